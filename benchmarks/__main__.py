@@ -39,7 +39,7 @@ FIGURES = {
     "memory": "memory of 10,000 names",
 }
 OF_STORES = ("latency", "wire", "cost", "history", "contention", "clients", "names", "records", "life")
-NOT_MEASURED = {("records", "etcd"), ("records", "dynamodb"), ("records", "s3")}
+NOT_MEASURED = {("records", "etcd"), ("records", "dynamodb"), ("records", "s3"), ("records", "kubernetes")}
 """Their trees are not what grows: etcd's is in memory, DynamoDB Local's in SQLite, SeaweedFS's in LevelDB."""
 LAST = ROOT / "benchmarks" / "results" / "last.json"
 """The last full run: what the documentation shows."""

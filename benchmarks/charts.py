@@ -24,6 +24,7 @@ STORES = {
     "etcd": "etcd",
     "dynamodb": "DynamoDB Local",
     "s3": "S3 (SeaweedFS)",
+    "kubernetes": "Kubernetes",
 }
 LINES = ("bad", "store", "trust", "muted", "good")
 

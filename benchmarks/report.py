@@ -32,6 +32,7 @@ TITLES = {
     "etcd": "etcd",
     "dynamodb": "DynamoDB Local",
     "s3": "S3 (SeaweedFS)",
+    "kubernetes": "Kubernetes",
 }
 NOTHING = "–"
 

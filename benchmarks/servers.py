@@ -16,6 +16,7 @@ from sqlalchemy import URL
 from tests.support.database import Address
 from tests.support.dynamodb import DynamoDBServer, table_url
 from tests.support.etcd import EtcdServer
+from tests.support.kubernetes import KubernetesServer, administrator
 from tests.support.mongodb import PrivateMongoServer
 from tests.support.processes import descendants
 from tests.support.redis import RedisServer
@@ -23,8 +24,8 @@ from tests.support.s3 import S3Server, object_url
 from tests.support.server_process import ServerError
 from tests.support.servers import DATABASE, PASSWORD, USER, MariaDbServer, MySqlServer, PostgresServer
 
-STORES = ("redis", "postgres", "mariadb", "mysql", "sqlite", "mongodb", "etcd", "dynamodb", "s3")
-WITHOUT_HISTORY = ("etcd", "dynamodb", "s3")
+STORES = ("redis", "postgres", "mariadb", "mysql", "sqlite", "mongodb", "etcd", "dynamodb", "s3", "kubernetes")
+WITHOUT_HISTORY = ("etcd", "dynamodb", "s3", "kubernetes")
 
 
 class DurablePostgres(PostgresServer):
@@ -92,6 +93,9 @@ class Site:
                 return object_url(self.address, self.database)
             case "etcd":
                 return f"etcd://{host}:{port}/{self.database}"
+            case "kubernetes":
+                path = administrator(Path(self.directory), self.address)
+                return f"kubernetes://{self.database.replace('_', '-')}?kubeconfig={path}"
             case "sqlite":
                 return f"{driver or 'sqlite'}:///{self.path}"
         scheme = driver or {"postgres": "postgresql", "mariadb": "mysql", "mysql": "mysql"}[self.store]
@@ -126,6 +130,7 @@ _SERVERS: dict[str, Callable[[], Any]] = {
     "etcd": EtcdServer,
     "dynamodb": BenchedDynamoDB,
     "s3": S3Server,
+    "kubernetes": KubernetesServer,
 }
 
 
@@ -141,7 +146,7 @@ def running(store: str) -> Iterator[RunningStore]:
             yield RunningStore(Site(store, directory=directory), None, f"SQLite {sqlite3.sqlite_version}")
             return
         server = stack.enter_context(_SERVERS[store]())
-        site = Site(store, server.address, directory)
+        site = Site(store, server.address, str(server.data) if store == "kubernetes" else directory)
         process = server._process if store == "mongodb" else server
         yield RunningStore(site, process.pid, _version(site))
 
@@ -167,6 +172,8 @@ def _version(site: Site) -> str:
         return (
             f"etcd {httpx.post(f'http://{host}:{port}/v3/maintenance/status', json={}).json()['version']}, one member"
         )
+    if site.store == "kubernetes":
+        return "the API server of Kubernetes 1 from Debian sid, with etcd 3.5"
     from sqlalchemy import create_engine, text
 
     engine = create_engine(site.url("postgresql+psycopg" if site.store == "postgres" else "mysql+pymysql"))

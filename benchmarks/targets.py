@@ -124,6 +124,8 @@ TARGETS = [
     _latency("DynamoDB Local, asyncio", 1.5, "dynamodb async"),
     _latency("S3", 1.5, "s3"),
     _latency("S3, asyncio", 1.5, "s3 async"),
+    _latency("Kubernetes", 1.5, "kubernetes"),
+    _latency("Kubernetes, asyncio", 1.5, "kubernetes async"),
     *(_history(store) for store in ("postgres", "redis", "mongodb")),
     _skips("postgres", 0.4),
     _skips("redis", 0.75),

@@ -64,6 +64,8 @@ def checks_of(provider: LockProvider) -> Iterator[Check]:
         with _collecting(warnings):
             provider.record(NAME)
         yield Check(check, "ok", "it replies")
+        if hasattr(provider, "permissions"):
+            yield _permissions(provider)
         if not getattr(provider, "is_shared", True):
             yield Check("shared", "warning", "locks in memory guard nothing between processes", NOT_SHARED)
         check = "conditions"
@@ -118,6 +120,18 @@ def read_only_checks(provider: LockProvider) -> Iterator[Check]:
         yield _skew(offset, seconds / 2)
     for fault, cure in filter(None, map(future_fire_time, records)):
         yield Check("fire times", "warning", fault, cure)
+
+
+def _permissions(provider: Any) -> Check:
+    """What the store says that we may do; the other checks try most of it."""
+    found: dict[str, bool | None] = provider.permissions()
+    missing = [verb for verb, is_allowed in found.items() if is_allowed is False]
+    if missing:
+        hint = "allow it in the Role: the provider's page has one; list and delete are for operators"
+        return Check("permissions", "warning", f"not allowed: {', '.join(missing)}", hint)
+    if None in found.values():
+        return Check("permissions", "ok", "unknown: the store does not say")
+    return Check("permissions", "ok", ", ".join(found))
 
 
 @contextmanager

@@ -19,6 +19,7 @@ _REDIS = ("shedlock_py.providers.redis", "RedisLockProvider", "redis")
 _REDIS_QUORUM = ("shedlock_py.providers.redis", "RedisQuorumLockProvider", "redis")
 _MONGODB = ("shedlock_py.providers.mongodb", "MongoLockProvider", "mongodb")
 _ETCD = ("shedlock_py.providers.etcd", "EtcdLockProvider", "etcd")
+_KUBERNETES = ("shedlock_py.providers.kubernetes", "KubernetesLockProvider", "kubernetes")
 _SCHEMES = {
     "memory": ("shedlock_py.providers.memory", "InMemoryLockProvider", ""),
     **dict.fromkeys(("sqlite", "postgresql", "postgres", "mysql", "mariadb"), _SQL),
@@ -28,6 +29,7 @@ _SCHEMES = {
     "etcd": _ETCD,
     "dynamodb": ("shedlock_py.providers.dynamodb", "DynamoDBLockProvider", "dynamodb"),
     "s3": ("shedlock_py.providers.s3", "S3LockProvider", "s3"),
+    "kubernetes": _KUBERNETES,
 }
 _DRIVERS_IN_SCHEME = _SQL  # SQLAlchemy's way to name one: postgresql+psycopg
 
@@ -41,8 +43,8 @@ def provider_from_url(url: str) -> LockProvider:
     ``sqlite:///locks.db``, ``postgresql://user@host/db``, ``mysql://…``, ``mariadb://…`` (a driver may be named as
     SQLAlchemy does: ``postgresql+psycopg://…``), ``redis://…``, ``rediss://…``, ``unix:///path/to/redis.sock``,
     ``redis+quorum://host1,host2,host3``, ``mongodb://host/db``, ``etcd://host:2379``, ``dynamodb://table``,
-    ``s3://bucket/prefix``,
-    ``memory://``, and the schemes that installed packages offer in the entry-point group ``shedlock_py.providers``.
+    ``s3://bucket/prefix``, ``kubernetes://namespace``, ``memory://``, and the schemes that installed packages offer in
+    the entry-point group ``shedlock_py.providers``.
 
     :raises ConfigurationError: an unknown scheme, or a package that is missing (with the ``pip install`` line).
     """

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.support import matrix, memory, versions
-from tests.support.availability import database_server, private_server, redis_endpoint
+from tests.support.availability import database_server, kubernetes_server, private_server, redis_endpoint
 from tests.support.database import DatabaseServer
 from tests.support.dynamodb import DynamoDBServer
 from tests.support.etcd import EtcdServer
+from tests.support.kubernetes import KubernetesServer
 from tests.support.mongodb import MongoServer, mongodb_endpoint
 from tests.support.redis import RedisCluster, RedisEndpoint, RedisSentinel, RedisServer
 from tests.support.s3 import S3Server
@@ -100,6 +101,12 @@ def redis_sentinel() -> Iterator[RedisSentinel]:
 @pytest.fixture(scope="session")
 def etcd_server() -> Iterator[EtcdServer]:
     with private_server("etcd", EtcdServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session", name="kubernetes_server")
+def _kubernetes_server() -> Iterator[KubernetesServer]:
+    with kubernetes_server() as server:
         yield server
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import ssl
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
@@ -531,6 +532,79 @@ class AsyncS3Floor(AsyncSession):
             await self.opening.__aexit__(None, None, None)
 
 
+# Kubernetes
+
+
+def _tls(site: Site) -> dict[str, Any]:
+    """For a client of httpx."""
+    context = ssl.create_default_context(cafile=f"{site.directory}/authority.crt")
+    context.load_cert_chain(f"{site.directory}/client.crt", f"{site.directory}/client.key")
+    return {"base_url": "https://{}:{}{}".format(*site.address, _LEASES), "verify": context}
+
+
+_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{TABLE.replace('_', '-')}/leases"
+
+
+def _lease(name: str, found: dict[str, Any], owner: str, seconds: int) -> dict[str, Any]:
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    spec = {"holderIdentity": owner, "leaseDurationSeconds": seconds, "acquireTime": now, "renewTime": now}
+    metadata = {"name": name, "resourceVersion": found["metadata"]["resourceVersion"] if found else None}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+
+
+def _is_held(lease: dict[str, Any]) -> bool:
+    spec = lease["spec"]
+    age = datetime.now(UTC) - datetime.fromisoformat(spec["renewTime"])
+    return bool(spec["holderIdentity"]) and age.total_seconds() < spec["leaseDurationSeconds"]
+
+
+class KubernetesFloor(Session):
+    """httpx alone, which the provider has, too."""
+
+    def __init__(self, site: Site) -> None:
+        self.client = load("httpx").Client(**_tls(site))
+        self.lease: dict[str, Any] = {}
+
+    def take(self, name: str) -> bool:
+        found = self.client.get(f"/{name}")
+        lease: dict[str, Any] = found.json() if found.is_success else {}
+        if lease and _is_held(lease):
+            return False
+        wanted = _lease(name, lease, new_token(), SECONDS)
+        written = self.client.put(f"/{name}", json=wanted) if lease else self.client.post("", json=wanted)
+        self.lease = written.json()
+        return bool(written.is_success)
+
+    def give(self, name: str) -> None:
+        self.client.put(f"/{name}", json=_lease(name, self.lease, "", 1))
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class AsyncKubernetesFloor(AsyncSession):
+    def __init__(self, site: Site) -> None:
+        self.client = load("httpx").AsyncClient(**_tls(site))
+        self.lease: dict[str, Any] = {}
+
+    async def take(self, name: str) -> bool:
+        found = await self.client.get(f"/{name}")
+        lease: dict[str, Any] = found.json() if found.is_success else {}
+        if lease and _is_held(lease):
+            return False
+        wanted = _lease(name, lease, new_token(), SECONDS)
+        sending = self.client.put(f"/{name}", json=wanted) if lease else self.client.post("", json=wanted)
+        written = await sending
+        self.lease = written.json()
+        return bool(written.is_success)
+
+    async def give(self, name: str) -> None:
+        await self.client.put(f"/{name}", json=_lease(name, self.lease, "", 1))
+
+    async def close(self) -> None:
+        await self.client.aclose()
+
+
 FLOORS = [
     Contender("redis", "floor", "floor", RedisFloor, "redis"),
     Contender("redis", "floor", "floor", AsyncRedisFloor, "redis", is_async=True),
@@ -553,4 +627,6 @@ FLOORS = [
     Contender("s3", "floor", "floor", AsyncS3Floor, "aiobotocore", is_async=True),
     Contender("etcd", "floor", "floor", EtcdFloor, "httpx"),
     Contender("etcd", "floor", "floor", AsyncEtcdFloor, "httpx", is_async=True),
+    Contender("kubernetes", "floor", "floor", KubernetesFloor, "httpx"),
+    Contender("kubernetes", "floor", "floor", AsyncKubernetesFloor, "httpx", is_async=True),
 ]

@@ -239,7 +239,7 @@ US = "shedlock_py"
 
 def takes_no_client(store: str, name: str) -> bool:
     """A way with a client of the user, which the providers for these do not take."""
-    return store in ("etcd", "dynamodb", "s3") and name.endswith("your own client")
+    return store in ("etcd", "dynamodb", "s3", "kubernetes") and name.endswith("your own client")
 
 
 def _sync(store: str) -> list[Contender]:

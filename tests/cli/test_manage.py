@@ -256,6 +256,7 @@ def test_the_ddl_of_a_provider_of_the_application(tmp_path: Path, monkeypatch: p
         "etcd://me:s3cret-pw@127.0.0.1:1",
         "dynamodb://locks",
         "s3://locks",
+        "kubernetes://default",
     ],
 )
 def test_stores_without_a_schema(url: str) -> None:

@@ -25,6 +25,7 @@ DATABASE = "tests_cli"
         "etcd",
         "dynamodb",
         "s3",
+        "kubernetes",
         "postgresql+psycopg",
         "mariadb+pymysql",
         "mysql+pymysql",
@@ -51,6 +52,8 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
             yield request.getfixturevalue("s3_server").url(prefix=DATABASE)
         case "etcd":
             yield request.getfixturevalue("etcd_server").url(prefix=f"/{DATABASE}/")
+        case "kubernetes":
+            yield request.getfixturevalue("kubernetes_server").url("tests-cli")
         case driver:
             scheme = driver.partition("+")[0].replace("postgresql", "postgres")
             server = request.getfixturevalue(f"{scheme}_server")
@@ -79,7 +82,9 @@ def test_one_pass(url: str, provider: LockProvider) -> None:
     ok("schema", "--create")
     checked = json.loads(ok("doctor", "--json"))
     assert {check["status"] for check in checked["checks"]} == {"ok"}, checked
-    assert len(checked["checks"]) == (10 if url.startswith("s3:") else 9)
+    assert len(checked["checks"]) == (10 if url.startswith("s3:") else 9) + url.startswith(
+        "kubernetes"
+    )  # what a Role allows
     assert ok("list", prefix) == ""
     lease = take(provider, name, holder="web-1:7")
     provider.release(take(provider, other))

@@ -133,6 +133,7 @@ class TestMissingPackages:
             ("etcd", "httpx", "etcd"),
             ("dynamodb", "boto3", "dynamodb"),
             ("s3", "boto3", "s3"),
+            ("kubernetes", "httpx", "kubernetes"),
             ("mysql+pymysql", "sqlalchemy", "sqlalchemy"),
         ],
     )

@@ -37,7 +37,9 @@ def is_ahead(seconds: float, begin: float, offset: float) -> bool:
 # Servers
 
 
-@pytest.fixture(scope="module", params=["postgres", "mariadb", "mysql", "redis", "mongodb", "etcd", "dynamodb", "s3"])
+@pytest.fixture(
+    scope="module", params=["postgres", "mariadb", "mysql", "redis", "mongodb", "etcd", "dynamodb", "s3", "kubernetes"]
+)
 def clocked_store(request: pytest.FixtureRequest) -> Iterator[ClockedStore]:
     with clocked(request.param, environment={"TZ": "Pacific/Apia"}) as clocked_store:
         yield clocked_store

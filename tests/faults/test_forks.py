@@ -46,6 +46,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:MongoClient opened before fork:U
         "etcd sync",
         "dynamodb sync",
         "s3 sync",
+        "kubernetes sync",
     ],
     indirect=True,
 )

@@ -51,6 +51,7 @@ STORES = [
     "mongodb async",
     "etcd sync",
     "dynamodb sync",
+    pytest.param("kubernetes sync", marks=pytest.mark.matrix),
     # Not S3: a list reads each record, and no young one is pruned. See tests/stores/s3/test_records.py.
 ]
 MakeStore = Callable[..., Store]

@@ -18,7 +18,7 @@ SCHEMES = {
     "mysql async": "mysql+asyncmy", "redis": "redis", "redis async": "redis", "rediss": "rediss",
     "quorum": "redis+quorum", "mongodb": "mongodb", "mongodb async": "mongodb", "unix": "unix",
     "etcd": "etcd", "etcd async": "etcd", "dynamodb": "dynamodb", "dynamodb async": "dynamodb",
-    "s3": "s3", "s3 async": "s3",
+    "s3": "s3", "s3 async": "s3", "kubernetes": "kubernetes", "kubernetes async": "kubernetes",
 }  # fmt: skip
 SPECIAL = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ \t\n\x00äß🐑"
 SECRET = "hunter2"

@@ -20,6 +20,7 @@ STORES = [
     "etcd sync",
     "dynamodb sync",
     "s3 sync",
+    pytest.param("kubernetes sync", marks=pytest.mark.matrix),  # the client is etcd's
 ]
 
 

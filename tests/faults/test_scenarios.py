@@ -32,7 +32,10 @@ from tests.faults.scenarios import (
 )
 from tests.support.stores import Store
 
-ALL_MIXED = "sqlite sync, postgres async, mariadb sync, mysql async, redis sync, quorum sync, mongodb async, etcd sync"
+ALL_MIXED = (
+    "sqlite sync, postgres async, mariadb sync, mysql async, redis sync, quorum sync, mongodb async, etcd sync, "
+    "kubernetes async"
+)
 TAKEN_OVER = "take-over"
 """A count that the report has as durations."""
 REFUSED = {"acquire error": 6, "acquire granted": 4}
@@ -76,45 +79,51 @@ SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
     (processes.kills, ALL_MIXED, {"killed": processes.KILLS_PER_TRIAL, TAKEN_OVER: 1}),
     (processes.stops, "sqlite async, postgres sync, redis async, dynamodb sync",
      {"stopped": processes.STOPS_PER_TRIAL, "resumed": processes.STOPS_PER_TRIAL, "write refused": 1}),
-    (servers.killed, "postgres sync, etcd async, s3 sync", {"cut": 1}),
+    (servers.killed, "postgres sync, etcd async, s3 sync, kubernetes sync", {"cut": 1}),
     (member_killed, "etcd sync, etcd async", {"cut": 2, "acquire granted": 20}),
     (leader_stopped, "etcd sync, etcd async", {"cut": 1, "acquire granted": 10}),
     (members.majority_stopped, "etcd sync, etcd async", {"cut": 1, "acquire error": 3}),
     (servers.stopped, "mongodb async", {"cut": 1}),
     (servers.restarted, "mariadb async, mysql sync, dynamodb async", {"cut": 1}),
     (servers.minority, "quorum sync", {"cut": 1}),
-    (network.both_ways, "postgres async, quorum sync, etcd sync, s3 async", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
+    (network.both_ways, "postgres async, quorum sync, etcd sync, s3 async, kubernetes async",
+     {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
     (network.to_the_store, "mariadb sync", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
-    (network.to_the_worker, "postgres sync, redis async, etcd async", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
+    (network.to_the_worker, "postgres sync, redis async, etcd async, kubernetes sync",
+     {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
     (network.closed, "redis sync", {"cut": 1, "healed": 1, TAKEN_OVER: 1}),
-    (network.reply_to_acquire, "postgres async, redis sync, etcd sync, s3 sync",
+    (network.reply_to_acquire, "postgres async, redis sync, etcd sync, s3 sync, kubernetes async",
      {"reply lost": network.LOSSES_PER_TRIAL}),
-    (network.reply_to_extend, "mariadb sync, mysql async, quorum async, etcd async, s3 sync",
+    (network.reply_to_extend, "mariadb sync, mysql async, quorum async, etcd async, s3 sync, "
+     "kubernetes sync",
      {"reply lost": network.LOSSES_PER_TRIAL}),
-    (network.reply_to_release, "mongodb sync, etcd sync, dynamodb async, s3 async",
+    (network.reply_to_release, "mongodb sync, etcd sync, dynamodb async, s3 async, kubernetes async",
      {"reply lost": network.LOSSES_PER_TRIAL}),
     (network.slow, "redis async, etcd sync", {"acquire granted": 6}),
     (fire_times.fire_times,
-     "sqlite async, postgres sync, mariadb async, mysql sync, redis sync, quorum async, mongodb sync, etcd async",
+     "sqlite async, postgres sync, mariadb async, mysql sync, redis sync, quorum async, mongodb sync, etcd async, "
+     "kubernetes sync",
      {"killed": fire_times.KILLS_PER_TRIAL, "acquire granted": fire_times.FIRE_TIMES_PER_TRIAL,
       "fire time refused": 1}),
     (fire_times.wrong_clock,
-     "sqlite async, postgres sync, mariadb sync, redis async, quorum sync, mongodb async, etcd sync",
+     "sqlite async, postgres sync, mariadb sync, redis async, quorum sync, mongodb async, etcd sync, kubernetes async",
      {"acquire error": fire_times.REFUSALS, "acquire granted": fire_times.GRANTS}),
     (giving_up.giving_up,
-     "sqlite async, postgres async, mariadb async, mysql async, redis async, quorum async, mongodb async, etcd async",
+     "sqlite async, postgres async, mariadb async, mysql async, redis async, quorum async, mongodb async, etcd async, "
+     "kubernetes async",
      {"acquire cancelled": 1}),
     (interrupts.interrupts, "redis sync", {"interrupted": 1}),
     (late_copies, "postgres sync, mariadb async, mysql sync, redis sync, mongodb async, etcd sync, "
-     "dynamodb sync", {"late copy": 6}),
-    (deletions.record_deleted, "sqlite sync, mariadb async, mongodb sync, etcd async, s3 sync", DELETED),
+     "dynamodb sync, kubernetes async", {"late copy": 6}),
+    (deletions.record_deleted, "sqlite sync, mariadb async, mongodb sync, etcd async, s3 sync, "
+     "kubernetes sync", DELETED),
     (deletions.dropped, "postgres async, redis async private", DELETED),
     (deletions.quorum_emptied, "quorum sync private", DELETED),
     (deletions.minority_emptied, "quorum sync private", {"emptied": 1}),
     (deletions.replaced, "sqlite sync, sqlite async", {"deleted": deletions.DELETIONS_PER_TRIAL}),
     (operators.operators,
      "sqlite sync, postgres async, mariadb sync, mysql async, redis async, quorum sync, mongodb async, etcd sync, "
-     "s3 async",
+     "s3 async, kubernetes async",
      {**ACTIONS, "write refused": 1}),
     (operators.without_extra_columns, "postgres sync, mariadb async, mysql sync", ACTIONS),
     (switchovers.switchover, "postgres sync, postgres async", {"switchover": 1}),
@@ -122,7 +131,8 @@ SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
     (failover.synchronous_split, "postgres async", {"cut": 1}),
     (failover.majority, "quorum sync", {"acquire error": 1}),
     (failover.emptied_and_split, "quorum async", {"cut": 1}),
-    (herds.herd, "sqlite sync, postgres async, mariadb sync, mysql sync, redis sync, mongodb sync, etcd sync, s3 sync",
+    (herds.herd, "sqlite sync, postgres async, mariadb sync, mysql sync, redis sync, mongodb sync, etcd sync, s3 sync, "
+     "kubernetes sync",
      {"acquire granted": 1, "acquire skipped": 1}),
     (a_few_rounds, "dynamodb sync, s3 async", {"acquire granted": 20, "acquire skipped": 300}),
     (a_hundred_names, "postgres async", {"acquire granted": 90, "acquire skipped": 100}),
@@ -135,7 +145,8 @@ SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
     (outage, "redis async private, postgres sync private",
      # The first to fail may have been under way when the store went.
      {"attempt in outage": (exhaustion.FAILURES - 1) * exhaustion.WAITERS}),
-    (short_soak, "sqlite sync, postgres async, mariadb sync, redis async, mongodb sync, etcd async, s3 sync", SOAKED),
+    (short_soak, "sqlite sync, postgres async, mariadb sync, redis async, mongodb sync, etcd async, s3 sync, "
+     "kubernetes sync", SOAKED),
     (network.silent_neighbour, "postgres sync, redis sync, etcd sync", {"heartbeat": 6, "poller without an answer": 8}),
     (schedulers.job_store_fails, "sqlite sync, postgres sync", {"update failed": 4, "run": 20}),
 ]  # fmt: skip

@@ -24,6 +24,7 @@ SERVERS = {
     "test_etcd": ("etcd",),
     "test_dynamodb": ("DynamoDB Local",),
     "test_s3": ("SeaweedFS",),
+    "test_kubernetes": ("Kubernetes API server",),
 }
 MYSQL_CLIENTS = {"Pymysql": "PyMySQL", "Mysqlclient": "mysqlclient", "Asyncmy": "asyncmy", "Aiomysql": "aiomysql"}
 CLIENTS = {
@@ -35,6 +36,7 @@ CLIENTS = {
     "test_etcd": {"": "httpx"},
     "test_dynamodb": {"TestUrl": "boto3", "": "aiobotocore"},
     "test_s3": {"TestUrl": "boto3", "": "aiobotocore"},
+    "test_kubernetes": {"": "httpx"},
 }
 ASYNC_ONLY = ("asyncpg", "asyncmy", "aiomysql")
 SHOWN = ("Python", "APScheduler", "SQLAlchemy", "redis", "pymongo")

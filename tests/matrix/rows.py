@@ -23,6 +23,7 @@ FLOORS = (
     *("tests/contract/test_etcd.py::TestUrl", "tests/contract/test_etcd.py::TestAsyncUrl"),
     *("tests/contract/test_dynamodb.py::TestUrl", "tests/contract/test_dynamodb.py::TestAsyncUrl"),
     *("tests/contract/test_s3.py::TestUrl", "tests/contract/test_s3.py::TestAsyncUrl"),
+    *("tests/contract/test_kubernetes.py::TestUrl", "tests/contract/test_kubernetes.py::TestAsyncUrl"),
     *("tests/cli/test_main.py", "tests/cli/test_run.py", "tests/cli/test_run_once_per.py", "tests/cli/test_manage.py"),
     *("tests/page/test_views.py", "tests/page/test_safety.py", "tests/page/test_changes.py", "tests/cli/test_page.py"),
     *("tests/cli/test_show.py", "tests/cli/test_screens.py", "tests/cli/test_watch.py", "tests/cli/test_doctor.py"),

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tests.support.database import DatabaseServer, ExternalServer
 from tests.support.fetching import is_ci
+from tests.support.kubernetes import KubernetesServer
 from tests.support.redis import ExternalRedis, RedisEndpoint, RedisServer
 from tests.support.server_process import MissingServerError
 from tests.support.servers import MariaDbServer, MySqlServer, PostgresServer, PrivateServer
@@ -56,6 +57,17 @@ def private_server(product: str, make: Callable[[], Private]) -> Iterator[Privat
         server = make()
     except MissingServerError as error:
         missing(f"{product}: {error}", error.cure)
+    with server:
+        yield server
+
+
+@contextmanager
+def kubernetes_server() -> Iterator[KubernetesServer]:
+    """Unlike other servers, it takes minutes to build: a test without it is skipped in CI, too."""
+    try:
+        server = KubernetesServer()
+    except MissingServerError as error:
+        pytest.skip(f"kubernetes: {error}; run: {error.cure}")
     with server:
         yield server
 

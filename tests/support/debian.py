@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -22,14 +22,15 @@ class AptError(RuntimeError):
     """apt cannot have the package; with apt's reason."""
 
 
-def unpack(suite: str, package: str, target: Path) -> None:
-    """Unpack a package and all that it depends on into an empty folder. Shows progress on the standard error."""
+def unpack(suite: str, packages: Sequence[str], target: Path) -> None:
+    """Unpack packages and all that they depend on into an empty folder. Shows progress on the standard error."""
+    package = " and ".join(packages)
     if missing := [program for program in ("apt-get", "dpkg") if shutil.which(program) is None]:
         raise AptError(f"{package} comes from Debian {suite}, and there is no {' and no '.join(missing)} here")
     work = target / ".apt"
     apt = apt_command(work, suite)
     _run([*apt, "update"], f"cannot read the package list of Debian {suite}")
-    install = [*apt, "install", package]
+    install = [*apt, "install", *packages]
     uris = _run([*install, "--print-uris"], f"Debian {suite} has no {package}")
     sizes = {name: int(size) for name, size in re.findall(r"(?m)^'\S+' (\S+) (\d+) ", uris)}
     archives = work / "cache" / "archives"

@@ -23,6 +23,7 @@ from sqlalchemy import Connection, NullPool, create_engine
 from shedlock_py import LockProvider
 from shedlock_py.providers.dynamodb import AsyncDynamoDBLockProvider, DynamoDBLockProvider
 from shedlock_py.providers.etcd import AsyncEtcdLockProvider, EtcdLockProvider
+from shedlock_py.providers.kubernetes import AsyncKubernetesLockProvider, KubernetesLockProvider
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
 from shedlock_py.providers.redis import (
     AsyncRedisLockProvider,
@@ -33,10 +34,11 @@ from shedlock_py.providers.redis import (
 from shedlock_py.providers.s3 import AsyncS3LockProvider, S3LockProvider
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from shedlock_py.testing.blocking import BlockingLockProvider
-from tests.support.availability import database_server, private_server, redis_endpoint
+from tests.support.availability import database_server, kubernetes_server, private_server, redis_endpoint
 from tests.support.database import Address, DatabaseServer, ExternalLife
 from tests.support.dynamodb import DynamoDBServer
 from tests.support.etcd import EtcdServer
+from tests.support.kubernetes import KubernetesServer, in_write
 from tests.support.mongodb import MongoServer, PrivateMongoServer, mongodb_endpoint
 from tests.support.redis import RedisEndpoint, RedisServer
 from tests.support.s3 import S3Server
@@ -58,6 +60,8 @@ _PROVIDERS: dict[tuple[str, bool], Callable[..., Any]] = {
     ("dynamodb", True): AsyncDynamoDBLockProvider,
     ("s3", False): S3LockProvider,
     ("s3", True): AsyncS3LockProvider,
+    ("kubernetes", False): KubernetesLockProvider,
+    ("kubernetes", True): AsyncKubernetesLockProvider,
 }
 
 
@@ -108,8 +112,15 @@ class Store(ABC):
         """Where a proxy can be put in front: one for each address. Empty where there is no network."""
         return [server.address for server in self.servers]
 
+    @property
+    def direct_addresses(self) -> list[Address]:
+        """Where a provider without a proxy connects to."""
+        return self.addresses
+
     reads_to_acquire = 0
-    """How many requests an acquire sends before the one that grants the lock."""
+    """How many requests that :meth:`in_write` finds an acquire sends before the one that grants the lock."""
+    reads_to_take_over = 1
+    """The same of a take-over."""
 
     def in_write(self, name: str) -> str:
         """What a proxy finds in each request that writes the record of ``name``; also in other requests, perhaps."""
@@ -295,6 +306,38 @@ class S3Store(Store):
         return self.server.url(via=via[0] if via else None, prefix=self.prefix)
 
 
+class KubernetesStore(Store):
+    """A namespace. Without a proxy, providers use TLS."""
+
+    name = "kubernetes"
+    family = "kubernetes"
+    kept_longer = 2.0
+    reads_to_take_over = 0  # what `in_write` finds is in writes only
+
+    def __init__(self, server: KubernetesServer) -> None:
+        self.server = server
+        self.namespace = f"locks-{uuid4().hex[:8]}"
+        super().__init__([server], {"clock_error": 0})  # there is one server
+
+    @property
+    def addresses(self) -> list[Address]:
+        return [self.server.plain]
+
+    @property
+    def direct_addresses(self) -> list[Address]:
+        return [self.server.address]
+
+    def in_write(self, name: str) -> str:
+        return in_write(name)
+
+    def delete_all(self) -> None:
+        """Remove all records by hand."""
+        self.server.delete(self.namespace)
+
+    def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> str:
+        return self.server.url(self.namespace, via=via[0] if via else None)
+
+
 def sqlite_store(directory: Path, drivers: tuple[str, str] = ("sqlite", "sqlite")) -> SqliteStore:
     record("SQLite", sqlite3.sqlite_version)
     return SqliteStore(Path(tempfile.mkdtemp(dir=directory)), drivers)
@@ -363,6 +406,7 @@ STORES = {
     ),
     "etcd": Registration("etcd_server", partial(private_server, "etcd", EtcdServer), EtcdStore, EtcdServer),
     "s3": Registration("s3_server", partial(private_server, "s3", S3Server), S3Store, S3Server),
+    "kubernetes": Registration("kubernetes_server", kubernetes_server, KubernetesStore, KubernetesServer),
 }
 ALL = tuple(STORES)
 WITH_NETWORK = tuple(name for name in ALL if name != "sqlite")

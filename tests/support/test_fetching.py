@@ -224,7 +224,7 @@ def test_the_mirror_is_that_of_the_system(
 def test_a_system_without_a_mirror_of_debian_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(debian, "SYSTEM_SOURCES", tmp_path)
     with pytest.raises(debian.AptError, match=r"name no mirror of Debian|no apt-get"):
-        debian.unpack("sid", "mysql-server-core", tmp_path / "root")
+        debian.unpack("sid", ["mysql-server-core"], tmp_path / "root")
 
 
 @pytest.mark.parametrize("libraries", ["usr/lib", "lib"])

@@ -46,7 +46,8 @@ class Read:
 class Write:
     """Write ``record`` if the store still has ``if_version`` of it; None: if there is no record.
 
-    ``is_free`` belongs to the record: readers find it in :class:`Entry`. The reply's value is the new version, or None
+    ``is_free`` belongs to the record: readers find it in :class:`Entry`. Where ``lock_until`` has changed,
+    ``record.read_at`` is the earliest time that it can be now. The reply's value is the new version, or None
     if the condition did not hold. The store must decide in one atomic step.
     """
 
@@ -174,7 +175,7 @@ class CasPrograms(StorePrograms):
                 return False
             if entry.record.fencing_token != lease.fencing_token or not _is_held(entry, now):
                 return False
-            record = replace(entry.record, lock_until=max(until, entry.record.locked_at))
+            record = replace(entry.record, lock_until=max(until, entry.record.locked_at), read_at=now)
             version = yield from self._ask(Write(record, entry.version, is_free))
             if version is None:
                 entry, time = yield from self._read(lease.name)
@@ -195,7 +196,8 @@ class CasPrograms(StorePrograms):
             if newest and former_fire_time:
                 newest = min(newest, former_fire_time)
             until = max(record.locked_at, min(record.lock_until, time.date))
-            return Write(replace(record, lock_until=until, last_fire_time=newest), entry.version, is_free=True)
+            freed = replace(record, lock_until=until, last_fire_time=newest, read_at=time.date)
+            return Write(freed, entry.version, is_free=True)
 
         return self._change("undo", name, undone)
 

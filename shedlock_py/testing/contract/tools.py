@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from shedlock_py import ConfigurationError, LockProvider, LockRequest
-from shedlock_py.testing.contract.base import LONG, ContractBase, acquired, expired, record_of
+from shedlock_py.testing.contract.base import LONG, ContractBase, acquired, eventually, expired, record_of
 
 NOTHING = timedelta(0)
 
@@ -107,7 +107,7 @@ class ToolsContract(ContractBase):
         time.sleep(self.clock_resolution)
         assert provider.prune(0) >= 4
         assert [record.name for record in provider.records(f"{name}/")] == [f"{name}/held", f"{name}/minimum-hold"]
-        assert provider.prune(0) == 0
+        eventually(lambda: provider.prune(0) == 0, "nothing to prune")  # those of other tests may grow old meanwhile
         assert provider.release(held) is True
         acquired(provider, LockRequest(f"{name}/a", LONG))
 

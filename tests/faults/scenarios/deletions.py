@@ -24,7 +24,16 @@ from tests.faults.registry import Budget, Run, scenario
 from tests.faults.report import milliseconds
 from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
-from tests.support.stores import DynamoDBStore, EtcdStore, MongoStore, S3Store, SqliteStore, SqlStore, Store
+from tests.support.stores import (
+    DynamoDBStore,
+    EtcdStore,
+    KubernetesStore,
+    MongoStore,
+    S3Store,
+    SqliteStore,
+    SqlStore,
+    Store,
+)
 
 BEHAVIOUR = Behaviour(
     at_most=0.8, at_least=0.05, work=(0.1, 0.4), pause=(0.0, 0.04), extends=0.7, keeps_alive=0.3, forgets=0.1
@@ -50,7 +59,7 @@ def delete_records(store: Store, fleet: Fleet) -> None:
             connection.exec_driver_sql(f"DELETE FROM {table} WHERE name LIKE 'job-%%'")
     elif store.family == "mongodb":
         _collection(store, lambda collection: collection.delete_many({}))
-    elif isinstance(store, EtcdStore | DynamoDBStore | S3Store):
+    elif isinstance(store, EtcdStore | DynamoDBStore | S3Store | KubernetesStore):
         store.delete_all()
     else:
         with store.servers[0].client() as client:
@@ -68,7 +77,7 @@ def drop(store: Store, fleet: Fleet) -> None:
         store.prepare()
     elif store.family == "mongodb":
         _collection(store, lambda collection: collection.drop())
-    elif isinstance(store, EtcdStore | DynamoDBStore | S3Store):
+    elif isinstance(store, EtcdStore | DynamoDBStore | S3Store | KubernetesStore):
         store.delete_all()
     else:
         with store.servers[0].client() as client:
@@ -138,7 +147,7 @@ def with_deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> R
     return report
 
 
-SINGLE = ("sqlite", "postgres", "mariadb", "mysql", "redis", "mongodb", "etcd", "dynamodb", "s3")
+SINGLE = ("sqlite", "postgres", "mariadb", "mysql", "redis", "mongodb", "etcd", "dynamodb", "s3", "kubernetes")
 
 
 def _deletions(name: str, stores: tuple[str, ...], delete: Delete) -> Run:

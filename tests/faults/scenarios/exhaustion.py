@@ -229,7 +229,9 @@ SOONEST, ROUNDING = 0.5, 0.001
 
 
 @scenario(
-    13, "outage with 50 waiters", stores=("postgres", "mariadb", "mysql", "redis", "mongodb", "etcd", "dynamodb", "s3")
+    13,
+    "outage with 50 waiters",
+    stores=("postgres", "mariadb", "mysql", "redis", "mongodb", "etcd", "dynamodb", "s3", "kubernetes"),
 )
 def outage(store: Store, budget: Budget, seed: int) -> Report:
     """Fifty electors of one election; the store is gone for 30 s."""

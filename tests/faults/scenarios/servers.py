@@ -20,7 +20,7 @@ from tests.support.availability import private_server
 from tests.support.redis import RedisServer
 from tests.support.stores import QuorumStore, RedisStore, Store
 
-DURABLE = ("postgres", "mariadb", "mysql", "mongodb", "etcd", "dynamodb", "s3")
+DURABLE = ("postgres", "mariadb", "mysql", "mongodb", "etcd", "dynamodb", "s3", "kubernetes")
 """They have on disk what they have answered. Redis and the quorum have scenarios of their own below."""
 OTHERS = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.03, 0.1), lengths=(0.3, 1.2))
 HOLDER = Behaviour(at_most=0.8, work=(0.3, 1.0), pause=(0.0, 0.02), extends=0.5, keeps_alive=0.5, lengths=(0.3, 1.2))

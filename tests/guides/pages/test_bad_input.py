@@ -339,6 +339,7 @@ ROWS: dict[str, Row] = {
                 "etcd://h",
                 "dynamodb://locks",
                 "s3://locks",
+                "kubernetes://h",
             )
         ),
         Refused(lambda: sl.provider_from_url("redis://h/0?timeout=soon"), "timeout='soon' is not a duration"),

@@ -23,6 +23,7 @@ ELSEWHERE = (
         "providers/etcd",
         "providers/dynamodb",
         "providers/s3",
+        "providers/kubernetes",
         "providers/writing",
     ),
     "tutorial.md",

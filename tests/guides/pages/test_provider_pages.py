@@ -7,22 +7,27 @@ run: ``test_blocks.py`` has the reason, and runs the pages of the other provider
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
+import yaml
 
 from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError, ShedLockError, provider_from_url
 from shedlock_py.providers.etcd import EtcdLockProvider
+from shedlock_py.providers.kubernetes.wire import VERBS
 from shedlock_py.providers.redis import RedisLockProvider, RedisQuorumLockProvider
 from tests.guides.documents import check_script, script_of
 from tests.guides.examples.scripts import PROJECT
 from tests.support.dynamodb import DynamoDBServer
 from tests.support.etcd import EtcdServer
+from tests.support.kubernetes import LEASES, KubernetesServer
 from tests.support.mongodb import MongoServer
 from tests.support.ports import free_port
 from tests.support.redis import RedisEndpoint, RedisServer
@@ -102,6 +107,40 @@ def test_the_python_of_the_s3_page(s3_server: S3Server, tmp_path: Path) -> None:
 
     run_page("s3.md", replace, tmp_path)
     assert s3_server.keys(prefix) == [f"{prefix}/nightly-report.json"]
+
+
+def test_the_python_of_the_kubernetes_page(kubernetes_server: KubernetesServer, tmp_path: Path) -> None:
+    namespace = f"pages-{uuid4().hex[:8]}"
+    url = kubernetes_server.url(namespace)
+    run_page("kubernetes.md", lambda script: script.replace('"kubernetes://"', repr(url)), tmp_path)
+    lease = kubernetes_server.ask("GET", LEASES.format(namespace) + "/nightly-report")
+    shown = yaml_of("kubernetes.md", "kubectl get lease nightly-report -o yaml")[0]
+    for found in (lease, shown):
+        found["metadata"]["annotations"]["shedlock-py/record"] = [
+            name for name in json.loads(found["metadata"]["annotations"]["shedlock-py/record"]) if name != "free"
+        ]
+    assert shown["metadata"]["annotations"] == lease["metadata"]["annotations"]
+    assert shown["metadata"]["labels"] == lease["metadata"]["labels"]
+    assert {*shown["spec"]} == {*lease["spec"]}
+
+
+def yaml_of(page: str, title: str) -> list[Any]:
+    """The documents of a block."""
+    found = re.search(rf'^```yaml title="{re.escape(title)}"\n(.*?)^```', (PAGES / page).read_text(), re.S | re.M)
+    assert found is not None
+    return list(yaml.safe_load_all(found[1]))
+
+
+def test_the_manifests_of_the_kubernetes_page() -> None:
+    """That these verbs are enough, and no more than that: test_access.py of tests/stores/kubernetes."""
+    account, role, binding = yaml_of("kubernetes.md", "role.yaml")
+    assert role["rules"] == [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": [*VERBS]}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"][0]["name"] == account["metadata"]["name"]
+    (deployment,) = yaml_of("kubernetes.md", "deployment.yaml")
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == account["metadata"]["name"]
+    assert {variable["name"] for variable in pod["containers"][0]["env"]} == {"SHEDLOCK_STORE", "POD_NAME"}
 
 
 def test_the_python_of_the_etcd_page(etcd_server: EtcdServer, tmp_path: Path) -> None:

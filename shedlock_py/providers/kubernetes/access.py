@@ -1,0 +1,117 @@
+"""Where the API server is and who asks: a service account, or a kubeconfig. The official client reads both."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from kubernetes import config
+from kubernetes.client import Configuration
+
+from shedlock_py._process import monotonic
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.providers.kubernetes.names import is_label
+
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+FRESH_SECONDS = 60.0
+"""A token may be replaced: Kubernetes puts a new one into a pod's file, and a plugin returns one for some minutes."""
+_OPTIONS = ("context", "kubeconfig")
+_FORM = "kubernetes://namespace or kubernetes://namespace?context=name&kubeconfig=path"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A namespace of a cluster.
+
+    :ivar namespace: empty: that of the service account, or of the context.
+    :ivar kubeconfig: a file; None: as kubectl finds it.
+    """
+
+    namespace: str = ""
+    context: str | None = None
+    kubeconfig: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """For people to read."""
+        return f"kubernetes://{self.namespace}" + (f"?context={self.context}" if self.context else "")
+
+    @classmethod
+    def from_url(cls, url: str) -> Place:
+        """:raises ConfigurationError: it is no such URL."""
+        scheme, separator, rest = url.partition("://")
+        namespace, _, query = rest.partition("?")
+        namespace = namespace.removesuffix("/")
+        if scheme != "kubernetes" or not separator or "#" in url:
+            raise ConfigurationError(f"store URL: not of the form {_FORM}")
+        try:
+            options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+        except ValueError:
+            raise ConfigurationError(f"store URL: not of the form {_FORM}") from None
+        if unknown := sorted(options.keys() - set(_OPTIONS)):
+            raise ConfigurationError(f"store URL: unknown option {unknown[0]!r}; known are {', '.join(_OPTIONS)}")
+        if namespace and not is_label(namespace):
+            raise ConfigurationError(f"store URL: no name of a namespace is there; the form is {_FORM}")
+        return cls(namespace, options.get("context"), options.get("kubeconfig"))
+
+
+class Access:
+    """What was read from a kubeconfig, or from the files of a service account. Making one may take seconds.
+
+    :raises ConfigurationError: there is no such file, or it cannot work.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._configuration = Configuration()
+        self._configuration.proxy = None  # httpx reads the environment, and more of it
+        path = place.kubeconfig or os.environ.get("KUBECONFIG")
+        try:
+            if path or place.context or not os.environ.get("KUBERNETES_SERVICE_HOST"):
+                self.namespace = place.namespace or _namespace_of_context(path, place.context)
+                config.load_kube_config(path, place.context, self._configuration, persist_config=False)
+            else:
+                self.namespace = place.namespace or NAMESPACE_FILE.read_text().strip()
+                config.load_incluster_config(self._configuration)
+            self.server: str = self._configuration.host.rstrip("/")
+            self.tls = self._tls()
+        except (config.ConfigException, OSError, LookupError, TypeError, AttributeError, ValueError) as error:
+            text = " ".join(str(error).split())
+            raise ConfigurationError(f"no access to Kubernetes is configured: {text:.300}") from error
+        self.proxy: str | None = self._configuration.proxy
+        name: str | None = self._configuration.tls_server_name
+        self.extensions = {"sni_hostname": name} if name else {}
+        """For requests of httpx."""
+        self.headers: dict[str, str] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the token again. It may start a plugin."""
+        settings: Any = self._configuration.auth_settings().get("BearerToken")
+        self.headers = {"Authorization": settings["value"]} if settings else {}
+        self._read_at = monotonic()
+
+    @property
+    def is_fresh(self) -> bool:
+        return monotonic() - self._read_at < FRESH_SECONDS
+
+    def _tls(self) -> ssl.SSLContext | bool:
+        ours = self._configuration
+        if not self.server.startswith("https://"):
+            return False
+        context = ssl.create_default_context(cafile=ours.ssl_ca_cert)
+        if not ours.verify_ssl:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        if ours.cert_file:
+            context.load_cert_chain(ours.cert_file, ours.key_file)
+        return context
+
+
+def _namespace_of_context(path: str | None, name: str | None) -> str:
+    contexts, active = config.list_kube_config_contexts(path)
+    found = next((context for context in contexts if context["name"] == name), None) if name else active
+    namespace: str = ((found or {}).get("context") or {}).get("namespace") or "default"
+    return namespace

@@ -1,0 +1,233 @@
+"""Clients for threads and for asyncio: the same exchange with the API server over httpx."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import finalize
+
+import httpx
+
+from shedlock_py._process import PerLoop, PerProcess, monotonic
+from shedlock_py._program import Program, run, run_async
+from shedlock_py._timers import WorkerPool
+from shedlock_py.providers.cas import CasReply, ServerTime
+from shedlock_py.providers.kit import NotSent, TimedOut, call_within, close_with_loop, within
+from shedlock_py.providers.kubernetes.access import Access, Place
+from shedlock_py.providers.kubernetes.wire import UNAUTHORIZED, Call, Command, call_of, value_of
+
+if TYPE_CHECKING:
+    import asyncio  # late elsewhere: sync programs do without
+
+POOL_SIZE = 16
+_HEADERS = {"Accept": "application/json", "Content-Type": "application/json"}
+IDLE_SECONDS = 30.0
+"""A connection without requests is closed then: a handshake of TLS takes longer than a request."""
+
+
+class Session(NamedTuple):
+    """An access, and the connections that were opened with it."""
+
+    access: Access
+    http: Any
+    """An ``httpx.Client``, or an ``httpx.AsyncClient``."""
+
+
+class SignIn(NamedTuple):
+    """The reply is the session to use: not ``refused``, which the server has refused."""
+
+    refused: Session | None
+
+
+class Send(NamedTuple):
+    """The reply is an ``httpx.Response``."""
+
+    session: Session
+    call: Call
+
+
+def exchange(command: Command, clock_error: timedelta) -> Program[SignIn | Send, Any, CasReply]:
+    """Carry ``command`` out. If the server does not accept the token, read that again first."""
+    session: Session | None = None
+    for _ in range(2):
+        session = yield SignIn(refused=session)
+        call = call_of(command, session.access.namespace)
+        sent_at = monotonic()
+        with _connection_errors(session):
+            response = yield Send(session, call)
+        received_at = monotonic()
+        if response.status_code != UNAUTHORIZED:
+            break
+    value = value_of(command, response.status_code, _content(response), clock_error)
+    return CasReply(value, ServerTime.from_header(response.headers.get("Date"), sent_at, received_at))
+
+
+def _content(response: httpx.Response) -> Any:
+    """The JSON of a reply; None: it is of something between the server and us, which sends another kind of text."""
+    try:
+        return response.json()
+    except ValueError:
+        return None
+
+
+@contextmanager
+def _connection_errors(session: Session) -> Iterator[None]:
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise NotSent from error
+    except httpx.PoolTimeout as error:
+        raise TimedOut("a free connection", sent=False) from error
+    except RuntimeError as error:
+        if not session.http.is_closed:
+            raise
+        # Another request was refused, and has signed in anew meanwhile. The kit sends this one again.
+        raise httpx.CloseError(str(error)) from error
+
+
+def _arguments(access: Access) -> dict[str, Any]:
+    """Of both clients of httpx. A proxy of the environment counts, as it does for kubectl."""
+    limits = httpx.Limits(max_connections=POOL_SIZE, max_keepalive_connections=POOL_SIZE, keepalive_expiry=IDLE_SECONDS)
+    return {"verify": access.tls, "limits": limits, "proxy": access.proxy}
+
+
+def _request(send: Send, timeout: float | None) -> dict[str, Any]:
+    access, call = send.session.access, send.call
+    return {
+        "method": call.method,
+        "url": access.server + call.path,
+        "content": None if call.body is None else json.dumps(call.body, separators=(",", ":")),
+        "headers": {**access.headers, **_HEADERS},
+        "extensions": access.extensions,
+        "timeout": timeout,
+    }
+
+
+class _Threads:
+    """The connections of one process."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._mutex = threading.Lock()
+        self._sessions: list[Session] = []
+        self.workers = WorkerPool(POOL_SIZE, "shedlock-kubernetes")
+        # Of a provider that nobody closes. At the end of the process the system closes them.
+        finalize(self, _close, self._sessions).atexit = False
+
+    def sign_in(self, refused: Session | None) -> Session:
+        with self._mutex:
+            if self._sessions and self._sessions[0] is not refused:
+                (session,) = self._sessions
+                if not session.access.is_fresh:
+                    session.access.refresh()
+                return session
+            access = Access(self._place)
+            self.close()
+            self._sessions.append(Session(access, httpx.Client(**_arguments(access))))
+            return self._sessions[0]
+
+    def close(self) -> None:
+        _close(self._sessions)
+
+
+def _close(sessions: list[Session]) -> None:
+    while sessions:
+        sessions.pop().http.close()
+
+
+class KubernetesClient:
+    """For threads. A thread of its own carries each request out, so that one time limit counts for all of it."""
+
+    def __init__(self, place: Place, clock_error: timedelta) -> None:
+        self.shown = place.shown
+        self._clock_error = clock_error
+        self._of_process = PerProcess(partial(_Threads, place))
+
+    def execute(self, command: Command, timeout: float | None) -> CasReply:
+        mine = self._of_process.get()
+
+        def carry_out(step: SignIn | Send) -> Any:
+            if isinstance(step, SignIn):
+                return mine.sign_in(step.refused)
+            return step.session.http.request(**_request(step, timeout))
+
+        work = partial(run, exchange(command, self._clock_error), carry_out)
+        seconds = float("inf") if timeout is None else timeout
+        reply: CasReply = call_within(mine.workers, seconds, "a reply", work, _ignore, sent=True)
+        return reply
+
+    def close(self) -> None:
+        mine = self._of_process.pop()
+        if mine is not None:
+            mine.close()
+
+
+class _Tasks:
+    """The connections of one event loop."""
+
+    def __init__(self, place: Place) -> None:
+        import asyncio
+
+        self._place = place
+        self._mutex: asyncio.Lock = asyncio.Lock()
+        self._session: Session | None = None
+        self._workers = WorkerPool(1, "shedlock-kubernetes")
+        self._at_end: AsyncGenerator[None] | None = None
+
+    async def sign_in(self, refused: Session | None) -> Session:
+        """In a thread where it may take long: a kubeconfig may name a plugin, which is a process."""
+        from asyncio import wrap_future
+
+        async with self._mutex:
+            session = self._session
+            if session is not None and session is not refused:
+                if not session.access.is_fresh:
+                    await wrap_future(self._workers.submit(session.access.refresh))
+                return session
+            access = await wrap_future(self._workers.submit(partial(Access, self._place)))
+            if self._at_end is None:
+                self._at_end = close_with_loop(self.close)
+                await anext(self._at_end)
+            self._session = Session(access, httpx.AsyncClient(**_arguments(access)))
+            if session is not None:
+                await session.http.aclose()
+            return self._session
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.http.aclose()
+
+
+class AsyncKubernetesClient:
+    """For asyncio."""
+
+    def __init__(self, place: Place, clock_error: timedelta) -> None:
+        self.shown = place.shown
+        self._clock_error = clock_error
+        self._of_loop = PerLoop(partial(_Tasks, place))
+
+    async def execute(self, command: Command, timeout: float | None) -> CasReply:  # noqa: ASYNC109 (see kit)
+        mine = self._of_loop.get()
+
+        async def carry_out(step: SignIn | Send) -> Any:
+            if isinstance(step, SignIn):
+                return await mine.sign_in(step.refused)
+            return await step.session.http.request(**_request(step, timeout))
+
+        async with within(timeout, "a reply", sent=True):
+            return await run_async(exchange(command, self._clock_error), carry_out)
+
+    async def close(self) -> None:
+        mine = self._of_loop.pop()
+        if mine is not None:
+            await mine.close()
+
+
+def _ignore(_reply: object) -> None:
+    """It came too late."""

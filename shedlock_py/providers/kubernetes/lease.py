@@ -1,0 +1,169 @@
+"""A lock record as a Lease, so that ``kubectl get lease`` and electors of client-go read what they expect.
+
+The fields of ``spec`` are those that client-go writes, by its rules. An elector of client-go takes a Lease that has no
+``holderIdentity``, or of which it has seen no change for ``leaseDurationSeconds`` of its own clock:
+https://github.com/kubernetes/client-go/blob/master/tools/leaderelection/leaderelection.go
+
+Our exact record is an annotation. It counts while ``holderIdentity`` and ``renewTime`` are those that were written with
+it. Otherwise an elector of client-go, or a person, has written since.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from shedlock_py.providers.cas import Entry, Write
+from shedlock_py.providers.kit import record_from_json, record_to_json
+from shedlock_py.providers.kubernetes.names import object_name
+from shedlock_py.record import LockRecord
+
+API_VERSION = "coordination.k8s.io/v1"
+LABEL = "shedlock-py/lock"
+"""Of each Lease that is a lock."""
+NAME = "shedlock-py/name"
+RECORD = "shedlock-py/record"
+_FREE, _RENEWED = "free", "renewed"
+"""In the annotation, beside the fields of the record."""
+_OF_HOLDER = {"f:holderIdentity", "f:renewTime", "f:leaseDurationSeconds"}
+_UNREAD = datetime(1970, 1, 1, tzinfo=UTC)
+"""In place of the time when a record was read: the programs fill that in."""
+_SECOND = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What a write replaces: the whole Lease as it was read, with what others keep in it."""
+
+    lease: dict[str, Any]
+    record: LockRecord
+    is_free: bool
+
+    @property
+    def resource_version(self) -> str:
+        version: str = self.lease["metadata"]["resourceVersion"]
+        return version
+
+
+# Reading
+
+
+def entry_of(lease: Mapping[str, Any], clock_error: timedelta) -> Entry:
+    """The lock record in a Lease. :raises ValueError: it has odd values."""
+    metadata, spec = lease["metadata"], lease.get("spec") or {}
+    annotations = metadata.get("annotations") or {}
+    name, holder = annotations.get(NAME, metadata["name"]), spec.get("holderIdentity") or ""
+    fields = _fields(annotations[RECORD]) if RECORD in annotations else None
+    record, is_free = None, False
+    if fields is not None:
+        is_free, renewed = fields.pop(_FREE, False) is True, fields.pop(_RENEWED, None)
+        record = record_from_json(name, fields, read_at=_UNREAD)
+        is_current = (holder, spec.get("renewTime")) == ("" if is_free else record.locked_by, renewed)
+    if record is None or not is_current:
+        is_free, record = not holder, _of_elector(name, holder, metadata, spec, record, clock_error)
+    return Entry(record, Version(dict(lease), record, is_free), is_free)
+
+
+def _fields(text: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not a lock record: {text!r:.200}") from error
+    if not isinstance(fields, dict):
+        raise ValueError(f"not a lock record: {text!r:.200}")
+    return fields
+
+
+def _of_elector(
+    name: str,
+    holder: str,
+    metadata: Mapping[str, Any],
+    spec: Mapping[str, Any],
+    before: LockRecord | None,
+    clock_error: timedelta,
+) -> LockRecord:
+    """The record of a Lease that an elector of client-go holds, or has given back.
+
+    Such an elector stops to lead before its last renewal is ``leaseDurationSeconds`` ago. ``renewTime`` is of the clock
+    of its node, which may be wrong. So the end counts from when the API server carried the renewal out, by its clock.
+    """
+    renewed_at = _stored_at(metadata) or _time(spec.get("renewTime")) or _UNREAD
+    # The server cuts its time to seconds; another server's clock may differ by clock_error.
+    until = renewed_at + timedelta(seconds=1 + (spec.get("leaseDurationSeconds") or 0)) + clock_error
+    return LockRecord(
+        name,
+        holder,
+        min(_time(spec.get("acquireTime")) or renewed_at, renewed_at),
+        until,
+        before.fencing_token if before else 0,
+        before.last_fire_time if before else None,
+        read_at=_UNREAD,
+    )
+
+
+def _stored_at(metadata: Mapping[str, Any]) -> datetime | None:
+    """When the server stored the holder or its renewal last, by its own clock; None: it does not say."""
+    times = [
+        _time(entry.get("time"))
+        for entry in metadata.get("managedFields") or ()
+        if _OF_HOLDER & (entry.get("fieldsV1") or {}).get("f:spec", {}).keys()
+    ]
+    return max(filter(None, times), default=None)
+
+
+# Writing
+
+
+def lease_of(write: Write) -> dict[str, Any]:
+    """The Lease that carries ``write`` out. What it does not change stays as it was read."""
+    version: Version | None = write.if_version
+    record = write.record
+    lease: dict[str, Any] = deepcopy(version.lease) if version else {}
+    metadata = lease.setdefault("metadata", {"name": object_name(record.name)})
+    metadata.pop("managedFields", None)  # the server's
+    metadata["labels"] = {**(metadata.get("labels") or {}), LABEL: ""}
+    spec = lease.get("spec") or {}
+    if version is None or _held(version.record, version.is_free) != _held(record, write.is_free):
+        spec = {**spec, **_spec(record, write.is_free, spec)}
+    fields = {**record_to_json(record), _RENEWED: spec.get("renewTime"), **({_FREE: True} if write.is_free else {})}
+    annotations = {NAME: record.name, RECORD: json.dumps(fields)}
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), **annotations}
+    return {**lease, "apiVersion": API_VERSION, "kind": "Lease", "spec": spec}
+
+
+def _held(record: LockRecord, is_free: bool) -> tuple[object, ...]:
+    return record.locked_by, record.fencing_token, record.lock_until, is_free
+
+
+def _spec(record: LockRecord, is_free: bool, before: Mapping[str, Any]) -> dict[str, Any]:
+    renewed_at, last = record.read_at, _time(before.get("renewTime"))
+    is_same = before.get("holderIdentity") in (record.locked_by, None)
+    if last and is_same:
+        # An elector compares whole seconds. It must see that this is another renewal.
+        renewed_at = max(renewed_at, last + _SECOND)
+    transitions = before.get("leaseTransitions")
+    if transitions is None:
+        transitions = None if is_free else 0  # a Lease that was just made has had no holder
+    elif not is_same and not is_free:
+        transitions += 1
+    seconds = 1 if is_free else -((record.read_at - record.lock_until) // _SECOND)  # rounded up
+    return {
+        "holderIdentity": "" if is_free else record.locked_by,
+        "leaseDurationSeconds": max(1, seconds),
+        "acquireTime": _micro_time(record.locked_at),
+        "renewTime": _micro_time(renewed_at),
+        **({} if transitions is None else {"leaseTransitions": transitions}),
+    }
+
+
+def _micro_time(moment: datetime) -> str:
+    """As Kubernetes reads it: with six digits after the point."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None

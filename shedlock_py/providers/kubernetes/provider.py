@@ -1,0 +1,115 @@
+"""The two providers, and what the errors of Kubernetes and httpx mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from shedlock_py._program import Program
+from shedlock_py.durations import Duration
+from shedlock_py.providers.cas import DEFAULT_CLOCK_ERROR, CasPrograms, CasReply, UnknownTimeError
+from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider, parse_limits, split_options
+from shedlock_py.providers.kubernetes.access import Place
+from shedlock_py.providers.kubernetes.clients import AsyncKubernetesClient, KubernetesClient
+from shedlock_py.providers.kubernetes.wire import VERBS, Command, KubernetesError, MayI, classify
+
+_OPTIONS = ("timeout", "fire_time_tolerance", "clock_error")
+
+
+class KubernetesPrograms(CasPrograms):
+    """The programs of a compare-and-swap store, and what the errors of Kubernetes and httpx mean."""
+
+    def permissions(self) -> Program[Command, CasReply, dict[str, bool | None]]:
+        """Of each verb that a Role must allow, whether it does; None: the server does not say."""
+        found: dict[str, bool | None] = {}
+        for verb in VERBS:
+            reply = yield MayI(verb)
+            found[verb] = reply.value
+        return found
+
+    def classify(self, error: Exception) -> Failure:
+        match error:
+            case KubernetesError():
+                return classify(error)
+            case httpx.HTTPError() | httpx.InvalidURL() | OSError():
+                return Failure.CONNECTION_LOST
+            case UnknownTimeError():
+                return Failure.UNREACHABLE  # the command was carried out
+            case ValueError() | LookupError() | TypeError():
+                return Failure.REFUSED  # a record with odd values
+        return Failure.NOT_A_STORE_ERROR
+
+    def hint(self, error: Exception) -> str | None:
+        match error:
+            case UnknownTimeError():
+                return "the locks go by this time: let whatever is between pass the header Date on"
+            case KubernetesError(hint=hint):
+                return hint
+        return None
+
+
+class KubernetesLockProvider(ProgramProvider):
+    """Locks as Leases of Kubernetes.
+
+    A lease that is not released is kept up to ``clock_error`` + 2 s + a round trip longer than ``lock_at_most_for``,
+    because the time is that of the ``Date`` header of the API server's replies. See docs/providers/kubernetes.md.
+
+    :param url: ``kubernetes://namespace``; without a name, the namespace of the service account or of the context.
+        Options: ``context``, ``kubeconfig`` (a file), ``timeout``, ``fire_time_tolerance``, ``clock_error``.
+    :param clock_error: how far the clocks of the API servers may differ; 1 s by default.
+    :param timeout: how long an operation may take in all; 5 s by default.
+    :param fire_time_tolerance: how far a fire time may lie in the future of the server's clock; 5 minutes by default.
+    :raises ConfigurationError: a URL that cannot work.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock_error: Duration | None = None,
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+    ) -> None:
+        place, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
+        programs = KubernetesPrograms(**options)
+        super().__init__(programs, KubernetesClient(place, programs.clock_error))
+
+    def permissions(self) -> dict[str, bool | None]:
+        """Of each verb that a Role must allow, whether it does; None: the server does not say."""
+        programs: Any = self.programs
+        return self.run(programs.permissions(), "permissions")
+
+
+class AsyncKubernetesLockProvider(AsyncProgramProvider):
+    """:class:`KubernetesLockProvider` for asyncio. It may be used from several event loops."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock_error: Duration | None = None,
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+    ) -> None:
+        place, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
+        programs = KubernetesPrograms(**options)
+        super().__init__(programs, AsyncKubernetesClient(place, programs.clock_error))
+
+    async def permissions(self) -> dict[str, bool | None]:
+        """See :meth:`KubernetesLockProvider.permissions`."""
+        programs: Any = self.programs
+        return await self.run(programs.permissions(), "permissions")
+
+
+def _parsed(
+    url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None
+) -> tuple[Place, dict[str, Any]]:
+    """The namespace, and the options of its programs."""
+    url, in_url = split_options(url, _OPTIONS)
+    place = Place.from_url(url)
+    if clock_error is None:
+        clock_error = in_url.get("clock_error", DEFAULT_CLOCK_ERROR)
+    limits = parse_limits(timeout, tolerance, in_url, is_managed=True)
+    limits.pop("history", None)
+    return place, {**limits, "clock_error": clock_error}

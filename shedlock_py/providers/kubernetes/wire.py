@@ -1,0 +1,156 @@
+"""The commands as requests to the API server.
+
+https://kubernetes.io/docs/reference/using-api/api-concepts/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, Read, Write
+from shedlock_py.providers.kit import Failure
+from shedlock_py.providers.kubernetes.lease import API_VERSION, LABEL, entry_of, lease_of
+from shedlock_py.providers.kubernetes.names import object_name
+
+MANAGER = "shedlock-py"
+"""Under this name the server notes which fields we have written."""
+UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT, TOO_MANY = 401, 403, 404, 409, 429
+VERBS = ("get", "list", "create", "update", "delete")
+"""What a Role must allow; ``list`` and ``delete`` are for operators."""
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_VERBS: dict[type, str] = {Read: "get", List: "list", Delete: "delete"}
+
+
+@dataclass(frozen=True, slots=True)
+class MayI:
+    """Ask whether a Role allows ``verb``. The reply's value is True or False; None: the server does not say."""
+
+    verb: str
+
+
+Command = CasCommand | MayI
+
+
+class KubernetesError(Exception):
+    """The API server replied with an error.
+
+    :ivar status: of HTTP.
+    :ivar hint: what the user can do about it, if that is known.
+    """
+
+    def __init__(self, status: int, message: str, hint: str | None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.hint = hint
+
+
+class Call(NamedTuple):
+    """A request: method, path, and body if there is one."""
+
+    method: str
+    path: str
+    body: dict[str, Any] | None = None
+
+
+def classify(error: KubernetesError) -> Failure:
+    """What an error reply means for its command."""
+    if error.status == TOO_MANY:
+        return Failure.NOT_DONE
+    return Failure.REFUSED if 400 <= error.status < 500 else Failure.UNREACHABLE
+
+
+def call_of(command: Command, namespace: str) -> Call:
+    """The request that carries ``command`` out."""
+    leases = f"/apis/{API_VERSION}/namespaces/{namespace}/leases"
+    match command:
+        case Read(name):
+            return Call("GET", f"{leases}/{object_name(name)}")
+        case List():
+            return Call("GET", f"{leases}?labelSelector={quote(LABEL, safe='')}")
+        case Write(record, None):
+            return Call("POST", f"{leases}?fieldManager={MANAGER}", lease_of(command))
+        case Write(record):
+            path = f"{leases}/{object_name(record.name)}?fieldManager={MANAGER}"
+            return Call("PUT", path, lease_of(command))
+        case MayI(verb):
+            group, _, _ = API_VERSION.partition("/")
+            attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": "leases"}
+            kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+            return Call("POST", _REVIEWS, {**kind, "spec": {"resourceAttributes": attributes}})
+        case Delete(name, version):
+            conditions = {"resourceVersion": version.resource_version}
+            return Call("DELETE", f"{leases}/{object_name(name)}", {"preconditions": conditions})
+
+
+def value_of(command: Command, status: int, reply: Any, clock_error: timedelta) -> Any:
+    """The value of the reply to ``command``.
+
+    :raises KubernetesError: it is an error.
+    :raises ValueError: a record has odd values.
+    """
+    is_missing = status == NOT_FOUND and _missing_kind(reply) == "leases"
+    match command:
+        case Read(name):
+            if is_missing:
+                return None
+            entry = _entry(_success(command, status, reply), clock_error)
+            if entry.record.name != name:
+                raise ValueError(f"the Lease {object_name(name)} is the lock {entry.record.name!r}, not {name!r}")
+            return entry
+        case List():
+            return [_entry(item, clock_error) for item in _success(command, status, reply)["items"]]
+        case Write():
+            if status == CONFLICT or (is_missing and command.if_version is not None):
+                return None
+            return _entry(_success(command, status, reply), clock_error).version
+        case MayI():
+            if status in (FORBIDDEN, NOT_FOUND):
+                return None
+            return bool(_success(command, status, reply)["status"]["allowed"])
+        case Delete():
+            if status == CONFLICT or is_missing:
+                return False
+            _success(command, status, reply)
+            return True
+
+
+def _entry(lease: Any, clock_error: timedelta) -> Entry:
+    try:
+        return entry_of(lease, clock_error)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a Lease: {lease!r:.200}") from error
+
+
+def _success(command: Command, status: int, reply: Any) -> Any:
+    if status < 300 and isinstance(reply, Mapping):
+        return reply
+    message = reply.get("message") if isinstance(reply, Mapping) else None
+    text = str(message or f"HTTP status {status}, and no reply of Kubernetes")
+    raise KubernetesError(status, text, _hint(command, status, _missing_kind(reply)))
+
+
+def _hint(command: Command, status: int, missing: str | None) -> str | None:
+    if isinstance(command, Write):
+        verb = "create" if command.if_version is None else "update"
+    else:
+        verb = _VERBS.get(type(command), "")
+    match status:
+        case 401:
+            return "the API server does not know this token or certificate: try `kubectl auth whoami` with it"
+        case 403:
+            return f"a Role must allow the verb {verb!r} on leases of coordination.k8s.io: the provider's page has one"
+        case 404 if missing == "namespaces":
+            return "create the namespace, or name another one in the URL"
+        case 404:
+            return "is it the address of an API server? It must serve coordination.k8s.io/v1"
+    return None
+
+
+def _missing_kind(reply: Any) -> str | None:
+    """What there is none of, after a 404: "leases", "namespaces"; None: the server does not know Leases at all."""
+    details = reply.get("details") if isinstance(reply, Mapping) else None
+    return details.get("kind") if isinstance(details, Mapping) and details.get("name") else None

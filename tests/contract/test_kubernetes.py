@@ -1,0 +1,121 @@
+"""The contract on kubernetes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Any, ClassVar
+from uuid import uuid4
+
+import pytest
+
+from shedlock_py.providers.kubernetes import AsyncKubernetesLockProvider, KubernetesLockProvider
+from shedlock_py.providers.kubernetes.names import object_name
+from shedlock_py.testing.contract import (
+    AsyncLockProviderContract,
+    AsyncPauseContract,
+    EventLoopContract,
+    ForkContract,
+    LockProviderContract,
+    NetworkContract,
+    PauseContract,
+    ProcessContract,
+    StallingStoreContract,
+)
+from shedlock_py.testing.proxy import Address, TcpProxy
+from tests.contract.stores import ContractStore, StoreContract
+from tests.support.kubernetes import KubernetesServer, in_write
+from tests.support.ports import free_port
+
+
+class KubernetesStore(ContractStore):
+    """A namespace of its own. ``via_proxy``: a proxy that can stall. Without one, providers use TLS."""
+
+    def __init__(self, server: KubernetesServer, kind: Any, *, via_proxy: bool) -> None:
+        self._server = server
+        self._namespace = f"contract-{uuid4().hex[:6]}"
+        super().__init__(kind, server.url(self._namespace), {"clock_error": "0s"})
+        self._proxy = self._resources.enter_context(TcpProxy(server.plain)) if via_proxy else None
+
+    @property
+    def address(self) -> Address:
+        return self._server.plain
+
+    def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
+        address = via or (self._proxy.address if self._proxy else None)
+        return partial(self.kind, self._server.url(self._namespace, via=address), **self.options), None
+
+    def delete(self, name: str) -> None:
+        self._server.delete(self._namespace, name)
+
+    @contextmanager
+    def stalled(self, name: str) -> Iterator[None]:
+        assert self._proxy, "only a store behind a proxy can be made to wait"
+        self._proxy.stall()
+        try:
+            yield
+        finally:
+            self._proxy.resume()
+
+
+class KubernetesProxy(TcpProxy):
+    """Finds lock names in writes."""
+
+    def drop_replies_to(self, marker: str, times: int = 1, *, skip: int = 0) -> None:
+        super().drop_replies_to(in_write(marker), times, skip=skip)
+
+    def hold(self, marker: str, *, skip: int = 0) -> None:
+        super().hold(in_write(marker), skip=skip)
+
+
+class KubernetesContract(StoreContract):
+    requests_before_take_over: ClassVar[int] = 0  # the proxy looks at writes
+    requests_before_force_release: ClassVar[int] = 0
+    kind: ClassVar[Any] = KubernetesLockProvider
+    via_proxy: ClassVar[bool] = False
+    clock_resolution: ClassVar[float] = 2.1
+    kept_longer: ClassVar[timedelta] = timedelta(seconds=3)
+    """The Date header is cut to seconds; and a round trip, on a busy machine."""
+
+    @classmethod
+    def open_store(cls, request: pytest.FixtureRequest) -> KubernetesStore:
+        server: KubernetesServer = request.getfixturevalue("kubernetes_server")
+        return KubernetesStore(server, cls.kind, via_proxy=cls.via_proxy)
+
+    def drop_reply_to_skip(self, proxy: TcpProxy, name: str) -> None:
+        TcpProxy.drop_replies_to(proxy, object_name(name))  # a skip only reads
+
+    @pytest.fixture
+    def proxy(self, store: ContractStore) -> Iterator[TcpProxy]:
+        with KubernetesProxy(store.address) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def unreachable(self, kubernetes_server: KubernetesServer) -> str:
+        return kubernetes_server.url("default", via=("127.0.0.1", free_port())) + "&timeout=300ms"
+
+
+class TestUrl(
+    KubernetesContract, NetworkContract, LockProviderContract, ProcessContract, ForkContract, PauseContract
+): ...
+
+
+@pytest.mark.matrix  # a minute of processor time; in `make test`, the other classes try the client for asyncio
+class TestAsyncUrl(KubernetesContract, NetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract):
+    kind = AsyncKubernetesLockProvider
+
+
+@pytest.mark.matrix  # the programs are those of TestUrl
+class TestAsyncPause(KubernetesContract, AsyncPauseContract):
+    kind = AsyncKubernetesLockProvider
+
+
+class TestStallingStore(KubernetesContract, StallingStoreContract):
+    via_proxy = True
+
+
+class TestAsyncStallingStore(KubernetesContract, StallingStoreContract):
+    kind = AsyncKubernetesLockProvider
+    via_proxy = True

@@ -1,0 +1,253 @@
+"""Where the API server is, who asks, and what they may do: kubeconfigs, service accounts, tokens, plugins, Roles."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import yaml
+
+from shedlock_py import ConfigurationError, LockRequest, ProviderError, ProviderUnreachable, provider_from_url
+from shedlock_py.providers.kubernetes import KubernetesLockProvider
+from shedlock_py.providers.kubernetes.wire import VERBS
+from shedlock_py.testing.contract.base import acquired
+from tests.cli.harness import run
+from tests.stores.kubernetes.conftest import Open
+from tests.support.kubernetes import LEASES, KubernetesServer
+from tests.support.polling import wait_until
+
+REQUEST = LockRequest("job", "1m")
+
+
+@pytest.fixture
+def token(kubernetes_server: KubernetesServer) -> Iterator[str]:
+    """Of a user who may do all that a Role has to allow."""
+    token, user = uuid4().hex, f"system:serviceaccount:app:{uuid4().hex[:8]}"
+    reviewer = kubernetes_server.reviewer
+    reviewer.users[token], reviewer.verbs[user] = user, {*VERBS}
+    yield token
+    reviewer.users.pop(token, None)
+
+
+def kubeconfig(server: KubernetesServer, directory: Path, user: dict[str, Any], **cluster: str) -> Path:
+    config = yaml.safe_load(server.kubeconfig().read_text())
+    config["users"][0]["user"] = user
+    config["clusters"][0]["cluster"].update(cluster)
+    path = directory / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def renew(server: KubernetesServer, token: str) -> str:
+    """Another token for the user; the former one is not valid any more."""
+    server.reviewer.users["new" + token] = server.reviewer.users.pop(token)
+    return "new" + token
+
+
+# A kubeconfig
+
+
+def test_the_namespace_of_the_context(kubernetes_server: KubernetesServer, open_url: Open) -> None:
+    lease = acquired(open_url(kubernetes_server.url("")), REQUEST)
+    found = kubernetes_server.ask("GET", LEASES.format("of-context") + "/job")
+    assert found["spec"]["holderIdentity"] == lease.locked_by
+    kubernetes_server.delete("of-context")
+
+
+def test_a_kubeconfig_of_the_environment(
+    kubernetes_server: KubernetesServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", f"/nowhere/config:{kubernetes_server.kubeconfig()}")
+    provider = provider_from_url(f"kubernetes://{namespace}?context=test")
+    acquired(provider, REQUEST)
+    provider.close()  # type: ignore[attr-defined]  # it has
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("kubernetes://default?kubeconfig=/nowhere/config", "No configuration found"),
+        ("kubernetes://default?context=other&kubeconfig={}", "Expected object with name other in"),
+        ("kubernetes://?context=other&kubeconfig={}", "Expected object with name other in"),
+    ],
+)
+def test_no_access(kubernetes_server: KubernetesServer, open_url: Open, url: str, reason: str) -> None:
+    provider = open_url(url.format(kubernetes_server.kubeconfig()))
+    with pytest.raises(ConfigurationError, match=f"no access to Kubernetes is configured: .*{reason}"):
+        provider.acquire(REQUEST)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["kubernetes://Big", "kubernetes://a.b", "kubernetes://a/b", "kubernetes://a?x=1", "kubernetes:default",
+     "kubernetes://a#b", "kubernetes://" + 64 * "a", "kubernetes://default?history=5"],
+)  # fmt: skip
+def test_urls_that_cannot_work(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="store URL: "):
+        provider_from_url(url)
+
+
+def test_a_certificate_of_another_authority(
+    kubernetes_server: KubernetesServer, open_url: Open, namespace: str, tmp_path: Path
+) -> None:
+    other = kubernetes_server.certificates.client  # no authority at all
+    path = kubeconfig(kubernetes_server, tmp_path, {"token": "x"}, **{"certificate-authority": str(other)})
+    with pytest.raises(ProviderUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
+        open_url(f"kubernetes://{namespace}?kubeconfig={path}").acquire(REQUEST)
+
+
+# Tokens
+
+
+def test_a_token_file_that_gets_another_token(
+    kubernetes_server: KubernetesServer, open_url: Open, namespace: str, token: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(token)
+    provider = open_url(
+        f"kubernetes://{namespace}?kubeconfig={kubeconfig(kubernetes_server, tmp_path, {'tokenFile': str(file)})}"
+    )
+    lease = acquired(provider, REQUEST)
+    file.write_text(renew(kubernetes_server, token))
+    assert provider.extend(lease, "2m") is lease
+    assert provider.release(lease) is True
+
+
+def test_a_plugin_is_asked_again_when_its_token_is_refused(
+    kubernetes_server: KubernetesServer, open_url: Open, namespace: str, token: str, tmp_path: Path
+) -> None:
+    file, plugin = tmp_path / "credential", {"apiVersion": "client.authentication.k8s.io/v1", "command": "cat"}
+
+    def give(token: str) -> None:
+        credential = {"apiVersion": plugin["apiVersion"], "kind": "ExecCredential", "status": {"token": token}}
+        file.write_text(json.dumps(credential))
+
+    give(token)
+    path = kubeconfig(kubernetes_server, tmp_path, {"exec": {**plugin, "args": [str(file)]}})
+    provider = open_url(f"kubernetes://{namespace}?kubeconfig={path}")
+    lease = acquired(provider, REQUEST)
+    give(renew(kubernetes_server, token))
+    assert provider.release(lease) is True
+
+
+def test_a_token_that_stays_refused(kubernetes_server: KubernetesServer, open_url: Open, namespace: str) -> None:
+    provider = open_url(kubernetes_server.url(namespace, token="of-nobody"))
+    with pytest.raises(ProviderError, match="Unauthorized") as caught:
+        provider.acquire(REQUEST)
+    assert not isinstance(caught.value, ProviderUnreachable)
+    assert "kubectl auth whoami" in str(caught.value.hint)
+
+
+def test_a_token_that_is_replaced_disturbs_no_thread(
+    kubernetes_server: KubernetesServer, namespace: str, token: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(token)
+    config = kubeconfig(kubernetes_server, tmp_path, {"tokenFile": str(file)})
+    with closing(KubernetesLockProvider(f"kubernetes://{namespace}?kubeconfig={config}")) as provider:
+
+        def use(name: str) -> None:
+            lease = acquired(provider, LockRequest(name, "1m"))
+            while not is_renewed.is_set():
+                assert provider.extend(lease, "1m") is lease
+            for _ in range(10):
+                assert provider.extend(lease, "1m") is lease
+            assert provider.release(lease) is True
+
+        is_renewed = Event()
+        with ThreadPoolExecutor(6) as pool:
+            used = [pool.submit(use, f"job-{number}") for number in range(6)]
+            wait_until(lambda: len(provider.records()) == 6, what="leases of all")
+            file.write_text(f"new{token}")
+            renew(kubernetes_server, token)
+            provider.record("job")
+            is_renewed.set()
+            for each in used:
+                each.result()
+
+
+IN_CLUSTER = """
+import sys
+from pathlib import Path
+from shedlock_py import LockRequest, provider_from_url
+token = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+provider = provider_from_url("kubernetes://")
+lease = provider.acquire(LockRequest("job", "1m"))
+print("acquired", flush=True)
+token.write_text(sys.stdin.readline().strip())
+print(provider.extend(lease, "2m") is lease, provider.release(lease))
+"""
+
+
+def test_a_service_account_whose_token_is_replaced(
+    kubernetes_server: KubernetesServer, namespace: str, token: str
+) -> None:
+    """In a mount namespace of its own, where the files are that a pod has."""
+    account = "/var/run/secrets/kubernetes.io/serviceaccount"
+    prepare = (
+        f"mount -t tmpfs none /run && mkdir -p {account} && echo -n {token} > {account}/token && "
+        f"echo -n {namespace} > {account}/namespace && cp {kubernetes_server.certificates.authority} {account}/ca.crt"
+    )
+    command = ["unshare", "-rm", "sh", "-c", f'{prepare} && exec "$@"', "sh", sys.executable, "-c", IN_CLUSTER]
+    if subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/run"], capture_output=True).returncode:
+        pytest.skip("this user may not mount anything")
+    host, port = kubernetes_server.address
+    environment = {**os.environ, "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(port)}
+    environment.pop("KUBECONFIG", None)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stdout.readline() == "acquired\n"
+        output, _ = process.communicate(renew(kubernetes_server, token) + "\n")
+        assert output == "True True\n"
+    kubernetes_server.delete(namespace)
+
+
+# Roles
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_that_no_role_allows_is_named(
+    kubernetes_server: KubernetesServer, open_url: Open, namespace: str, token: str, verb: str
+) -> None:
+    user = kubernetes_server.reviewer.users[token]
+    kubernetes_server.reviewer.verbs[user] = {*VERBS} - {verb}
+    provider = open_url(kubernetes_server.url(namespace, token=token), clock_error=0)
+
+    def use_all() -> None:
+        provider.release(acquired(provider, REQUEST))
+        while not provider.prune(0):  # at once; not while the record is younger than the clock is exact
+            pass
+
+    with pytest.raises(ProviderError, match=f'User "{user}" cannot {verb} resource "leases"') as caught:
+        use_all()
+    assert caught.value.hint == (
+        f"a Role must allow the verb {verb!r} on leases of coordination.k8s.io: the provider's page has one"
+    )
+
+
+def test_doctor(kubernetes_server: KubernetesServer, namespace: str) -> None:
+    """This API server has no SelfSubjectAccessReview, so what we may do is unknown."""
+    done = run("doctor", store=kubernetes_server.url(namespace))
+    assert done.exit_code == 0, done.stdout
+    assert "✓ permissions: unknown: the store does not say" in done.stdout
+    assert "✓ round trip" in done.stdout
+
+
+def test_doctor_names_the_verb(kubernetes_server: KubernetesServer, namespace: str, token: str) -> None:
+    kubernetes_server.reviewer.verbs[kubernetes_server.reviewer.users[token]] = {"get"}
+    done = run("doctor", store=kubernetes_server.url(namespace, token=token))
+    assert done.exit_code == 1
+    assert "a Role must allow the verb 'create' on leases" in done.stdout

@@ -1,0 +1,180 @@
+"""Replies of the API server, of something in front of it, and Leases with odd values."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py.providers.cas import Read, Write
+from shedlock_py.providers.kit import Failure
+from shedlock_py.providers.kubernetes.lease import RECORD
+from shedlock_py.providers.kubernetes.wire import KubernetesError, MayI, classify, value_of
+from shedlock_py.record import LockRecord
+from shedlock_py.testing.contract.base import acquired, record_of
+from shedlock_py.testing.proxy import TcpProxy
+from tests.stores.kubernetes.conftest import Open
+from tests.support.dates import DateProxy
+from tests.support.kubernetes import LEASES, KubernetesServer
+
+REQUEST = LockRequest("job", "1m")
+
+
+def test_round_trips(kubernetes_server: KubernetesServer, open_url: Open, namespace: str) -> None:
+    """Two to acquire, a read and a write; one for all else that a job needs."""
+    with TcpProxy(kubernetes_server.plain) as proxy:
+        provider = open_url(kubernetes_server.url(namespace, via=proxy.address))
+        provider.release(acquired(provider, REQUEST))  # the first of a name makes its record
+        counted: set[tuple[str, int]] = set()
+
+        def count(operation: str) -> None:
+            counted.add((operation, proxy.round_trips))
+            proxy.reset()
+
+        for _ in range(3):
+            proxy.reset()
+            lease = acquired(provider, REQUEST)
+            count("acquire")
+            assert provider.acquire(REQUEST) is None
+            count("skip")
+            assert provider.extend(lease, "2m") is lease
+            count("extend")
+            assert provider.release(lease)
+            count("release")
+    assert counted == {("acquire", 2), ("skip", 1), ("extend", 1), ("release", 1)}
+
+
+def test_a_skip_writes_nothing(kubernetes_server: KubernetesServer, open_url: Open, namespace: str) -> None:
+    provider = open_url(kubernetes_server.url(namespace))
+    acquired(provider, REQUEST)
+    before = kubernetes_server.ask("GET", LEASES.format(namespace) + "/job")
+    for _ in range(3):
+        assert provider.acquire(REQUEST) is None
+    assert kubernetes_server.ask("GET", LEASES.format(namespace) + "/job") == before
+
+
+# Front ends whose clocks differ
+
+
+@pytest.mark.parametrize("ahead", [1.0, -1.0])
+def test_i1_front_ends_that_differ_by_the_allowed_error(
+    kubernetes_server: KubernetesServer, open_url: Open, namespace: str, ahead: float
+) -> None:
+    with DateProxy(kubernetes_server.plain) as one, DateProxy(kubernetes_server.plain, ahead) as other:
+        holder, follower = (
+            open_url(kubernetes_server.url(namespace, via=front.address), clock_error="1s") for front in (one, other)
+        )
+        lease, successor = acquired(holder, LockRequest("job", "400ms")), None
+        while successor is None:
+            successor = follower.acquire(REQUEST)
+        assert not lease.is_trusted()
+        assert successor.fencing_token > lease.fencing_token  # type: ignore[operator]  # this store keeps them
+
+
+def test_i1_front_ends_that_differ_by_more_overlap_and_tokens_tell(
+    kubernetes_server: KubernetesServer, open_url: Open, namespace: str
+) -> None:
+    """Not promised; the page says so."""
+    with DateProxy(kubernetes_server.plain) as one, DateProxy(kubernetes_server.plain, 70.0) as other:
+        holder, follower = (open_url(kubernetes_server.url(namespace, via=front.address)) for front in (one, other))
+        lease, successor = acquired(holder, REQUEST), acquired(follower, LockRequest("job", "2m"))
+        assert lease.is_trusted()
+        assert successor.fencing_token > lease.fencing_token  # type: ignore[operator]  # this store keeps them
+        assert holder.extend(lease, "1m") is None
+        assert follower.extend(successor, "2m") is successor
+
+
+@pytest.mark.parametrize("offset", [3600.0, -3600.0])
+def test_i10_the_clock_of_this_machine_decides_nothing(
+    kubernetes_server: KubernetesServer, open_url: Open, namespace: str, offset: float
+) -> None:
+    with DateProxy(kubernetes_server.plain, offset) as front:
+        provider = open_url(kubernetes_server.url(namespace, via=front.address), clock_error=0)
+        lease = acquired(provider, REQUEST)
+        assert abs(record_of(provider, "job").locked_at.timestamp() - time.time() - offset) < 30
+        assert provider.acquire(REQUEST) is None
+        assert provider.release(lease) is True
+        assert provider.release(acquired(provider, REQUEST)) is True
+
+
+# Errors
+
+
+def status(reason: str, **details: str) -> dict[str, Any]:
+    return {"kind": "Status", "status": "Failure", "message": f"{reason}!", "reason": reason, "details": details}
+
+
+def refusal(command: Any, code: int, reply: Any) -> KubernetesError:
+    with pytest.raises(KubernetesError) as caught:
+        value_of(command, code, reply, timedelta(0))
+    return caught.value
+
+
+RECORD_OF_JOB = LockRecord("job", "a#b", *3 * (None,), None, None)  # type: ignore[arg-type]  # only its name counts
+CREATE = Write(RECORD_OF_JOB, None)
+
+
+def test_a_namespace_that_is_missing_is_no_lease_that_is_missing() -> None:
+    """The replies are those of a whole API server; ours has no namespaces."""
+    assert value_of(Read("job"), 404, status("NotFound", name="job", kind="leases"), timedelta(0)) is None
+    error = refusal(CREATE, 404, status("NotFound", name="team", kind="namespaces"))
+    assert classify(error) is Failure.REFUSED
+    assert "create the namespace" in str(error.hint)
+
+
+def test_a_server_without_leases(kubernetes_server: KubernetesServer, namespace: str) -> None:
+    """As it replies about any resource that it does not know."""
+    for reply in (None, status("NotFound")):
+        for command in (Read("job"), CREATE):
+            error = refusal(command, 404, reply)
+            assert classify(error) is Failure.REFUSED
+            assert "coordination.k8s.io/v1" in str(error.hint)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(429, Failure.NOT_DONE), (500, Failure.UNREACHABLE), (503, Failure.UNREACHABLE), (504, Failure.UNREACHABLE),
+     (200, Failure.UNREACHABLE), (302, Failure.UNREACHABLE), (422, Failure.REFUSED)],
+)  # fmt: skip
+def test_errors_that_go_away_and_errors_that_stay(code: int, expected: Failure) -> None:
+    assert classify(refusal(CREATE, code, None)) is expected
+
+
+@pytest.mark.parametrize(
+    ("code", "reply", "expected"),
+    [(201, {"status": {"allowed": True}}, True), (201, {"status": {"allowed": False}}, False),
+     (404, None, None), (403, status("Forbidden"), None)],
+)  # fmt: skip
+def test_what_we_may_do(code: int, reply: Any, expected: bool | None) -> None:
+    assert value_of(MayI("get"), code, reply, timedelta(0)) is expected
+
+
+@pytest.mark.parametrize("text", ["", "hello", "[]", "null", "7", "{}", '{"locked_by": 7}', '{"locked_by": "a#b"}'])
+def test_an_annotation_with_odd_values(
+    kubernetes_server: KubernetesServer, open_url: Open, namespace: str, text: str
+) -> None:
+    provider = open_url(kubernetes_server.url(namespace))
+    acquired(provider, REQUEST)
+    path = LEASES.format(namespace) + "/job"
+    lease = kubernetes_server.ask("GET", path)
+    lease["metadata"]["annotations"][RECORD] = text
+    kubernetes_server.ask("PUT", path, lease)
+    with pytest.raises(ProviderError, match="not a lock record") as caught:
+        provider.acquire(REQUEST)
+    assert not isinstance(caught.value, ProviderUnreachable)
+
+
+@pytest.mark.parametrize("spec", [{}, {"holderIdentity": "a", "leaseDurationSeconds": 9}])
+def test_a_lease_that_lacks_fields(
+    kubernetes_server: KubernetesServer, open_url: Open, namespace: str, spec: dict[str, Any]
+) -> None:
+    body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "job"}, "spec": spec}
+    kubernetes_server.ask("POST", LEASES.format(namespace), body)
+    provider = open_url(kubernetes_server.url(namespace))
+    record = record_of(provider, "job")
+    assert record.holder == spec.get("holderIdentity", "")
+    assert record.is_held is ("leaseDurationSeconds" in spec)
+    assert (provider.acquire(REQUEST) is None) is record.is_held
