@@ -158,7 +158,7 @@ quorum_emptied = _deletions("all of a quorum emptied", ("quorum",), empty_all)
 def judge(history: History, rules: Rules) -> Report:
     report = check(history, replace(rules, off=UNDONE_BY_IT | rules.off))
     report.excused_overlap = report.worst_overlap
-    strict = check(without_deleted(history), replace(rules, off=ALL_RULES - UNDONE_BY_IT))
+    strict = check(without_deleted(history), replace(rules, off=(ALL_RULES - UNDONE_BY_IT) | rules.off))
     report.findings += strict.findings
     report.worst_overlap = strict.worst_overlap
     granted = {lease.claim: lease for lease in history.of("acquire", outcome="granted")}
