@@ -50,7 +50,11 @@ def open_store(options: argparse.Namespace, directory: str) -> AbstractContextMa
 
 def with_history(url: str) -> str:
     """The store, which keeps the last runs of each job for the page."""
-    return url if "history=" in url or url.startswith("etcd:") else f"{url}{'&' if '?' in url else '?'}history=50"
+    return (
+        url
+        if "history=" in url or url.startswith(("etcd:", "dynamodb:"))
+        else f"{url}{'&' if '?' in url else '?'}history=50"
+    )
 
 
 def write_page(store: str, file: Path) -> None:
