@@ -48,13 +48,15 @@ def open_store(options: argparse.Namespace, directory: str) -> AbstractContextMa
     return nullcontext(options.store or f"sqlite:///{directory}/locks.db")
 
 
+WITHOUT_HISTORY = ("etcd", "dynamodb", "s3", "kubernetes")
+"""Schemes of stores that keep no runs."""
+
+
 def with_history(url: str) -> str:
     """The store, which keeps the last runs of each job for the page."""
-    return (
-        url
-        if "history=" in url or url.startswith(("etcd:", "dynamodb:"))
-        else f"{url}{'&' if '?' in url else '?'}history=50"
-    )
+    if "history=" in url or url.partition(":")[0] in WITHOUT_HISTORY:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}history=50"
 
 
 def write_page(store: str, file: Path) -> None:

@@ -23,7 +23,7 @@ TICK = JobPlan("tick", "demo-tick", period=1, lock_at_most_for=5)
 REPORT = JobPlan("report", "demo-report", period=2, lock_at_most_for=5, takes=3)
 JOBS = (TICK, REPORT)
 
-KEPT_LONGER = {"etcd": 3.0, "dynamodb": 3.0}
+KEPT_LONGER = {"etcd": 3.0, "dynamodb": 3.0, "s3": 3.0, "kubernetes": 3.0}
 """By the scheme of the store's URL: how much longer it may keep the lease of a dead holder, as its page says."""
 
 

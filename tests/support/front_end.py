@@ -32,6 +32,8 @@ class FrontEnd:
         self.fault: Fault | None = None
         self.ignored: set[tuple[str, str]] = set()
         """A method and a header, as in ``("PUT", "If-Match")``: not passed on, and so no signature of the request."""
+        self.cuts_off = False
+        """Whether the server's replies end before their end, and the connections with them."""
         self.requests: list[str] = []
         """Of each request that a fault replied to, headers and body."""
         front = self
@@ -70,6 +72,8 @@ class FrontEnd:
                     self.send_header("Date", self.date_time_string())
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
+                if front.cuts_off:
+                    body, self.close_connection = body[:-10], True
                 self.wfile.write(body)
 
             def log_message(self, *_: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
-from botocore.exceptions import ClientError, EndpointConnectionError
+from botocore.exceptions import ClientError, EndpointConnectionError, ResponseStreamingError
 
 from shedlock_py._process import PerLoop, monotonic
 from shedlock_py._program import run_async
@@ -92,8 +92,11 @@ class AsyncAwsClient:
             except ClientError as error:
                 return expected_reply(request, error, sent_at)
             if hasattr(body := value.get("Body"), "read"):
-                async with body:
-                    value["Body"] = await body.read()
+                try:
+                    async with body:
+                        value["Body"] = await body.read()
+                except aiohttp.ClientPayloadError as error:  # aiobotocore lets it pass; boto3 has an error of its own
+                    raise ResponseStreamingError(error=error) from error
             return reply_of(value, sent_at)
 
         try:

@@ -17,7 +17,7 @@ from shedlock_py.providers.s3.wire import Check, IgnoredConditionError, NoBucket
 DEFAULT_PREFIX = "shedlock"
 LONGEST_PREFIX = 800
 """Bytes. A key may have 1024, of which a lock's name can need 205."""
-_OPTIONS = ("timeout", "fire_time_tolerance", "clock_error")
+_OPTIONS = ("timeout", "fire_time_tolerance", "history", "clock_error")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
 _FORM = "s3://bucket/prefix?region=eu-west-1"
 _NO_BUCKET = "create the bucket in the region of the URL first: shedlock does not"
@@ -138,6 +138,8 @@ class _Parsed(NamedTuple):
 
 def _parsed(url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None) -> _Parsed:
     url, in_url = split_options(url, _OPTIONS)
+    if "history" in in_url:
+        raise ConfigurationError("S3 keeps no run history: leave history= out of the URL")
     bucket, path, given = aws.split_url(url, "s3", _FORM)
     if not _BUCKET.fullmatch(bucket) or "@" in path:  # not quoted: there may be a password in it, by mistake
         raise ConfigurationError(f"store URL: not of the form {_FORM}")
@@ -151,7 +153,7 @@ def _parsed(url: str, clock_error: Duration | None, timeout: Duration | None, to
     if clock_error is None:
         clock_error = in_url.get("clock_error", DEFAULT_CLOCK_ERROR)
     limits = parse_limits(timeout, tolerance, in_url, is_managed=True)
-    limits.pop("history", None)
+    limits.pop("history", None)  # of the variable SHEDLOCK_HISTORY, which may be meant for another store
     return _Parsed(place, Objects(bucket, f"{path}/"), {**limits, "clock_error": clock_error})
 
 

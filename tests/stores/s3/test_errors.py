@@ -138,6 +138,14 @@ def test_wrong_keys(s3_server: S3Server, prefix: str) -> None:
     assert "wr0ng-pw" not in told
 
 
+def test_i5_a_record_that_is_cut_off_on_its_way_is_an_outage(warm: LockProvider, front_end: FrontEnd) -> None:
+    front_end.cuts_off = True
+    with pytest.raises(ProviderUnreachable):
+        warm.acquire(REQUEST)
+    front_end.cuts_off = False
+    acquired(warm, REQUEST)
+
+
 def test_i5_a_reply_without_a_date(warm: LockProvider, front_end: FrontEnd) -> None:
     front_end.fault = Fault(404, b"<Error><Code>NoSuchKey</Code></Error>", has_date=False)
     with pytest.raises(ProviderUnreachable, match="no Date header"):

@@ -38,12 +38,12 @@ def test_round_trips(open_provider: Open, s3_server: S3Server, prefix: str) -> N
         assert len(provider.records()) == 2
         count("two records")
     assert counted == {
-        "first record of this provider": (6, 1),
+        "first record of this provider": (7, 1),
         "acquire": (2, 0),
         "skip": (1, 0),
         "extend": (1, 0),
         "release": (1, 0),
-        "new name": (2, 0),
+        "new name": (3, 0),
         "two records": (3, 0),
     }
 
