@@ -21,8 +21,8 @@ from queue import Empty, SimpleQueue
 from shedlock_py._process import monotonic
 from shedlock_py.cli.child import ENDING, SIGNALLED, CannotStart, Child, find_program, listen, move_terminal, stop
 from shedlock_py.cli.common import LOST, one_line, printable
-from shedlock_py.cli.tables import in_words
 from shedlock_py.context import Skipped, current_lease
+from shedlock_py.display import in_words
 from shedlock_py.errors import ProviderError
 from shedlock_py.events import Event, LeaseLost, LockExtended, LostReason, ProviderFailed
 from shedlock_py.guard import attempt

@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 import click
 
 from shedlock_py.cli.common import duration_option, fail, open_store, option, printable, store_option, warn
-from shedlock_py.cli.show import name_argument
-from shedlock_py.cli.tables import LONGEST_LEAD, holder_of, in_words
+from shedlock_py.cli.names import name_argument
 from shedlock_py.config import Settings, is_active
 from shedlock_py.context import Skipped
+from shedlock_py.display import LONGEST_LEAD, holder_of, in_words
 from shedlock_py.durations import LONGEST
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import log_listener
