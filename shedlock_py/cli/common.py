@@ -126,6 +126,34 @@ def warn(message: str) -> None:
         click.echo(printable(f"shedlock: {message}"), err=True)
 
 
+class RunCommand(click.Command):
+    """Everything after the first ``--`` is the command; without the ``--``, its options would be taken for our own.
+
+    :param usage: an example for the messages.
+    """
+
+    def __init__(self, *args: Any, usage: str, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._usage = usage
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        try:
+            rest = super().parse_args(ctx, args[:end])
+        except click.UsageError as error:
+            if "--" in args or type(error) not in (click.UsageError, click.NoSuchOption):  # the first: extra arguments
+                raise
+            usage = f"put -- before the command: {self._usage}"
+            raise click.UsageError(f"{error.format_message().rstrip('.')}; {usage}", ctx) from None
+        ctx.params["command"] = args[end + 1 :]
+        if not ctx.params["command"] and not ctx.resilient_parsing:
+            raise click.UsageError(f"no command: {self._usage}", ctx)
+        return rest
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "-- COMMAND [ARGUMENT]..."]
+
+
 # Output. Names and holders in the store may be hostile: nothing in them may control a terminal.
 
 
