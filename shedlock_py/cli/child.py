@@ -144,7 +144,7 @@ class KillSwitch:
     def __init__(self) -> None:
         self._pid: int | None = None
         # In a group of its own, the shell gets no signal of a terminal, or for the group of this process.
-        script = 'trap "" HUP INT QUIT TERM; read -r group && { read -r end || kill -KILL -- "-$group"; }'
+        script = 'trap "" HUP INT QUIT TERM; read -r group && { read -r end || kill -s KILL -- "-$group"; }'
         reader, self._writer = os.pipe()
         nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
         streams: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, reader, 0), *nowhere]

@@ -58,6 +58,8 @@ class Leading(Supervisor):
         self._ended = threading.Semaphore(0)
         """Released once for each term, when its command has ended."""
         self._is_leaving = False
+        self._is_lost = False
+        """Whether the command was ended because this node lost the leadership."""
         self._reports_failures_at = float("-inf")
         super().__init__(f"election {name!r}:", command)
 
@@ -81,17 +83,19 @@ class Leading(Supervisor):
             if not self._terms:
                 continue
             code = self._lead(self._terms.popleft())
-            if code is not None and (self._is_leaving or self._on_exit == "exit"):
+            if code is None:
+                continue
+            if self._is_leaving or (self._on_exit == "exit" and not self._is_lost):
                 return code
-            if code is not None and self._on_exit == "resign":
+            if self._on_exit == "resign":
                 self._elector.resign()
         return SOFTWARE  # the elector has failed, and has logged why
 
     # While this node leads
 
     def _lead(self, term: LeadershipStarted) -> int | None:
-        """Run the command in this term. Its exit code; None: the leadership ended first."""
-        self._is_idle = False
+        """Run the command in this term. Its exit code; None: the leadership had ended before it was started."""
+        self._is_idle = self._is_lost = False
         switch = KillSwitch()
         child = None
         try:
@@ -107,17 +111,17 @@ class Leading(Supervisor):
             return error.code
         finally:
             if child is not None:
-                if child.exists():  # members of its group must not meet the command of the next leader
-                    self.end(child, self._kill_time())
+                if child.exists() and not self._is_lost:  # others of its group must not meet the next leader's command
+                    self.end(child, min(monotonic() + self._grace, self._trusted_until()))
                 move_terminal(child.pid, os.getpgrp())
             switch.disarm()
             self._is_idle = True
             self._ended.release()
 
-    def _supervise(self, child: Child) -> int | None:
-        """Wait for the command, and pass signals on to it; end it before another node can lead."""
+    def _supervise(self, child: Child) -> int:
+        """Wait for the command, and pass signals on to it; end it before another node can lead. Its exit code."""
         while True:
-            kill_time = self._kill_time()
+            trusted_until = self._trusted_until()
             message = self.next_message(min(self._seconds_left(), LONGEST_WAIT))
             code = child.exit_code()
             if code is not None:
@@ -126,8 +130,8 @@ class Leading(Supervisor):
                 return code
             if isinstance(message, LeadershipStopped) or self._seconds_left() <= 0:
                 # Before SIGCONT is passed on: the lease may have ended while this process and the command were stopped.
-                self._end(child, message, kill_time)
-                return child.exit_code() if self._is_leaving else None
+                self._end(child, message, trusted_until)
+                return child.exit_code(wait=True) or 0
             if message is not None:
                 self.pass_on(child, message)
             if child.stopped_by is not None:
@@ -137,12 +141,13 @@ class Leading(Supervisor):
         """Until the command must get SIGTERM, if no renewal succeeds."""
         return self._elector.trusted_for().total_seconds() - self._grace
 
-    def _kill_time(self) -> float:
-        """When a command that gets SIGTERM now must get SIGKILL: this node trusts its lease for no longer."""
-        return monotonic() + min(self._elector.trusted_for().total_seconds(), self._grace)
+    def _trusted_until(self) -> float:
+        return monotonic() + self._elector.trusted_for().total_seconds()
 
-    def _end(self, child: Child, stopped: LeadershipStopped | int | None, kill_time: float) -> None:
+    def _end(self, child: Child, stopped: LeadershipStopped | int | None, trusted_until: float) -> None:
         """End the command and its process group, because the leadership is lost or soon will be."""
+        self._is_lost = True
+        kill_time = min(monotonic() + self._grace, trusted_until)
         if isinstance(stopped, LeadershipStopped) and stopped.reason == "revoked":
             why = "leadership was taken away: another node took over, or it was demoted or freed by force"
         else:

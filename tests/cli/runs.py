@@ -39,9 +39,9 @@ class Runs:
         under: Sequence[str] = (),
         **options: Any,
     ) -> subprocess.Popen[str]:
-        """Start `shedlock run ARGUMENTS -- COMMAND`, or another ``verb``, with the program ``under`` as its parent if one is given.
+        """Start `shedlock run ARGUMENTS -- COMMAND`, with the program ``under`` as its parent if one is given.
 
-        The command is `python`'s code, unless its ``words`` are given.
+        The ``verb`` may be "lead", too. The command is `python`'s code, unless its ``words`` are given.
         """
         path = os.pathsep.join([str(PROJECT), str(self.directory)])  # this very library, wherever the run begins
         given = {"SHEDLOCK_STORE": self.store, "PYTHONPATH": path, **(variables or {})}

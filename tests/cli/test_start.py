@@ -35,7 +35,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return server.url()
 
 
-@pytest.mark.parametrize(("words", "most"), [("run job --at-most 1m", 100)])
+@pytest.mark.parametrize(("words", "most"), [("run job --at-most 1m", 100), ("lead job", 110)])
 def test_a_command_loads_little_beside_the_driver_of_its_store(words: str, most: int, store: str) -> None:
     driver = modules(f"{MODULES} import {DRIVERS[store.partition(':')[0]]}")
     loaded = modules(COMMAND, *words.split(), "--store", store, "--", "true")
