@@ -126,25 +126,8 @@ def lead(
     """
     if not hasattr(os, "posix_spawn"):
         raise ConfigurationError("shedlock lead needs Linux, macOS or another Unix")
-    deadline = lease_duration * 2 / 3 if renew_deadline is None else renew_deadline
-    retry = deadline / 5 if retry_period is None else retry_period
-    grace = deadline * 2 / 5 if grace is None else grace
-
-    def elector_of(provider: LockProvider) -> LeaderElector:
-        try:
-            elector = LeaderElector(
-                provider, name, lease_duration=lease_duration, renew_deadline=deadline, retry_period=retry,
-                holder=holder or None, takeover=takeover,
-            )  # fmt: skip
-            if retry * JITTER >= deadline - grace:
-                raise ConfigurationError(
-                    f"retry_period × {JITTER} ({retry * JITTER}) must be shorter than renew_deadline - grace "
-                    f"({deadline - grace}), or one failed renewal ends the command"
-                )
-        except ConfigurationError as error:
-            raise click.UsageError(_with_options(str(error)), ctx) from error
-        return elector
-
+    with _mistakes_of(ctx):
+        deadline, retry, grace = _durations(lease_duration, renew_deadline, retry_period, grace)
     from shedlock_py.cli.child import CannotStart  # late: they name signals that Windows does not have
     from shedlock_py.cli.leading import Leading
 
@@ -153,13 +136,44 @@ def lead(
         leading = Leading(name, command, grace=grace, on_exit=on_exit)
         with _open(store) as provider:
             Settings(listeners=(leading.messages.put, *debug)).apply()
-            elector = elector_of(provider)
+            with _mistakes_of(ctx):
+                elector = LeaderElector(
+                    provider, name, lease_duration=lease_duration, renew_deadline=deadline, retry_period=retry,
+                    holder=holder or None, takeover=takeover,
+                )  # fmt: skip
             _check(provider, name)
             with _health(elector, health_host, health_port):
                 code = leading.run(elector)
     except CannotStart as error:
         fail(str(error), error.code)
     sys.exit(code)
+
+
+def _durations(
+    lease: timedelta, deadline: timedelta | None, retry: timedelta | None, grace: timedelta | None
+) -> tuple[timedelta, timedelta, timedelta]:
+    """The renew deadline, the retry period and the grace; those that are not given are in proportion to the lease.
+
+    :raises ConfigurationError: one failed renewal would end the command.
+    """
+    deadline = lease * 2 / 3 if deadline is None else deadline
+    retry = deadline / 5 if retry is None else retry
+    grace = deadline * 2 / 5 if grace is None else grace
+    if retry * JITTER >= deadline - grace:
+        raise ConfigurationError(
+            f"retry_period × {JITTER} ({retry * JITTER}) must be shorter than renew_deadline - grace "
+            f"({deadline - grace}), or one failed renewal ends the command"
+        )
+    return deadline, retry, grace
+
+
+@contextmanager
+def _mistakes_of(ctx: click.Context) -> Iterator[None]:
+    """Report a setting that cannot work as a wrong usage of its option."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise click.UsageError(_with_options(str(error)), ctx) from error
 
 
 def _with_options(text: str) -> str:

@@ -96,8 +96,7 @@ class Leading(Supervisor):
     def _lead(self, term: LeadershipStarted) -> int | None:
         """Run the command in this term. Its exit code; None: the leadership had ended before it was started."""
         self._is_idle = self._is_lost = False
-        switch = KillSwitch()
-        child = None
+        switch, child = KillSwitch(), None
         try:
             if not self._elector.is_leader():
                 return None

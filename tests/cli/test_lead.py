@@ -347,7 +347,7 @@ def test_an_elector_that_fails_ends_the_node(nodes: Nodes) -> None:
             "unsafe: --renew-deadline (0:00:14) must not be longer than --lease-duration × 90%",
         ),
         (["--grace", "9s"], "--retry-period × 1.2 (0:00:02.400000) must be shorter than --renew-deadline - --grace"),
-        (["--retry-period", "10s"], "--retry-period × 1.2 (0:00:12) must be shorter than --renew-deadline (0:00:10)"),
+        (["--retry-period", "5s"], "--retry-period × 1.2 (0:00:06) must be shorter than --renew-deadline - --grace"),
         (["--store", "memory://"], "locks in memory are private to this process"),
     ],
 )
