@@ -121,7 +121,7 @@ def test_a_killed_leader_of_two_beats(redis_server: RedisEndpoint, tmp_path: Pat
     with redis_server.client(BROKER) as client:
         client.flushdb()
     with Beats(tmp_path, redis_server, BROKER) as beats:
-        for way in WAYS:
+        for way in WAYS[:2]:
             beats.kill(way)
         result = beats.end()
     assert result.doubled() == {}
