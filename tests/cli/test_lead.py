@@ -33,7 +33,7 @@ for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(numb
 name = 'parent' if os.fork() else 'child'
 print('ready', flush=True) if name == 'parent' else None
 with open(f"{name}-{os.environ['SHEDLOCK_TERM']}", "w") as file:
-    while True: print(os.getpid(), time.time(), file=file, flush=True); time.sleep(0.005)
+    for _ in range(20_000): print(os.getpid(), time.time(), file=file, flush=True); time.sleep(0.005)
 """
 
 
