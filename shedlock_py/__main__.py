@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -14,10 +15,15 @@ CONFIG = 78
 
 
 def main() -> None:
+    # Imports leave next to no garbage, but the collector would traverse all that they make, again and again.
+    # `open_store` switches it on.
+    gc.disable()
     try:
         with suppress(PackageNotFoundError):  # not installed, or frozen into one file with the application
             require("click", version("click"))
         from shedlock_py.cli.app import shedlock
+
+        shedlock()
     except ConfigurationError as error:
         print(f"shedlock: {error}", file=sys.stderr)
         sys.exit(CONFIG)
@@ -29,7 +35,6 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(CONFIG)
-    shedlock()
 
 
 if __name__ == "__main__":

@@ -6,23 +6,26 @@ import errno
 import io
 import logging
 import sys
+from collections import UserDict
+from importlib import import_module
 from typing import Any
 
 import click
 
 import shedlock_py
 from shedlock_py.cli.common import CONFIG, INTERRUPTED, IO_ERROR, SOFTWARE, UNAVAILABLE, USAGE, fail, one_line, option
-from shedlock_py.cli.doctor import doctor
-from shedlock_py.cli.history import history, overdue
-from shedlock_py.cli.manage import demote, leader, prune, release, schema
-from shedlock_py.cli.page import page
-from shedlock_py.cli.pause import pause, resume
-from shedlock_py.cli.run import run
-from shedlock_py.cli.show import list_, show
-from shedlock_py.cli.watch import watch
 from shedlock_py.errors import ProviderError, ShedLockError
 
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+class _LateCommands(UserDict[str, Any]):
+    """Imports the module of a command when the command is looked up, so that nothing else is imported for it."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        module, attribute = super().__getitem__(name).split(":")
+        command: click.Command = getattr(import_module(f"shedlock_py.cli.{module}"), attribute)
+        return command
 
 
 class Commands(click.Group):
@@ -46,6 +49,8 @@ class Commands(click.Group):
         except ShedLockError as error:
             fail(one_line(error), UNAVAILABLE if isinstance(error, ProviderError) else CONFIG)
         except Exception as error:
+            if isinstance(error, ModuleNotFoundError) and error.name == "rich":
+                raise  # of a command that prints tables: __main__ names the extra
             if isinstance(error, OSError) and error.errno in _NOT_WRITTEN:  # a full disk of the store: ProviderError
                 fail(f"the output cannot be written: {error.strerror}", IO_ERROR)
             fail(f"internal error: {type(error).__name__}: {one_line(error)}; --debug shows more", SOFTWARE)
@@ -59,7 +64,17 @@ class Commands(click.Group):
             raise
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+_COMMANDS = _LateCommands({
+    "run": "run:run", "lead": "lead:lead", "list": "show:list_", "show": "show:show", "watch": "watch:watch",
+    "history": "history:history", "overdue": "history:overdue", "page": "page:page",
+    "pause": "pause:pause", "resume": "pause:resume", "release": "manage:release", "prune": "manage:prune",
+    "schema": "manage:schema", "doctor": "doctor:doctor", "leader": "manage:leader", "demote": "manage:demote",
+})  # fmt: skip
+
+
+@click.group(
+    cls=Commands, commands=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(shedlock_py.__version__, "-V", "--version", prog_name="shedlock")
 @option("--debug", envvar="SHEDLOCK_DEBUG", is_flag=True, help="Log everything, and show tracebacks.")
 def shedlock(debug: bool) -> None:
@@ -68,10 +83,3 @@ def shedlock(debug: bool) -> None:
     Guards commands with a named lease in a store, and shows and mends the locks there.
     """
     logging.basicConfig(format="shedlock: %(message)s", level=logging.DEBUG if debug else logging.WARNING)
-
-
-for command in (
-    *(run, list_, show, watch, history, overdue, page, pause, resume),
-    *(release, prune, schema, doctor, leader, demote),
-):
-    shedlock.add_command(command)

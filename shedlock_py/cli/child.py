@@ -1,4 +1,4 @@
-"""The command that ``shedlock run`` guards: its process, the signals for it, and the terminal. For Unix only."""
+"""The command that ``shedlock run`` or ``lead`` starts: its process, its signals, the terminal. For Unix only."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
-
-from shedlock_py.lease import Lease
+from typing import Any
 
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 SIGNALLED = 128
+
+# What a command finds in its environment
+LOCK_NAME = "SHEDLOCK_LOCK_NAME"
+FENCING_TOKEN = "SHEDLOCK_FENCING_TOKEN"
+TERM = "SHEDLOCK_TERM"
 
 _IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}  # at its start; a command must not inherit that
 _TO_THE_COMMAND_ALONE = {signal.SIGUSR1, signal.SIGUSR2}
@@ -51,20 +55,21 @@ def find_program(name: str) -> str:
 class Child:
     """The running command, with this process's standard streams and the signal mask ``mask``.
 
-    It leads a process group of its own, whose number is ``pid``, too, so that a whole pipeline can be ended. It finds
-    the name of its lock and the fencing token in its environment. Only the main thread may use this object.
+    It leads a process group of its own, whose number is ``pid``, too, so that a whole pipeline can be ended. Only the
+    main thread may use this object.
 
+    :param variables: what it finds in its environment besides that of this process; None: a variable that it must not
+        have, such as that of an enclosing run.
     :raises CannotStart: the system refuses to execute it.
     """
 
     stopped_by: int | None = None
     """The signal that stopped the command, as :meth:`exit_code` has found it. Its reader sets it to None."""
 
-    def __init__(self, program: str, command: Sequence[str], lease: Lease, mask: Set[int]) -> None:
+    def __init__(self, program: str, command: Sequence[str], variables: Mapping[str, object], mask: Set[int]) -> None:
         self._exit_code: int | None = None
-        environ = {**os.environ, "SHEDLOCK_LOCK_NAME": lease.name, "SHEDLOCK_FENCING_TOKEN": str(lease.fencing_token)}
-        if lease.fencing_token is None:
-            del environ["SHEDLOCK_FENCING_TOKEN"]  # nor that of an enclosing run
+        environ = {name: value for name, value in os.environ.items() if name not in variables}
+        environ |= {name: str(value) for name, value in variables.items() if value is not None}
         try:
             self.pid = os.posix_spawn(
                 program, list(command), environ, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON, setpgroup=0
@@ -128,6 +133,45 @@ class Child:
         """Kill the group, and wait until the command has ended."""
         self.send(signal.SIGKILL)
         self.exit_code(wait=True)
+
+
+class KillSwitch:
+    """Kills the command's process group when this process dies, however it dies.
+
+    A shell waits for the end of a pipe whose other end only this process has. Without ``/bin/sh`` there is none.
+    """
+
+    def __init__(self) -> None:
+        self._pid: int | None = None
+        # In a group of its own, the shell gets no signal of a terminal, or for the group of this process.
+        script = 'trap "" HUP INT QUIT TERM; read -r group && { read -r end || kill -s KILL -- "-$group"; }'
+        reader, self._writer = os.pipe()
+        nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
+        streams: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, reader, 0), *nowhere]
+        try:
+            self._pid = os.posix_spawn(
+                "/bin/sh", ["sh", "-c", script], os.environ, file_actions=streams, setpgroup=0, setsigmask=[]
+            )
+        except OSError:
+            pass
+        finally:
+            os.close(reader)
+
+    def arm(self, group: int) -> None:
+        """Name the process group that is to be killed."""
+        self._write(f"{group}\n")
+
+    def disarm(self) -> None:
+        """Call this when the group has ended: the kernel may reuse its number."""
+        self._write("\n\n")  # one line for a shell that still waits for the group
+        os.close(self._writer)
+        if self._pid is not None:
+            with suppress(ChildProcessError):  # reaped with the orphans
+                os.waitpid(self._pid, 0)
+
+    def _write(self, text: str) -> None:
+        with suppress(BrokenPipeError):  # the shell was killed, or there is none
+            os.write(self._writer, text.encode())
 
 
 def listen(on_signal: Callable[[int], None]) -> Set[int]:

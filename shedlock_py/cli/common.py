@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -13,7 +14,6 @@ from reprlib import repr as short_repr
 from typing import Any, NoReturn, TypeVar
 
 import click
-from rich.console import Console
 
 from shedlock_py.display import one_line as one_line
 from shedlock_py.display import printable as printable
@@ -79,6 +79,9 @@ def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[L
     if "://" not in store:
         sys.path.insert(0, os.getcwd())  # as python -m does, and as users of a reference expect
     provider: Any = provider_from_text(store)
+    if not gc.isenabled():  # __main__ has switched it off
+        gc.freeze()  # what is imported stays until the end, where the collector would traverse it once more
+        gc.enable()
     if is_async_provider(provider):
         raise ConfigurationError(f"{store} is an async provider; the command line needs a sync one of the same store")
     try:
@@ -123,15 +126,43 @@ def warn(message: str) -> None:
         click.echo(printable(f"shedlock: {message}"), err=True)
 
 
+class RunCommand(click.Command):
+    """Everything after the first ``--`` is the command; without the ``--``, its options would be taken for our own.
+
+    :param usage: an example for the messages.
+    """
+
+    def __init__(self, *args: Any, usage: str, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._usage = usage
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        try:
+            rest = super().parse_args(ctx, args[:end])
+        except click.UsageError as error:
+            if "--" in args or type(error) not in (click.UsageError, click.NoSuchOption):  # the first: extra arguments
+                raise
+            usage = f"put -- before the command: {self._usage}"
+            raise click.UsageError(f"{error.format_message().rstrip('.')}; {usage}", ctx) from None
+        ctx.params["command"] = args[end + 1 :]
+        if not ctx.params["command"] and not ctx.resilient_parsing:
+            raise click.UsageError(f"no command: {self._usage}", ctx)
+        return rest
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "-- COMMAND [ARGUMENT]..."]
+
+
 # Output. Names and holders in the store may be hostile: nothing in them may control a terminal.
 
 
-def console() -> Console:
-    """For tables on standard output, with colours on a terminal only."""
-    return Console(highlight=False, soft_wrap=False)
+def encoding() -> str:
+    """The encoding of standard output, in lower case."""
+    return (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
 
 
 def print_json(value: object) -> None:
-    is_utf8 = console().encoding.startswith("utf")  # another encoding may lack a character, and no JSON would be left
+    is_utf8 = encoding().startswith("utf")  # another encoding may lack a character, and no JSON would be left
     text = json.dumps(value, indent=2, ensure_ascii=not is_utf8)
     click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))

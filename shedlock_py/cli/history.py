@@ -15,7 +15,6 @@ from shedlock_py.cli import tables
 from shedlock_py.cli.common import (
     NO,
     UNAVAILABLE,
-    console,
     duration_option,
     json_option,
     one_line,
@@ -26,7 +25,7 @@ from shedlock_py.cli.common import (
     store_option,
     warn,
 )
-from shedlock_py.cli.show import name_argument, prefix_argument, record_or_fail
+from shedlock_py.cli.names import name_argument, prefix_argument, record_or_fail
 from shedlock_py.display import duration_of, is_running, outcome_of
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.history import MOST_RUNS, Run
@@ -195,7 +194,7 @@ def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, styled
 
     :param styled: the number of the column that has a colour of :data:`STYLES`.
     """
-    out = console()
+    out = tables.console()
     if not out.is_terminal:
         tables.print_columns([[title.upper().replace(" ", "_") for title in titles], *rows])
         return

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from shedlock_py.cli import tables
 from shedlock_py.cli.common import (
     NO,
     USAGE,
@@ -22,8 +21,8 @@ from shedlock_py.cli.common import (
     printable,
     store_option,
 )
-from shedlock_py.cli.show import name_argument, record_or_fail
-from shedlock_py.cli.tables import age, demoted_leader, holder_of, in_words, local_iso, utc
+from shedlock_py.cli.names import name_argument, record_or_fail
+from shedlock_py.display import age, demoted_leader, holder_of, in_words, local_iso, pause_in_words, utc
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.record import LockRecord, names_to_prune
@@ -61,7 +60,7 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
         who = f"{holder_of(record)} for {in_words(age(record))}"
         if record.is_paused and not (force and (yes or _is_sure(record))):
             ways = f"end the pause with: shedlock resume {quote(name)}; or free it with --force --yes"
-            fail(f"lock {name!r} is {tables.pause_in_words(record)}; {ways}", USAGE)
+            fail(f"lock {name!r} is {pause_in_words(record)}; {ways}", USAGE)
         if record.is_held and not force:
             fail(
                 f"lock {name!r} is held by {who}, for another {in_words(record.remaining)} at most; its task may still "
@@ -84,7 +83,7 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
 
 def _is_sure(record: LockRecord) -> bool:
     """Whether the operator at the terminal wants to free a paused lock; not without a terminal."""
-    question = f"lock {record.name!r} is {tables.pause_in_words(record)}. Jobs start again at once. Free it?"
+    question = f"lock {record.name!r} is {pause_in_words(record)}. Jobs start again at once. Free it?"
     return sys.stdin.isatty() and click.confirm(question, err=True)
 
 

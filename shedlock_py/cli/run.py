@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from shedlock_py.cli.common import duration_option, fail, open_store, option, printable, store_option, warn
-from shedlock_py.cli.show import name_argument
-from shedlock_py.cli.tables import LONGEST_LEAD, holder_of, in_words
+from shedlock_py.cli.common import RunCommand, duration_option, fail, open_store, option, printable, store_option, warn
+from shedlock_py.cli.names import name_argument
 from shedlock_py.config import Settings, is_active
 from shedlock_py.context import Skipped
+from shedlock_py.display import LONGEST_LEAD, holder_of, in_words
 from shedlock_py.durations import LONGEST
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import log_listener
@@ -34,28 +34,11 @@ def period_of(now: datetime, period: timedelta) -> datetime:
     return EPOCH + (now + min(LONGEST_LEAD, period / 2) - EPOCH) // period * period
 
 
-class RunCommand(click.Command):
-    """Everything after the first ``--`` is the command; without the ``--``, its options would be taken for our own."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        end = args.index("--") if "--" in args else len(args)
-        try:
-            rest = super().parse_args(ctx, args[:end])
-        except click.UsageError as error:
-            if "--" in args or type(error) not in (click.UsageError, click.NoSuchOption):  # the first: extra arguments
-                raise
-            usage = "put -- before the command: shedlock run NAME --at-most 10m -- COMMAND"
-            raise click.UsageError(f"{error.format_message().rstrip('.')}; {usage}", ctx) from None
-        ctx.params["command"] = args[end + 1 :]
-        if not ctx.params["command"] and not ctx.resilient_parsing:
-            raise click.UsageError("no command: shedlock run NAME --at-most 10m -- COMMAND", ctx)
-        return rest
-
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return [*super().collect_usage_pieces(ctx), "-- COMMAND [ARGUMENT]..."]
-
-
-@click.command(cls=RunCommand, short_help="Run a command under a lock.")
+@click.command(
+    cls=RunCommand,
+    usage="shedlock run NAME --at-most 10m -- COMMAND",
+    short_help="Run a command under a lock.",
+)
 @name_argument
 @duration_option(
     "--at-most",

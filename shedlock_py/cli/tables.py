@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 from rich.cells import cell_len
+from rich.console import Console
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from shedlock_py.cli.common import console
 from shedlock_py.display import (
     LONGEST_LEAD,
     NOTHING,
@@ -40,6 +40,7 @@ __all__ = [
     "NOTHING",
     "age",
     "claim_id",
+    "console",
     "demoted_leader",
     "future_fire_time",
     "holder_of",
@@ -60,6 +61,11 @@ WIDE = 110
 """Columns of a terminal from which on a table has everything."""
 STYLES = {"held": "green", "demoted": "magenta", "paused": "yellow", "free": ""}
 """Colours that are readable on white as on black."""
+
+
+def console() -> Console:
+    """For tables on standard output, with colours on a terminal only."""
+    return Console(highlight=False, soft_wrap=False)
 
 
 # Records

@@ -81,12 +81,26 @@ class Elector:
         lease = self._election.lease
         return lease.fencing_token if lease is not None and self.is_leader() else None
 
+    @property
+    def takes_part(self) -> bool:
+        """Whether this node leads, or may lead later: it was started, and has neither been stopped nor failed."""
+        return self._is_here() and self._election.may_lead()
+
     def is_leader(self) -> bool:
         """Whether this node leads: local, free, and False *before* another node can lead.
 
         Computed from this node's own monotonic clock at each call. False in a forked child: its parent leads.
         """
         return self._owner.is_current() and self._election.is_leader()
+
+    def trusted_for(self) -> timedelta:
+        """For how long from now no other node can lead, if no renewal succeeds; zero for a node without the lease.
+
+        Each renewal that succeeds makes it ``renew_deadline`` again, counted from before the request was sent. After
+        ``resign()`` and ``stop()`` that goes on while callbacks run: their work must have ended by then.
+        """
+        term = self._election.term if self._owner.is_current() else None
+        return timedelta(seconds=max(0.0, term.trusted_until - monotonic()) if term is not None else 0)
 
     def add_callbacks(
         self,
@@ -105,7 +119,7 @@ class Elector:
 
     def leave(self) -> bool:
         """Like ``stop()``, and does not wait. False: this node takes no part in the election, or is leaving it."""
-        takes_part = self._is_here() and self._election.may_lead()
+        takes_part = self.takes_part
         self._request("stop")
         return takes_part
 

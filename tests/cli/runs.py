@@ -1,4 +1,4 @@
-"""`shedlock run` in processes of its own, away from the terminal on which the tests run."""
+"""`shedlock run` and `shedlock lead` in processes of its own, away from the terminal on which the tests run."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ class Runs:
         words: Sequence[str] | None = None,
         python: str = "",
         program: str = PROGRAM,
+        verb: str = "run",
         variables: dict[str, str | None] | None = None,
         under: Sequence[str] = (),
         **options: Any,
     ) -> subprocess.Popen[str]:
         """Start `shedlock run ARGUMENTS -- COMMAND`, with the program ``under`` as its parent if one is given.
 
-        The command is `python`'s code, unless its ``words`` are given.
+        The ``verb`` may be "lead", too. The command is `python`'s code, unless its ``words`` are given.
         """
         path = os.pathsep.join([str(PROJECT), str(self.directory)])  # this very library, wherever the run begins
         given = {"SHEDLOCK_STORE": self.store, "PYTHONPATH": path, **(variables or {})}
@@ -49,7 +50,7 @@ class Runs:
         words = [sys.executable, "-c", python] if words is None else words
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
         process = subprocess.Popen(
-            [*under, *command("run", *arguments, "--", *words, program=program)],
+            [*under, *command(verb, *arguments, "--", *words, program=program)],
             **{**streams, "text": True, "env": environ, "start_new_session": True, **options},
         )
         self._started.append(process)

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from shedlock_py import LockRequest
 from shedlock_py.cli import child, common
+from shedlock_py.cli.lead import lead as lead_command
 from shedlock_py.cli.run import run as run_command
 from tests.cli.harness import shedlock_command, take
 from tests.cli.runs import Runs
@@ -201,22 +203,27 @@ def test_every_option_has_its_variable(runs: Runs) -> None:
     assert runs.run("other", python="print('ran')", variables={**empty}) == (0, "ran\n", "")
 
 
-def test_help_and_the_page_name_every_variable_and_every_exit_code() -> None:
+COMMON_CODES = {common.USAGE, common.UNAVAILABLE, common.SOFTWARE, common.CONFIG, child.NOT_EXECUTABLE, child.NOT_FOUND}
+
+
+@pytest.mark.parametrize(
+    ("command", "codes"),
+    [(run_command, {common.OK, common.LOST} | COMMON_CODES), (lead_command, COMMON_CODES)],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_help_and_the_page_name_every_variable_and_every_exit_code(command: click.Command, codes: set[int]) -> None:
     page = PAGE.read_text()
-    options = {option for param in run_command.params for option in param.opts if option.startswith("--")}
-    names = {str(param.envvar) for param in run_command.params if param.envvar}
-    assert len(names) == 11
-    done = shedlock_command("run", "--help")
+    options = {option for param in command.params for option in param.opts if option.startswith("--")}
+    names = {str(param.envvar) for param in command.params if param.envvar}
+    assert len(names) == len(options) >= 10
+    done = shedlock_command(str(command.name), "--help")
     for text in (done.stdout, page):
         assert [name for name in options | names if name not in text] == []
-    table = dict(re.findall(r"^\| (\d+) +\| (.+?) +\|", page.partition("## Exit codes")[2], re.MULTILINE))
-    codes = {
-        common.OK, common.NO, common.USAGE, common.UNAVAILABLE, common.SOFTWARE, common.LOST, common.CONFIG,
-        common.INTERRUPTED, common.IO_ERROR, child.NOT_EXECUTABLE, child.NOT_FOUND,
-    }  # fmt: skip
-    assert {int(code) for code in table} == codes
     in_help = {int(code) for code in re.findall(r"^    (\d+) ", done.stdout, re.MULTILINE)}
-    assert in_help == codes - {common.NO, common.INTERRUPTED, common.IO_ERROR}
+    assert in_help == codes
+    table = dict(re.findall(r"^\| (\d+) +\| (.+?) +\|", page.partition("## Exit codes")[2], re.MULTILINE))
+    of_others = {common.NO, common.INTERRUPTED, common.IO_ERROR}
+    assert {int(code) for code in table} == {common.OK, common.LOST} | COMMON_CODES | of_others
 
 
 def test_switched_off_it_runs_without_a_store_and_without_an_end(runs: Runs) -> None:

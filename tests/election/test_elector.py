@@ -63,7 +63,10 @@ def test_the_only_node_leads(make_elector: MakeElector, listener: RecordingListe
     assert not elector.is_leader()
     assert elector.term is None
     assert elector.leader() is None
+    assert not elector.takes_part
+    assert not elector.trusted_for()
     term = lead(elector)
+    assert elector.takes_part
     record = elector.leader()
     assert (record.holder, record.fencing_token) == ("me", term)
     wait_seconds(1.5)  # more than two leases
@@ -71,6 +74,8 @@ def test_the_only_node_leads(make_elector: MakeElector, listener: RecordingListe
     assert elector.stop()
     assert not elector.is_leader()
     assert elector.leader() is None
+    assert not elector.takes_part
+    assert not elector.trusted_for()
     assert [type(event) for event in listener.events] == [LeadershipStarted, LeaderChanged, LeadershipStopped]
     assert listener.of(LeadershipStarted) == [LeadershipStarted("election", "me", term)]
     assert listener.of(LeadershipStopped) == [LeadershipStopped("election", "me", term, "resigned")]
@@ -99,8 +104,9 @@ def test_i6_a_leader_without_a_store_stops_before_its_lease_ends(
     was_leader = True
     while was_leader:
         record = store.inner.record("election")
-        was_leader = elector.is_leader()
+        was_leader, trusted = elector.is_leader(), elector.trusted_for()
         assert record.is_held or not was_leader  # in this order: the leader stops first
+        assert trusted <= record.remaining
     wait_until(lambda: listener.of(LeadershipStopped))
     assert [event.reason for event in listener.of(LeadershipStopped)] == ["unreachable"]
     store.recover()
@@ -256,7 +262,9 @@ def test_callbacks_in_order_and_leadership_is_released_last(make_elector: MakeEl
     until = time.monotonic() + 1.5
     while time.monotonic() < until:  # … and no other node gets the lock, for more than a lease
         assert not is_released(store)
+        assert elector.trusted_for().total_seconds() > 0.2  # renewed all the time
         time.sleep(0.02)
+    assert not elector.takes_part
     may_end.set()
     assert elector.stop("10s") is True
     assert is_released(store)
@@ -388,6 +396,7 @@ def test_a_campaign_that_ends_in_any_way_ends_the_leadership(
     assert [event.reason for event in listener.of(LeadershipStopped)] == ["unreachable"]
     assert elector.wait_until_leader() is False
     assert elector.take_over() is False
+    assert not elector.takes_part
     assert elector.stop("10s")
     assert "an unexpected error" in caplog.text
 
@@ -404,6 +413,8 @@ def test_a_forked_child_does_not_lead_and_may_start_an_elector_of_its_own(make_e
     def child() -> None:
         assert not elector.is_leader()
         assert elector.term is None
+        assert not elector.trusted_for()
+        assert not elector.takes_part
         assert elector.stop("5s")
         elector.start()  # the callback of the parent does not run here
         assert elector.stop("5s")

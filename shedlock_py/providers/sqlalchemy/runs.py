@@ -17,7 +17,7 @@ from shedlock_py.lease import RunOutcome
 from shedlock_py.providers.kit import refused
 from shedlock_py.providers.sqlalchemy.claims import WAITED, returning_claim
 from shedlock_py.providers.sqlalchemy.errors import Missing, missing
-from shedlock_py.providers.sqlalchemy.schema import runs_table
+from shedlock_py.providers.sqlalchemy.schema import runs_table_of
 
 if TYPE_CHECKING:
     from shedlock_py.providers.sqlalchemy.statements import Statement, Statements
@@ -52,7 +52,7 @@ class RunStatements:
 
     def __init__(self, plain: Statements, longest_wait: float | None) -> None:
         lock_table, dialect = plain.table, plain.dialect
-        table = runs_table(MetaData(), lock_table.name, lock_table.schema)
+        table = runs_table_of(lock_table, MetaData())
         if len(table.name.encode()) > dialect.max_identifier_length:
             raise ConfigurationError(
                 f"with history the name of the lock table may have {dialect.max_identifier_length - 5} bytes at most: "

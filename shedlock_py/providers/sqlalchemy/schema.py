@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import BigInteger, Column, DateTime, MetaData, String, Table
-from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import CreateTable
+from sqlalchemy.types import TypeEngine
 
 from shedlock_py.errors import ProviderError
 from shedlock_py.history import LONGEST_ERROR
@@ -46,8 +46,25 @@ def lock_table(metadata: MetaData, name: str = "shedlock", schema: str | None = 
 
     All times are UTC without a zone, as ShedLock for Java writes them with ``usingDbTime()``.
     """
+    from sqlalchemy.dialects import mysql  # late: with all its drivers, a tenth of the start of `shedlock run`
+
     # MySQL's DATETIME has whole seconds by default; TIMESTAMP follows the session's time zone.
     time = DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+    options = {"engine": "InnoDB", "charset": "utf8mb4"}
+    of_mysql = {f"{dialect}_{key}": value for dialect in ("mysql", "mariadb") for key, value in options.items()}
+    return _lock_table(metadata, name, schema, time, of_mysql)
+
+
+def lock_table_of(dialect: Dialect, name: str, schema: str | None) -> Table:
+    """The lock table for statements of that dialect only."""
+    if dialect.name in ("mysql", "mariadb"):
+        return lock_table(MetaData(), name, schema)
+    return _lock_table(MetaData(), name, schema, DateTime(), {})
+
+
+def _lock_table(
+    metadata: MetaData, name: str, schema: str | None, time: TypeEngine[datetime], options: dict[str, Any]
+) -> Table:
     return Table(
         name,
         metadata,
@@ -58,10 +75,7 @@ def lock_table(metadata: MetaData, name: str = "shedlock", schema: str | None = 
         Column("fencing_token", BigInteger, nullable=True),  # nullable: ShedLock for Java inserts without it
         Column("last_fire_time", time, nullable=True),
         schema=schema,
-        mysql_engine="InnoDB",
-        mysql_charset="utf8mb4",
-        mariadb_engine="InnoDB",
-        mariadb_charset="utf8mb4",
+        **options,
     )
 
 
@@ -70,10 +84,14 @@ def runs_table(metadata: MetaData, name: str = "shedlock", schema: str | None = 
 
     :param name: that of the lock table. This one is called ``<name>_runs``.
     """
-    locks = lock_table(MetaData(), name, schema)
+    return runs_table_of(lock_table(MetaData(), name, schema), metadata)
+
+
+def runs_table_of(locks: Table, metadata: MetaData) -> Table:
+    """The table of run history beside the lock table ``locks``, for the same databases."""
     time = locks.c.locked_at.type
     return Table(
-        f"{name}_runs",
+        f"{locks.name}_runs",
         metadata,
         Column("name", LockName(64), primary_key=True),
         Column("fencing_token", BigInteger, primary_key=True, autoincrement=False),
@@ -84,7 +102,7 @@ def runs_table(metadata: MetaData, name: str = "shedlock", schema: str | None = 
         Column("error", String(LONGEST_ERROR), nullable=True),
         Column("fire_time", time, nullable=True),
         Column("next_fire_time", time, nullable=True),
-        schema=schema,
+        schema=locks.schema,
         **locks.dialect_kwargs,
     )
 

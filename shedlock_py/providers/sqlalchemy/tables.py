@@ -20,9 +20,9 @@ from shedlock_py.providers.sqlalchemy.schema import (
     TIME_COLUMNS,
     create_schema_sql,
     create_table_sql,
-    lock_table,
+    lock_table_of,
     refusal,
-    runs_table,
+    runs_table_of,
     warning,
 )
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply, Statement, Statements
@@ -63,7 +63,7 @@ class SqlTables(StorePrograms):
         self.extra_columns = extra_columns
         self._make_dialect = make_dialect
         self._schema = schema
-        self._given_table = self._table = lock_table(MetaData(), table_name, schema)
+        self._given_table = self._table = lock_table_of(dialect, table_name, schema)
         self._sql = Statements(dialect, self._table, extra_columns)
         self._runs = self._run_statements()
         self.table_name = self._sql.table_name
@@ -93,7 +93,7 @@ class SqlTables(StorePrograms):
         self._is_located = bool(is_there)  # a table that is created later may be in another schema of the search path
 
     def _use_schema(self, schema: str) -> None:
-        self._table = lock_table(MetaData(), self._table.name, schema)
+        self._table = lock_table_of(self.dialect, self._table.name, schema)
         self._sql = Statements(self.dialect, self._table, self.extra_columns)
         self._runs = self._run_statements()
 
@@ -124,7 +124,7 @@ class SqlTables(StorePrograms):
     def create_table_sql(self) -> str:
         tables = [self._given_table]
         if self.history:
-            tables.append(runs_table(MetaData(), self._given_table.name, self._given_table.schema))
+            tables.append(runs_table_of(self._given_table, MetaData()))
         return ";\n".join(create_table_sql(table, self.dialect) for table in tables)
 
     def create_schema(self) -> SqlProgram[None]:

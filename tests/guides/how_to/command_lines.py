@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import subprocess
 import sys
@@ -40,3 +41,11 @@ def try_twice(words: list[str], directory: Path) -> tuple[LockRecord, str]:
     assert record.fencing_token
     assert errors[0] == ""
     return record, errors[1]
+
+
+def unit(path: Path) -> configparser.ConfigParser:
+    """A unit file of systemd."""
+    parser = configparser.ConfigParser(strict=True, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]  # as its documentation describes
+    parser.read(path)
+    return parser

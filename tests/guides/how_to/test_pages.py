@@ -11,7 +11,17 @@ from tests.guides.how_to.applications import RUN
 
 NAMES = [
     *("alembic", "apscheduler", "celery", "cron", "django", "fastapi", "fencing-a-table"),
-    *("flask", "kubernetes", "multi-tenant", "overdue-jobs", "page", "pause-a-job", "run-history", "shedlock-java"),
+    *(
+        "flask",
+        "kubernetes",
+        "multi-tenant",
+        "one-scheduler",
+        "overdue-jobs",
+        "page",
+        "pause-a-job",
+        "run-history",
+        "shedlock-java",
+    ),
     *("systemd", "testing"),
 ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 import shlex
 import shutil
@@ -11,22 +10,15 @@ from pathlib import Path
 
 from shedlock_py.durations import parse_duration
 from tests.guides.documents import Page
-from tests.guides.how_to.command_lines import PROGRAM, try_twice
+from tests.guides.how_to.command_lines import PROGRAM, try_twice, unit
 
 PAGE = Page("systemd")
 SERVICE, TIMER = "nightly-report.service", "nightly-report.timer"
 
 
-def unit(name: str) -> configparser.ConfigParser:
-    parser = configparser.ConfigParser(strict=True, interpolation=None)
-    parser.optionxform = str  # type: ignore[assignment, method-assign]  # as its documentation describes
-    parser.read(PAGE.examples / name)
-    return parser
-
-
 def test_the_keys_are_in_the_right_sections() -> None:
     """As far as this can be seen without systemd."""
-    service, timer = unit(SERVICE), unit(TIMER)
+    service, timer = unit(PAGE.examples / SERVICE), unit(PAGE.examples / TIMER)
     assert {section: set(service[section]) for section in service.sections()} == {
         "Unit": {"Description", "Wants", "After"},
         "Service": {"Type", "User", "EnvironmentFile", "ExecStart", "KillMode", "TimeoutStopSec"},
@@ -41,7 +33,7 @@ def test_the_keys_are_in_the_right_sections() -> None:
 
 
 def test_shedlock_takes_the_command_line(tmp_path: Path) -> None:
-    record, output = try_twice(shlex.split(unit(SERVICE)["Service"]["ExecStart"]), tmp_path)
+    record, output = try_twice(shlex.split(unit(PAGE.examples / SERVICE)["Service"]["ExecStart"]), tmp_path)
     assert record.name == "nightly-report"
     assert record.last_fire_time is not None
     assert output in [block.text for block in PAGE.of("text")]
@@ -49,8 +41,8 @@ def test_shedlock_takes_the_command_line(tmp_path: Path) -> None:
 
 def test_a_catch_up_run_is_in_the_same_period() -> None:
     """Persistent=true starts the job whenever the host comes up that day."""
-    words = shlex.split(unit(SERVICE)["Service"]["ExecStart"])
-    assert unit(TIMER)["Timer"]["Persistent"] == "true"
+    words = shlex.split(unit(PAGE.examples / SERVICE)["Service"]["ExecStart"])
+    assert unit(PAGE.examples / TIMER)["Timer"]["Persistent"] == "true"
     assert parse_duration(words[words.index("--once-per") + 1]).total_seconds() == 24 * 3600
 
 

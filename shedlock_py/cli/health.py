@@ -1,0 +1,55 @@
+"""Health checks of ``shedlock lead`` over HTTP, for probes of Kubernetes and for load balancers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from shedlock_py.cli.common import UNAVAILABLE, fail
+from shedlock_py.election.elector import LeaderElector
+
+SECONDS = 5.0
+"""For how long a client may send its request."""
+
+
+@contextmanager
+def served(elector: LeaderElector, host: str, port: int) -> Iterator[None]:
+    """Serve ``/``: 200 while this node takes part, and ``/leader``: 200 while it leads; else 503."""
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = SECONDS
+        server_version, sys_version = "shedlock", ""
+
+        def do_GET(self) -> None:
+            is_leader = elector.is_leader()  # at each request: a flag could be outdated
+            states = {"/": elector.takes_part, "/leader": is_leader}
+            path = self.path.partition("?")[0]
+            code = 404 if path not in states else 200 if states[path] else 503
+            body = {"election": elector.name, "holder": elector.holder, "leads": is_leader, "term": elector.term}
+            text = f"{json.dumps(body)}\n".encode()
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(text)
+
+        do_HEAD = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Write nothing: a probe comes every few seconds."""
+
+    try:
+        server = ThreadingHTTPServer((host, port), Handler)
+    except OSError as error:
+        fail(f"cannot listen on {host} port {port}: {error.strerror}; another --health-port may be free", UNAVAILABLE)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.1,), name="shedlock-health", daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()

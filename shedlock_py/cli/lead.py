@@ -1,0 +1,218 @@
+"""``shedlock lead``: a command that runs on one node at a time, while the others stand by."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from shedlock_py.cli.common import RunCommand, duration_option, fail, one_line, open_store, option, store_option, warn
+from shedlock_py.cli.names import name_argument
+from shedlock_py.config import Settings, is_active
+from shedlock_py.election.elector import LeaderElector
+from shedlock_py.election.settings import JITTER
+from shedlock_py.errors import ConfigurationError, ProviderUnreachable
+from shedlock_py.events import log_listener
+from shedlock_py.provider import LockProvider
+from shedlock_py.providers.memory import InMemoryLockProvider
+
+if TYPE_CHECKING:
+    from shedlock_py.cli.leading import OnExit
+
+
+@click.command(
+    cls=RunCommand, usage="shedlock lead NAME -- COMMAND", short_help="Run a command on the node that leads."
+)
+@name_argument
+@duration_option(
+    "--lease-duration",
+    envvar="SHEDLOCK_LEASE_DURATION",
+    default="15s",
+    help="How long the store keeps the lease of a leader that is silent; another node leads then. This and the next "
+    "two must be the same on every node.",
+)
+@duration_option(
+    "--renew-deadline",
+    envvar="SHEDLOCK_RENEW_DEADLINE",
+    help="How long a leader trusts its lease without a renewal. COMMAND is dead by then. By default two thirds of the "
+    "lease, 90 % at most.",
+)
+@duration_option(
+    "--retry-period",
+    envvar="SHEDLOCK_RETRY_PERIOD",
+    help="How often a leader renews its lease, and the others look for it. By default a fifth of --renew-deadline.",
+)
+@duration_option(
+    "--grace",
+    envvar="SHEDLOCK_LEAD_GRACE",
+    zero=True,
+    help="How long COMMAND may take to end when the leadership is lost: SIGTERM so long before the end of "
+    "--renew-deadline, then SIGKILL. By default two fifths of it.",
+)
+@option(
+    "--takeover",
+    envvar="SHEDLOCK_TAKEOVER",
+    type=click.Choice(["expired", "observed"]),
+    default="expired",
+    show_default=True,
+    help="Whether the store's clock decides that a lease has ended, or what this node has observed.",
+)
+@option(
+    "--on-exit",
+    envvar="SHEDLOCK_ON_EXIT",
+    type=click.Choice(["exit", "resign", "stay"]),
+    default="exit",
+    show_default=True,
+    help="When COMMAND ends by itself: hand over and exit with its exit code; hand over and stand by; or go on leading "
+    "without it.",
+)
+@option(
+    "--health-port",
+    envvar="SHEDLOCK_HEALTH_PORT",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Answer GET / (200 while this node takes part) and GET /leader (200 while it leads, else 503).",
+)
+@option(
+    "--health-host",
+    envvar="SHEDLOCK_HEALTH_HOST",
+    default="0.0.0.0",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Where to answer. A probe of Kubernetes comes from outside the pod.",
+)
+@option("--holder", envvar="SHEDLOCK_HOLDER", help="The name of this node, for people to read. By default: host:pid.")
+@store_option
+@click.pass_context
+def lead(
+    ctx: click.Context,
+    name: str,
+    lease_duration: timedelta,
+    renew_deadline: timedelta | None,
+    retry_period: timedelta | None,
+    grace: timedelta | None,
+    takeover: str,
+    on_exit: OnExit,
+    health_port: int | None,
+    health_host: str,
+    holder: str | None,
+    store: str | None,
+    command: list[str],
+) -> None:
+    """Run COMMAND while this node leads in the election NAME, and stand by while another does.
+
+    For a program that must run once, and always: a scheduler, a consumer of a feed. Start it on two nodes or more; one
+    runs COMMAND. When that node dies, another starts it after --lease-duration at the latest, and when it is stopped,
+    after --retry-period. COMMAND finds SHEDLOCK_TERM, the fencing token of the leadership, in its environment.
+
+    Standard streams, arguments, environment and signals are passed through. SIGTERM, Ctrl-C and SIGQUIT end COMMAND,
+    and then this node.
+
+    \b
+    Exit codes:
+      that of COMMAND; 128+N if signal N ended it
+      64   wrong usage
+      69   the store failed for a reason that does not pass, such as a missing table
+      70   a mistake in shedlock_py itself
+      78   configuration: the store's URL, a missing package
+      126  COMMAND is not executable
+      127  COMMAND was not found
+      128+N  signal N came while this node was standing by
+    """
+    if not hasattr(os, "posix_spawn"):
+        raise ConfigurationError("shedlock lead needs Linux, macOS or another Unix")
+    with _mistakes_of(ctx):
+        deadline, retry, grace = _durations(lease_duration, renew_deadline, retry_period, grace)
+    from shedlock_py.cli.child import CannotStart  # late: they name signals that Windows does not have
+    from shedlock_py.cli.leading import Leading
+
+    debug = (log_listener,) if ctx.find_root().params.get("debug") else ()
+    try:
+        leading = Leading(name, command, grace=grace, on_exit=on_exit)
+        with _open(store) as provider:
+            Settings(listeners=(leading.messages.put, *debug)).apply()
+            with _mistakes_of(ctx):
+                elector = LeaderElector(
+                    provider, name, lease_duration=lease_duration, renew_deadline=deadline, retry_period=retry,
+                    holder=holder or None, takeover=takeover,
+                )  # fmt: skip
+            _check(provider, name)
+            with _health(elector, health_host, health_port):
+                code = leading.run(elector)
+    except CannotStart as error:
+        fail(str(error), error.code)
+    sys.exit(code)
+
+
+def _durations(
+    lease: timedelta, deadline: timedelta | None, retry: timedelta | None, grace: timedelta | None
+) -> tuple[timedelta, timedelta, timedelta]:
+    """The renew deadline, the retry period and the grace; those that are not given are in proportion to the lease.
+
+    :raises ConfigurationError: one failed renewal would end the command.
+    """
+    deadline = lease * 2 / 3 if deadline is None else deadline
+    retry = deadline / 5 if retry is None else retry
+    grace = deadline * 2 / 5 if grace is None else grace
+    if retry * JITTER >= deadline - grace:
+        raise ConfigurationError(
+            f"retry_period × {JITTER} ({retry * JITTER}) must be shorter than renew_deadline - grace "
+            f"({deadline - grace}), or one failed renewal ends the command"
+        )
+    return deadline, retry, grace
+
+
+@contextmanager
+def _mistakes_of(ctx: click.Context) -> Iterator[None]:
+    """Report a setting that cannot work as a wrong usage of its option."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise click.UsageError(_with_options(str(error)), ctx) from error
+
+
+def _with_options(text: str) -> str:
+    """An error of the settings with the names of the options."""
+    if not text.startswith(("unsafe", "retry_period")):  # it may quote a name
+        return text
+    for name in ("lease_duration", "renew_deadline", "retry_period"):
+        text = text.replace(name, f"--{name.replace('_', '-')}")
+    return text.replace("- grace", "- --grace")
+
+
+@contextmanager
+def _open(store: str | None) -> Iterator[LockProvider]:
+    """The provider of the election. Where locking is switched off this node is the only one, and leads at once."""
+    if not is_active():
+        yield InMemoryLockProvider()
+        return
+    with open_store(store) as provider:
+        if not getattr(provider, "is_shared", True):
+            raise ConfigurationError(
+                "locks in memory are private to this process, so each node would lead; take sqlite:///file"
+            )
+        yield provider
+
+
+def _check(provider: LockProvider, name: str) -> None:
+    """Read the record once: an elector would retry for ever, also if the table is missing.
+
+    :raises ProviderError: the store fails for a reason that does not pass.
+    """
+    try:
+        provider.record(name)
+    except ProviderUnreachable as error:
+        warn(f"election {name!r}: the store does not reply, trying again: {one_line(error)}")
+
+
+def _health(elector: LeaderElector, host: str, port: int | None) -> AbstractContextManager[None]:
+    if port is None:
+        return nullcontext()
+    from shedlock_py.cli.health import served  # late: the server of the standard library takes its time to load
+
+    return served(elector, host, port)

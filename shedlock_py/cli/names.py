@@ -1,0 +1,51 @@
+"""Arguments for lock names, which shells complete, and what is said of a name that the store does not have."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import click
+
+from shedlock_py.cli.common import NO, fail, open_store, printable
+from shedlock_py.provider import LockProvider
+from shedlock_py.record import LockRecord
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+def _complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The lock names in the store, if it is known and replies; a shell must show no error."""
+    from click.shell_completion import CompletionItem  # late: only a shell that completes a word needs it
+
+    store = ctx.params.get("store") or os.environ.get("SHEDLOCK_STORE")
+    names: list[str] = []
+    logging.disable()
+    with suppress(Exception), open_store(store) as provider:
+        names = [record.name for record in provider.records(incomplete)]
+    logging.disable(logging.NOTSET)
+    return [CompletionItem(name) for name in names if name == printable(name)]
+
+
+name_argument = click.argument("name", shell_complete=_complete_names)
+prefix_argument = click.argument("prefix", default="", shell_complete=_complete_names)
+
+
+def record_or_fail(provider: LockProvider, name: str) -> LockRecord:
+    """The record of ``name``; without one, end with similar names."""
+    record = provider.record(name)
+    if record is None:
+        fail(f"the store has no lock {name!r}; {similar_names(provider, name)}", NO)
+    return record
+
+
+def similar_names(provider: LockProvider, name: str) -> str:
+    """What to do about a name that the store does not have."""
+    import difflib  # late: after a mistake only
+
+    folded = {other.name.casefold(): other.name for other in provider.records()}
+    near = [repr(folded[other]) for other in difflib.get_close_matches(name.casefold(), folded, n=3)]
+    return f"did you mean {' or '.join(near)}?" if near else "see: shedlock list"

@@ -1,0 +1,412 @@
+"""`shedlock lead`: a command runs on one node at a time, and is dead before another node can lead."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sqlite3
+import subprocess
+import time
+from contextlib import closing
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from tests.cli.harness import provider_at, run
+from tests.cli.runs import Runs
+from tests.cli.terminal import PROGRAM, Terminal, command
+from tests.support.availability import private_server
+from tests.support.polling import wait_until
+from tests.support.ports import free_port
+from tests.support.processes import is_running
+from tests.support.redis import RedisServer
+
+LEASE = 1.5  # seconds; SIGTERM 0.6 s after the last renewal, SIGKILL 0.4 s later, another leads 0.5 s after that
+SLEEPS = "import os, time; print('ready', flush=True); time.sleep(60)"
+# Appends the time to a file, again and again, whatever signal comes; so does a child of its group, to another file.
+STUBBORN = """
+import os, signal, time
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(number, signal.SIG_IGN)
+name = 'parent' if os.fork() else 'child'
+print('ready', flush=True) if name == 'parent' else None
+with open(f"{name}-{os.environ['SHEDLOCK_TERM']}", "w") as file:
+    for _ in range(20_000): print(os.getpid(), time.time(), file=file, flush=True); time.sleep(0.005)
+"""
+
+
+@pytest.fixture
+def nodes(runs: Runs) -> Nodes:
+    return Nodes(runs)
+
+
+class Nodes:
+    """Starts nodes of one election."""
+
+    def __init__(self, runs: Runs) -> None:
+        self.runs = runs
+
+    def start(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
+        lease = () if "--lease-duration" in arguments else ("--lease-duration", f"{LEASE}s")
+        words: dict[str, object] = {"verb": "lead", "cwd": self.runs.directory, **options}
+        if "words" not in words:
+            words.setdefault("python", SLEEPS)
+        return self.runs.start("job", *lease, *arguments, **words)  # type: ignore[arg-type]  # as Runs has them
+
+    def start_leading(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
+        """Start a node and wait until its command runs."""
+        process = self.start(*arguments, **options)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    def start_waiting(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
+        """Start a node and wait until it has reported who leads."""
+        process = self.start(*arguments, **options)
+        assert "waiting; " in read_line(process)
+        return process
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    return process.stderr.readline()
+
+
+def ended_at(runs: Runs, term: int | None) -> float:
+    """When the last process of a stubborn command wrote its last line; they are gone."""
+    last = []
+    for name in ("parent", "child"):
+        pid, moment = runs.path(f"{name}-{term}").read_text().splitlines()[-1].split()
+        wait_until(lambda pid=int(pid): not is_running(pid), what=f"{name} gone")  # type: ignore[misc]  # bound now
+        last.append(float(moment))
+    return max(last)
+
+
+# Handing over
+
+
+def test_one_of_two_nodes_runs_it_and_hands_over_at_once(nodes: Nodes) -> None:
+    python = "import os, signal; print('ready', os.environ['SHEDLOCK_TERM'], sep='\\n', flush=True); signal.pause()"
+    first = nodes.start_leading("--lease-duration", "1m", python=python)
+    assert first.stdout is not None
+    term = first.stdout.readline()
+    second = nodes.start_waiting("--lease-duration", "1m", "--retry-period", "500ms", python=python)
+    began = time.monotonic()
+    first.terminate()
+    code, _, err = nodes.runs.end(first)
+    assert (code, err.count("\n")) == (128 + signal.SIGTERM, 1)
+    assert second.stdout is not None
+    assert second.stdout.readline() == "ready\n"
+    assert time.monotonic() - began < 30  # not after the lease of a minute
+    assert int(second.stdout.readline()) > int(term)
+    second.terminate()
+    assert nodes.runs.end(second)[0] == 128 + signal.SIGTERM
+    assert not nodes.runs.is_held()
+
+
+def test_a_command_that_takes_its_time_after_sigterm_keeps_the_leadership(nodes: Nodes) -> None:
+    """For longer than a lease, and a second SIGTERM reaches it as well. Its exit code is that of the node."""
+    python = (
+        "import signal, sys, time\ngot = []\n"
+        "def trap(*args): got.append(time.monotonic()); print('got', flush=True)\nsignal.signal(15, trap)\n"
+        "print('ready', flush=True)\nwhile len(got) < 2: time.sleep(0.01)\n"
+        f"while time.monotonic() < got[0] + {LEASE + 0.5}: time.sleep(0.01)\nsys.exit(7)"
+    )
+    process = nodes.start_leading(python=python)
+    term = nodes.runs.record("job").fencing_token
+    assert process.stdout is not None
+    for _ in range(2):
+        process.terminate()
+        assert process.stdout.readline() == "got\n"
+    while process.poll() is None:
+        record = nodes.runs.record("job")
+        assert record.fencing_token == term
+        assert record.is_held or process.wait(5) == 7
+    assert process.returncode == 7
+    assert not nodes.runs.is_held()
+
+
+def test_ctrl_c_on_a_terminal(nodes: Nodes) -> None:
+    words = command("lead", "job", "--", "sh", "-c", "echo ready; exec sleep 60")
+    with Terminal(words, SHEDLOCK_STORE=nodes.runs.store) as terminal:
+        terminal.read_until("ready")
+        terminal.type("\x03")
+        assert terminal.end() == 128 + signal.SIGINT
+    assert not nodes.runs.is_held()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_node_that_stands_by_ends_at_once(nodes: Nodes, number: signal.Signals) -> None:
+    nodes.start_leading()
+    second = nodes.start_waiting()
+    second.send_signal(number)
+    assert nodes.runs.end(second) == (128 + number, "", "")
+
+
+def test_a_signal_that_is_for_the_command_ends_no_leadership(nodes: Nodes) -> None:
+    python = (
+        "import signal; signal.signal(1, lambda *args: print('reloaded', flush=True)); print('ready', flush=True)\n"
+    )
+    process = nodes.start_leading(python=f"{python}while True: signal.pause()")
+    process.send_signal(signal.SIGHUP)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "reloaded\n"
+    assert nodes.runs.is_held()
+
+
+# When the command ends by itself
+
+
+def test_on_exit_exit(nodes: Nodes) -> None:
+    code, out, err = nodes.runs.end(nodes.start(python="raise SystemExit(5)"))
+    assert (code, out, err.count("\n")) == (5, "", 1)
+    assert not nodes.runs.is_held()
+
+
+def test_on_exit_resign_another_node_leads_and_then_this_one_again(nodes: Nodes) -> None:
+    path = nodes.runs.path("log")
+    python = f"import os; open({str(path)!r}, 'a').write(os.environ['NODE'] + '\\n'); raise SystemExit(3)"
+    started = [nodes.start("--on-exit", "resign", python=python, variables={"NODE": node}) for node in ("a", "b")]
+    wait_until(lambda: path.exists() and len(path.read_text().split()) >= 4, what="four terms")
+    for process in started:
+        process.terminate()
+        _, _, err = nodes.runs.end(process)
+        assert "the command ended with exit code 3" in err
+    assert {*path.read_text().split()[:4]} == {"a", "b"}
+
+
+def test_on_exit_stay_it_leads_on_without_the_command(nodes: Nodes) -> None:
+    process = nodes.start("--on-exit", "stay", python="print('once', flush=True)")
+    read_line(process)
+    assert "the command ended with exit code 0" in read_line(process)
+    term = nodes.runs.record("job").fencing_token
+    until = nodes.runs.record("job").lock_until
+    wait_until(lambda: nodes.runs.record("job").lock_until > until, what="two renewals")
+    process.terminate()
+    assert nodes.runs.end(process) == (143, "once\n", "")
+    assert (nodes.runs.record("job").fencing_token, nodes.runs.is_held()) == (term, False)
+
+
+def test_what_the_command_leaves_in_its_group_ends_before_the_leadership_does(nodes: Nodes) -> None:
+    process = nodes.start("--on-exit", "resign", words=["sh", "-c", "sh -c 'trap \"\" TERM; sleep 60; :' & echo $!"])
+    assert process.stdout is not None
+    left = int(process.stdout.readline())
+    wait_until(lambda: not nodes.runs.is_held(), what="the node resigned")
+    assert not is_running(left)
+
+
+# Losing the leadership
+
+
+def test_i6_a_store_that_fails_ends_the_command_before_its_lease_ends(nodes: Nodes) -> None:
+    """Whatever the command does about SIGTERM. It runs again when the store is back."""
+    nodes.runs.store += "?timeout=100ms"
+    process = nodes.start_leading("--lease-duration", "3s", python=STUBBORN)
+    term = nodes.runs.record("job").fencing_token
+    with closing(sqlite3.connect(nodes.runs.path("locks.db"), isolation_level=None)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        [[lease_ends]] = connection.execute("SELECT (julianday(lock_until) - 2440587.5) * 86400 FROM shedlock")
+        lines = [read_line(process) for _ in range(3)]
+        assert ended_at(nodes.runs, term) < lease_ends
+        connection.execute("ROLLBACK")
+    assert "the store fails, trying again" in lines[1]
+    assert "the store has not replied for so long that another node may lead soon; the command gets SIGTERM" in lines[2]
+    assert 0.1 < float(re.findall(r"SIGKILL after (0\.\d)s", lines[2])[0]) <= 0.8
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"  # of the next term
+    assert nodes.runs.record("job").fencing_token != term
+
+
+def test_a_store_that_is_back_before_the_lease_ends_makes_no_leader_without_the_command(nodes: Nodes) -> None:
+    nodes.runs.store += "?timeout=100ms"
+    process = nodes.start_leading(
+        "--lease-duration", "6s", python=SLEEPS.replace("ready", "ready\\n' + str(os.getpid()) + '")
+    )
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    with closing(sqlite3.connect(nodes.runs.path("locks.db"), isolation_level=None)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        wait_until(lambda: not is_running(pid), what="the command gone")  # of SIGTERM, long before SIGKILL
+        connection.execute("ROLLBACK")
+    assert process.stdout.readline() == "ready\n"
+
+
+def test_i6_a_redis_that_stands_still(nodes: Nodes) -> None:
+    """The command has ended before the lease could be given to another, by the time at which the server stopped."""
+    with private_server("redis", RedisServer) as server:
+        nodes.runs.store = f"{server.url()}?timeout=300ms"
+        nodes.runs.provider = provider_at(nodes.runs.store)
+        process = nodes.start_leading("--lease-duration", "3s", python=STUBBORN)
+        term = nodes.runs.record("job").fencing_token
+        server.pause()
+        paused_at = time.time()
+        wait_until(lambda: "gets SIGTERM" in read_line(process), what="the loss")
+        assert ended_at(nodes.runs, term) < paused_at + 3
+        process.terminate()
+        server.resume()
+    assert nodes.runs.end(process)[0] == 143
+
+
+def test_a_leadership_that_is_taken_away_ends_the_command(nodes: Nodes) -> None:
+    process = nodes.start_leading(python=STUBBORN)
+    term = nodes.runs.record("job").fencing_token
+    assert run("demote", "job", "--renew-deadline", "1s", store=nodes.runs.store).exit_code == 0
+    read_line(process)
+    line = read_line(process)
+    assert "leadership was taken away" in line
+    assert "SIGKILL after 0.4s" in line
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    now = nodes.runs.record("job")
+    assert now.fencing_token is not None
+    assert now.fencing_token > (term or 0)
+    assert ended_at(nodes.runs, term) < now.locked_at.timestamp()
+
+
+def test_i3_a_node_that_is_killed_takes_its_command_along(nodes: Nodes) -> None:
+    first = nodes.start_leading(python=STUBBORN)
+    term = nodes.runs.record("job").fencing_token
+    second = nodes.start_waiting(python=STUBBORN)
+    first.kill()
+    lease_ends = nodes.runs.record("job").lock_until.timestamp()
+    first.wait(10)
+    assert second.stdout is not None
+    assert second.stdout.readline() == "ready\n"
+    assert ended_at(nodes.runs, term) < lease_ends
+    assert nodes.runs.record("job").locked_at.timestamp() >= lease_ends
+
+
+def test_a_node_that_was_stopped_kills_its_command_when_it_goes_on(nodes: Nodes) -> None:
+    """Nothing can do it before: SHEDLOCK_TERM is for that time."""
+    first = nodes.start_leading("--grace", "700ms", python=STUBBORN)
+    term = nodes.runs.record("job").fencing_token
+    second = nodes.start_waiting()
+    first.send_signal(signal.SIGSTOP)
+    assert second.stdout is not None
+    assert second.stdout.readline() == "ready\n"
+    first.send_signal(signal.SIGCONT)
+    read_line(first)
+    assert "SIGKILL after 0.0s" in read_line(first)
+    assert "waiting; " in read_line(first)
+    assert ended_at(nodes.runs, term)
+    second.terminate()
+    assert first.stdout is not None
+    assert first.stdout.readline() == "ready\n"  # it leads again
+
+
+# Before the command runs
+
+
+def test_a_store_that_is_down_at_the_start_is_waited_for(nodes: Nodes) -> None:
+    with private_server("redis", RedisServer) as server:
+        nodes.runs.store = f"{server.url()}?timeout=300ms"
+        server.stop()
+        process = nodes.start()
+        line = read_line(process)
+        assert line.startswith("shedlock: election 'job': the store does not reply, trying again: ")
+        server.start()
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.terminate()
+        assert nodes.runs.end(process)[0] == 143
+
+
+def test_a_missing_table_is_not_waited_for(nodes: Nodes) -> None:
+    with closing(sqlite3.connect(nodes.runs.path("locks.db"))) as connection:
+        connection.execute("DROP TABLE shedlock")
+    code, _, err = nodes.runs.end(nodes.start())
+    assert (code, err.count("\n")) == (69, 1)
+    assert "shedlock schema --create" in err
+
+
+def test_a_command_that_cannot_be_found_takes_no_leadership(nodes: Nodes) -> None:
+    code, _, err = nodes.runs.end(nodes.start(words=["no-such-program"]))
+    assert (code, err) == (127, "shedlock: command not found: no-such-program\n")
+    assert nodes.runs.provider.record("job") is None
+
+
+def test_a_command_that_the_system_refuses_leaves_the_leadership_to_others(nodes: Nodes) -> None:
+    path = nodes.runs.path("program")
+    path.write_text("#!/no/such/interpreter\n")
+    path.chmod(0o755)
+    code, _, err = nodes.runs.end(nodes.start(words=[str(path)]))
+    assert code == 127
+    assert err == f"shedlock: election 'job': cannot execute {path}: No such file or directory\n"
+    assert not nodes.runs.record("job").is_held
+
+
+def test_switched_off_it_leads_at_once_without_the_store(nodes: Nodes) -> None:
+    variables = {"SHEDLOCK_ACTIVE": "0", "SHEDLOCK_STORE": None}
+    code, out, err = nodes.runs.end(nodes.start(python="print('ran')", variables=variables))
+    assert (code, out) == (0, "ran\n")
+    assert "LOCKING IS SWITCHED OFF" in err
+
+
+def test_an_elector_that_fails_ends_the_node(nodes: Nodes) -> None:
+    program = (
+        "from shedlock_py.election.program import Election\n"
+        f"Election.run = lambda self: [][0]\n{PROGRAM}"
+    )  # fmt: skip
+    code, _, err = nodes.runs.end(nodes.start(program=program))
+    assert code == 70
+    assert "takes no part any more" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            ["--renew-deadline", "14s"],
+            "unsafe: --renew-deadline (0:00:14) must not be longer than --lease-duration × 90%",
+        ),
+        (["--grace", "9s"], "--retry-period × 1.2 (0:00:02.400000) must be shorter than --renew-deadline - --grace"),
+        (["--retry-period", "5s"], "--retry-period × 1.2 (0:00:06) must be shorter than --renew-deadline - --grace"),
+        (["--store", "memory://"], "locks in memory are private to this process"),
+    ],
+)
+def test_settings_under_which_two_commands_could_run_are_refused(nodes: Nodes, arguments: list[str], text: str) -> None:
+    process = nodes.start("--lease-duration", "15s", *arguments)
+    code, out, err = nodes.runs.end(process)
+    assert (code, out, err.count("\n")) == (78 if "memory" in text else 64, "", 1)
+    assert text in err
+
+
+def test_options_behind_the_name_need_the_dashes() -> None:
+    result = run("lead", "job", "true", store="sqlite:///x.db")
+    assert result.exit_code == 64
+    assert "put -- before the command: shedlock lead NAME -- COMMAND" in result.stderr
+
+
+# Health checks
+
+
+def ask(port: int, path: str) -> tuple[int, dict[str, object]]:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as reply:
+            return reply.status, json.loads(reply.read())
+    except HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def test_health_checks(nodes: Nodes, tmp_path: Path) -> None:
+    ports = [free_port(), free_port()]
+    nodes.start_leading("--health-port", str(ports[0]), "--holder", "a")
+    nodes.start_waiting("--health-port", str(ports[1]), "--holder", "b", "--health-host", "127.0.0.1")
+    term = nodes.runs.record("job").fencing_token
+    leader = {"election": "job", "holder": "a", "leads": True, "term": term}
+    follower = {"election": "job", "holder": "b", "leads": False, "term": None}
+    assert [ask(ports[0], path) for path in ("/", "/leader", "/x")] == [(200, leader), (200, leader), (404, leader)]
+    assert [ask(ports[1], path) for path in ("/", "/leader")] == [(200, follower), (503, follower)]
+
+
+def test_a_port_that_is_taken(nodes: Nodes) -> None:
+    port = free_port()
+    nodes.start_leading("--health-port", str(port), "--health-host", "127.0.0.1")
+    code, _, err = nodes.runs.end(nodes.start("--health-port", str(port), "--health-host", "127.0.0.1"))
+    assert code == 69
+    assert err == (
+        f"shedlock: cannot listen on 127.0.0.1 port {port}: Address already in use; another --health-port may be free\n"
+    )

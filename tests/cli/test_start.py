@@ -1,0 +1,51 @@
+"""Commands start fast, because they import only what they need.
+
+A test of seconds would test the machine. So these count modules: those that a command loads beside its store's driver.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.harness import file_store
+from tests.guides.examples.scripts import PROJECT
+from tests.support.redis import RedisEndpoint
+
+MODULES = "import gc, sys, atexit; atexit.register(lambda: print(*sys.modules, f'garbage={gc.isenabled()}')); "
+COMMAND = MODULES + "from shedlock_py.__main__ import main; main()"
+DRIVERS = {"sqlite": "sqlalchemy.dialects.sqlite, sqlite3", "redis": "redis"}
+FOR_OTHER_COMMANDS = {"rich", "starlette", "jinja2", "uvicorn", "difflib", "shedlock_py.page", "shedlock_py.checks"}
+FOR_ASYNCIO_OR_OTHER_STORES = {"sqlalchemy.orm", "sqlalchemy.ext.asyncio", "sqlalchemy.dialects.mysql", "pymongo"}
+
+
+def modules(code: str, *arguments: str) -> set[str]:
+    """What a new interpreter has loaded when ``code`` has run."""
+    words = [sys.executable, "-c", code, *arguments]
+    return set(subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=True).stdout.split())
+
+
+@pytest.fixture(params=DRIVERS)
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    if request.param == "sqlite":
+        return file_store(tmp_path_factory.mktemp("start"))
+    server: RedisEndpoint = request.getfixturevalue("redis_server")
+    return server.url()
+
+
+@pytest.mark.parametrize(("words", "most"), [("run job --at-most 1m", 100), ("lead job", 110)])
+def test_a_command_loads_little_beside_the_driver_of_its_store(words: str, most: int, store: str) -> None:
+    driver = modules(f"{MODULES} import {DRIVERS[store.partition(':')[0]]}")
+    loaded = modules(COMMAND, *words.split(), "--store", store, "--", "true")
+    assert f"shedlock_py.cli.{words.split()[0]}" in loaded
+    assert "garbage=True" in loaded  # collected again: a command may run for weeks
+    assert not loaded & (FOR_OTHER_COMMANDS | FOR_ASYNCIO_OR_OTHER_STORES)
+    assert len(loaded - driver) <= most, sorted(loaded - driver)
+
+
+def test_the_command_line_itself_loads_no_command_no_driver_and_no_asyncio() -> None:
+    loaded = modules(COMMAND, "--version")
+    assert "shedlock_py.cli.app" in loaded
+    assert not loaded & (FOR_OTHER_COMMANDS | {"shedlock_py.cli.run", "sqlalchemy", "redis", "asyncio"})
