@@ -1,0 +1,101 @@
+"""What ``manage.py check`` finds: settings that cannot work, and a database that is not ready for locks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from django.core import checks
+from django.db import router
+
+from shedlock_py.checks import read_only_checks
+from shedlock_py.config import is_active
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.integrations.django import lock_provider
+from shedlock_py.integrations.django.conf import read_settings
+from shedlock_py.integrations.django.databases import connection_of
+
+
+def check_settings(**_: Any) -> list[Any]:
+    """Without connecting to the database."""
+    try:
+        database = read_settings().database
+        connection = connection_of(database)
+        if connection.vendor == "sqlite" and connection.is_in_memory_db():
+            return [
+                checks.Warning(
+                    f"DATABASES[{database!r}] is in memory: it cannot have locks, and no guarded task runs",
+                    hint="Use a file. In a test database in memory there are locks, for the tests of one process.",
+                    id="shedlock.W001",
+                )
+            ]
+        lock_provider().current()
+        is_replica = connection.settings_dict["TEST"].get("MIRROR") is not None
+    except ConfigurationError as error:
+        return [checks.Error(str(error), hint="See docs/how-to/django.md.", id="shedlock.E001")]
+    found = []
+    if not router.allow_migrate(database, "shedlock"):
+        found.append(
+            checks.Warning(
+                f'a database router forbids "shedlock" on {database!r}: migrate does not make the lock table there',
+                hint="Let allow_migrate() return True or None for this application and database, or make the table "
+                "with: manage.py shedlock schema --create",
+                id="shedlock.W002",
+            )
+        )
+    if is_replica:
+        found.append(
+            checks.Warning(
+                f"DATABASES[{database!r}] is a mirror in tests, so it seems to be a replica: locks need the primary",
+                hint="Let SHEDLOCK['DATABASE'] name the alias of the primary.",
+                id="shedlock.W003",
+            )
+        )
+    return found
+
+
+def check_store(databases: Sequence[str] | None, **_: Any) -> list[Any]:
+    """Ask the database: for ``manage.py check --database default``. It writes nothing."""
+    is_migrating = sys.argv[1:2] == ["migrate"]  # it checks first, and makes the table then
+    try:
+        if is_migrating or read_settings().database not in (databases or ()):
+            return []
+        found = list(read_only_checks(lock_provider()))
+    except ConfigurationError:
+        return []  # check_settings reports it
+    return [
+        checks.Warning(
+            f"{check.check}: {check.message}",
+            hint=check.hint and f"{check.hint} (here: manage.py migrate makes the tables)",
+            id="shedlock.W004",
+        )
+        for check in found
+        if check.status != "ok"
+    ]
+
+
+def check_deployment(**_: Any) -> list[Any]:
+    """For ``manage.py check --deploy``."""
+    found = []
+    if not is_active():
+        found.append(
+            checks.Warning(
+                "locking is switched off: every process runs every task",
+                hint="Unset the variable SHEDLOCK_ACTIVE.",
+                id="shedlock.W005",
+            )
+        )
+    try:
+        is_file = connection_of(read_settings().database).vendor == "sqlite"
+    except ConfigurationError:
+        return found
+    if is_file:
+        found.append(
+            checks.Warning(
+                "the locks are in a SQLite file: they guard the processes of one machine",
+                hint="For several machines or containers, use PostgreSQL, MySQL or MariaDB.",
+                id="shedlock.W006",
+            )
+        )
+    return found
