@@ -226,7 +226,7 @@ def _can(provider: Any, method: str) -> bool:
 
 def _unchanged(provider: Any, name: str, values: Mapping[str, str]) -> LockRecord:
     """:raises NotDone: the lock is not as the confirmation has shown it."""
-    record = provider.record(name)
+    record: LockRecord | None = provider.record(name)
     if record is None or record.locked_by != values.get("seen"):
         raise NotDone(f"{display.printable(name)} has changed meanwhile: look at it again.")
     return record

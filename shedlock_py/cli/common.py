@@ -99,9 +99,11 @@ def _default_store() -> str | None:
 
     A variable of the environment does not count there: the guards of that program do not read it either.
     """
-    context = click.get_current_context()
-    is_given = context.get_parameter_source("store") is ParameterSource.COMMANDLINE
-    return None if is_given else context.obj
+    context = click.get_current_context(silent=True)
+    if context is None or context.get_parameter_source("store") is ParameterSource.COMMANDLINE:
+        return None
+    store: str | None = context.obj
+    return store
 
 
 def _require_file(store: str) -> None:

@@ -10,10 +10,12 @@ from django.db import router
 from django.db.models.signals import post_migrate
 
 from shedlock_py.config import configure
-from shedlock_py.errors import ConfigurationError
+from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.events import logger
 from shedlock_py.integrations.django import lock_provider
 from shedlock_py.integrations.django.conf import listeners_of, read_settings
 from shedlock_py.integrations.django.system_checks import check_deployment, check_settings, check_store
+from shedlock_py.providers.sqlalchemy.errors import Missing, missing
 
 
 class ShedLockConfig(AppConfig):
@@ -41,5 +43,11 @@ def create_tables(using: str, **_: Any) -> None:
     After the migrations and not as one of them: so the tables are those of ``create_schema()`` also if a setting
     changes later, such as HISTORY; and in tests that run without migrations.
     """
-    if using == read_settings().database and router.allow_migrate(using, ShedLockConfig.label):
+    if using != read_settings().database or not router.allow_migrate(using, ShedLockConfig.label):
+        return
+    try:
         lock_provider().create_schema()
+    except ProviderError as error:
+        if missing(error.__cause__) is not Missing.COLUMN:
+            raise
+        logger.warning("%s", error)  # a table of ShedLock for Java: the error says how to use it, and so does "check"

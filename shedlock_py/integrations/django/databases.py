@@ -1,6 +1,6 @@
 """The URL of a database of ``DATABASES``: the driver and the parameters with which Django itself would connect.
 
-Django's backend says which they are (``get_connection_params``), so backends that wrap Django's own are understood, too.
+Django's backend says which they are (``get_connection_params``), so backends that wrap Django's own work, too.
 What belongs to Django's connections only is left out. What would change how the provider connects, and cannot be
 carried over, is refused.
 """
@@ -145,7 +145,7 @@ def _text(alias: str, name: str, value: object) -> str:
 
 def _not_carried_over(alias: str, what: str, why: str) -> ConfigurationError:
     return ConfigurationError(
-        f"DATABASES[{alias!r}]: {what} cannot be carried over to the connections of the locks ({why}). Add an alias for "
-        f"the same database without it, and let SHEDLOCK['DATABASE'] name that; or call configure(provider=…) in place "
-        f"of this application"
+        f"DATABASES[{alias!r}]: {what} cannot be carried over to the connections of the locks ({why}). Add an alias "
+        f"for the same database without it, and let SHEDLOCK['DATABASE'] name that; or call configure(provider=…) "
+        f"in place of this application"
     )

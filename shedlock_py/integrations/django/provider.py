@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from django.conf import settings
-from sqlalchemy import NullPool, create_engine
+from sqlalchemy import URL, NullPool, create_engine
 
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
@@ -15,6 +15,7 @@ from shedlock_py.integrations.django.conf import Conf, read_settings
 from shedlock_py.integrations.django.databases import connection_of, store_url
 from shedlock_py.lease import Lease
 from shedlock_py.provider import LockProvider
+from shedlock_py.providers.kit import ProgramProvider
 from shedlock_py.providers.memory import InMemoryLockProvider
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.record import LockRecord
@@ -38,7 +39,7 @@ class DatabaseLockProvider(LockProvider):
         self._conf = conf
         self._names = {alias: database.get("NAME") for alias, database in settings.DATABASES.items()}
         """Those of the real databases: the test runner replaces them."""
-        self._providers: dict[object, Any] = {}
+        self._providers: dict[object, ProgramProvider] = {}
 
     def __repr__(self) -> str:
         try:
@@ -46,7 +47,7 @@ class DatabaseLockProvider(LockProvider):
         except Exception as error:
             return f"<{type(self).__name__}: {error}>"
 
-    def current(self) -> Any:
+    def current(self) -> ProgramProvider:
         """The provider for the settings as they are now; nothing is connected by this.
 
         :raises ConfigurationError: they are wrong, or the database cannot have locks.
@@ -58,17 +59,15 @@ class DatabaseLockProvider(LockProvider):
         url = store_url(connection)
         is_test = connection.settings_dict["NAME"] != self._names.get(conf.database)
         key = (url, is_test)
-        if key not in self._providers:
+        found = self._providers.get(key)
+        if found is None:
             options = dict(conf.options)
-            if is_test:
-                made = _for_tests(url, options)
-            else:
-                made = SqlAlchemyLockProvider(url, **options)
-            self._providers.setdefault(key, made)  # another thread may have made one meanwhile
+            made = _for_tests(url, options) if is_test else SqlAlchemyLockProvider(url, **options)
+            found = self._providers.setdefault(key, made)  # another thread may have made one meanwhile
             for other in [each for each in list(self._providers) if each != key]:
                 with suppress(KeyError):
                     self._providers.pop(other).close()
-        return self._providers[key]
+        return found
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -108,7 +107,7 @@ class DatabaseLockProvider(LockProvider):
             provider.close()
 
 
-def _for_tests(url: Any, options: dict[str, Any]) -> Any:
+def _for_tests(url: URL, options: dict[str, Any]) -> ProgramProvider:
     """A provider that keeps no connection, because a test database is dropped at the end."""
     if url.get_backend_name() == "sqlite" and url.database == ":memory:":
         return InMemoryLockProvider(history=options.get("history"))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from django.core import checks
 from django.db import router
 
-from shedlock_py.checks import read_only_checks
+from shedlock_py.checks import NAME, Check, failed, read_only_checks
 from shedlock_py.config import is_active
-from shedlock_py.errors import ConfigurationError
+from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.integrations.django import lock_provider
 from shedlock_py.integrations.django.conf import read_settings
 from shedlock_py.integrations.django.databases import connection_of
@@ -61,18 +62,29 @@ def check_store(databases: Sequence[str] | None, **_: Any) -> list[Any]:
     try:
         if is_migrating or read_settings().database not in (databases or ()):
             return []
-        found = list(read_only_checks(lock_provider()))
+        provider = lock_provider()
+        found = [*read_only_checks(provider), *_history(provider)]
     except ConfigurationError:
         return []  # check_settings reports it
+    has_table = "Has migrate run for this database? Otherwise"
     return [
         checks.Warning(
             f"{check.check}: {check.message}",
-            hint=check.hint and f"{check.hint} (here: manage.py migrate makes the tables)",
+            hint=f"{has_table}: {check.hint}" if check.status == "failed" and check.hint else check.hint,
             id="shedlock.W004",
         )
         for check in found
         if check.status != "ok"
     ]
+
+
+def _history(provider: Any) -> Iterator[Check]:
+    """The table of runs may be missing where HISTORY was switched on later."""
+    with suppress(ConfigurationError):  # it is switched off
+        try:
+            provider.runs(NAME, 1)
+        except ProviderError as error:
+            yield failed("history", error)
 
 
 def check_deployment(**_: Any) -> list[Any]:
