@@ -24,6 +24,7 @@ from shedlock_py.request import validate_name
 ROWS = 100
 NAMES_AT_ONCE = 200
 """Of how many locks the list of all runs shows the last ones."""
+NOT_DONE = "Not done"  # before each message: the admin begins it with a capital, and some begin with the name of a lock
 ACTIONS: dict[OperatorAction, tuple[str, str, str]] = {
     "pause": ("shedlock.pause_lock", "Pause", "is paused"),
     "resume": ("shedlock.pause_lock", "Resume", "is resumed"),
@@ -66,7 +67,7 @@ class _FromProvider(admin.ModelAdmin):
         except (ConfigurationError, ProviderError) as error:
             rows = []
             status = 503 if isinstance(error, ProviderError) else 200
-            messages.error(request, display.printable(display.one_line(error)))
+            messages.error(request, f"Cannot be read: {display.printable(display.one_line(error))}")
         page = Paginator(rows, ROWS).get_page(request.GET.get("page"))
         response = self.render(request, template, page=page, **values)
         response.status_code = status
@@ -109,7 +110,7 @@ class LockAdmin(_FromProvider):
                 names = self._carry_out(request, action, names)
             return self._confirm(request, action, names)
         except ProviderError as error:
-            messages.error(request, display.printable(display.one_line(error)))
+            messages.error(request, f"{NOT_DONE}: {display.printable(display.one_line(error))}")
             return self.back()
 
     def _confirm(self, request: Any, action: OperatorAction, names: list[str]) -> HttpResponse:
@@ -119,7 +120,7 @@ class LockAdmin(_FromProvider):
             try:
                 wanted.append((name, changes.confirmation(lock_provider(), action, name, request.POST.dict())))
             except (changes.NotDone, ConfigurationError) as error:
-                messages.warning(request, display.printable(str(error)))
+                messages.warning(request, f"{NOT_DONE}: {display.printable(str(error))}")
         if not wanted:
             return self.back()
         return self.render(
@@ -142,14 +143,14 @@ class LockAdmin(_FromProvider):
             try:
                 changes.carry_out(lock_provider(), action, name, values, by)
             except changes.NotDone as error:
-                messages.warning(request, str(error))
+                messages.warning(request, f"{NOT_DONE}: {error}")
             except ConfigurationError as error:
-                messages.error(request, display.printable(str(error)))
+                messages.error(request, f"{NOT_DONE}: {display.printable(str(error))}")
                 return names[number:]
             else:
-                done = f"{display.printable(name)} {ACTIONS[action][2]}"
-                messages.success(request, f"{done}.")
-                self.log_change(request, Lock(name=name), f"{done}.")
+                done = f"Lock {display.printable(name)!r} {ACTIONS[action][2]}."
+                messages.success(request, done)
+                self.log_change(request, Lock(name=name), done)
         return []
 
 

@@ -16,12 +16,14 @@ from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.integrations.django import lock_provider
 from shedlock_py.integrations.django.conf import read_settings
 from shedlock_py.integrations.django.databases import connection_of
+from shedlock_py.integrations.django.provider import DatabaseLockProvider
 
 
 def check_settings(**_: Any) -> list[Any]:
     """Without connecting to the database."""
     try:
-        database = read_settings().database
+        conf = read_settings()
+        database = conf.database
         connection = connection_of(database)
         if connection.vendor == "sqlite" and connection.is_in_memory_db():
             return [
@@ -31,7 +33,9 @@ def check_settings(**_: Any) -> list[Any]:
                     id="shedlock.W001",
                 )
             ]
-        lock_provider().current()
+        if (problem := lock_provider().problem) is not None:
+            raise problem
+        DatabaseLockProvider(conf).current()  # a new one: its options may have changed since
         is_replica = connection.settings_dict["TEST"].get("MIRROR") is not None
     except ConfigurationError as error:
         return [checks.Error(str(error), hint="See docs/how-to/django.md.", id="shedlock.E001")]
