@@ -1,14 +1,21 @@
-"""Projects as Django's own startproject makes them, and their manage.py as processes."""
+"""Projects as Django's own startproject makes them, and their manage.py as processes; providers of DATABASES."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
+from django.db import connections
+from django.db.utils import ConnectionHandler
 from sqlalchemy import make_url
+
+from shedlock_py.integrations.django.conf import Conf
+from shedlock_py.integrations.django.provider import DatabaseLockProvider
 
 CLONE = Path(__file__).parents[2]
 ENGINES = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite3"}
@@ -67,3 +74,24 @@ def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
     output, errors = process.communicate(timeout=100)
     assert process.returncode == code, output + errors
     return output, errors
+
+
+# Without a project: in the process of a test
+
+
+def add_database(alias: str, values: dict[str, Any]) -> None:
+    """Add an entry to ``DATABASES``, or replace one."""
+    if not settings.configured:
+        settings.configure(DATABASES={})
+    connections.settings[alias] = ConnectionHandler({"default": values}).settings["default"]
+    with suppress(AttributeError):
+        del connections[alias]  # that of the former entry
+
+
+def open_provider(url: str, **options: Any) -> DatabaseLockProvider:
+    """The provider of the application, in any process, for the database that an SQLAlchemy URL names."""
+    alias = f"database-{url}"
+    add_database(alias, database(url))
+    provider = DatabaseLockProvider(Conf(alias, options))
+    provider.current()  # refuses wrong options here and not at the first lock
+    return provider

@@ -50,7 +50,7 @@ def connection_of(alias: str) -> Any:
         raise ConfigurationError(
             f"settings.SHEDLOCK['DATABASE'] is {alias!r}, which DATABASES has not: there are {known}"
         ) from error
-    except ImproperlyConfigured as error:
+    except (ImproperlyConfigured, ImportError) as error:
         raise ConfigurationError(f"DATABASES[{alias!r}]: {error}") from error
 
 
