@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -55,14 +56,21 @@ class Project:
             settings.write("".join(f"\n{name} = {value!r}" for name, value in values.items()) + f"\n{text}\n")
 
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        return self._start(arguments, variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def start_logged(self, log: Path, *arguments: str) -> subprocess.Popen[str]:
+        """What it prints goes to a file."""
+        with log.open("w") as file:
+            return self._start(arguments, {"PYTHONUNBUFFERED": "1"}, stdout=file, stderr=subprocess.STDOUT)
+
+    def _start(self, arguments: Sequence[str], variables: Mapping[str, str], **streams: Any) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-W", "error", "manage.py", *arguments],
             cwd=self.directory,
             env={**os.environ, "PYTHONPATH": str(CLONE), **variables},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
             text=True,
+            **streams,
         )
 
     def manage(self, *arguments: str, code: int = 0, **variables: str) -> tuple[str, str]:
