@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from shedlock_py._versions import require
 from shedlock_py.errors import ConfigurationError
@@ -14,8 +13,7 @@ CONFIG = 78
 """The exit code of the same name in ``cli/common.py``, which needs the packages."""
 
 
-def main(**settings: Any) -> None:
-    """:param settings: of click's ``Command.main``: ``args``, ``prog_name``, and the default store as ``obj``."""
+def main() -> None:
     try:
         with suppress(PackageNotFoundError):  # not installed, or frozen into one file with the application
             require("click", version("click"))
@@ -31,7 +29,7 @@ def main(**settings: Any) -> None:
             file=sys.stderr,
         )
         sys.exit(CONFIG)
-    shedlock(**settings)
+    shedlock()
 
 
 if __name__ == "__main__":
