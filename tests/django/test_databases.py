@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.test import override_settings
 from sqlalchemy import create_engine, make_url, text
 
 from shedlock_py import ConfigurationError, LockRequest
-from shedlock_py.integrations.django.conf import Conf
+from shedlock_py.events import log_listener
+from shedlock_py.integrations.django.conf import Conf, listeners_of
 from shedlock_py.integrations.django.databases import connection_of, store_url
 from shedlock_py.integrations.django.provider import DatabaseLockProvider
+from shedlock_py.integrations.django.system_checks import check_deployment, check_settings
 from tests.support.database import DatabaseServer
 from tests.support.django_projects import add_database, database
 
@@ -141,6 +144,28 @@ def test_parameters_that_change_make_a_new_provider() -> None:
     connection_of("changing").settings_dict["NAME"] = "/var/lib/other.db"
     assert provider.current() is not first
     assert "/var/lib/other.db" in repr(provider)
+
+
+def ids(check: Any, **values: Any) -> list[str]:
+    add_database("checked", {**SQLITE, **values})
+    with override_settings(SHEDLOCK={"DATABASE": "checked"}):
+        return [found.id for found in check()]
+
+
+def test_a_replica_is_warned_of() -> None:
+    assert ids(check_settings) == []
+    assert ids(check_settings, TEST={"MIRROR": "default"}) == ["shedlock.W003"]
+
+
+def test_before_a_deployment_a_file_is_warned_of() -> None:
+    assert ids(check_deployment) == ["shedlock.W006"]
+    assert ids(check_deployment, **POSTGRES) == []
+
+
+def test_a_listener_may_be_a_path() -> None:
+    assert listeners_of({"listeners": ["shedlock_py.events.log_listener", print]}) == [log_listener, print]
+    with pytest.raises(ConfigurationError, match=r"settings.SHEDLOCK\['LISTENERS'\]: .*no_such"):
+        listeners_of({"listeners": ["shedlock_py.events.no_such"]})
 
 
 def test_no_password_in_its_repr() -> None:

@@ -14,6 +14,7 @@ from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.events import logger
 from shedlock_py.integrations.django import lock_provider
 from shedlock_py.integrations.django.conf import listeners_of, read_settings
+from shedlock_py.integrations.django.databases import connection_of, is_in_memory
 from shedlock_py.integrations.django.system_checks import check_deployment, check_settings, check_store
 from shedlock_py.providers.sqlalchemy.errors import Missing, missing
 
@@ -45,6 +46,8 @@ def create_tables(using: str, **_: Any) -> None:
     """
     if using != read_settings().database or not router.allow_migrate(using, ShedLockConfig.label):
         return
+    if is_in_memory(connection_of(using)):
+        return  # in tests, the locks are in memory as well; otherwise there can be none
     try:
         lock_provider().create_schema()
     except ProviderError as error:

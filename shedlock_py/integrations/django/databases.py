@@ -54,6 +54,10 @@ def connection_of(alias: str) -> Any:
         raise ConfigurationError(f"DATABASES[{alias!r}]: {error}") from error
 
 
+def is_in_memory(connection: Any) -> bool:
+    return connection.vendor == "sqlite" and bool(connection.is_in_memory_db())
+
+
 def store_url(connection: Any) -> URL:
     """The URL for :class:`SqlAlchemyLockProvider`.
 
@@ -98,7 +102,7 @@ _IN_URL = ("user", "password", "passwd", "host", "port", "dbname", "database", "
 
 def _sqlite(connection: Any) -> URL:
     name = str(connection.settings_dict["NAME"])
-    if connection.is_in_memory_db():
+    if is_in_memory(connection):
         name = ":memory:"  # which the provider refuses
     elif name.startswith("file:"):
         raise _not_carried_over(connection.alias, "a NAME that is a URI", "give the path of the file")

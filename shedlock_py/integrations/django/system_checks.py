@@ -15,7 +15,7 @@ from shedlock_py.config import is_active
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.integrations.django import lock_provider
 from shedlock_py.integrations.django.conf import read_settings
-from shedlock_py.integrations.django.databases import connection_of
+from shedlock_py.integrations.django.databases import connection_of, is_in_memory
 from shedlock_py.integrations.django.provider import DatabaseLockProvider
 
 
@@ -25,7 +25,7 @@ def check_settings(**_: Any) -> list[Any]:
         conf = read_settings()
         database = conf.database
         connection = connection_of(database)
-        if connection.vendor == "sqlite" and connection.is_in_memory_db():
+        if is_in_memory(connection):
             return [
                 checks.Warning(
                     f"DATABASES[{database!r}] is in memory: it cannot have locks, and no guarded task runs",
@@ -103,10 +103,10 @@ def check_deployment(**_: Any) -> list[Any]:
             )
         )
     try:
-        is_file = connection_of(read_settings().database).vendor == "sqlite"
+        connection = connection_of(read_settings().database)
     except ConfigurationError:
         return found
-    if is_file:
+    if connection.vendor == "sqlite":
         found.append(
             checks.Warning(
                 "the locks are in a SQLite file: they guard the processes of one machine",
