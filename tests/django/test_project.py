@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, create_engine, inspect, make_url, text
 
-from shedlock_py import LockRequest, provider_from_url
+from shedlock_py import LockRequest
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.support.django_projects import Project, database
 
@@ -53,9 +54,8 @@ def test_migrate_makes_the_tables_of_create_schema(small_project: Project, url: 
     small_project.add_settings(SHEDLOCK={"HISTORY": HISTORY})
     _, errors = small_project.manage("migrate")
     assert errors == ""
-    reference = SqlAlchemyLockProvider(url, table_name="reference", history=HISTORY)
-    reference.create_schema()
-    reference.close()
+    with closing(SqlAlchemyLockProvider(url, table_name="reference", history=HISTORY)) as reference:
+        reference.create_schema()
     engine = create_engine(url)
     with engine.connect() as connection:
         assert definition(connection, "shedlock") == definition(connection, "reference")
@@ -65,15 +65,14 @@ def test_migrate_makes_the_tables_of_create_schema(small_project: Project, url: 
 
 @pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
 def test_a_table_that_is_there_stays_as_it_is(small_project: Project, url: str) -> None:
-    provider = provider_from_url(url)
-    provider.create_schema()
-    assert provider.acquire(LockRequest("nightly", "10m")) is not None
-    _, errors = small_project.manage("migrate")
-    assert errors == ""
-    record = provider.record("nightly")
+    with closing(SqlAlchemyLockProvider(url)) as provider:
+        provider.create_schema()
+        assert provider.acquire(LockRequest("nightly", "10m")) is not None
+        _, errors = small_project.manage("migrate")
+        assert errors == ""
+        record = provider.record("nightly")
     assert record is not None
     assert record.is_held
-    provider.close()  # type: ignore[attr-defined]  # a provider that was opened from a URL has it
 
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
@@ -124,7 +123,8 @@ def test_the_tables_are_in_the_database_that_the_setting_names(small_project: Pr
 
 def test_the_command_line_uses_the_store_of_the_settings(small_project: Project, tmp_path: Any) -> None:
     elsewhere = f"sqlite:///{tmp_path}/elsewhere.db"
-    provider_from_url(elsewhere).create_schema()
+    with closing(SqlAlchemyLockProvider(elsewhere)) as provider:
+        provider.create_schema()
     small_project.manage("migrate")
     arguments = ("run", "nightly", "--at-most", "1m", "--at-least", "30s", "--", "sh", "-c", "echo ran; exit 3")
     output, errors = small_project.manage("shedlock", *arguments, code=3, SHEDLOCK_STORE=elsewhere)

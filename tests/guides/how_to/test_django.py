@@ -7,12 +7,12 @@ import shutil
 import signal
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from shedlock_py import provider_from_url
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.guides.documents import EXAMPLES, Page
 from tests.support.database import DatabaseServer
 from tests.support.django_projects import Project, database, finish
@@ -60,7 +60,8 @@ def test_the_guide_in_a_new_project_on_sqlite(tmp_path: Path) -> None:
     assert on_all_hosts(project) == [SKIPPED, SKIPPED, WRITTEN]
     output, _ = project.manage(*Page("django").commands("python manage.py shedlock list")[0].split()[2:])
     assert "nightly-report" in output
-    record = provider_from_url(f"sqlite:///{project.directory}/db.sqlite3").record("nightly-report")
+    with closing(SqlAlchemyLockProvider(f"sqlite:///{project.directory}/db.sqlite3")) as provider:
+        record = provider.record("nightly-report")
     assert record is not None
     assert 0 < record.remaining.total_seconds() <= 60
 
