@@ -41,7 +41,7 @@ class DjangoStore(SqlStore):
         return self.maker(None)[0]
 
 
-class TestSqlite(SqliteContract, LockProviderContract, HistoryContract, ForkContract, PauseContract):
+class TestSqlite(SqliteContract, LockProviderContract, ForkContract):
     driver = "sqlite"
 
     @classmethod
@@ -49,9 +49,7 @@ class TestSqlite(SqliteContract, LockProviderContract, HistoryContract, ForkCont
         return DjangoStore(*cls.urls(request))
 
 
-class TestPostgres(
-    PostgresContract, LockProviderContract, HistoryContract, ProcessContract, ForkContract, PauseContract
-):
+class TestPostgres(PostgresContract, LockProviderContract, HistoryContract, ProcessContract, PauseContract):
     driver = "postgresql+psycopg"
 
     @classmethod
