@@ -42,6 +42,7 @@ def url_of(values: dict[str, Any], **options: Any) -> str:
             "postgresql+psycopg://alice:p%40ss%3Aw%2Frd@db.example:6432/app"
             "?connect_timeout=2&sslmode=verify-full&sslrootcert=%2Fca.pem",
         ),
+        ({**POSTGRES, "HOST": "/run/postgresql"}, {}, "postgresql+psycopg:///run/postgresql/app"),
         ({**POSTGRES, "NAME": ""}, {"service": "app"}, "postgresql+psycopg://?service=app"),
         (POSTGRES, {"passfile": Path("/pass")}, "postgresql+psycopg:///app?passfile=%2Fpass"),
         (
