@@ -29,6 +29,8 @@ def url(request: pytest.FixtureRequest, small_project: Project) -> Iterator[str]
     if request.param == "sqlite":
         yield f"sqlite:///{small_project.directory}/db.sqlite3"
         return
+    if request.param != "postgresql":
+        pytest.importorskip("MySQLdb")
     server = request.getfixturevalue(f"{request.param.replace('postgresql', 'postgres')}_server")
     with server.new_database("django_project"):
         found = server.url(request.param, "django_project")
