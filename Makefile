@@ -45,7 +45,7 @@ $(error unknown STORE=$(STORE); choose one of: $(STORES))
 endif
 endif
 
-.PHONY: help setup servers servers-all demo test test-all test-apscheduler-3.10 test-floors faults simulate bench check format docs docs-serve clean
+.PHONY: help setup servers servers-all demo test test-all test-apscheduler-3.10 test-django-newest test-floors faults simulate bench check format docs docs-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ test-all: servers-all $(VENV)/.test ## run all tests on all drivers, servers, Py
 
 test-apscheduler-3.10: servers $(VENV)/.test ## run the APScheduler tests on APScheduler 3.10.4: a row of test-all
 	$(BIN)/python $(MATRIX) --only '^apscheduler-3.10$$' $(ARGS)
+
+test-django-newest: servers $(VENV)/.test ## run the Django tests on the newest Django, and on a Python that it supports: a row of test-all
+	$(BIN)/python $(MATRIX) --only '^django-newest$$' $(ARGS)
 
 test-floors: servers $(VENV)/.test ## run the tests that meet them on the oldest packages that pyproject.toml allows: a row of test-all
 	$(BIN)/python $(MATRIX) --only '^floors$$' $(ARGS)

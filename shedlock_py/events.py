@@ -137,7 +137,7 @@ class TaskFinished(LockEvent):
 
 @dataclass(frozen=True)
 class OperatorActed(LockEvent):
-    """An operator has changed a lock on the page. Emitted in the process that serves the page.
+    """An operator has changed a lock on the page or in Django's admin. Emitted in the process that serves it.
 
     ``lock_name`` is the name of the election for "demote", and empty for "prune".
     """

@@ -14,6 +14,7 @@ from reprlib import repr as short_repr
 from typing import Any, NoReturn, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from shedlock_py.display import one_line as one_line
 from shedlock_py.display import printable as printable
@@ -74,6 +75,7 @@ def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[L
     :raises ConfigurationError: there is no such provider.
     :raises ProviderError: the SQLite file is missing.
     """
+    store = _default_store() or store
     if not store:
         raise ConfigurationError("no store: give --store URL or set SHEDLOCK_STORE, for example sqlite:///locks.db")
     if "://" not in store:
@@ -93,6 +95,18 @@ def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[L
             getattr(provider, "close", lambda: None)()
         except Exception as error:  # the command is done: this must not replace its exit code
             logging.getLogger("shedlock_py").warning("the store could not be closed: %s", one_line(error))
+
+
+def _default_store() -> str | None:
+    """The store of a program that contains the command line, such as Django's settings; None: --store decides.
+
+    A variable of the environment does not count there: the guards of that program do not read it either.
+    """
+    context = click.get_current_context(silent=True)
+    if context is None or context.get_parameter_source("store") is ParameterSource.COMMANDLINE:
+        return None
+    store: str | None = context.obj
+    return store
 
 
 def _require_file(store: str) -> None:

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from shedlock_py import display
+from shedlock_py import changes, display
 from shedlock_py.checks import Check, checks_of, read_only_checks
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import OperatorAction
 from shedlock_py.history import MOST_RUNS, Run
-from shedlock_py.page import changes
 from shedlock_py.page.jobs import BAD, COLUMNS, FROM_RUNS, ROWS, SHOWN, Job, Query
 from shedlock_py.page.lanes import DAY, WEEK, chart
 from shedlock_py.page.reading import RECENT, Store
@@ -139,7 +138,7 @@ class Views:
             return problem(403, "This page is read-only: it was started without --allow-changes.")
         name = values.get("name", "")
         try:
-            wanted = changes.confirmation(store, action, name, values)
+            wanted = changes.confirmation(store.provider, action, name, values)
         except changes.NotDone as error:
             return problem(409, why_not or str(error), name)
         except ConfigurationError as error:
@@ -160,7 +159,7 @@ class Views:
         if action == "demote" and name not in self.elections:  # the consequence that was confirmed is that for a leader
             return self.confirm(store, action, values, status=409)
         try:
-            changes.carry_out(store, action, name, values, by)
+            changes.carry_out(store.provider, action, name, values, by)
         except changes.NotDone as error:
             return self.confirm(store, action, values, str(error), 409)
         except ConfigurationError as error:

@@ -44,7 +44,7 @@ LAYERS = [
     ["election.base"],
     ["election.elector", "election.async_elector"],
     ["display"],
-    ["checks"],
+    ["checks", "changes"],
 ]
 PURE = {"errors", "_versions", "durations", "request", "lease", "record", "history", "events", "_program", "provider"}
 PURE |= {"overdue"}

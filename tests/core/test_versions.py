@@ -26,7 +26,8 @@ def test_they_are_those_of_pyproject() -> None:
     assert set(OLD) < set(OLDEST)
     assert declared.keys() - OLDEST == {
         *("apscheduler", "rich", "prometheus-client", "opentelemetry-api", "httpx", "sentry-sdk"),
-        *("starlette", "jinja2", "uvicorn", "kubernetes"),
+        *("starlette", "jinja2", "uvicorn", "kubernetes", "boto3", "aiobotocore", "django"),
+        *("psycopg", "asyncpg", "pymysql", "asyncmy", "aiosqlite"),
     }
 
 

@@ -26,6 +26,7 @@ FLOORS = (
     *("tests/contract/test_kubernetes.py::TestUrl", "tests/contract/test_kubernetes.py::TestAsyncUrl"),
     *("tests/cli/test_main.py", "tests/cli/test_run.py", "tests/cli/test_run_once_per.py", "tests/cli/test_manage.py"),
     *("tests/page/test_views.py", "tests/page/test_safety.py", "tests/page/test_changes.py", "tests/cli/test_page.py"),
+    *("tests/django/test_site.py::test_on_a_test_database_in_memory", "tests/contract/test_django.py::TestSqlite"),
     *("tests/cli/test_show.py", "tests/cli/test_screens.py", "tests/cli/test_watch.py", "tests/cli/test_doctor.py"),
     "--deselect=tests/cli/test_main.py::test_a_mistake_is_one_line",
     "--deselect=tests/cli/test_run.py::test_a_mistake_is_one_line_with_a_hint",
@@ -78,6 +79,10 @@ ROWS = (
     Row(
         "apscheduler-3.10-newest-python", "the same on the newest Python", NEWEST,
         ("tests/apscheduler",), APSCHEDULER_310,
+    ),
+    Row(
+        "django-newest", "the Django application on the newest Django, which the oldest Python has not", "3.13",
+        ("tests/django", "tests/contract/test_django.py", "tests/guides/how_to/test_django.py"),
     ),
     Row("formal", "the specifications of docs/formal, by TLC", command=("-m", "tests.formal")),
     Row("floors", "the oldest packages that the extras allow", tests=FLOORS, packages=("setuptools<81",), floors=True),

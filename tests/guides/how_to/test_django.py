@@ -1,133 +1,132 @@
-"""docs/how-to/django.md: a management command that is started on three hosts runs on one."""
+"""docs/how-to/django.md: what is started on three hosts runs on one."""
 
 from __future__ import annotations
 
-import os
+import re
 import shutil
-import subprocess
-import sys
+import signal
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
 
-from shedlock_py import provider_from_url
-from tests.guides.documents import Page
-from tests.guides.examples.scripts import PROJECT
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from tests.guides.documents import EXAMPLES, Page
 from tests.support.database import DatabaseServer
+from tests.support.django_projects import Project, database, finish
+from tests.support.polling import wait_until
 
 HOSTS = 3
-DATABASE = "how_to_django"
 SKIPPED = "skipped: nightly-report (held)"
-
-POSTGRES = """
-from mysite.settings import *
-
-DATABASES = {{
-    "default": {{
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": {url.database!r},
-        "USER": {url.username!r},
-        "PASSWORD": {url.password!r},
-        "HOST": {url.host!r},
-        "PORT": {url.port!r},
-    }}
-}}
-"""
+WRITTEN = "written: 42 pages"
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path) -> Project:
     target = tmp_path / "project"
-    ignored = shutil.ignore_patterns("__pycache__")
-    return Path(shutil.copytree(PROJECT / "examples" / "how_to" / "django_project", target, ignore=ignored))
-
-
-def start(project: Path, command: str, **variables: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "manage.py", command],
-        cwd=project,
-        env={**os.environ, "PYTHONPATH": str(PROJECT), **variables},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    return Project(
+        Path(shutil.copytree(EXAMPLES / "django_project", target, ignore=shutil.ignore_patterns("__pycache__")))
     )
 
 
-def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
-    output, errors = process.communicate(timeout=100)
-    assert process.returncode == code, output + errors
-    return output, errors
-
-
-def manage(project: Path, command: str, **variables: str) -> None:
-    output, errors = finish(start(project, command, **variables))
-    assert errors == "", output
-
-
-def new_project(directory: Path) -> Path:
+def new_project(directory: Path) -> Project:
     """What a reader has who follows the guide: Django's own project and application, and the code of the page."""
-    project = directory / "mysite"
-    project.mkdir()
-    for arguments in (["startproject", "mysite", "."], ["startapp", "reports"]):
-        subprocess.run([sys.executable, "-m", "django", *arguments], cwd=project, check=True, timeout=60)
+    project = Project.new(directory / "mysite")
+    project.django_admin("startapp", "reports")
     for block in Page("django").blocks:
-        if block.title and "excerpt" not in block.title:
-            path = project / block.title
+        if "excerpt" in block.title:
+            project.add_settings(block.text.replace("INSTALLED_APPS =", "INSTALLED_APPS +="))
+        elif block.title:
+            path = project.directory / block.title
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text)
-    (installed,) = (block.text for block in Page("django").blocks if "settings.py" in block.title)
-    with (project / "mysite" / "settings.py").open("a") as settings:
-        settings.write(installed.replace("INSTALLED_APPS =", "INSTALLED_APPS +="))
     return project
 
 
-def run_tests(project: Path, **variables: str) -> str:
-    return "".join(finish(start(project, "test", **variables)))
-
-
-def on_all_hosts(project: Path, **variables: str) -> list[str]:
+def on_all_hosts(project: Project, **variables: str) -> list[str]:
     """What the command prints on each, sorted."""
-    processes = [start(project, "nightly_report", **variables) for _ in range(HOSTS)]
+    processes = [project.start("nightly_report", **variables) for _ in range(HOSTS)]
     return sorted(output.strip() for output, _ in map(finish, processes))
 
 
 def test_the_guide_in_a_new_project_on_sqlite(tmp_path: Path) -> None:
-    """As written: migrate, the tests, and then the command."""
+    """As written: migrate, the tests, the check, and then the command."""
     project = new_project(tmp_path)
-    assert "\nOK\n" in run_tests(project)
-    assert not (project / "db.sqlite3").exists()  # the tests touch no real database
-    manage(project, "migrate")
-    assert on_all_hosts(project) == [SKIPPED, SKIPPED, "written: 42 pages"]
-    assert "\nOK\n" in run_tests(project)
-    record = provider_from_url(f"sqlite:///{project}/db.sqlite3").record("nightly-report")
+    assert "\nOK\n" in "".join(project.manage("test"))
+    assert not (project.directory / "db.sqlite3").exists()  # the tests touch no real database
+    assert project.manage("migrate")[1] == ""
+    assert on_all_hosts(project) == [SKIPPED, SKIPPED, WRITTEN]
+    output, _ = project.manage(*Page("django").commands("python manage.py shedlock list")[0].split()[2:])
+    assert "nightly-report" in output
+    with closing(SqlAlchemyLockProvider(f"sqlite:///{project.directory}/db.sqlite3")) as provider:
+        record = provider.record("nightly-report")
     assert record is not None
     assert 0 < record.remaining.total_seconds() <= 60
 
 
-def test_without_locks_all_of_them_run(project: Path) -> None:
-    manage(project, "migrate")
-    assert on_all_hosts(project, SHEDLOCK_ACTIVE="0") == ["written: 42 pages"] * HOSTS
+def test_without_locks_all_of_them_run(project: Project) -> None:
+    assert on_all_hosts(project, SHEDLOCK_ACTIVE="0") == [WRITTEN] * HOSTS
 
 
-def test_without_migrate_it_says_what_is_missing(project: Path) -> None:
-    _, errors = finish(start(project, "nightly_report"), 1)
+def test_without_migrate_it_says_what_is_missing(project: Project) -> None:
+    _, errors = project.manage("nightly_report", code=1)
     assert "create the table shedlock once" in errors
 
 
-@pytest.fixture
-def postgres_settings(project: Path, postgres_server: DatabaseServer) -> Iterator[str]:
-    url = make_url(postgres_server.url("postgresql", DATABASE))
-    (project / "mysite" / "on_postgres.py").write_text(POSTGRES.format(url=url))
-    with postgres_server.new_database(DATABASE):
-        yield "mysite.on_postgres"
+def test_on_postgresql(project: Project, postgres_server: DatabaseServer) -> None:
+    with postgres_server.new_database("how_to_django"):
+        project.add_settings(DATABASES={"default": database(postgres_server.url("postgresql", "how_to_django"))})
+        assert project.manage("migrate")[1] == ""
+        assert on_all_hosts(project) == [SKIPPED, SKIPPED, WRITTEN]
 
 
-def test_on_postgresql(project: Path, postgres_settings: str) -> None:
-    manage(project, "migrate", DJANGO_SETTINGS_MODULE=postgres_settings)
-    lines = on_all_hosts(project, DJANGO_SETTINGS_MODULE=postgres_settings)
-    assert lines == [SKIPPED, SKIPPED, "written: 42 pages"]
-    # Django drops its test database at the end, which no open connection of the library may prevent.
-    assert "\nOK\n" in run_tests(project, DJANGO_SETTINGS_MODULE=postgres_settings)
+@contextmanager
+def hosts(project: Project, command: str, number: int) -> Iterator[list[Path]]:
+    """So many processes of a command that runs until it is stopped, each with a file of what it prints."""
+    logs = [project.directory / f"{command}-{host}.log" for host in range(number)]
+    processes = []
+    try:
+        for log in logs:
+            processes.append(project.start_logged(log, command))
+        yield logs
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        for process in processes:
+            process.wait(60)
+
+
+def test_django_apscheduler_runs_on_the_leader_only(project: Project) -> None:
+    project.manage("migrate")
+    with hosts(project, "scheduler", 2) as logs:
+        wait_until(lambda: sum(log.read_text().count("tick") for log in logs) >= 3, what="three ticks", timeout=60)
+        wait_until(lambda: all("started" in log.read_text() for log in logs), what="two nodes", timeout=60)
+    assert sorted("tick" in log.read_text() for log in logs) == [False, True]
+    executions = "SELECT count(*), count(DISTINCT run_time) FROM django_apscheduler_djangojobexecution"
+    with sqlite3.connect(project.directory / "db.sqlite3") as connection:
+        number, fire_times = connection.execute(executions).fetchone()
+    connection.close()
+    assert number == fire_times >= 3  # django-apscheduler's own list of executions
+
+
+def test_django_crontask_enqueues_each_fire_time_once(project: Project) -> None:
+    pytest.importorskip("crontask", reason="django-crontask needs Python 3.12 and Django 6")
+    project.add_settings("INSTALLED_APPS += ['crontask']")
+    tasks = project.directory / "reports" / "tasks.py"
+    trigger = 'CronTrigger(second="*")'
+    text = (
+        tasks.read_text().replace('"0 3 * * *"', trigger).replace('print("clean-up"', 'print("clean-up", int(time())')
+    )
+    tasks.write_text(f"from time import time\nfrom apscheduler.triggers.cron import CronTrigger\n{text}")
+    project.manage("migrate")
+
+    def seconds() -> list[str]:
+        return [second for log in logs for second in re.findall(r"^clean-up (\d+)", log.read_text(), re.MULTILINE)]
+
+    with hosts(project, "crontask", HOSTS) as logs:
+        wait_until(lambda: all("Starting scheduler" in log.read_text() for log in logs), what="schedulers", timeout=60)
+        before = len(seconds())
+        wait_until(lambda: len(seconds()) >= before + 4, what="four fire times", timeout=60)
+    assert len(seconds()) <= len(range(int(min(seconds())), int(max(seconds())) + 1))

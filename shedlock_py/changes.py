@@ -1,4 +1,4 @@
-"""What an operator may change on the page: the consequence in words, the change, and its event.
+"""What an operator may change on the page and in Django's admin: the consequence in words, the change, and its event.
 
 Each change is read again before it is made: a form that was open for long changes nothing that it did not show.
 """
@@ -15,7 +15,6 @@ from shedlock_py.durations import parse_duration
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import OperatorActed, OperatorAction
-from shedlock_py.page.reading import Store
 from shedlock_py.record import LockRecord, Pause, names_to_prune
 
 ACTIONS: tuple[OperatorAction, ...] = get_args(OperatorAction)
@@ -50,23 +49,23 @@ class Confirmation:
     details: tuple[str, ...] = ()
 
 
-def confirmation(store: Store, action: OperatorAction, name: str, values: Mapping[str, str]) -> Confirmation:
+def confirmation(provider: Any, action: OperatorAction, name: str, values: Mapping[str, str]) -> Confirmation:
     """:raises NotDone: there is nothing to confirm."""
     if action == "prune":
-        return _prune_confirmation(store, values)
-    record = store.locks.record(name)
+        return _prune_confirmation(provider, values)
+    record = provider.record(name)
     if record is None and action != "pause":
         raise NotDone(f"The store has no lock {display.printable(name)!r}.")
     return _CONFIRMATIONS[action](record, display.printable(name), values)
 
 
-def carry_out(store: Store, action: OperatorAction, name: str, values: Mapping[str, str], by: str) -> None:
+def carry_out(provider: Any, action: OperatorAction, name: str, values: Mapping[str, str], by: str) -> None:
     """Make the change, and emit its event.
 
     :raises NotDone: it was not made; says why.
     :raises ConfigurationError: a value that cannot work.
     """
-    details = _prune(store, values) if action == "prune" else _CHANGES[action](store, name, values, by)
+    details = _prune(provider, values) if action == "prune" else _CHANGES[action](provider, name, values, by)
     emit(OperatorActed("" if action == "prune" else name, action, by, details))
 
 
@@ -92,17 +91,17 @@ def _pause_confirmation(record: LockRecord | None, name: str, values: Mapping[st
     )
 
 
-def _pause(store: Store, name: str, values: Mapping[str, str], by: str) -> str:
-    if not store.can("pause"):
+def _pause(provider: Any, name: str, values: Mapping[str, str], by: str) -> str:
+    if not _can(provider, "pause"):
         raise NotDone("This provider cannot pause a lock.")
     lasts = parse_duration(values.get("for", ""), "for how long")
-    before = store.locks.record(name)
+    before = provider.record(name)
     if before is not None and before.is_paused and before.locked_by != values.get("seen"):
         raise NotDone(
             f"{display.printable(name)} was paused meanwhile: it is {display.pause_in_words(before)}. Confirm again to "
             f"replace that."
         )
-    record: LockRecord = store.provider.pause(name, lasts, values.get("why", ""), by=by)
+    record: LockRecord = provider.pause(name, lasts, values.get("why", ""), by=by)
     if not record.is_paused:
         raise NotDone(
             f"{display.printable(name)} is not paused: {display.running_in_words(record)}. Try again when it has "
@@ -122,9 +121,9 @@ def _resume_confirmation(record: LockRecord, name: str, values: Mapping[str, str
     )
 
 
-def _resume(store: Store, name: str, values: Mapping[str, str], by: str) -> str:
-    record = _unchanged(store, name, values)
-    if not store.can("resume") or not store.provider.resume(name):
+def _resume(provider: Any, name: str, values: Mapping[str, str], by: str) -> str:
+    record = _unchanged(provider, name, values)
+    if not _can(provider, "resume") or not provider.resume(name):
         raise NotDone(f"{display.printable(name)} is not paused any more.")
     return f"it was {display.pause_in_words(record)}" if record.pause else ""
 
@@ -152,11 +151,11 @@ def _release_confirmation(record: LockRecord, name: str, values: Mapping[str, st
     return Confirmation(f"Free {name} by force", "Free by force", consequence, sure=sure, seen=record.locked_by)
 
 
-def _release(store: Store, name: str, values: Mapping[str, str], by: str) -> str:
-    record = _unchanged(store, name, values)
+def _release(provider: Any, name: str, values: Mapping[str, str], by: str) -> str:
+    record = _unchanged(provider, name, values)
     if record.is_paused and values.get("sure") != "yes":
         raise NotDone(f"{display.printable(name)} is {display.pause_in_words(record)}: tick that you are sure.")
-    if not store.locks.force_release(name):
+    if not provider.force_release(name):
         raise NotDone(f"{display.printable(name)} is not held any more.")
     return f"it was held by {display.holder_of(record)} for {display.in_words(display.age(record))}"
 
@@ -178,14 +177,14 @@ def _demote_confirmation(record: LockRecord, name: str, values: Mapping[str, str
     )
 
 
-def _demote(store: Store, name: str, values: Mapping[str, str], by: str) -> str:
-    former = leader_of(_unchanged(store, name, values))
+def _demote(provider: Any, name: str, values: Mapping[str, str], by: str) -> str:
+    former = leader_of(_unchanged(provider, name, values))
     if former is None:
         raise NotDone(f"Nobody leads in {display.printable(name)} any more.")
     cooldown = parse_duration(values.get("cooldown", ""), "cooldown", zero=True)
     deadline = parse_duration(values.get("renew_deadline", ""), "renew deadline")
     request = Demotion(former.holder, cooldown).request(name, deadline)
-    store.locks.take_over(request)
+    provider.take_over(request)
     lasts = display.in_words(request.lock_at_most_for)
     return f"{display.printable(former.holder)} led, term {former.fencing_token}; nobody leads for {lasts}"
 
@@ -193,9 +192,9 @@ def _demote(store: Store, name: str, values: Mapping[str, str], by: str) -> str:
 # Prune
 
 
-def _prune_confirmation(store: Store, values: Mapping[str, str]) -> Confirmation:
+def _prune_confirmation(provider: Any, values: Mapping[str, str]) -> Confirmation:
     unused_for = values.get("unused_for", "90d")
-    names = names_to_prune(store.records(), parse_duration(unused_for, "unused for", zero=True))
+    names = names_to_prune(provider.records(), parse_duration(unused_for, "unused for", zero=True))
     number = "1 record" if len(names) == 1 else f"{len(names)} records"
     return Confirmation(
         "Prune",
@@ -210,10 +209,10 @@ def _prune_confirmation(store: Store, values: Mapping[str, str]) -> Confirmation
     )
 
 
-def _prune(store: Store, values: Mapping[str, str]) -> str:
+def _prune(provider: Any, values: Mapping[str, str]) -> str:
     if values.get("unused_for") != values.get("seen"):
         raise NotDone("Another time than the one that was counted: count again before you delete.")
-    deleted = store.locks.prune(parse_duration(values.get("unused_for", ""), "unused for", zero=True))
+    deleted = provider.prune(parse_duration(values.get("unused_for", ""), "unused for", zero=True))
     records = "record of a lock" if deleted == 1 else "records of locks"
     return f"{deleted} {records} that {'was' if deleted == 1 else 'were'} not held for {values['unused_for']}"
 
@@ -221,9 +220,13 @@ def _prune(store: Store, values: Mapping[str, str]) -> str:
 # Common to all
 
 
-def _unchanged(store: Store, name: str, values: Mapping[str, str]) -> LockRecord:
+def _can(provider: Any, method: str) -> bool:
+    return getattr(provider, method, None) is not None
+
+
+def _unchanged(provider: Any, name: str, values: Mapping[str, str]) -> LockRecord:
     """:raises NotDone: the lock is not as the confirmation has shown it."""
-    record = store.locks.record(name)
+    record: LockRecord | None = provider.record(name)
     if record is None or record.locked_by != values.get("seen"):
         raise NotDone(f"{display.printable(name)} has changed meanwhile: look at it again.")
     return record
@@ -243,7 +246,7 @@ _CONFIRMATIONS: dict[str, Callable[[Any, str, Mapping[str, str]], Confirmation]]
     "force_release": _release_confirmation,
     "demote": _demote_confirmation,
 }
-_CHANGES: dict[str, Callable[[Store, str, Mapping[str, str], str], str]] = {
+_CHANGES: dict[str, Callable[[Any, str, Mapping[str, str], str], str]] = {
     "pause": _pause,
     "resume": _resume,
     "force_release": _release,

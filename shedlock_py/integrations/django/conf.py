@@ -1,0 +1,63 @@
+"""``settings.SHEDLOCK``: which database, the options of the provider, and the defaults of the guards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from django.conf import settings
+from django.utils.module_loading import import_string
+
+from shedlock_py.errors import ConfigurationError
+
+OPTIONS = ("TABLE_NAME", "SCHEMA", "EXTRA_COLUMNS", "TIMEOUT", "FIRE_TIME_TOLERANCE", "HISTORY")
+"""Those of :class:`SqlAlchemyLockProvider`, in capitals."""
+DEFAULTS = ("DEFAULT_LOCK_AT_MOST_FOR", "DEFAULT_LOCK_AT_LEAST_FOR", "KEEP_ALIVE", "HOLDER", "LISTENERS")
+"""Those of :func:`configure`, in capitals."""
+_KEYS = ("DATABASE", *OPTIONS, *DEFAULTS)
+
+
+@dataclass(frozen=True)
+class Conf:
+    """The settings, taken apart."""
+
+    database: str = "default"
+    """The alias in ``DATABASES``."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_settings() -> Conf:
+    """:raises ConfigurationError: ``SHEDLOCK`` is no dictionary, or has a key that there is not."""
+    given: object = getattr(settings, "SHEDLOCK", {})
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f"settings.SHEDLOCK must be a dictionary, not {type(given).__name__}")
+    for key in given:
+        if key not in _KEYS:
+            near = get_close_matches(str(key).upper(), _KEYS, 1)
+            cure = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_KEYS)}"
+            raise ConfigurationError(f"settings.SHEDLOCK has no key {key!r}: {cure}")
+    database = given.get("DATABASE", "default")
+    if not isinstance(database, str):
+        raise ConfigurationError(f"settings.SHEDLOCK['DATABASE'] must be an alias of DATABASES, not {database!r}")
+    return Conf(
+        database,
+        {key.lower(): given[key] for key in OPTIONS if key in given},
+        {key.lower(): given[key] for key in DEFAULTS if key in given},
+    )
+
+
+def listeners_of(defaults: Mapping[str, Any]) -> list[Any]:
+    """The listeners, of which a setting may name functions by their dotted path.
+
+    :raises ConfigurationError: a path that leads to nothing.
+    """
+    found = []
+    for listener in defaults.get("listeners", ()):
+        try:
+            found.append(import_string(listener) if isinstance(listener, str) else listener)
+        except ImportError as error:
+            raise ConfigurationError(f"settings.SHEDLOCK['LISTENERS']: {error}") from error
+    return found

@@ -1,0 +1,47 @@
+"""``manage.py shedlock …``: the command line, on the store of the settings."""
+
+from __future__ import annotations
+
+import sys
+from argparse import REMAINDER
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from shedlock_py.integrations import missing_extra
+
+STORE = "shedlock_py.integrations.django:lock_provider"
+
+
+class Command(BaseCommand):
+    help = "The command line of shedlock_py, on the database that settings.SHEDLOCK names. More: manage.py shedlock -h"
+    requires_system_checks: Sequence[str] = ()  # jobs are started with it
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """All options are those of the command line, and its exit codes are those of this process."""
+        _shedlock(argv[2:], f"{argv[0]} {argv[1]}")
+
+    def print_help(self, prog_name: str, subcommand: str) -> None:
+        _shedlock(["--help"], f"{prog_name} {subcommand}")
+
+    def add_arguments(self, parser: Any) -> None:
+        parser.add_argument("arguments", nargs=REMAINDER)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """For ``call_command``. An exit code that is not 0 raises ``SystemExit``."""
+        with redirect_stdout(options.get("stdout") or sys.stdout):
+            try:
+                _shedlock(options["arguments"], "shedlock")
+            except SystemExit as error:
+                if error.code:
+                    raise
+
+
+def _shedlock(arguments: Sequence[str], name: str) -> None:
+    try:
+        from shedlock_py.cli.app import shedlock  # late: the packages may be missing
+    except ModuleNotFoundError as error:
+        raise missing_extra("django", str(error.name), error) from error
+    shedlock(args=arguments, prog_name=name, obj=STORE)

@@ -1,0 +1,46 @@
+"""Models without rows: for permissions, and for the admin. What they stand for is read from the provider."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+
+
+class Nothing(models.Manager):
+    """No query reaches the lock table through the ORM, from "dumpdata" for example."""
+
+    def get_queryset(self) -> Any:
+        return super().get_queryset().none()
+
+
+class Lock(models.Model):
+    name = models.CharField(max_length=64, primary_key=True)
+
+    objects = Nothing()
+
+    class Meta:
+        managed = False
+        base_manager_name = "objects"
+        default_permissions = ("view",)
+        permissions = (
+            ("pause_lock", "Can pause and resume locks"),
+            ("force_release_lock", "Can free locks by force"),
+        )
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+
+class Run(models.Model):
+    name = models.CharField(max_length=64, primary_key=True)
+
+    objects = Nothing()
+
+    class Meta:
+        managed = False
+        base_manager_name = "objects"
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return str(self.name)

@@ -1,0 +1,120 @@
+"""The provider of a database of ``DATABASES``, as its settings are at each call."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+from django.conf import settings
+from sqlalchemy import URL, NullPool, create_engine
+
+from shedlock_py.durations import Duration
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.integrations.django.conf import Conf, read_settings
+from shedlock_py.integrations.django.databases import connection_of, store_url
+from shedlock_py.lease import Lease
+from shedlock_py.provider import LockProvider
+from shedlock_py.providers.kit import ProgramProvider
+from shedlock_py.providers.memory import InMemoryLockProvider
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from shedlock_py.record import LockRecord
+from shedlock_py.request import LockRequest
+
+
+class DatabaseLockProvider(LockProvider):
+    """A :class:`SqlAlchemyLockProvider` for a database of Django's, with a few connections of its own.
+
+    It has all methods of that class. It follows the settings: while Django's test runner has put a test database in the
+    place of the real one, the locks are there, too, and no connection stays open that would keep the runner from
+    dropping it. A test database in memory is private to this process; so are the locks then.
+
+    :param conf: in place of ``settings.SHEDLOCK``.
+    """
+
+    problem: ConfigurationError | None = None
+    """Why nothing can be locked: the settings are wrong."""
+
+    def __init__(self, conf: Conf | None = None) -> None:
+        self._conf = conf
+        self._names = {alias: database.get("NAME") for alias, database in settings.DATABASES.items()}
+        """Those of the real databases: the test runner replaces them."""
+        self._providers: dict[object, ProgramProvider] = {}
+
+    def __repr__(self) -> str:
+        try:
+            return repr(self.current())
+        except Exception as error:
+            return f"<{type(self).__name__}: {error}>"
+
+    def current(self) -> ProgramProvider:
+        """The provider for the settings as they are now; nothing is connected by this.
+
+        :raises ConfigurationError: they are wrong, or the database cannot have locks.
+        """
+        if self.problem is not None:
+            raise ConfigurationError(str(self.problem)) from self.problem
+        conf = self._conf or read_settings()
+        connection = connection_of(conf.database)
+        url = store_url(connection)
+        is_test = connection.settings_dict["NAME"] != self._names.get(conf.database)
+        key = (url, is_test)
+        found = self._providers.get(key)
+        if found is None:
+            options = dict(conf.options)
+            made = _for_tests(url, options) if is_test else SqlAlchemyLockProvider(url, **options)
+            found = self._providers.setdefault(key, made)  # another thread may have made one meanwhile
+            for other in [each for each in list(self._providers) if each != key]:
+                with suppress(KeyError):
+                    self._providers.pop(other).close()
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.current(), name)
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        return self.current().acquire(request)
+
+    def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
+        return self.current().extend(lease, lock_at_most_for)
+
+    def release(self, lease: Lease) -> bool:
+        return self.current().release(lease)
+
+    def record(self, name: str) -> LockRecord | None:
+        return self.current().record(name)
+
+    def records(self, prefix: str = "") -> list[LockRecord]:
+        return self.current().records(prefix)
+
+    def force_release(self, name: str) -> bool:
+        return self.current().force_release(name)
+
+    def take_over(self, request: LockRequest) -> Lease:
+        return self.current().take_over(request)
+
+    def prune(self, unused_for: Duration) -> int:
+        return self.current().prune(unused_for)
+
+    def create_schema(self) -> None:
+        return self.current().create_schema()
+
+    def close(self) -> None:
+        """Close the idle connections. The next operation opens one again."""
+        for provider in list(self._providers.values()):
+            provider.close()
+
+
+def _for_tests(url: URL, options: dict[str, Any]) -> ProgramProvider:
+    """A provider that keeps no connection, because a test database is dropped at the end."""
+    if url.get_backend_name() == "sqlite" and url.database == ":memory:":
+        return InMemoryLockProvider(history=options.get("history"))
+    options.pop("timeout", None)
+    return SqlAlchemyLockProvider(create_engine(url, poolclass=NullPool), **options)
+
+
+@cache
+def provider_of_process() -> DatabaseLockProvider:
+    return DatabaseLockProvider()

@@ -1,0 +1,214 @@
+"""What an entry of DATABASES becomes. Nothing is connected, unless a test says so."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import override_settings
+from sqlalchemy import create_engine, make_url, text
+
+from shedlock_py import ConfigurationError, LockRequest
+from shedlock_py.events import log_listener
+from shedlock_py.integrations.django.conf import Conf, listeners_of
+from shedlock_py.integrations.django.databases import connection_of, store_url
+from shedlock_py.integrations.django.provider import DatabaseLockProvider
+from shedlock_py.integrations.django.system_checks import check_deployment, check_settings
+from tests.support.database import DatabaseServer
+from tests.support.django_projects import add_database, database
+
+POSTGRES = {"ENGINE": "django.db.backends.postgresql", "NAME": "app"}
+MYSQL = {"ENGINE": "django.db.backends.mysql", "NAME": "app"}
+SQLITE = {"ENGINE": "django.db.backends.sqlite3", "NAME": "/var/lib/app.db"}
+SECRET = "p@ss:w/rd"
+
+
+def url_of(values: dict[str, Any], **options: Any) -> str:
+    add_database("tested", {**values, "OPTIONS": options})
+    url = store_url(connection_of("tested"))
+    return url.render_as_string(hide_password=False)
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "expected"),
+    [
+        (POSTGRES, {}, "postgresql+psycopg:///app"),
+        (
+            {**POSTGRES, "HOST": "db.example", "PORT": "6432", "USER": "alice", "PASSWORD": SECRET},
+            {"sslmode": "verify-full", "sslrootcert": "/ca.pem", "connect_timeout": 2},
+            "postgresql+psycopg://alice:p%40ss%3Aw%2Frd@db.example:6432/app"
+            "?connect_timeout=2&sslmode=verify-full&sslrootcert=%2Fca.pem",
+        ),
+        ({**POSTGRES, "HOST": "/run/postgresql"}, {}, "postgresql+psycopg:///run/postgresql/app"),
+        ({**POSTGRES, "NAME": ""}, {"service": "app"}, "postgresql+psycopg://?service=app"),
+        (POSTGRES, {"passfile": Path("/pass")}, "postgresql+psycopg:///app?passfile=%2Fpass"),
+        (
+            {**POSTGRES, "HOST": "a,b", "PORT": "1,2"},
+            {"target_session_attrs": "read-write"},
+            "postgresql+psycopg:///app?host=a%2Cb&port=1%2C2&target_session_attrs=read-write",
+        ),
+        (
+            POSTGRES,
+            {"assume_role": "job runner", "options": "-c search_path=jobs"},
+            "postgresql+psycopg:///app?options=-c+search_path%3Djobs+-c+role%3Djob%5C+runner",
+        ),
+        (POSTGRES, {"pool": True, "server_side_binding": True, "isolation_level": 3}, "postgresql+psycopg:///app"),
+        ({**POSTGRES, "TIME_ZONE": "Asia/Tokyo", "CONN_MAX_AGE": 60}, {}, "postgresql+psycopg:///app"),
+        ({**POSTGRES, "ENGINE": "tests.django.wrapped"}, {}, "postgresql+psycopg://short-lived:token@/app"),
+        (
+            {**MYSQL, "HOST": "db.example", "PORT": 3307, "USER": "alice"},
+            {"ssl": {"ca": "/ca.pem", "check_hostname": False}, "charset": "utf8", "isolation_level": None},
+            "mysql+mysqldb://alice@db.example:3307/app?ssl_ca=%2Fca.pem&ssl_check_hostname=0",
+        ),
+        (
+            {**MYSQL, "HOST": "/run/mysqld.sock"},
+            {"init_command": "SET sql_mode='STRICT_TRANS_TABLES'"},
+            "mysql+mysqldb:///app?init_command=SET+sql_mode%3D%27STRICT_TRANS_TABLES%27&unix_socket=%2Frun%2Fmysqld.sock",
+        ),
+        (
+            {**MYSQL, "NAME": ""},
+            {"read_default_file": "/etc/my.cnf"},
+            "mysql+mysqldb://?read_default_file=%2Fetc%2Fmy.cnf",
+        ),
+        (SQLITE, {"timeout": 20, "transaction_mode": "IMMEDIATE"}, "sqlite:////var/lib/app.db"),
+        ({**SQLITE, "NAME": Path("/var/lib/a b.db")}, {}, "sqlite:////var/lib/a b.db"),
+    ],
+    ids=lambda value: None,
+)
+def test_what_can_be_carried_over(values: dict[str, Any], options: dict[str, Any], expected: str) -> None:
+    _needs_driver(values["ENGINE"])
+    assert url_of(values, **options) == expected
+
+
+def _needs_driver(engine: str) -> None:
+    if engine.endswith("mysql"):
+        pytest.importorskip("MySQLdb")
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "part"),
+    [
+        ({**POSTGRES, "ENGINE": "django.db.backends.oracle"}, {}, "oracle"),
+        ({"ENGINE": "no.such.engine", "NAME": "app"}, {}, "'no.such.engine' isn't an available database backend"),
+        ({"ENGINE": "django.db.backends.dummy"}, {}, "engine django.db.backends.dummy"),
+        ({"ENGINE": "tests.django.unknown", "NAME": "app"}, {}, "engine tests.django.unknown"),
+        ({**POSTGRES, "NAME": ""}, {}, "Please supply the NAME"),
+        ({**SQLITE, "NAME": "file:app.db?nolock=1"}, {}, "a NAME that is a URI"),
+        (POSTGRES, {"sslpassword": [SECRET]}, r"OPTIONS\['sslpassword'\] .*a value of the type list"),
+        (MYSQL, {"ssl": {"ca": "/ca.pem", "verify_mode": "required"}}, r"OPTIONS\['ssl'\]"),
+        (MYSQL, {"ssl": True}, r"OPTIONS\['ssl'\]"),
+        (MYSQL, {"auth_plugin": SECRET}, r"OPTIONS\['auth_plugin'\]"),
+    ],
+    ids=lambda value: None,
+)
+def test_the_rest_is_refused(values: dict[str, Any], options: dict[str, Any], part: str) -> None:
+    """The error names the entry, what is wrong and what to do, and no value: it may be a password."""
+    _needs_driver(values["ENGINE"])
+    add_database("refused", {**values, "OPTIONS": options})
+    with pytest.raises(ConfigurationError, match=part) as raised:
+        DatabaseLockProvider(Conf("refused")).current()
+    assert "DATABASES['refused']" in str(raised.value)
+    assert SECRET not in str(raised.value)
+
+
+def test_an_alias_that_there_is_not() -> None:
+    add_database("there", SQLITE)
+    with pytest.raises(ConfigurationError, match=r"'elsewhere', which DATABASES has not: there are .*'there'"):
+        DatabaseLockProvider(Conf("elsewhere")).current()
+
+
+def test_a_database_in_memory_is_refused_where_no_test_runner_has_made_it() -> None:
+    add_database("memory", {**SQLITE, "NAME": ":memory:"})
+    with pytest.raises(ConfigurationError, match="in-memory SQLite database"):
+        DatabaseLockProvider(Conf("memory")).acquire(LockRequest("a", "1m"))
+
+
+def test_pymysql_in_the_place_of_mysqlclient() -> None:
+    """``pymysql.install_as_MySQLdb()``: the locks use the driver that Django uses, whatever else is installed."""
+    script = (
+        "import pymysql; pymysql.install_as_MySQLdb(); "
+        "from tests.django.test_databases import MYSQL, url_of; print(url_of(MYSQL, ssl={'ca': '/ca.pem'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("mysql+pymysql:///app?ssl_ca=%2Fca.pem\n", "")
+
+
+def test_parameters_that_change_make_a_new_provider() -> None:
+    """A backend may make a password for each connection, and the test runner changes NAME."""
+    add_database("changing", SQLITE)
+    provider = DatabaseLockProvider(Conf("changing"))
+    first = provider.current()
+    assert provider.current() is first
+    connection_of("changing").settings_dict["NAME"] = "/var/lib/other.db"
+    assert provider.current() is not first
+    assert "/var/lib/other.db" in repr(provider)
+
+
+def ids(check: Any, **values: Any) -> list[str]:
+    add_database("checked", {**SQLITE, **values})
+    with override_settings(SHEDLOCK={"DATABASE": "checked"}):
+        return [found.id for found in check()]
+
+
+def test_a_replica_is_warned_of() -> None:
+    assert ids(check_settings) == []
+    assert ids(check_settings, TEST={"MIRROR": "default"}) == ["shedlock.W003"]
+
+
+def test_before_a_deployment_a_file_is_warned_of() -> None:
+    assert ids(check_deployment) == ["shedlock.W006"]
+    assert ids(check_deployment, **POSTGRES) == []
+
+
+def test_a_listener_may_be_a_path() -> None:
+    assert listeners_of({"listeners": ["shedlock_py.events.log_listener", print]}) == [log_listener, print]
+    with pytest.raises(ConfigurationError, match=r"settings.SHEDLOCK\['LISTENERS'\]: .*no_such"):
+        listeners_of({"listeners": ["shedlock_py.events.no_such"]})
+
+
+def test_no_password_in_its_repr() -> None:
+    add_database("secret", {**POSTGRES, "USER": "alice", "PASSWORD": SECRET, "OPTIONS": {"sslpassword": SECRET}})
+    shown = repr(DatabaseLockProvider(Conf("secret")))
+    assert "alice:***@" in shown
+    assert "p%40ss" not in shown
+    assert SECRET not in shown
+
+
+def test_a_role_is_assumed(postgres_server: DatabaseServer) -> None:
+    """OPTIONS["assume_role"] on a real server: the locks are those of the role."""
+    with postgres_server.new_database("django_role"):
+        values = database(postgres_server.url("postgresql", "django_role"))
+        admin = create_engine(postgres_server.url("postgresql+psycopg", "django_role"), isolation_level="AUTOCOMMIT")
+        with admin.connect() as connection:
+            connection.execute(text('CREATE ROLE "job runner"; GRANT CREATE ON SCHEMA public TO "job runner"'))
+        try:
+            add_database("role", {**values, "OPTIONS": {"assume_role": "job runner"}})
+            provider = DatabaseLockProvider(Conf("role"))
+            provider.create_schema()
+            provider.close()
+            with admin.connect() as connection:
+                owner = connection.execute(text("SELECT tableowner FROM pg_tables WHERE tablename = 'shedlock'"))
+                assert owner.scalar() == "job runner"
+        finally:
+            with admin.connect() as connection:
+                connection.execute(text('DROP OWNED BY "job runner"; DROP ROLE "job runner"'))
+            admin.dispose()
+
+
+@pytest.mark.parametrize("server", ["mysql_server", "mariadb_server"])
+def test_a_lock_on_a_server_through_the_driver_of_django(server: str, request: pytest.FixtureRequest) -> None:
+    pytest.importorskip("MySQLdb")
+    found: DatabaseServer = request.getfixturevalue(server)
+    with found.new_database("django_lock"):
+        url = make_url(found.url("mysql", "django_lock"))
+        add_database(server, database(url.render_as_string(hide_password=False)))
+        provider = DatabaseLockProvider(Conf(server))
+        provider.create_schema()
+        lease = provider.acquire(LockRequest("nightly", "1m"))
+        assert lease is not None
+        assert provider.acquire(LockRequest("nightly", "1m")) is None
+        assert provider.release(lease)
+        provider.close()
