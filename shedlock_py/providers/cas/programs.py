@@ -109,7 +109,7 @@ class CasPrograms(StorePrograms):
         """The store that these programs are for, in the notes of leases: a version says nothing to another store."""
 
     def is_write(self, command: CasCommand) -> bool:
-        return isinstance(command, Write)
+        return isinstance(command, Write) and not command.is_free
 
     # The operations
 
@@ -171,22 +171,27 @@ class CasPrograms(StorePrograms):
         now, is_free = time.earliest(self.clock()), releasing and not lock_for
         until = now if is_free else self._end_of(lock_for, time)
         for _ in range(MOST_TRIES):
-            if entry is None or entry.record.locked_by != lease.locked_by:
+            if entry is None or not _is_of(lease, entry, now):
                 return False
-            if entry.record.fencing_token != lease.fencing_token or not _is_held(entry, now):
-                return False
-            record = replace(entry.record, lock_until=max(until, entry.record.locked_at), read_at=now)
-            version = yield from self._ask(Write(record, entry.version, is_free))
-            if version is None:
+            record = replace(entry.record, lock_until=until, read_at=now)
+            reply = yield Write(record, entry.version, is_free)
+            self._last = time = reply.time
+            if reply.value is not None:
+                lease.note = _Note(self._store, Entry(record, reply.value, is_free))
+                if is_free or not self._has_jumped(until, lock_for, time):
+                    return True
+                # The last reply was from before the jump, so this is too short or too long: write it again.
+                until = self._end_of(lock_for, time)
+                entry = Entry(replace(record, lock_until=until), reply.value)
+            else:
                 entry, time = yield from self._read(lease.name)
-                now = time.date
-                continue
-            entry = Entry(record, version, is_free)
-            lease.note, latest = _Note(self._store, entry), self._last or time
-            if releasing or record.lock_until >= latest.earliest(latest.sent_at) + lock_for:
-                return True
-            until = self._end_of(lock_for, latest)  # the server's clock was set forward since the last reply: once more
+            now = time.date
         raise _too_many_tries("release" if releasing else "extend", lease.name)
+
+    def _has_jumped(self, until: datetime, lock_for: timedelta, time: ServerTime) -> bool:
+        """Whether ``until`` came from another clock than that of the server that has just replied with ``time``."""
+        allowed = self.clock_error + 2 * timedelta(seconds=time.resolution)
+        return abs(self._end_of(lock_for, time) - until) > allowed
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> CasProgram[bool]:
         def undone(entry: Entry, time: ServerTime) -> Write | None:
@@ -195,7 +200,7 @@ class CasPrograms(StorePrograms):
                 return None
             if newest and former_fire_time:
                 newest = min(newest, former_fire_time)
-            until = max(record.locked_at, min(record.lock_until, time.date))
+            until = min(record.lock_until, time.date)
             freed = replace(record, lock_until=until, last_fire_time=newest, read_at=time.date)
             return Write(freed, entry.version, is_free=True)
 
@@ -268,10 +273,17 @@ def _is_held(entry: Entry, now: datetime) -> bool:
     return not entry.is_free and entry.record.lock_until > now
 
 
-def _shown(entry: Entry, now: datetime) -> LockRecord:
-    """Its record for people to read. What another server has written may look like the future to this one."""
+def _is_of(lease: Lease, entry: Entry, now: datetime) -> bool:
+    """Whether the record is still held by exactly this acquisition."""
     record = entry.record
-    return replace(record, read_at=max(now, record.lock_until if entry.is_free else record.locked_at))
+    is_same = (record.locked_by, record.fencing_token) == (lease.locked_by, lease.fencing_token)
+    return is_same and _is_held(entry, now)
+
+
+def _shown(entry: Entry, now: datetime) -> LockRecord:
+    """Its record for people to read. The end of one that was released may be in the future of this server's clock."""
+    record = entry.record
+    return replace(record, lock_until=min(record.lock_until, now) if entry.is_free else record.lock_until, read_at=now)
 
 
 class _Note(NamedTuple):

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from kubernetes import config
+import kubernetes.config
 from kubernetes.client import Configuration
 
 from shedlock_py._process import monotonic
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.kubernetes.names import is_label
 
+config: Any = kubernetes.config  # some releases have a part of the annotations only
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 FRESH_SECONDS = 60.0
 """A token may be replaced: Kubernetes puts a new one into a pod's file, and a plugin returns one for some minutes."""
