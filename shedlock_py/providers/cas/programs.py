@@ -177,14 +177,24 @@ class CasPrograms(StorePrograms):
                 return False
             if entry.record.fencing_token != lease.fencing_token or not _is_held(entry, now):
                 return False
-            record = replace(entry.record, lock_until=max(until, entry.record.locked_at))
-            version = yield from self._ask(Write(record, entry.version, is_free))
-            if version is not None:
-                lease.note = _Note(self._store, Entry(record, version, is_free))
-                return True
-            entry, time = yield from self._read(lease.name)
+            record = replace(entry.record, lock_until=until)
+            reply = yield Write(record, entry.version, is_free)
+            self._last = time = reply.time
+            if reply.value is None:
+                entry, time = yield from self._read(lease.name)
+            else:
+                entry = Entry(record, reply.value, is_free)
+                lease.note = _Note(self._store, entry)
+                if is_free or not self._has_jumped(until, lock_for, time):
+                    return True
+                until = self._end_of(lock_for, time)  # the last reply was from before the jump: write it again
             now = time.date
         raise _too_many_tries("release" if releasing else "extend", lease.name)
+
+    def _has_jumped(self, until: datetime, lock_for: timedelta, time: ServerTime) -> bool:
+        """Whether ``until`` came from another clock than that of the server that has just replied with ``time``."""
+        allowed = self.clock_error + 2 * timedelta(seconds=time.resolution)
+        return abs(self._end_of(lock_for, time) - until) > allowed
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> CasProgram[bool]:
         def undone(entry: Entry, time: ServerTime) -> Write | None:
@@ -193,7 +203,7 @@ class CasPrograms(StorePrograms):
                 return None
             if newest and former_fire_time:
                 newest = min(newest, former_fire_time)
-            until = max(record.locked_at, min(record.lock_until, time.date))
+            until = min(record.lock_until, time.date)
             return Write(replace(record, lock_until=until, last_fire_time=newest), entry.version, is_free=True)
 
         return self._change("undo", name, undone)
@@ -266,9 +276,9 @@ def _is_held(entry: Entry, now: datetime) -> bool:
 
 
 def _shown(entry: Entry, now: datetime) -> LockRecord:
-    """Its record for people to read. What another server has written may look like the future to this one."""
+    """Its record for people to read. The end of one that was released may be in the future of this server's clock."""
     record = entry.record
-    return replace(record, read_at=max(now, record.lock_until if entry.is_free else record.locked_at))
+    return replace(record, lock_until=min(record.lock_until, now) if entry.is_free else record.lock_until, read_at=now)
 
 
 class _Note(NamedTuple):
