@@ -288,7 +288,7 @@ class S3Store(Store):
     name = "s3"
     family = "s3"
     kept_longer = 2.0
-    reads_to_acquire = 1
+    reads_to_acquire = 2  # of a new name: the record is read, and made
 
     def __init__(self, server: S3Server) -> None:
         self.server = server
