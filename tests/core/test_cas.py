@@ -53,6 +53,8 @@ class World:
         self.random = random.Random(seed)
         self.clock_error, self.checks_versions = clock_error, checks_versions
         self.now = 0.0
+        self.slowness = self.random.choice((1.0, 0.02))
+        """Of the network, and of those who wait for the lock."""
         self.offset = self.random.random()
         """Where in a second the run begins."""
         self.entries: dict[str, cas.Entry] = {}
@@ -207,12 +209,12 @@ class Holder:
         world.after(1.5, give_up)
 
     def delay(self) -> float:
-        return self.random.choice((0.001, 0.001, 0.2, 0.9)) * self.random.random()
+        return self.world.slowness * self.random.choice((0.001, 0.001, 0.2, 0.9)) * self.random.random()
 
 
 def worker(me: Holder) -> Life:
     for _ in range(12):
-        yield me.random.uniform(0.0, 1.5)
+        yield me.random.uniform(0.0, 1.5) * me.world.slowness
         at_most = me.random.choice((1.0, 1.5, LONGEST))
         request = LockRequest(NAME, at_most, min(AT_LEAST, at_most), holder=me.name)
         try:
@@ -237,7 +239,7 @@ def worker(me: Holder) -> Life:
 def operator(me: Holder) -> Life:
     """Take-overs keep no minimum hold of the former holder; nor does a force release."""
     for _ in range(30):
-        yield me.random.uniform(0.0, 2.0)
+        yield me.random.uniform(0.0, 2.0) * (me.world.slowness + 0.1)
         try:
             match me.random.randrange(8):
                 case 0:

@@ -178,7 +178,7 @@ class CasPrograms(StorePrograms):
                 return False
             if entry.record.fencing_token != lease.fencing_token or not _is_held(entry, now):
                 return False
-            record = replace(entry.record, lock_until=max(until, entry.record.locked_at), read_at=now)
+            record = replace(entry.record, lock_until=until, read_at=now)
             version = yield from self._ask(Write(record, entry.version, is_free))
             if version is not None:
                 lease.note = _Note(self._store, Entry(record, version, is_free))
@@ -194,7 +194,7 @@ class CasPrograms(StorePrograms):
                 return None
             if newest and former_fire_time:
                 newest = min(newest, former_fire_time)
-            until = max(record.locked_at, min(record.lock_until, time.date))
+            until = min(record.lock_until, time.date)
             freed = replace(record, lock_until=until, last_fire_time=newest, read_at=time.date)
             return Write(freed, entry.version, is_free=True)
 
@@ -268,9 +268,9 @@ def _is_held(entry: Entry, now: datetime) -> bool:
 
 
 def _shown(entry: Entry, now: datetime) -> LockRecord:
-    """Its record for people to read. What another server has written may look like the future to this one."""
+    """Its record for people to read. The end of one that was released may be in the future of this server's clock."""
     record = entry.record
-    return replace(record, read_at=max(now, record.lock_until if entry.is_free else record.locked_at))
+    return replace(record, lock_until=min(record.lock_until, now) if entry.is_free else record.lock_until, read_at=now)
 
 
 class _Note(NamedTuple):

@@ -104,6 +104,20 @@ def test_i3_a_clock_that_jumps_back_keeps_leases_longer_and_one_that_jumps_forwa
     acquired(holder, LockRequest(name, "10m"))
 
 
+def test_a_lease_that_is_extended_after_the_clock_was_set_back_is_held(
+    fronts: list[DateProxy], open_url: Open, name: str
+) -> None:
+    """Also by its record, which a candidate reads: one that looks released is taken over."""
+    provider = open_url(place(fronts[0]))
+    lease = acquired(provider, LockRequest(name, "1m"))
+    fronts[0].offset = -HOUR
+    provider.record(name)  # so that it knows
+    assert provider.extend(lease, "1m") is lease
+    assert record_of(provider, name).is_held
+    assert provider.release(lease) is True
+    assert not record_of(provider, name).is_held
+
+
 def test_i7_no_record_is_pruned_whose_token_another_member_could_repeat(
     fronts: list[DateProxy], open_url: Open, name: str
 ) -> None:
