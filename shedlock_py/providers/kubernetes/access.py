@@ -1,4 +1,8 @@
-"""Where the API server is and who asks: a service account, or a kubeconfig. The official client reads both."""
+"""Where the API server is and who asks: a service account, or a kubeconfig.
+
+The official client reads both, and starts plugins. It does not carry the requests: sync and async it has two HTTP
+stacks, which retry by themselves, and whose time limits are for one read each.
+"""
 
 from __future__ import annotations
 
