@@ -179,13 +179,23 @@ class CasPrograms(StorePrograms):
             if entry.record.fencing_token != lease.fencing_token or not _is_held(entry, now):
                 return False
             record = replace(entry.record, lock_until=until, read_at=now)
-            version = yield from self._ask(Write(record, entry.version, is_free))
-            if version is not None:
-                lease.note = _Note(self._store, Entry(record, version, is_free))
-                return True
-            entry, time = yield from self._read(lease.name)
+            reply = yield Write(record, entry.version, is_free)
+            self._last = time = reply.time
+            if reply.value is None:
+                entry, time = yield from self._read(lease.name)
+            else:
+                entry = Entry(record, reply.value, is_free)
+                lease.note = _Note(self._store, entry)
+                if is_free or not self._has_jumped(until, lock_for, time):
+                    return True
+                until = self._end_of(lock_for, time)  # the last reply was from before the jump: write it again
             now = time.date
         raise _too_many_tries("release" if releasing else "extend", lease.name)
+
+    def _has_jumped(self, until: datetime, lock_for: timedelta, time: ServerTime) -> bool:
+        """Whether ``until`` came from another clock than that of the server that has just replied with ``time``."""
+        allowed = self.clock_error + 2 * timedelta(seconds=time.resolution)
+        return abs(self._end_of(lock_for, time) - until) > allowed
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> CasProgram[bool]:
         def undone(entry: Entry, time: ServerTime) -> Write | None:
