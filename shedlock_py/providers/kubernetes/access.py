@@ -1,9 +1,15 @@
-"""Where the API server is and who asks: a service account, or a kubeconfig. The official client reads both."""
+"""Where the API server is and who asks: a service account, or a kubeconfig.
+
+The official client reads both, and starts plugins. It does not carry the requests: sync and async it has two HTTP
+stacks, which retry by themselves, and whose time limits are for one read each.
+"""
 
 from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +66,16 @@ class Place:
         return cls(namespace, options.get("context"), options.get("kubeconfig"))
 
 
+@contextmanager
+def _configuration_errors() -> Iterator[None]:
+    """Of a file that is missing or has odd values, the official client raises errors of many kinds."""
+    try:
+        yield
+    except (config.ConfigException, OSError, LookupError, TypeError, AttributeError, ValueError) as error:
+        text = " ".join(str(error).split())
+        raise ConfigurationError(f"no access to Kubernetes is configured: {text:.300}") from error
+
+
 class Access:
     """What was read from a kubeconfig, or from the files of a service account. Making one may take seconds.
 
@@ -70,7 +86,7 @@ class Access:
         self._configuration = Configuration()
         self._configuration.proxy = None  # httpx reads the environment, and more of it
         path = place.kubeconfig or os.environ.get("KUBECONFIG")
-        try:
+        with _configuration_errors():
             if path or place.context or not os.environ.get("KUBERNETES_SERVICE_HOST"):
                 self.namespace = place.namespace or _namespace_of_context(path, place.context)
                 config.load_kube_config(path, place.context, self._configuration, persist_config=False)
@@ -79,9 +95,7 @@ class Access:
                 config.load_incluster_config(self._configuration)
             self.server: str = self._configuration.host.rstrip("/")
             self.tls = self._tls()
-        except (config.ConfigException, OSError, LookupError, TypeError, AttributeError, ValueError) as error:
-            text = " ".join(str(error).split())
-            raise ConfigurationError(f"no access to Kubernetes is configured: {text:.300}") from error
+            self.connection = self._connection()
         self.proxy: str | None = self._configuration.proxy
         name: str | None = self._configuration.tls_server_name
         self.extensions = {"sni_hostname": name} if name else {}
@@ -91,7 +105,8 @@ class Access:
 
     def refresh(self) -> None:
         """Read the token again. It may start a plugin."""
-        settings: Any = self._configuration.auth_settings().get("BearerToken")
+        with _configuration_errors():
+            settings: Any = self._configuration.auth_settings().get("BearerToken")
         self.headers = {"Authorization": settings["value"]} if settings else {}
         self._read_at = monotonic()
 
@@ -109,6 +124,14 @@ class Access:
         if ours.cert_file:
             context.load_cert_chain(ours.cert_file, ours.key_file)
         return context
+
+    def _connection(self) -> tuple[object, ...]:
+        """What a connection is made with. While it stays the same, the connections that are open can be used on."""
+        ours = self._configuration
+        files = (
+            Path(name).read_bytes() if name else None for name in (ours.ssl_ca_cert, ours.cert_file, ours.key_file)
+        )
+        return self.server, ours.proxy, ours.tls_server_name, ours.verify_ssl, *files
 
 
 def _namespace_of_context(path: str | None, name: str | None) -> str:

@@ -58,7 +58,7 @@ def exchange(command: Command, clock_error: timedelta) -> Program[SignIn | Send,
         session = yield SignIn(refused=session)
         call = call_of(command, session.access.namespace)
         sent_at = monotonic()
-        with _connection_errors(session):
+        with _connection_errors():
             response = yield Send(session, call)
         received_at = monotonic()
         if response.status_code != UNAUTHORIZED:
@@ -76,18 +76,13 @@ def _content(response: httpx.Response) -> Any:
 
 
 @contextmanager
-def _connection_errors(session: Session) -> Iterator[None]:
+def _connection_errors() -> Iterator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         raise NotSent from error
     except httpx.PoolTimeout as error:
         raise TimedOut("a free connection", sent=False) from error
-    except RuntimeError as error:
-        if not session.http.is_closed:
-            raise
-        # Another request was refused, and has signed in anew meanwhile. The kit sends this one again.
-        raise httpx.CloseError(str(error)) from error
 
 
 def _arguments(access: Access) -> dict[str, Any]:
@@ -114,30 +109,34 @@ class _Threads:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._mutex = threading.Lock()
-        self._sessions: list[Session] = []
+        self._session: Session | None = None
+        self._clients: list[httpx.Client] = []
+        """The oldest first. One that was replaced is closed later: other threads may wait for replies there."""
         self.workers = WorkerPool(POOL_SIZE, "shedlock-kubernetes")
         # Of a provider that nobody closes. At the end of the process the system closes them.
-        finalize(self, _close, self._sessions).atexit = False
+        finalize(self, _close, self._clients, 0).atexit = False
 
     def sign_in(self, refused: Session | None) -> Session:
         with self._mutex:
-            if self._sessions and self._sessions[0] is not refused:
-                (session,) = self._sessions
+            session = self._session
+            if session is not None and session is not refused:
                 if not session.access.is_fresh:
                     session.access.refresh()
                 return session
             access = Access(self._place)
-            self.close()
-            self._sessions.append(Session(access, httpx.Client(**_arguments(access))))
-            return self._sessions[0]
+            if session is None or session.access.connection != access.connection:
+                self._clients.append(httpx.Client(**_arguments(access)))
+                _close(self._clients, 2)
+            self._session = Session(access, self._clients[-1])
+            return self._session
 
     def close(self) -> None:
-        _close(self._sessions)
+        _close(self._clients, 0)
 
 
-def _close(sessions: list[Session]) -> None:
-    while sessions:
-        sessions.pop().http.close()
+def _close(clients: list[httpx.Client], most: int) -> None:
+    while len(clients) > most:
+        clients.pop(0).close()
 
 
 class KubernetesClient:
@@ -176,6 +175,7 @@ class _Tasks:
         self._place = place
         self._mutex: asyncio.Lock = asyncio.Lock()
         self._session: Session | None = None
+        self._clients: list[httpx.AsyncClient] = []
         self._workers = WorkerPool(1, "shedlock-kubernetes")
         self._at_end: AsyncGenerator[None] | None = None
 
@@ -193,15 +193,19 @@ class _Tasks:
             if self._at_end is None:
                 self._at_end = close_with_loop(self.close)
                 await anext(self._at_end)
-            self._session = Session(access, httpx.AsyncClient(**_arguments(access)))
-            if session is not None:
-                await session.http.aclose()
+            if session is None or session.access.connection != access.connection:
+                self._clients.append(httpx.AsyncClient(**_arguments(access)))
+                await self._close(2)
+            self._session = Session(access, self._clients[-1])
             return self._session
 
     async def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.http.aclose()
+        self._session = None
+        await self._close(0)
+
+    async def _close(self, most: int) -> None:
+        while len(self._clients) > most:
+            await self._clients.pop(0).aclose()
 
 
 class AsyncKubernetesClient:
