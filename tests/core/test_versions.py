@@ -27,7 +27,7 @@ def test_they_are_those_of_pyproject() -> None:
     assert declared.keys() - OLDEST == {
         *("apscheduler", "rich", "prometheus-client", "opentelemetry-api", "httpx", "sentry-sdk"),
         *("starlette", "jinja2", "uvicorn", "kubernetes", "boto3", "aiobotocore", "django"),
-        *("psycopg", "asyncpg", "pymysql", "asyncmy", "aiosqlite"),
+        *("psycopg", "asyncpg", "pymysql", "asyncmy", "aiosqlite"),  # drivers that an extra brings
     }
 
 
