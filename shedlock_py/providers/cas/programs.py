@@ -108,7 +108,7 @@ class CasPrograms(StorePrograms):
         """The store that these programs are for, in the notes of leases: a version says nothing to another store."""
 
     def is_write(self, command: CasCommand) -> bool:
-        return isinstance(command, Write)
+        return isinstance(command, Write) and not command.is_free
 
     # The operations
 
