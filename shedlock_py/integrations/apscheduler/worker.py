@@ -29,6 +29,8 @@ try:
 except ImportError:  # APScheduler 3.10
     from apscheduler.executors.base_py3 import run_coroutine_job
 
+JOB_TASK = "shedlock job "
+"""How the name of a coroutine job's task begins."""
 _LONG_AGO = -100 * 365 * 24 * 3600  # seconds: a grace time that every run has missed
 
 
@@ -82,7 +84,8 @@ class JobProxy:
     async def _run_all_async(self) -> RunResult:
         events: list[JobExecutionEvent] = []
         for run_time in self.run_times:
-            events += await asyncio.create_task(self._run_async(run_time), context=Context())
+            name = f"{JOB_TASK}{self.job.id}"
+            events += await asyncio.create_task(self._run_async(run_time), name=name, context=Context())
         return RunResult(events)
 
     def _run(self, run_time: datetime) -> list[JobExecutionEvent]:

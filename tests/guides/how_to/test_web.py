@@ -1,6 +1,8 @@
 """docs/how-to/fastapi.md and flask.md: three workers of uvicorn or gunicorn, one run for each fire time."""
 
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,7 @@ def command(page: str, port: int, options: str = "") -> str:
     if page == "flask":
         (gunicorn,) = Page("flask").commands("gunicorn ")
         return f"{gunicorn} {options} --bind 127.0.0.1:{port}"
-    (uvicorn,) = Page("fastapi").commands("uvicorn ")
+    uvicorn, _ = Page("fastapi").commands("uvicorn ")
     return f"{uvicorn} --port {port}"
 
 
@@ -42,6 +44,19 @@ def test_as_many_runs_as_fire_times(page: str, options: str, late: str, tmp_path
         assert int(get(port, "/ticks")) >= len(once_each(begin, end))
         assert app.terminate() == [0]
         app.check_rows(directory / "app.db")
+
+
+def test_a_job_that_repeats_runs_in_one_worker_of_four(tmp_path: Path) -> None:
+    _, uvicorn = Page("fastapi").commands("uvicorn ")
+    directory = copied("fastapi", tmp_path)
+    with application(f"{uvicorn} --port {free_port()}", directory, SHEDLOCK_HISTORY="50") as app:
+        wait_until(lambda: app.log.read_text().count("startup complete") == 4, timeout=30, what="four workers")
+        wait_until(lambda: app.log.read_text().count("cleaned up") >= 3, timeout=30, what="three runs")
+        assert app.terminate() == [0]
+    provider: Any = provider_from_url(f"sqlite:///{directory}/app.db?history=50")
+    slots = [run.fire_time for run in reversed(provider.runs("clean-up"))]
+    assert len(slots) == app.log.read_text().count("cleaned up")
+    assert slots == [slots[0] + timedelta(seconds=2) * number for number in range(len(slots))]
 
 
 @pytest.mark.parametrize("page", ["fastapi", "flask"])

@@ -1,0 +1,98 @@
+"""For Flask: an extension that configures the locks of an application, and starts and stops what needs them."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from shedlock_py._process import OwningProcess
+from shedlock_py.config import configure
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.provider import LockProvider
+from shedlock_py.urls import provider_from_url
+
+_logger = logging.getLogger("shedlock_py")
+
+
+class ShedLock:
+    """An extension: ``shedlock = ShedLock("postgresql://…", start=[scheduler])``, and ``shedlock.init_app(app)``.
+
+    :meth:`init_app` configures; it may be called before a fork. :meth:`start` belongs into each worker, after the fork:
+    gunicorn's ``post_worker_init``, uWSGI's ``@postfork``, or the line after ``init_app`` where nothing forks. What it
+    has started stops when the worker ends, in reverse order; jobs that run are waited for.
+
+    :param provider: a URL, or a provider of yours, which is not closed. None: ``app.config["SHEDLOCK_STORE"]``.
+    :param start: what runs while the worker does: a scheduler of APScheduler, an elector, ``lead(…)``.
+    :param create_schema: call ``create_schema()`` in :meth:`start`, which is safe in all workers at once.
+    :param defaults: as for :func:`configure`: ``default_lock_at_most_for``, ``listeners``, …
+    """
+
+    def __init__(
+        self,
+        provider: LockProvider | str | None = None,
+        *,
+        start: Iterable[Any] = (),
+        create_schema: bool = True,
+        **defaults: Any,
+    ) -> None:
+        self.provider: LockProvider | None = None
+        """From :meth:`init_app` on."""
+        self._given = provider
+        self._items = list(start)
+        self._creates_schema = create_schema
+        self._defaults = defaults
+        self._started: list[Any] = []
+        self._owner: OwningProcess | None = None
+        for item in self._items:
+            if not (hasattr(item, "start") and (hasattr(item, "shutdown") or hasattr(item, "stop"))):
+                raise ConfigurationError(f"start=[…]: {item!r} is no scheduler, elector or lead(…)")
+
+    def init_app(self, app: Any) -> None:
+        """Configure the locks of this process. Nothing is connected yet.
+
+        :raises ConfigurationError: there is no provider, or a value cannot work.
+        """
+        given = self._given if self._given is not None else app.config.get("SHEDLOCK_STORE")
+        if given is None:
+            raise ConfigurationError("no store: give ShedLock(…) a URL, or set app.config['SHEDLOCK_STORE']")
+        self.provider = provider_from_url(given) if isinstance(given, str) else given
+        configure(provider=self.provider, **self._defaults)
+        app.extensions["shedlock"] = self
+
+    def start(self) -> None:
+        """Create the tables, and start everything; it stops when this process ends, or by :meth:`stop`.
+
+        :raises RuntimeError: it was started in this process, or ``init_app`` was not called.
+        """
+        if self.provider is None:
+            raise RuntimeError("call init_app(app) first")
+        if self._owner is not None and self._owner.is_current():
+            raise RuntimeError("it was started in this process already")
+        self._owner, self._started = OwningProcess(), []
+        atexit.register(self.stop)
+        try:
+            if self._creates_schema:
+                self.provider.create_schema()
+            for item in self._items:
+                item.start()
+                self._started.append(item)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop everything, wait for the jobs that run, and close the connections. Does nothing in a forked child."""
+        if self._owner is None or not self._owner.is_current():
+            return
+        self._owner = None
+        atexit.unregister(self.stop)
+        while self._started:
+            item = self._started.pop()
+            try:
+                item.shutdown() if hasattr(item, "shutdown") else item.stop()
+            except Exception:  # the others must stop, too
+                _logger.exception("%r did not stop", item)
+        if isinstance(self._given, str) or self._given is None:
+            getattr(self.provider, "close", lambda: None)()

@@ -1,0 +1,268 @@
+"""A lifespan for ASGI applications, and a job that repeats in one worker of all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from shedlock_py import (
+    AsyncInMemoryLockProvider,
+    AsyncLeaderElector,
+    ConfigurationError,
+    InMemoryLockProvider,
+    LeaderElector,
+    ProviderNotConfigured,
+    configure,
+    current_lease,
+    provider_from_url,
+    scheduler_lock,
+)
+from shedlock_py.integrations.apscheduler import ShedLockExecutor, lead
+from shedlock_py.integrations.fastapi import lifespan, repeat_every
+from tests.support.doubles import FaultyProvider
+
+SLOT = 0.2
+
+
+@pytest.fixture
+def provider() -> InMemoryLockProvider:
+    return InMemoryLockProvider()
+
+
+def workers(provider: InMemoryLockProvider, count: int, job: Callable[[], Any], **options: Any) -> list[Any]:
+    """The repeated job of each worker; all of them have one store."""
+    options = dict[str, Any](seconds=SLOT, lock="job") | options
+    shared = AsyncInMemoryLockProvider(shared_with=provider)
+    return [repeat_every(**options, provider=shared)(job) for _ in range(count)]
+
+
+async def run_all(begins: list[Any]) -> None:
+    await asyncio.gather(*[await begin() for begin in begins])
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "function"])
+def test_i11_each_slot_runs_in_one_worker(kind: str, provider: InMemoryLockProvider) -> None:
+    runs: list[datetime | None] = []
+
+    def job() -> None:
+        lease = current_lease()
+        assert lease is not None
+        runs.append(lease.fire_time)
+
+    async def job_async() -> None:
+        job()
+
+    asyncio.run(run_all(workers(provider, 4, job if kind == "function" else job_async, max_repetitions=3)))
+    assert len(set(runs)) == len(runs)
+    assert 3 <= len(runs) <= 6, "three slots, and those of workers that had begun a slot later"
+
+
+def test_a_worker_that_is_restarted_waits_for_the_next_slot(provider: InMemoryLockProvider) -> None:
+    runs = []
+    for _ in range(3):
+        begins = workers(provider, 1, lambda: runs.append(1), seconds=3600, max_repetitions=2)
+
+        async def restarted(begin: Any) -> None:
+            task = await begin()
+            await asyncio.wait({task}, timeout=0.1)
+            task.cancel()
+            await asyncio.wait({task})
+
+        asyncio.run(restarted(begins[0]))
+    assert len(runs) <= 2, "one, unless an hour has ended just now"
+
+
+def test_a_failing_job_goes_on(provider: InMemoryLockProvider, caplog: pytest.LogCaptureFixture) -> None:
+    caught: list[Exception] = []
+    done = []
+
+    async def notify() -> None:
+        done.append("complete")
+
+    def job() -> None:
+        raise ValueError("no feed")
+
+    (begin,) = workers(provider, 1, job, max_repetitions=2, on_exception=caught.append, on_complete=notify)
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(run_all([begin]))
+    assert [str(error) for error in caught] == ["no feed", "no feed"]
+    assert done == ["complete"]
+    assert caplog.text.count("job failed: ValueError('no feed')") == 2
+
+
+def test_a_failing_job_ends_the_task_if_it_is_to(provider: InMemoryLockProvider) -> None:
+    def job() -> None:
+        raise ValueError("no feed")
+
+    with pytest.raises(ValueError, match="no feed"):
+        asyncio.run(run_all(workers(provider, 1, job, raise_exceptions=True)))
+
+
+def test_i5_without_an_answer_of_the_store_it_does_not_run(caplog: pytest.LogCaptureFixture) -> None:
+    down = FaultyProvider()
+    down.fail()
+    runs: list[int] = []
+    begin = repeat_every(seconds=SLOT, max_repetitions=1, lock="job", provider=down)(lambda: runs.append(1))
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(run_all([begin]))
+    assert runs == []
+    assert "ProviderUnreachable" in caplog.text
+
+
+def test_wait_first(provider: InMemoryLockProvider) -> None:
+    async def main() -> float:
+        (begin,) = workers(provider, 1, lambda: None, wait_first=0.3, max_repetitions=1)
+        began = asyncio.get_running_loop().time()
+        await (await begin())
+        return asyncio.get_running_loop().time() - began
+
+    assert asyncio.run(main()) >= 0.3
+
+
+def test_mistakes_of_repeat_every() -> None:
+    with pytest.raises(ConfigurationError, match="repeat_every takes the lock itself"):
+        repeat_every(seconds=1)(scheduler_lock("job")(lambda: None))
+    with pytest.raises(ConfigurationError, match="seconds=0"):
+        repeat_every(seconds=0)
+    with pytest.raises(ConfigurationError, match="lock_at_most_for"):
+        repeat_every(seconds=1, lock_at_most_for="ten")
+    with pytest.raises(ConfigurationError, match="lock name"):
+        repeat_every(seconds=1, lock="x" * 65)(lambda: None)
+
+
+# The lifespan
+
+
+def test_it_starts_and_stops_in_order(provider: InMemoryLockProvider) -> None:
+    happened: list[str] = []
+
+    class Service:
+        def start(self) -> None:
+            happened.append("start")
+
+        def stop(self) -> None:
+            happened.append("stop")
+
+    @asynccontextmanager
+    async def own(app: str) -> AsyncIterator[None]:
+        happened.append(f"{app} begins")
+        yield
+        happened.append(f"{app} ends")
+
+    @scheduler_lock("job")
+    def job() -> str:
+        return "ran"
+
+    async def main() -> None:
+        async with lifespan(provider, start=[Service()], then=own)("app"):
+            happened.append(str(job()))
+
+    asyncio.run(main())
+    assert happened == ["start", "app begins", "ran", "app ends", "stop"]
+    with pytest.raises(ProviderNotConfigured):  # as before
+        job()
+
+
+def test_a_url_is_opened_its_tables_are_made_and_it_is_closed(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/locks.db"
+
+    @scheduler_lock("job")
+    async def job() -> str:
+        return "ran"
+
+    async def main() -> None:
+        for _ in range(2):
+            async with lifespan(url, default_lock_at_least_for="1s")("app"):
+                await job()
+
+    asyncio.run(main())
+    record = provider_from_url(url).record("job")
+    assert record is not None
+    assert record.lock_until - record.locked_at > timedelta(seconds=0.9)
+
+
+def test_a_job_that_is_cancelled_at_the_end_releases_its_lock(provider: InMemoryLockProvider) -> None:
+    has_begun = asyncio.Event()
+
+    @scheduler_lock("long", lock_at_most_for="1h")
+    async def long() -> None:
+        has_begun.set()
+        await asyncio.sleep(3600)
+
+    async def main() -> None:
+        scheduler = AsyncIOScheduler(executors={"default": ShedLockExecutor()}, timezone="UTC")
+        scheduler.add_job(long, "date", run_date=datetime.now(UTC))
+        async with lifespan(provider, start=[scheduler])("app"):
+            await has_begun.wait()
+            record = provider.record("long")
+            assert record is not None
+            assert record.is_held
+
+    asyncio.run(main())
+    record = provider.record("long")
+    assert record is not None
+    assert not record.is_held
+
+
+def test_electors_schedulers_and_repeated_jobs(provider: InMemoryLockProvider) -> None:
+    shared = AsyncInMemoryLockProvider(shared_with=provider)
+    has_run = threading.Event()
+    begin = repeat_every(seconds=3600, lock="repeated")(has_run.set)
+
+    async def main() -> None:
+        one, two, third = (
+            AsyncLeaderElector(shared, "one"),
+            LeaderElector(provider, "two"),
+            AsyncLeaderElector(shared, "3"),
+        )
+        leading = lead(AsyncIOScheduler(timezone="UTC"), third)
+        async with lifespan(shared, start=[one, two, leading, BackgroundScheduler(timezone="UTC"), begin])("app"):
+            assert await one.wait_until_leader("5s")
+            assert two.wait_until_leader("5s")
+            assert await third.wait_until_leader("5s")
+            assert await asyncio.to_thread(has_run.wait, 5)
+        assert not any([one.is_leader(), two.is_leader(), third.is_leader()])
+
+    asyncio.run(main())
+    assert not any(record.is_held for record in provider.records())
+
+
+def test_a_failure_at_the_start_stops_what_was_started(provider: InMemoryLockProvider) -> None:
+    elector = LeaderElector(provider, "one")
+
+    class Broken:
+        def start(self) -> None:
+            raise OSError("no port")
+
+        def stop(self) -> None: ...
+
+    async def main() -> None:
+        async with lifespan(provider, start=[elector, Broken()])("app"):
+            raise AssertionError("it began")
+
+    with pytest.raises(OSError, match="no port"):
+        asyncio.run(main())
+    assert not elector.is_leader()
+    with pytest.raises(ProviderNotConfigured):
+        scheduler_lock("job")(lambda: None)()
+
+
+def test_what_cannot_be_started() -> None:
+    with pytest.raises(ConfigurationError, match="is no scheduler, elector"):
+        lifespan("memory://", start=[lambda: None])
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_configured() -> Any:
+    with configure():
+        yield

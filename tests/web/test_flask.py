@@ -1,0 +1,101 @@
+"""The extension for Flask."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apscheduler.schedulers.background import BackgroundScheduler
+from flask import Flask
+
+from shedlock_py import (
+    ConfigurationError,
+    InMemoryLockProvider,
+    LeaderElector,
+    configure,
+    provider_from_url,
+    scheduler_lock,
+)
+from shedlock_py.integrations.flask import ShedLock
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_configured() -> Any:
+    with configure():
+        yield
+
+
+@scheduler_lock("job")
+def job() -> str:
+    return "ran"
+
+
+def test_it_configures_starts_and_stops(tmp_path: Path) -> None:
+    app = Flask("app")
+    app.config["SHEDLOCK_STORE"] = f"sqlite:///{tmp_path}/locks.db"
+    scheduler = BackgroundScheduler(timezone="UTC")
+    shedlock = ShedLock(start=[scheduler])
+    shedlock.init_app(app)
+    assert app.extensions["shedlock"] is shedlock
+    shedlock.start()
+    try:
+        assert (scheduler.running, job()) == (True, "ran")
+        with pytest.raises(RuntimeError, match="started in this process already"):
+            shedlock.start()
+    finally:
+        shedlock.stop()
+    assert not scheduler.running
+    shedlock.stop()  # does nothing
+    assert provider_from_url(app.config["SHEDLOCK_STORE"]).record("job")
+
+
+def test_a_failure_at_the_start_stops_what_was_started() -> None:
+    provider = InMemoryLockProvider()
+    elector = LeaderElector(provider, "one")
+
+    class Broken:
+        def start(self) -> None:
+            raise OSError("no port")
+
+        def stop(self) -> None: ...
+
+    shedlock = ShedLock(provider, start=[elector, Broken()])
+    shedlock.init_app(Flask("app"))
+    with pytest.raises(OSError, match="no port"):
+        shedlock.start()
+    assert elector.stop(0)
+    assert not elector.is_leader()
+
+
+def test_a_forked_child_starts_its_own_and_stops_nothing_of_the_parent() -> None:
+    provider = InMemoryLockProvider()
+    elector = LeaderElector(provider, "one")
+    shedlock = ShedLock(provider, start=[elector])
+    shedlock.init_app(Flask("app"))
+    shedlock.start()
+    try:
+        assert elector.wait_until_leader("5s")
+
+        def in_child() -> None:
+            shedlock.stop()  # as at the end of a worker; nothing was started here
+            shedlock.start()
+            shedlock.stop()
+
+        child = multiprocessing.get_context("fork").Process(target=in_child)
+        child.start()
+        child.join(20)
+        assert child.exitcode == 0
+        assert elector.is_leader()
+    finally:
+        shedlock.stop()
+
+
+def test_mistakes() -> None:
+    with pytest.raises(ConfigurationError, match="SHEDLOCK_STORE"):
+        ShedLock().init_app(Flask("app"))
+    with pytest.raises(ConfigurationError, match="is no scheduler"):
+        ShedLock("memory://", start=[1])
+    with pytest.raises(RuntimeError, match="call init_app"):
+        ShedLock("memory://").start()
