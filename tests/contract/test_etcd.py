@@ -62,7 +62,7 @@ class EtcdStore(ContractStore):
 
 
 class EtcdProxy(TcpProxy):
-    """Finds lock names in writes. They are a part of the key there, in base64."""
+    """Finds lock names in writes that name a version. They are a part of the key there, in base64."""
 
     def drop_replies_to(self, marker: str, times: int = 1, *, skip: int = 0) -> None:
         super().drop_replies_to(_in_write(marker), times, skip=skip)
@@ -76,7 +76,7 @@ def _encoded(name: str) -> str:
 
 
 def _in_write(name: str) -> str:
-    return f'{_encoded(name)}","target"'
+    return f'{_encoded(name)}","target":"MOD"'
 
 
 class EtcdContract(StoreContract):

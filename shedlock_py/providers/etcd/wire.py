@@ -66,8 +66,9 @@ def request_of(command: CasCommand, prefix: str) -> tuple[str, dict[str, Any]]:
 
 
 def _transaction(key: str, if_version: object, change: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    # The revision of a key that is absent is 0.
-    compare = {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": if_version or "0"}
+    compare = {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": if_version}
+    if if_version is None:
+        compare = {"key": key, "target": "VERSION", "result": "EQUAL", "version": "0"}  # there is no such key
     return "/v3/kv/txn", {"compare": [compare], "success": [change]}
 
 
