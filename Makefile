@@ -27,6 +27,8 @@ PYTEST := -m pytest $(PARALLEL)
 MATRIX := -m tests.matrix '--parallel=$(PARALLEL)'
 # More arguments for the simulation: make simulate SIMULATE_ARGS="--hours 24 --kind elections --seed 7"
 SIMULATE_ARGS ?=
+# More arguments for the release check: make release-check RELEASE_ARGS="--only build,readme"
+RELEASE_ARGS ?=
 # More arguments for the benchmark: make bench BENCH_ARGS="--quick --only redis,latency"
 BENCH_ARGS ?=
 # More arguments for the demo
@@ -45,7 +47,7 @@ $(error unknown STORE=$(STORE); choose one of: $(STORES))
 endif
 endif
 
-.PHONY: help setup servers servers-all demo test test-all test-apscheduler-3.10 test-floors faults simulate bench check format docs docs-serve clean
+.PHONY: help setup servers servers-all demo test test-all test-apscheduler-3.10 test-floors faults simulate bench release-check project-url check format docs docs-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +89,12 @@ simulate: $(VENV)/.setup ## simulate a year without servers, try the mutants, an
 bench: servers $(VENV)/.bench ## measure it beside the floor and other packages, and rewrite docs/benchmarks.md (a quarter of an hour)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
+release-check: $(VENV)/.setup ## build it and check all that a release needs (half an hour; RELEASE_ARGS="--list" names the steps)
+	@$(BIN)/python -m scripts.release --jobs $(JOBS) $(RELEASE_ARGS)
+
+project-url: $(VENV)/.setup ## put the address of the project into all files that need it: make project-url URL=https://HOST/OWNER/NAME
+	@$(BIN)/python -m scripts.release.texts $(URL)
+
 check: setup ## ruff, ruff format --check and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -103,7 +111,7 @@ docs-serve: $(VENV)/.docs ## build it at each change, and serve it on http://127
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --strict
 
 clean: ## remove the environments and all that is built; the cache of fetched servers is outside the clone and stays
-	rm -rf $(VENV) .venv-matrix .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
+	rm -rf $(VENV) .venv-matrix .venv-release .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.setup: pyproject.toml scripts/make-venv.sh

@@ -1,0 +1,134 @@
+"""What several files say about a release: they must agree, and no action or address in them may be a guess.
+
+``python -m scripts.release.texts https://…`` puts the address of the project into all files that need it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from scripts.release.tools import PROJECT, FailedError
+
+ADDRESSED = ("pyproject.toml", "CITATION.cff", "SECURITY.md", ".github/ISSUE_TEMPLATE/config.yml")
+"""The files that need the project's address. The only definition is ``Repository`` in pyproject.toml."""
+PINNED = re.compile(r"[\w.-]+(?:/[\w.-]+)+@[0-9a-f]{40} # v\d+(?:\.\d+)+")
+
+
+def check(tag: str | None) -> str:
+    """A step of the release check. With a tag, the address must be a real one, too."""
+    if wrong := disagreements(PROJECT, tag):
+        raise FailedError("; ".join(wrong), "'A release' in CONTRIBUTING.md says what belongs where")
+    where = address(PROJECT)
+    if is_placeholder(where) and tag:
+        raise FailedError(f"{where} is the placeholder of the project's address", "make project-url URL=https://…")
+    return f"they agree; the address is {'the placeholder ' if is_placeholder(where) else ''}{where}"
+
+
+def disagreements(root: Path, tag: str | None = None) -> list[str]:
+    """What is wrong in the files below a directory, a sentence for each fault."""
+    return [*_versions(root, tag), *_pythons(root), *_addresses(root), *_actions(root)]
+
+
+def address(root: Path) -> str:
+    return str(_pyproject(root)["urls"]["Repository"])
+
+
+def is_placeholder(url: str) -> bool:
+    """The top-level domain ``invalid`` is reserved (RFC 2606): nobody can have such an address."""
+    return str(urlsplit(url).hostname).endswith(".invalid")
+
+
+def set_address(root: Path, new: str) -> list[str]:
+    """Put an address in the place of the former one; returns the files that changed."""
+    old, changed = address(root), []
+    for name in ADDRESSED:
+        text = (root / name).read_text()
+        if old in text:
+            (root / name).write_text(text.replace(old, new.rstrip("/")))
+            changed.append(name)
+    return changed
+
+
+def _pyproject(root: Path) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    return found
+
+
+def _versions(root: Path, tag: str | None) -> list[str]:
+    (version,) = re.findall(r'^__version__ = "(.+)"$', (root / "shedlock_py" / "__init__.py").read_text(), re.MULTILINE)
+    changelog, citation = (root / "CHANGELOG.md").read_text(), (root / "CITATION.cff").read_text()
+    dates = re.findall(rf"^## \[{re.escape(version)}\] - (\d{{4}}-\d\d-\d\d)$", changelog, re.MULTILINE)
+    wrong = [] if dates else [f"CHANGELOG.md has no section '## [{version}] - DATE'"]
+    for field, values in (("version", [version]), ("date-released", dates)):
+        said = re.findall(rf"^{field}: (.+)$", citation, re.MULTILINE)
+        if said != values:
+            wrong.append(f"CITATION.cff says {field}: {', '.join(said) or 'nothing'}, not {', '.join(values)}")
+    if tag is not None:
+        if tag != f"v{version}":
+            wrong.append(f"the tag is {tag}, but the version is {version}")
+        if changelog.partition("## [Unreleased]")[2].partition("\n## ")[0].strip():
+            wrong.append("CHANGELOG.md has entries under [Unreleased]")
+    return wrong
+
+
+def _pythons(root: Path) -> list[str]:
+    """The classifiers, the policy, the plan of ``make test-all`` and the workflow name the same Pythons."""
+    classifiers = re.findall(r"Python :: (3\.\d+)", "\n".join(_pyproject(root)["classifiers"]))
+    said = {
+        "requires-python": re.findall(r"(?<=>=)3\.\d+", str(_pyproject(root)["requires-python"])),
+        "docs/policy.md": re.findall(r"3\.\d+", _row(root / "docs" / "policy.md", "Python")),
+        "tests.yml": re.findall(r"3\.\d+", _row(root / ".github" / "workflows" / "tests.yml", "python:")),
+        "tests/matrix/rows.py": re.findall(r'Row\("python-(3\.\d+)"', (root / "tests/matrix/rows.py").read_text()),
+    }
+    expected = {**dict.fromkeys(said, classifiers), "requires-python": classifiers[:1]}
+    return [
+        f"{place} names Python {', '.join(said[place])}, the classifiers {', '.join(classifiers)}"
+        for place in said
+        if said[place] != expected[place]
+    ]
+
+
+def _row(path: Path, name: str) -> str:
+    """The line that begins with a name, or the row of a table."""
+    return next(iter(re.findall(rf"^[ |]*{name} .*$", path.read_text(), re.MULTILINE)), "")
+
+
+def _addresses(root: Path) -> list[str]:
+    """Each file has the address, and no other of the same host: a new one would be left behind."""
+    where, wrong = address(root), []
+    host = f"{urlsplit(where).scheme}://{urlsplit(where).netloc}/"
+    for name in ADDRESSED:
+        text = (root / name).read_text()
+        if where not in text or text.count(host) != text.count(where):
+            wrong.append(f"{name} does not have the address {where}, or has another of {host}")
+    return wrong
+
+
+def _actions(root: Path) -> list[str]:
+    """Each action is pinned to the full hash of a commit, in all workflows to the same one."""
+    used: dict[str, set[str]] = {}
+    wrong = []
+    for path in sorted((root / ".github" / "workflows").glob("*.yml")):
+        for action in re.findall(r"^\s*(?:- )?uses: (.+)$", path.read_text(), re.MULTILINE):
+            used.setdefault(action.partition("@")[0], set()).add(action)
+            if not PINNED.fullmatch(action):
+                wrong.append(f"{path.name} uses {action}, which is not 'owner/name@<40 digits> # vX.Y.Z'")
+    return wrong + [
+        f"the workflows pin {action} to {len(pins)} commits" for action, pins in used.items() if len(pins) > 1
+    ]
+
+
+def main() -> int:
+    if len(sys.argv) != 2 or not re.fullmatch(r"https://[\w.-]+(?:/[\w.-]+)+/?", sys.argv[1]):
+        print("usage: make project-url URL=https://HOST/OWNER/NAME")
+        return 2
+    print(*set_address(PROJECT, sys.argv[1]), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
