@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 from scripts.release.tools import BUILD, PROJECT, FailedError, install, pyproject, run, tool, wheel
@@ -45,14 +46,13 @@ def check_coverage(jobs: int) -> str:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     install("coverage", Path(sys.executable), *pyproject()["dependency-groups"]["coverage"])
-    data = {"COVERAGE_FILE": str(folder / "data")}
-    coverage = (sys.executable, "-m", "coverage")
+    coverage = partial(run, "coverage", sys.executable, "-m", "coverage", COVERAGE_FILE=str(folder / "data"))
     parallel = ("-n", str(jobs), "--dist", "worksteal") if jobs > 1 else ()
     tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *parallel, *COVERED)
-    run("coverage", *coverage, "run", *tests, cure="make the tests pass", **data)
-    run("coverage", *coverage, "combine", "--quiet", cure="see the log", **data)
+    coverage("run", *tests, cure="make the tests pass")
+    coverage("combine", "--quiet", cure="see the log")
     cure = "cover the lines that the log names; fail_under in pyproject.toml was measured, not wished for"
-    said = run("coverage", *coverage, "report", "--skip-covered", "--show-missing", cure=cure, **data)
+    said = coverage("report", "--skip-covered", "--show-missing", cure=cure)
     (total,) = re.findall(r"^TOTAL.*?([\d.]+%)$", said, re.MULTILINE)
     return f"{total} of lines and branches, by {', '.join(COVERED)}"
 
@@ -75,10 +75,8 @@ def check_types() -> str:
     environments.copy_tests()
     environment = environments.Environment(row)
     environment.make(wheel())
-    tests, cure = (
-        environments.TREE / "tests" / "core" / "typing",
-        "the wheel's types differ from the checkout's: see the log",
-    )
+    tests = environments.TREE / "tests" / "core" / "typing"
+    cure = "the wheel's types differ from the checkout's: see the log"
     mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", environment.python)
     said = run("types", *mypy, tests, cwd=environments.TREE, cure=cure).splitlines()[-1]
     pyright = (sys.executable, "-m", "basedpyright", "--pythonpath", environment.python)

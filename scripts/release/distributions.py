@@ -144,7 +144,9 @@ def declared(component: dict[str, list[dict[str, dict[str, str] | str]]]) -> lis
 
 def allowed(names: list[str]) -> bool:
     """Whether each name is allowed: of ``A AND B`` both, of ``A OR B`` one."""
-    return bool(names) and all(
-        any(all(part.strip(" ()") in LICENCES for part in choice.split(" AND ")) for choice in name.split(" OR "))
-        for name in names
-    )
+    return bool(names) and all(name in LICENCES or _expression_is_allowed(name) for name in names)
+
+
+def _expression_is_allowed(expression: str) -> bool:
+    choices = (choice.split(" AND ") for choice in expression.split(" OR "))
+    return any(all(part.strip(" ()") in LICENCES for part in choice) for choice in choices)

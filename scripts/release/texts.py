@@ -12,9 +12,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from scripts.release.tools import PROJECT, FailedError
+from shedlock_py import __version__
 
 ADDRESSED = ("pyproject.toml", "CITATION.cff", "SECURITY.md", ".github/ISSUE_TEMPLATE/config.yml")
 """The files that need the project's address. The only definition is ``Repository`` in pyproject.toml."""
+READ = (*ADDRESSED, "CHANGELOG.md", "docs/policy.md", "tests/matrix/rows.py", ".github/workflows")
+"""The files and directories that :func:`disagreements` compares, besides the package's version."""
 PINNED = re.compile(r"[\w.-]+(?:/[\w.-]+)+@[0-9a-f]{40} # v\d+(?:\.\d+)+")
 
 
@@ -59,17 +62,15 @@ def _pyproject(root: Path) -> dict[str, dict[str, str]]:
 
 
 def _versions(root: Path, tag: str | None) -> list[str]:
-    (version,) = re.findall(r'^__version__ = "(.+)"$', (root / "shedlock_py" / "__init__.py").read_text(), re.MULTILINE)
     changelog, citation = (root / "CHANGELOG.md").read_text(), (root / "CITATION.cff").read_text()
-    dates = re.findall(rf"^## \[{re.escape(version)}\] - (\d{{4}}-\d\d-\d\d)$", changelog, re.MULTILINE)
-    wrong = [] if dates else [f"CHANGELOG.md has no section '## [{version}] - DATE'"]
-    for field, values in (("version", [version]), ("date-released", dates)):
-        said = re.findall(rf"^{field}: (.+)$", citation, re.MULTILINE)
-        if said != values:
-            wrong.append(f"CITATION.cff says {field}: {', '.join(said) or 'nothing'}, not {', '.join(values)}")
+    dates = re.findall(rf"^## \[{re.escape(__version__)}\] - (\d{{4}}-\d\d-\d\d)$", changelog, re.MULTILINE)
+    wrong = [] if dates else [f"CHANGELOG.md has no section '## [{__version__}] - DATE'"]
+    for field, value in (("version", __version__), *(("date-released", date) for date in dates)):
+        if f"\n{field}: {value}\n" not in citation:
+            wrong.append(f"CITATION.cff does not say '{field}: {value}'")
     if tag is not None:
-        if tag != f"v{version}":
-            wrong.append(f"the tag is {tag}, but the version is {version}")
+        if tag != f"v{__version__}":
+            wrong.append(f"the tag is {tag}, but the version is {__version__}")
         if changelog.partition("## [Unreleased]")[2].partition("\n## ")[0].strip():
             wrong.append("CHANGELOG.md has entries under [Unreleased]")
     return wrong
