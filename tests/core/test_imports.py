@@ -91,7 +91,7 @@ def own_imports(module: Path, *, late: bool = True) -> set[str]:
 def test_the_version_stands_in_one_place() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
     assert "version" not in project["project"]
-    assert project["project"]["dynamic"] == ["version"]
+    assert project["project"]["dynamic"] == ["version", "readme"]  # hatch makes both
     assert project["tool"]["hatch"]["version"]["path"] == f"{PACKAGE.name}/__init__.py"
     assert version("shedlock_py") == shedlock_py.__version__
 

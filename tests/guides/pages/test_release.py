@@ -16,6 +16,7 @@ from tests.guides.examples.scripts import PROJECT
 
 TESTS, RELEASE = ".github/workflows/tests.yml", ".github/workflows/release.yml"
 HERE = address(PROJECT)
+HOST = HERE.rpartition("/")[0]
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_they_agree() -> None:
         (TESTS, r"checkout@[0-9a-f]+ # v[\d.]+", "checkout@v7", "tests.yml uses actions/checkout@v7"),
         (TESTS, r"checkout@[0-9a-f]{40}", f"checkout@{'0' * 40}", "pin actions/checkout to 2 commits"),
         ("SECURITY.md", re.escape(HERE), "https://example.com", "SECURITY.md does not have the address"),
-        ("pyproject.toml", re.escape(HERE) + "/raw", f"{HERE[:-12]}/other/raw", "pyproject.toml .*another"),
+        ("pyproject.toml", re.escape(HERE) + "/raw", f"{HOST}/other/raw", "pyproject.toml .*another"),
     ],
 )  # fmt: skip
 def test_a_fault_is_named(clone: Path, name: str, pattern: str, replacement: str, words: str) -> None:
@@ -56,6 +57,13 @@ def test_a_fault_is_named(clone: Path, name: str, pattern: str, replacement: str
     (clone / name).write_text(broken := re.sub(pattern, replacement, text, count=1))
     assert broken != text
     assert any(re.search(words, fault) for fault in disagreements(clone)), disagreements(clone)
+
+
+def test_the_policy_supports_the_servers_of_the_readme() -> None:
+    servers = re.findall(r"[A-Z]\w+ ≥ [\d.]*\d", README.read_text().partition("## Providers")[2])
+    assert len(servers) >= 4
+    policy = (PROJECT / "docs" / "policy.md").read_text()
+    assert [server for server in servers if server not in policy] == []
 
 
 def test_a_tag_is_that_of_the_version_and_leaves_nothing_unreleased(clone: Path) -> None:

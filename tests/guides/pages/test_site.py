@@ -12,10 +12,10 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from shedlock_py.cli.app import shedlock
-from tests.guides.documents import DOCS, README, anchors, without_code
+from tests.guides.documents import DOCS, anchors, without_code
 from tests.guides.examples.scripts import PROJECT, run_python
 
-DOCUMENTS = [README, PROJECT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+DOCUMENTS = [*sorted(PROJECT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 
 
 @pytest.fixture(scope="module")
