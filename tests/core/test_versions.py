@@ -26,7 +26,7 @@ def test_they_are_those_of_pyproject() -> None:
     assert set(OLD) < set(OLDEST)
     assert declared.keys() - OLDEST == {
         *("apscheduler", "rich", "prometheus-client", "opentelemetry-api", "httpx", "sentry-sdk"),
-        *("starlette", "jinja2", "uvicorn", "kubernetes", "boto3", "aiobotocore", "django"),
+        *("starlette", "jinja2", "uvicorn", "kubernetes", "boto3", "aiobotocore", "django", "sniffio"),
         *("psycopg", "asyncpg", "pymysql", "asyncmy", "aiosqlite"),  # drivers that an extra brings
     }
 
