@@ -245,7 +245,8 @@ class EtcdStore(Store):
     name = "etcd"
     family = "etcd"
     kept_longer = 2.0
-    reads_to_acquire = 1
+    reads_to_acquire = 2  # of a new name: the record is read, and made
+    reads_to_take_over = 2
 
     def __init__(self, *servers: EtcdServer, **options: Any) -> None:
         self.prefix = f"/locks_{uuid4().hex[:7]}/"  # a multiple of three: the name's base64 is a part of the key's
