@@ -84,11 +84,10 @@ class EtcdContract(StoreContract):
     requests_before_force_release: ClassVar[int] = 0
     kind: ClassVar[Any] = EtcdLockProvider
     via_proxy: ClassVar[bool] = False
-    herd: ClassVar[int] = 100  # each attempt is two or three requests
     clock_resolution: ClassVar[float] = 2.1
     kept_longer: ClassVar[timedelta] = timedelta(seconds=3)
     """The Date header is cut to seconds; and a round trip, on a busy machine."""
-    herd: ClassVar[int] = 100
+    herd: ClassVar[int] = 50
     """An attempt is up to three requests."""
 
     @classmethod
