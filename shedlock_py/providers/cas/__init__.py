@@ -4,8 +4,8 @@ A store supplies a client that carries four commands out, and what its errors me
 :class:`CasPrograms`, on top of :mod:`shedlock_py.providers.kit`.
 """
 
+from shedlock_py.providers.cas.options import DEFAULT_CLOCK_ERROR, parse_options
 from shedlock_py.providers.cas.programs import (
-    DEFAULT_CLOCK_ERROR,
     CasCommand,
     CasPrograms,
     CasReply,
@@ -29,4 +29,5 @@ __all__ = [
     "ServerTime",
     "UnknownTimeError",
     "Write",
+    "parse_options",
 ]

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.lease import Claim, Lease
-from shedlock_py.providers.cas.server_time import ServerTime
-from shedlock_py.providers.kit import StorePrograms, fire_time_too_late, refused
+from shedlock_py.providers.cas.options import DEFAULT_CLOCK_ERROR
+from shedlock_py.providers.cas.server_time import ServerTime, UnknownTimeError, token_at
+from shedlock_py.providers.kit import Failure, StorePrograms, fire_time_too_late, kept_changing
 from shedlock_py.record import LockRecord
 
-DEFAULT_CLOCK_ERROR = "1s"
 MOST_TRIES = 16
 """For copies that write the same record at the same time: one of them succeeds in each round."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ _Step = Callable[[Entry, ServerTime], Write | None]
 class CasPrograms(StorePrograms):
     """Programs for a store that reads a versioned record, and writes it if the version still matches.
 
-    A subclass adds ``classify``; its client carries out the four commands.
+    A subclass adds its own errors to ``classify``; its client carries out the four commands.
 
     The time is that of the server, by its replies, and never exact. A program writes the latest time that it can be and
     adds ``clock_error``; it compares with the earliest. So no lease looks expired before its holder stops trusting it,
@@ -110,6 +108,19 @@ class CasPrograms(StorePrograms):
 
     def is_write(self, command: CasCommand) -> bool:
         return isinstance(command, Write) and not command.is_free
+
+    def classify(self, error: Exception) -> Failure:
+        match error:
+            case UnknownTimeError():
+                return Failure.UNREACHABLE  # the command was carried out
+            case ValueError() | LookupError() | TypeError():
+                return Failure.REFUSED  # a record with odd values
+        return Failure.NOT_A_STORE_ERROR
+
+    def hint(self, error: Exception) -> str | None:
+        if isinstance(error, UnknownTimeError):
+            return "the locks go by this time: let whatever is between pass the header Date on"
+        return None
 
     # The operations
 
@@ -133,7 +144,7 @@ class CasPrograms(StorePrograms):
             if version is not None:
                 claim.note = _Note(self._store, Entry(granted, version))
                 return granted.fencing_token
-        raise _too_many_tries("take_over" if force else "acquire", claim.request.name)
+        raise kept_changing("take_over" if force else "acquire", claim.request.name)
 
     def _make(self, claim: Claim, time: ServerTime) -> CasProgram[tuple[Entry | None, ServerTime]]:
         """Make a free record. It has a version, and its reply a time, that the grant goes by.
@@ -160,7 +171,7 @@ class CasPrograms(StorePrograms):
             return None
         if newest and (fire_time is None or fire_time < newest):
             fire_time = newest
-        token = max((record.fencing_token or 0) + 1, _token_at(now))
+        token = max((record.fencing_token or 0) + 1, token_at(now))
         until = self._end_of(request.lock_at_most_for, time)
         return LockRecord(request.name, claim.locked_by, now, until, token, fire_time, read_at=now)
 
@@ -186,7 +197,7 @@ class CasPrograms(StorePrograms):
             else:
                 entry, time = yield from self._read(lease.name)
             now = time.date
-        raise _too_many_tries("release" if releasing else "extend", lease.name)
+        raise kept_changing("release" if releasing else "extend", lease.name)
 
     def _has_jumped(self, until: datetime, lock_for: timedelta, time: ServerTime) -> bool:
         """Whether ``until`` came from another clock than that of the server that has just replied with ``time``."""
@@ -222,7 +233,7 @@ class CasPrograms(StorePrograms):
                 return False
             if (yield from self._ask(write)) is not None:
                 return True
-        raise _too_many_tries(operation, name)
+        raise kept_changing(operation, name)
 
     def record(self, name: str) -> CasProgram[LockRecord | None]:
         entry, time = yield from self._read(name)
@@ -237,7 +248,7 @@ class CasPrograms(StorePrograms):
         now, deleted = time.date, 0
         # No server gives a smaller token to a name that has no record. A younger record stays: the next token of its
         # name comes from it, not from a clock that is coarse (I7).
-        least = _token_at(now - self.clock_error - timedelta(seconds=time.resolution))
+        least = token_at(now - self.clock_error - timedelta(seconds=time.resolution))
         for entry in entries:
             record = entry.record
             if (
@@ -299,11 +310,3 @@ def _is_note(note: object, store: object) -> TypeGuard[_Note]:
 
 def _token_of(entry: Entry | None) -> int | None:
     return entry.record.fencing_token if entry else None
-
-
-def _token_at(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-def _too_many_tries(operation: str, name: str) -> Exception:
-    return refused(operation, name, "the record changed again and again; try once more")

@@ -6,9 +6,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DRIFT = 0.001
 """How fast two clocks may drift apart, as a share of the time that passes. NTP changes the speed of a clock by half as
 much."""
+
+
+def token_at(moment: datetime) -> int:
+    """The fencing token of a grant at ``moment``, if no greater one was granted before: microseconds since 1970."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 class UnknownTimeError(Exception):

@@ -7,7 +7,7 @@ compare-and-swap stores; but a condition may compare, so no read has to come fir
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from shedlock_py._program import Program
@@ -15,7 +15,7 @@ from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers import aws
 from shedlock_py.providers.cas import DEFAULT_CLOCK_ERROR, ServerTime
-from shedlock_py.providers.cas.server_time import DRIFT
+from shedlock_py.providers.cas.server_time import DRIFT, token_at
 from shedlock_py.providers.dynamodb import schema
 from shedlock_py.providers.dynamodb.changes import Written, claiming, holding, undoing
 from shedlock_py.providers.dynamodb.wire import (
@@ -29,7 +29,7 @@ from shedlock_py.providers.dynamodb.wire import (
     milliseconds_up,
     parse_moment,
 )
-from shedlock_py.providers.kit import Failure, StorePrograms, fire_time_too_late, refused, unreachable
+from shedlock_py.providers.kit import Failure, StorePrograms, fire_time_too_late, kept_changing, unreachable
 from shedlock_py.record import LockRecord
 
 RECENT = 100.0
@@ -39,8 +39,6 @@ MOST_TRIES = 16
 """For copies that write the same record at the same time: one of them succeeds in each round."""
 _UNCERTAIN = 2_000_000
 """Microseconds that the time of one reply may be behind that of the one before. More than this, and a clock was set."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 T = TypeVar("T")
 DynamoProgram = Program[Command, Reply, T]
@@ -119,7 +117,7 @@ class DynamoDBPrograms(StorePrograms):
             if entry is not None:
                 least_token = max(least_token, (entry.record.fencing_token or 0) + 1)
                 seen = "" if self._is_held(entry, time) else entry.lock_until
-        raise _too_many_tries(_operation(force), name)
+        raise kept_changing(_operation(force), name)
 
     def _is_refused(self, entry: Entry | None, claim: Claim, time: ServerTime) -> bool:
         if entry is None:
@@ -156,7 +154,7 @@ class DynamoDBPrograms(StorePrograms):
                 if not may_repeat:
                     raise self._disagreement("release" if releasing else "extend", lease.name)
                 may_repeat = False
-        raise _too_many_tries("release" if releasing else "extend", lease.name)
+        raise kept_changing("release" if releasing else "extend", lease.name)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> DynamoProgram[bool]:
         if former_fire_time is not None:
@@ -188,7 +186,7 @@ class DynamoDBPrograms(StorePrograms):
         now = self._earliest(reply.time)
         # No replica gives a smaller token to a name that has no record. A younger record stays: the next token of its
         # name comes from it, not from a clock that is coarse (I7).
-        least = _token_at(now - self.clock_error - timedelta(seconds=reply.time.resolution + 2 * DRIFT * RECENT))
+        least = token_at(now - self.clock_error - timedelta(seconds=reply.time.resolution + 2 * DRIFT * RECENT))
         for entry in reply.entries:
             record, is_held = entry.record, self._is_held(entry, reply.time)
             if not is_held and now - record.lock_until >= unused_for and (record.fencing_token or 0) < least:
@@ -226,7 +224,7 @@ class DynamoDBPrograms(StorePrograms):
 
         So one request grants the lock again that this provider had a moment ago.
         """
-        now = _token_at(self._earliest(time))
+        now = token_at(self._earliest(time))
         is_repeated = 0 <= self._newest_token - now < _UNCERTAIN
         self._newest_token = self._newest_token + 1 if is_repeated else now
         return self._newest_token
@@ -263,13 +261,5 @@ def _own_of(entry: Entry | None, lease: Lease) -> Written | None:
     return Written(record.locked_at, entry.lock_until) if is_own else None
 
 
-def _token_at(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MICROSECOND
-
-
 def _operation(force: bool) -> str:
     return "take_over" if force else "acquire"
-
-
-def _too_many_tries(operation: str, name: str) -> Exception:
-    return refused(operation, name, "the record changed again and again; try once more")

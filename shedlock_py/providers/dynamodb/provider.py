@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.aws import AwsClient, Place, split_url
-from shedlock_py.providers.cas import DEFAULT_CLOCK_ERROR
+from shedlock_py.providers.cas import parse_options
 from shedlock_py.providers.dynamodb.programs import DynamoDBPrograms
 from shedlock_py.providers.dynamodb.wire import Table
-from shedlock_py.providers.kit import AsyncProgramProvider, ProgramProvider, parse_limits, split_options
+from shedlock_py.providers.kit import AsyncProgramProvider, ProgramProvider
 
-_OPTIONS = ("timeout", "fire_time_tolerance", "clock_error")
 _FORM = "dynamodb://table?region=eu-west-1"
 _TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 
@@ -71,15 +70,11 @@ class _Parsed(NamedTuple):
 
 
 def _parsed(url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None) -> _Parsed:
-    url, in_url = split_options(url, _OPTIONS)
+    url, options = parse_options(url, clock_error, timeout, tolerance)
     table, path, given = split_url(url, "dynamodb", _FORM)
     if path or not _TABLE.fullmatch(table):
         raise ConfigurationError(
             f"store URL: the table's name must be 3 to 255 letters, digits, '_', '.' or '-'. The form is {_FORM}"
         )
-    if clock_error is None:
-        clock_error = in_url.get("clock_error", DEFAULT_CLOCK_ERROR)
-    limits = parse_limits(timeout, tolerance, in_url, is_managed=True)
-    limits.pop("history", None)  # of the variable SHEDLOCK_HISTORY; a URL that asks for it is refused
     place = Place("dynamodb", f"table {table}", given.get("region"), given.get("profile"), given.get("endpoint"))
-    return _Parsed(table, place, {**limits, "clock_error": clock_error})
+    return _Parsed(table, place, options)

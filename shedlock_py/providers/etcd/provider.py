@@ -8,13 +8,11 @@ import httpx
 
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.providers.cas import DEFAULT_CLOCK_ERROR, CasPrograms, UnknownTimeError
+from shedlock_py.providers.cas import CasPrograms, parse_options
 from shedlock_py.providers.etcd.clients import AsyncEtcdClient, EtcdClient
 from shedlock_py.providers.etcd.urls import Place
 from shedlock_py.providers.etcd.wire import NOT_ETCD, EtcdError, classify
-from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider, parse_limits, split_options
-
-_OPTIONS = ("timeout", "fire_time_tolerance", "history", "clock_error")
+from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider, split_options
 
 
 class EtcdPrograms(CasPrograms):
@@ -26,19 +24,13 @@ class EtcdPrograms(CasPrograms):
                 return classify(error)
             case httpx.HTTPError() | httpx.InvalidURL() | OSError():
                 return Failure.CONNECTION_LOST
-            case UnknownTimeError():
-                return Failure.UNREACHABLE  # the command was carried out
-            case ValueError() | LookupError() | TypeError():
-                return Failure.REFUSED  # a record with odd values
-        return Failure.NOT_A_STORE_ERROR
+        return super().classify(error)
 
     def hint(self, error: Exception) -> str | None:
         match error:
-            case UnknownTimeError():
-                return "the locks go by this time: let whatever is between pass the header Date on"
             case EtcdError(code=code) if code == NOT_ETCD:
                 return "name the client addresses of etcd, with tls=true if it has TLS; its JSON gateway must be on"
-        return None
+        return super().hint(error)
 
 
 class EtcdLockProvider(ProgramProvider):
@@ -87,12 +79,8 @@ def _parsed(
     url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None
 ) -> tuple[Place, dict[str, Any]]:
     """The cluster, and the options of its programs."""
-    url, in_url = split_options(url, _OPTIONS)
-    if "history" in in_url:
+    if split_options(url, ("history",))[1]:
         raise ConfigurationError("etcd keeps no run history: leave history= out of the URL")
+    url, options = parse_options(url, clock_error, timeout, tolerance)
     place = Place.from_url(url)
-    if clock_error is None:
-        clock_error = in_url.get("clock_error", DEFAULT_CLOCK_ERROR)
-    limits = parse_limits(timeout, tolerance, in_url, is_managed=True)
-    limits.pop("history", None)  # of the variable SHEDLOCK_HISTORY, which may be meant for another store
-    return place, {**limits, "clock_error": clock_error, "passwords": (place.password,)}
+    return place, {**options, "passwords": (place.password,)}

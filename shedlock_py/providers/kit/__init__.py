@@ -24,6 +24,7 @@ from shedlock_py.providers.kit.operation import (
     Undo,
     describe,
     fire_time_too_late,
+    kept_changing,
     refused,
     unreachable,
 )
@@ -72,6 +73,7 @@ __all__ = [
     "close_with_loop",
     "describe",
     "fire_time_too_late",
+    "kept_changing",
     "parse_limits",
     "record_from_json",
     "record_to_json",

@@ -180,6 +180,11 @@ def refused(operation: str, lock_name: str | None, what: str, *, hint: str | Non
     return ProviderError(message, operation=operation, lock_name=lock_name, hint=hint)
 
 
+def kept_changing(operation: str, lock_name: str) -> ProviderError:
+    """The error after the most tries at a record that other programs change each time."""
+    return refused(operation, lock_name, "the record changed again and again; try once more")
+
+
 def unreachable(operation: str, lock_name: str | None, what: str, *, hint: str | None = None) -> ProviderUnreachable:
     """The error for an operation to which the store did not reply."""
     message = describe(operation, lock_name, what)

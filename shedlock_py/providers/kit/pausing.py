@@ -8,7 +8,7 @@ from shedlock_py._process import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import LONGEST, Duration, parse_duration
 from shedlock_py.lease import Claim, Lease
-from shedlock_py.providers.kit.operation import Operation, refused
+from shedlock_py.providers.kit.operation import Operation, kept_changing
 from shedlock_py.providers.kit.programs import MOST_TAKE_OVERS, StorePrograms
 from shedlock_py.record import LONGEST_OPERATOR, LockRecord, Pause
 from shedlock_py.request import LockRequest, default_holder
@@ -64,7 +64,7 @@ class Pausing:
             lease = yield from programs.claimed(operation, claim, before, force=is_paused)
             self._is_done = lease is not None
             self.granted = None if is_paused else lease
-        raise refused("pause", name, "the record changed again and again; try once more")
+        raise kept_changing("pause", name)
 
     def seconds_until_next(self) -> float | None:
         """When to try again after an attempt; None: it is paused, or the time to wait is over."""

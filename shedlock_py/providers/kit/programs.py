@@ -15,7 +15,7 @@ from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreac
 from shedlock_py.events import logger
 from shedlock_py.history import Run, error_of, newest_first
 from shedlock_py.lease import Claim, Clock, Lease, random_claim_id
-from shedlock_py.providers.kit.operation import Failure, Operation, TimedOut, Undo, refused, unreachable
+from shedlock_py.providers.kit.operation import Failure, Operation, TimedOut, Undo, kept_changing, refused, unreachable
 from shedlock_py.providers.kit.options import DEFAULT_FIRE_TIME_TOLERANCE
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
@@ -223,7 +223,7 @@ class StorePrograms(ABC):
             if lease is not None:
                 lease.fire_time = None  # noted, not granted: it may have run before, so an undo must not give it back
                 return lease
-        raise refused("take_over", request.name, "the record changed again and again; try once more")
+        raise kept_changing("take_over", request.name)
 
     def claimed(
         self, operation: Operation, claim: Claim, before: LockRecord | None, *, force: bool

@@ -8,13 +8,11 @@ import httpx
 
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration
-from shedlock_py.providers.cas import DEFAULT_CLOCK_ERROR, CasPrograms, CasReply, UnknownTimeError
-from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider, parse_limits, split_options
+from shedlock_py.providers.cas import CasPrograms, CasReply, parse_options
+from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider
 from shedlock_py.providers.kubernetes.access import Place
 from shedlock_py.providers.kubernetes.clients import AsyncKubernetesClient, KubernetesClient
 from shedlock_py.providers.kubernetes.wire import VERBS, Command, KubernetesError, MayI, classify
-
-_OPTIONS = ("timeout", "fire_time_tolerance", "clock_error")
 
 
 class KubernetesPrograms(CasPrograms):
@@ -34,19 +32,10 @@ class KubernetesPrograms(CasPrograms):
                 return classify(error)
             case httpx.HTTPError() | httpx.InvalidURL() | OSError():
                 return Failure.CONNECTION_LOST
-            case UnknownTimeError():
-                return Failure.UNREACHABLE  # the command was carried out
-            case ValueError() | LookupError() | TypeError():
-                return Failure.REFUSED  # a record with odd values
-        return Failure.NOT_A_STORE_ERROR
+        return super().classify(error)
 
     def hint(self, error: Exception) -> str | None:
-        match error:
-            case UnknownTimeError():
-                return "the locks go by this time: let whatever is between pass the header Date on"
-            case KubernetesError(hint=hint):
-                return hint
-        return None
+        return error.hint if isinstance(error, KubernetesError) else super().hint(error)
 
 
 class KubernetesLockProvider(ProgramProvider):
@@ -106,10 +95,5 @@ def _parsed(
     url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None
 ) -> tuple[Place, dict[str, Any]]:
     """The namespace, and the options of its programs."""
-    url, in_url = split_options(url, _OPTIONS)
-    place = Place.from_url(url)
-    if clock_error is None:
-        clock_error = in_url.get("clock_error", DEFAULT_CLOCK_ERROR)
-    limits = parse_limits(timeout, tolerance, in_url, is_managed=True)
-    limits.pop("history", None)
-    return place, {**limits, "clock_error": clock_error}
+    url, options = parse_options(url, clock_error, timeout, tolerance)
+    return Place.from_url(url), options

@@ -10,14 +10,13 @@ from shedlock_py._program import Program
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers import aws
-from shedlock_py.providers.cas import DEFAULT_CLOCK_ERROR, CasPrograms
-from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider, parse_limits, split_options
+from shedlock_py.providers.cas import CasPrograms, parse_options
+from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider, split_options
 from shedlock_py.providers.s3.wire import Check, IgnoredConditionError, NoBucketError, Objects
 
 DEFAULT_PREFIX = "shedlock"
 LONGEST_PREFIX = 800
 """Bytes. A key may have 1024, of which a lock's name can need 205."""
-_OPTIONS = ("timeout", "fire_time_tolerance", "history", "clock_error")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
 _FORM = "s3://bucket/prefix?region=eu-west-1"
 _NO_BUCKET = "create the bucket in the region of the URL first: shedlock does not"
@@ -137,9 +136,9 @@ class _Parsed(NamedTuple):
 
 
 def _parsed(url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None) -> _Parsed:
-    url, in_url = split_options(url, _OPTIONS)
-    if "history" in in_url:
+    if split_options(url, ("history",))[1]:
         raise ConfigurationError("S3 keeps no run history: leave history= out of the URL")
+    url, options = parse_options(url, clock_error, timeout, tolerance)
     bucket, path, given = aws.split_url(url, "s3", _FORM)
     if not _BUCKET.fullmatch(bucket) or "@" in path:  # not quoted: there may be a password in it, by mistake
         raise ConfigurationError(f"store URL: not of the form {_FORM}")
@@ -150,11 +149,7 @@ def _parsed(url: str, clock_error: Duration | None, timeout: Duration | None, to
     required = dict.fromkeys(("request_checksum_calculation", "response_checksum_validation"), "when_required")
     handlers = {"request-created.s3.PutObject": _send_at_once}
     place = aws.Place("s3", f"s3://{bucket}/{path}/", **given, config=required, handlers=handlers)
-    if clock_error is None:
-        clock_error = in_url.get("clock_error", DEFAULT_CLOCK_ERROR)
-    limits = parse_limits(timeout, tolerance, in_url, is_managed=True)
-    limits.pop("history", None)  # of the variable SHEDLOCK_HISTORY, which may be meant for another store
-    return _Parsed(place, Objects(bucket, f"{path}/"), {**limits, "clock_error": clock_error})
+    return _Parsed(place, Objects(bucket, f"{path}/"), options)
 
 
 def _send_at_once(request: Any, **_: object) -> None:
