@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -18,7 +18,7 @@ from pymongo import AsyncMongoClient, MongoClient
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
 from shedlock_py.testing.contract import BlockingLockProvider
 from shedlock_py.testing.proxy import Address, TcpProxy
-from tests.contract.stores import ContractStore, StoreContract
+from tests.contract.stores import ContractStore, StallingStore, StoreContract
 from tests.support.mongodb import MongoServer
 from tests.support.ports import free_port
 
@@ -37,7 +37,7 @@ HOSTILE: dict[str, Any] = {
 WITHOUT_RETRIES = {"retryWrites": False, "retryReads": False}
 
 
-class MongoStore(ContractStore):
+class MongoStore(StallingStore):
     """A collection of its own. ``via_proxy``: a proxy that can stall."""
 
     def __init__(self, server: MongoServer, kind: Any, *, users_client: bool, via_proxy: bool, history: int) -> None:
@@ -45,17 +45,18 @@ class MongoStore(ContractStore):
         self._users_client = users_client
         # Long limits: the server is written in Python, and shares a machine with the tests.
         url = server.url("contract", timeout="20s")
-        super().__init__(kind, url, {"collection": f"shedlock_{uuid4().hex[:8]}", "history": history})
+        super().__init__(
+            kind,
+            url,
+            {"collection": f"shedlock_{uuid4().hex[:8]}", "history": history},
+            server.address,
+            via_proxy=via_proxy,
+        )
         self._admin = self._resources.enter_context(server.connect())
-        self._proxy = self._resources.enter_context(TcpProxy(server.address)) if via_proxy else None
         self.provider(0).create_schema()
 
-    @property
-    def address(self) -> Address:
-        return self._server.address
-
     def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
-        address = via or (self._proxy.address if self._proxy else None)
+        address = self.through(via)
         if not self._users_client:
             return partial(self.kind, self._server.url("contract", via=address, timeout="20s"), **self.options), None
         make: Any = AsyncMongoClient if self.is_async else MongoClient
@@ -65,15 +66,6 @@ class MongoStore(ContractStore):
 
     def delete(self, name: str) -> None:
         self._admin["contract"][self.options["collection"]].delete_one({"_id": name})
-
-    @contextmanager
-    def stalled(self, name: str) -> Iterator[None]:
-        assert self._proxy, "only a store behind a proxy can be made to wait"
-        self._proxy.stall()
-        try:
-            yield
-        finally:
-            self._proxy.resume()
 
     def close(self) -> None:
         self._admin["contract"][self.options["collection"]].drop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any, ClassVar
 
@@ -72,6 +72,49 @@ class ContractStore(ABC):
 
     def close(self) -> None:
         self._resources.close()
+
+
+class StallingStore(ContractStore):
+    """A store whose server a proxy can make wait, if ``via_proxy`` puts the providers behind it."""
+
+    def __init__(self, kind: Any, place: Any, options: dict[str, Any], address: Address, *, via_proxy: bool) -> None:
+        super().__init__(kind, place, options)
+        self._address = address
+        self._proxy = self._resources.enter_context(TcpProxy(address)) if via_proxy else None
+
+    @property
+    def address(self) -> Address:
+        return self._address
+
+    def through(self, via: Address | None) -> Address | None:
+        """Where a provider connects to: ``via``, or else the proxy that can stall; None: the server itself."""
+        return via or (self._proxy.address if self._proxy else None)
+
+    @contextmanager
+    def stalled(self, name: str) -> Iterator[None]:
+        assert self._proxy, "only a store behind a proxy can be made to wait"
+        self._proxy.stall()
+        try:
+            yield
+        finally:
+            self._proxy.resume()
+
+
+class WritesProxy(TcpProxy):
+    """Finds lock names in writes only.
+
+    :param in_write: what a request that writes a record has of the lock name.
+    """
+
+    def __init__(self, upstream: Address, in_write: Callable[[str], str]) -> None:
+        super().__init__(upstream)
+        self._in_write = in_write
+
+    def drop_replies_to(self, marker: str, times: int = 1, *, skip: int = 0) -> None:
+        super().drop_replies_to(self._in_write(marker), times, skip=skip)
+
+    def hold(self, marker: str, *, skip: int = 0) -> None:
+        super().hold(self._in_write(marker), skip=skip)
 
 
 class StoreContract(ContractBase):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
@@ -22,40 +21,26 @@ from shedlock_py.testing.contract import (
     ProcessContract,
     StallingStoreContract,
 )
-from shedlock_py.testing.proxy import Address, TcpProxy
-from tests.contract.stores import ContractStore, StoreContract
+from shedlock_py.testing.proxy import Address
+from tests.contract.stores import StallingStore, StoreContract
 from tests.support.dynamodb import REGION, DynamoDBServer
 from tests.support.ports import free_port
 
 
-class DynamoDBStore(ContractStore):
+class DynamoDBStore(StallingStore):
     """A table of its own. ``via_proxy``: a proxy that can stall."""
 
     def __init__(self, server: DynamoDBServer, kind: Any, *, via_proxy: bool) -> None:
         self._server = server
         self._table = server.create_table()
-        super().__init__(kind, server.url(self._table), {"clock_error": "0s"})
-        self._proxy = self._resources.enter_context(TcpProxy(server.address)) if via_proxy else None
-
-    @property
-    def address(self) -> Address:
-        return self._server.address
+        super().__init__(kind, server.url(self._table), {"clock_error": "0s"}, server.address, via_proxy=via_proxy)
 
     def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
-        address = via or (self._proxy.address if self._proxy else None)
+        address = self.through(via)
         return partial(self.kind, self._server.url(self._table, via=address), **self.options), None
 
     def delete(self, name: str) -> None:
         self._server.delete(self._table, name)
-
-    @contextmanager
-    def stalled(self, name: str) -> Iterator[None]:
-        assert self._proxy, "only a store behind a proxy can be made to wait"
-        self._proxy.stall()
-        try:
-            yield
-        finally:
-            self._proxy.resume()
 
 
 class DynamoDBContract(StoreContract):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
@@ -25,50 +24,28 @@ from shedlock_py.testing.contract import (
     StallingStoreContract,
 )
 from shedlock_py.testing.proxy import Address, TcpProxy
-from tests.contract.stores import ContractStore, StoreContract
+from tests.contract.stores import ContractStore, StallingStore, StoreContract, WritesProxy
 from tests.support.etcd import EtcdServer
 from tests.support.ports import free_port
 
 
-class EtcdStore(ContractStore):
+class EtcdStore(StallingStore):
     """Keys of its own. ``via_proxy``: a proxy that can stall."""
 
     def __init__(self, server: EtcdServer, kind: Any, *, via_proxy: bool) -> None:
         self._server = server
         # A multiple of three characters, so that a name's base64 is found in the key's.
         self._prefix = f"/lock{uuid4().hex[:6]}/"
-        super().__init__(kind, server.url(prefix=self._prefix), {"clock_error": "0s"})
-        self._proxy = self._resources.enter_context(TcpProxy(server.address)) if via_proxy else None
-
-    @property
-    def address(self) -> Address:
-        return self._server.address
+        super().__init__(
+            kind, server.url(prefix=self._prefix), {"clock_error": "0s"}, server.address, via_proxy=via_proxy
+        )
 
     def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
-        address = via or (self._proxy.address if self._proxy else None)
+        address = self.through(via)
         return partial(self.kind, self._server.url(via=address, prefix=self._prefix), **self.options), None
 
     def delete(self, name: str) -> None:
         self._server.ask("/v3/kv/deleterange", key=b64encode((self._prefix + name).encode()).decode())
-
-    @contextmanager
-    def stalled(self, name: str) -> Iterator[None]:
-        assert self._proxy, "only a store behind a proxy can be made to wait"
-        self._proxy.stall()
-        try:
-            yield
-        finally:
-            self._proxy.resume()
-
-
-class EtcdProxy(TcpProxy):
-    """Finds lock names in writes that name a version. They are a part of the key there, in base64."""
-
-    def drop_replies_to(self, marker: str, times: int = 1, *, skip: int = 0) -> None:
-        super().drop_replies_to(_in_write(marker), times, skip=skip)
-
-    def hold(self, marker: str, *, skip: int = 0) -> None:
-        super().hold(_in_write(marker), skip=skip)
 
 
 def _encoded(name: str) -> str:
@@ -100,7 +77,7 @@ class EtcdContract(StoreContract):
 
     @pytest.fixture
     def proxy(self, store: ContractStore) -> Iterator[TcpProxy]:
-        with EtcdProxy(store.address) as proxy:
+        with WritesProxy(store.address, _in_write) as proxy:
             yield proxy
 
     @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
@@ -25,49 +24,25 @@ from shedlock_py.testing.contract import (
     StallingStoreContract,
 )
 from shedlock_py.testing.proxy import Address, TcpProxy
-from tests.contract.stores import ContractStore, StoreContract
+from tests.contract.stores import ContractStore, StallingStore, StoreContract, WritesProxy
 from tests.support.kubernetes import KubernetesServer, in_write
 from tests.support.ports import free_port
 
 
-class KubernetesStore(ContractStore):
+class KubernetesStore(StallingStore):
     """A namespace of its own. ``via_proxy``: a proxy that can stall. Without one, providers use TLS."""
 
     def __init__(self, server: KubernetesServer, kind: Any, *, via_proxy: bool) -> None:
         self._server = server
         self._namespace = f"contract-{uuid4().hex[:6]}"
-        super().__init__(kind, server.url(self._namespace), {"clock_error": "0s"})
-        self._proxy = self._resources.enter_context(TcpProxy(server.plain)) if via_proxy else None
-
-    @property
-    def address(self) -> Address:
-        return self._server.plain
+        super().__init__(kind, server.url(self._namespace), {"clock_error": "0s"}, server.plain, via_proxy=via_proxy)
 
     def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
-        address = via or (self._proxy.address if self._proxy else None)
+        address = self.through(via)
         return partial(self.kind, self._server.url(self._namespace, via=address), **self.options), None
 
     def delete(self, name: str) -> None:
         self._server.delete(self._namespace, name)
-
-    @contextmanager
-    def stalled(self, name: str) -> Iterator[None]:
-        assert self._proxy, "only a store behind a proxy can be made to wait"
-        self._proxy.stall()
-        try:
-            yield
-        finally:
-            self._proxy.resume()
-
-
-class KubernetesProxy(TcpProxy):
-    """Finds lock names in writes."""
-
-    def drop_replies_to(self, marker: str, times: int = 1, *, skip: int = 0) -> None:
-        super().drop_replies_to(in_write(marker), times, skip=skip)
-
-    def hold(self, marker: str, *, skip: int = 0) -> None:
-        super().hold(in_write(marker), skip=skip)
 
 
 class KubernetesContract(StoreContract):
@@ -90,7 +65,7 @@ class KubernetesContract(StoreContract):
 
     @pytest.fixture
     def proxy(self, store: ContractStore) -> Iterator[TcpProxy]:
-        with KubernetesProxy(store.address) as proxy:
+        with WritesProxy(store.address, in_write) as proxy:
             yield proxy
 
     @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
@@ -24,49 +23,27 @@ from shedlock_py.testing.contract import (
     StallingStoreContract,
 )
 from shedlock_py.testing.proxy import Address, TcpProxy
-from tests.contract.stores import ContractStore, StoreContract
+from tests.contract.stores import StallingStore, StoreContract, WritesProxy
 from tests.support.ports import free_port
 from tests.support.s3 import S3Server
 
 
-class S3Store(ContractStore):
+class S3Store(StallingStore):
     """A prefix of its own. ``via_proxy``: a proxy that can stall."""
 
     def __init__(self, server: S3Server, kind: Any, *, via_proxy: bool) -> None:
         self._server = server
         self.prefix = f"locks-{uuid4().hex[:8]}"
-        super().__init__(kind, server.url(prefix=self.prefix), {"clock_error": "0s"})
-        self._proxy = self._resources.enter_context(TcpProxy(server.address)) if via_proxy else None
-
-    @property
-    def address(self) -> Address:
-        return self._server.address
+        super().__init__(
+            kind, server.url(prefix=self.prefix), {"clock_error": "0s"}, server.address, via_proxy=via_proxy
+        )
 
     def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
-        address = via or (self._proxy.address if self._proxy else None)
+        address = self.through(via)
         return partial(self.kind, self._server.url(via=address, prefix=self.prefix), **self.options), None
 
     def delete(self, name: str) -> None:
         self._server.delete_all(f"{self.prefix}/{name}.json")
-
-    @contextmanager
-    def stalled(self, name: str) -> Iterator[None]:
-        assert self._proxy, "only a store behind a proxy can be made to wait"
-        self._proxy.stall()
-        try:
-            yield
-        finally:
-            self._proxy.resume()
-
-
-class S3Proxy(TcpProxy):
-    """Finds lock names in the content of writes, which boto3 sends after the headers."""
-
-    def drop_replies_to(self, marker: str, times: int = 1, *, skip: int = 0) -> None:
-        super().drop_replies_to(_in_content(marker), times, skip=skip)
-
-    def hold(self, marker: str, *, skip: int = 0) -> None:
-        super().hold(_in_content(marker), skip=skip)
 
 
 def _in_content(name: str) -> str:
@@ -92,7 +69,7 @@ class S3Contract(StoreContract):
 
     @pytest.fixture
     def proxy(self, store: S3Store) -> Iterator[TcpProxy]:
-        with S3Proxy(store.address) as proxy:
+        with WritesProxy(store.address, _in_content) as proxy:
             yield proxy
 
     @pytest.fixture

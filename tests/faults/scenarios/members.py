@@ -47,7 +47,7 @@ def members(
             for _ in range(rounds):
                 holder = fleet.wait_for_holder()
                 fleet.run_for(fleet.random.uniform(0.0, 0.3))
-                # What was sent to a member that stood still is done when it goes on, whoever has given up meanwhile.
+                # A member that stood still carries out late what it was sent, also for callers that have given up.
                 with fleet.disturbed(EVERYBODY, own.addresses), fleet.marked("cut", holder):
                     member = fault(fleet, cluster)
                     fleet.wait_for_grants(grants)

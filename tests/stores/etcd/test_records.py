@@ -114,6 +114,6 @@ def test_i2_a_lease_of_another_cluster_ends_nothing_here(open_url: Open, name: s
     lease = acquired(here, LockRequest(name, "1m"))
     foreign.note, note = lease.note, foreign.note
     assert foreign.note != note
-    assert there.release(foreign) is True, "a note of another store is not believed"
+    assert there.release(foreign) is True, "the programs do not trust a note of another store"
     assert record_of(here, name).locked_by == lease.locked_by
     assert here.extend(lease, "2m") is lease
