@@ -32,39 +32,40 @@ AT_MOST = timedelta(seconds=1.5)
 
 
 class SlowToFail:
-    """The store carries heartbeats out, and its reply is lost until the holder trusts its lease no more."""
+    """The store carries heartbeats out, and the reply is lost when keep-alive has reported the lease as lost."""
 
-    calls = 0
-    lost_reply = ProviderUnreachable("the reply was lost", operation="extend", lock_name="job")
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.is_loss_reported = threading.Event()
+        self.lost_reply = ProviderUnreachable("the reply was lost", operation="extend", lock_name="job")
+
+    def on_lost(self, _: LeaseLost) -> None:
+        self.is_loss_reported.set()
 
 
-class Store(InMemoryLockProvider, SlowToFail):
+class Store(SlowToFail, InMemoryLockProvider):
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         self.calls += 1
-        if self.calls > 3:
-            return super().extend(lease, lock_at_most_for)
         extension = lease.begin_extension(lock_at_most_for)
         self.run(self.programs.hold(lease, 100 * extension.lock_for, releasing=False))
-        wait_until(lambda: not lease.is_trusted(), what="the end of the trust window")
+        assert self.is_loss_reported.wait(10)
         raise self.lost_reply
 
 
-class AsyncStore(AsyncInMemoryLockProvider, SlowToFail):
+class AsyncStore(SlowToFail, AsyncInMemoryLockProvider):
     async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         self.calls += 1
-        if self.calls > 3:
-            return await super().extend(lease, lock_at_most_for)
         extension = lease.begin_extension(lock_at_most_for)
         await self.run(self.programs.hold(lease, 100 * extension.lock_for, releasing=False))
-        while lease.is_trusted():  # noqa: ASYNC110 (no event reports the end of trust)
+        while not self.is_loss_reported.is_set():  # noqa: ASYNC110 (on_lost may be called in a thread)
             await asyncio.sleep(0.005)
-        await asyncio.sleep(0.05)  # keep-alive reports the loss first
         raise self.lost_reply
 
 
 def test_i6_a_lease_that_is_lost_while_its_task_waits_is_not_extended() -> None:
     store = Store()
-    with hold(LockRequest("job", AT_MOST), provider=store, keep_alive=True, on_lost="continue") as lease:
+    with hold(LockRequest("job", AT_MOST), provider=store, keep_alive=True, on_lost=store.on_lost) as lease:
         assert lease is not None
         wait_until(lambda: store.calls > 0, what="a heartbeat")
         with pytest.raises(LeaseLostError):
@@ -74,7 +75,7 @@ def test_i6_a_lease_that_is_lost_while_its_task_waits_is_not_extended() -> None:
 
 async def test_i6_a_lease_that_is_lost_while_its_async_task_waits_is_not_extended() -> None:
     store = AsyncStore()
-    async with hold_async(LockRequest("job", AT_MOST), provider=store, keep_alive=True, on_lost="continue") as lease:
+    async with hold_async(LockRequest("job", AT_MOST), provider=store, keep_alive=True, on_lost=store.on_lost) as lease:
         assert lease is not None
         while not store.calls:  # noqa: ASYNC110 (the store has no event)
             await asyncio.sleep(0.005)
