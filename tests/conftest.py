@@ -1,6 +1,7 @@
 """Fixtures for all tests. One process runs them all: the servers are its children."""
 
 import gc
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +21,9 @@ from tests.support.stores import STORES, Store
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell that runs make in the background (make test &) lets it ignore Ctrl-C, and so all that the tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.add_cleanup(memory.use_memory())
     config.pluginmanager.register(versions)
     matrix.is_whole = config.getoption("--matrix")
