@@ -19,8 +19,6 @@ from typing import Any, ClassVar
 
 import yaml
 
-from shedlock_py.providers.kubernetes.lease import NAME
-from shedlock_py.providers.kubernetes.names import object_name
 from tests.support.database import Address
 from tests.support.dates import ClockedProxy
 from tests.support.etcd import EtcdServer
@@ -74,6 +72,8 @@ _LEASE_DEFINITION = {
 
 def in_write(lock_name: str) -> str:
     """What is in each request that writes the record of ``lock_name``, and in no other."""
+    from shedlock_py.providers.kubernetes.lease import NAME  # late: processes that need another store import this, too
+
     return f'"{NAME}":{json.dumps(lock_name)}'
 
 
@@ -224,6 +224,8 @@ class KubernetesServer(ServerProcess):
 
     def delete(self, namespace: str, lock_name: str = "") -> None:
         """Remove a record by hand, or all."""
+        from shedlock_py.providers.kubernetes.names import object_name
+
         name = f"/{object_name(lock_name)}" if lock_name else ""
         self._ask("DELETE", LEASES.format(namespace) + name)
 

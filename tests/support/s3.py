@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
-
 from tests.support.aws import ACCESS_KEY, REGION, SECRET_KEY
 from tests.support.database import Address
 from tests.support.dates import ClockedProxy
@@ -89,6 +85,8 @@ class S3Server(ServerProcess):
 
     def answers(self) -> bool:
         """Whether it writes objects. The bucket is created when it replies for the first time."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
         try:
             if self.pid is not None:
                 with self.client(attempts=1) as client:
@@ -102,6 +100,9 @@ class S3Server(ServerProcess):
 
     def client(self, *, attempts: int = 3) -> Any:
         """A client of boto3, for a ``with`` block."""
+        import boto3  # late: processes that need another store import this module, too
+        from botocore.config import Config
+
         config = Config(
             retries={"total_max_attempts": attempts}, request_checksum_calculation="when_required", connect_timeout=5
         )

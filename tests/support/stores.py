@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -21,18 +22,6 @@ from uuid import uuid4
 from sqlalchemy import Connection, NullPool, create_engine
 
 from shedlock_py import LockProvider
-from shedlock_py.providers.dynamodb import AsyncDynamoDBLockProvider, DynamoDBLockProvider
-from shedlock_py.providers.etcd import AsyncEtcdLockProvider, EtcdLockProvider
-from shedlock_py.providers.kubernetes import AsyncKubernetesLockProvider, KubernetesLockProvider
-from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
-from shedlock_py.providers.redis import (
-    AsyncRedisLockProvider,
-    AsyncRedisQuorumLockProvider,
-    RedisLockProvider,
-    RedisQuorumLockProvider,
-)
-from shedlock_py.providers.s3 import AsyncS3LockProvider, S3LockProvider
-from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.support.availability import database_server, kubernetes_server, private_server, redis_endpoint
 from tests.support.database import Address, DatabaseServer, ExternalLife
@@ -45,29 +34,23 @@ from tests.support.s3 import S3Server
 from tests.support.servers import MariaDbServer, MySqlServer, PostgresServer
 from tests.support.versions import record
 
-_PROVIDERS: dict[tuple[str, bool], Callable[..., Any]] = {
-    ("sql", False): SqlAlchemyLockProvider,
-    ("sql", True): AsyncSqlAlchemyLockProvider,
-    ("redis", False): RedisLockProvider,
-    ("redis", True): AsyncRedisLockProvider,
-    ("quorum", False): RedisQuorumLockProvider,
-    ("quorum", True): AsyncRedisQuorumLockProvider,
-    ("mongodb", False): MongoLockProvider,
-    ("mongodb", True): AsyncMongoLockProvider,
-    ("etcd", False): EtcdLockProvider,
-    ("etcd", True): AsyncEtcdLockProvider,
-    ("dynamodb", False): DynamoDBLockProvider,
-    ("dynamodb", True): AsyncDynamoDBLockProvider,
-    ("s3", False): S3LockProvider,
-    ("s3", True): AsyncS3LockProvider,
-    ("kubernetes", False): KubernetesLockProvider,
-    ("kubernetes", True): AsyncKubernetesLockProvider,
+_PROVIDERS = {
+    "sql": "sqlalchemy:SqlAlchemyLockProvider",
+    "redis": "redis:RedisLockProvider",
+    "quorum": "redis:RedisQuorumLockProvider",
+    "mongodb": "mongodb:MongoLockProvider",
+    "etcd": "etcd:EtcdLockProvider",
+    "dynamodb": "dynamodb:DynamoDBLockProvider",
+    "s3": "s3:S3LockProvider",
+    "kubernetes": "kubernetes:KubernetesLockProvider",
 }
 
 
 def open_provider(family: str, is_async: bool, where: Any, options: dict[str, Any]) -> Any:
-    """A provider from :meth:`Store.arguments`, in any process."""
-    return _PROVIDERS[family, is_async](where, **options)
+    """A provider from :meth:`Store.arguments`, in any process: one that needs one store does not import all clients."""
+    module, _, name = _PROVIDERS[family].partition(":")
+    provider_class = getattr(import_module(f"shedlock_py.providers.{module}"), f"{'Async' if is_async else ''}{name}")
+    return provider_class(where, **options)
 
 
 class Store(ABC):
