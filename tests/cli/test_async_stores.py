@@ -35,8 +35,13 @@ def urls(postgres_server: DatabaseServer) -> Iterator[Callable[..., str]]:
 
 
 def started(*arguments: str, store: str) -> subprocess.Popen[str]:
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command(*arguments), env=environment(SHEDLOCK_STORE=store), text=True, **pipes)
+    return subprocess.Popen(
+        command(*arguments),
+        env=environment(SHEDLOCK_STORE=store),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def test_the_commands_that_the_other_tests_do_not_run(urls: Callable[..., str], tmp_path: Path) -> None:
