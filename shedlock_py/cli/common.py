@@ -62,7 +62,8 @@ store_option = option(
     envvar="SHEDLOCK_STORE",
     metavar="URL",
     help="Where the locks are: a URL (postgresql://…, mysql://…, sqlite:///…, redis://…, mongodb://…) or "
-    "pkg.module:provider_or_factory. A URL with a password is better given in the variable: others can see arguments.",
+    "pkg.module:provider_or_factory, for asyncio too (postgresql+asyncpg://…). A URL with a password is better in "
+    "the variable: others can see arguments.",
 )
 json_option = option("--json", "as_json", envvar="SHEDLOCK_JSON", is_flag=True, help="Print JSON, for programs.")
 

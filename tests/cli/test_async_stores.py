@@ -112,8 +112,10 @@ def make_provider():
 """
 
 
-@pytest.mark.parametrize("reference", ["application:provider", "application:make_provider"])
-@pytest.mark.parametrize("scheme", ["sqlite+aiosqlite", "postgresql+asyncpg"])
+@pytest.mark.parametrize(
+    ("reference", "scheme"),
+    [("application:provider", "postgresql+asyncpg"), ("application:make_provider", "sqlite+aiosqlite")],
+)
 def test_a_reference(reference: str, scheme: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if scheme.startswith("sqlite"):
         url = file_store(tmp_path).replace("sqlite:", f"{scheme}:")
