@@ -34,6 +34,14 @@ def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     return task
 
 
+async def finish_tasks(seconds: float) -> None:
+    """Wait until the tasks that :func:`start_task` has started on this event loop are done, ``seconds`` at most."""
+    loop, this = asyncio.get_running_loop(), asyncio.current_task()
+    tasks = {task for task in list(_tasks) if task.get_loop() is loop and task is not this}
+    if tasks:
+        await asyncio.wait(tasks, timeout=seconds)
+
+
 async def shielded(
     work: Coroutine[Any, Any, T], when_abandoned: Callable[[Lease], Awaitable[object]] | None = None
 ) -> T:

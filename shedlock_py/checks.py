@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import sqlite3
 import statistics
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -134,23 +134,28 @@ def _permissions(provider: Any) -> Check:
     return Check("permissions", "ok", ", ".join(found))
 
 
+_collected: ContextVar[list[str] | None] = ContextVar("_collected", default=None)
+"""An async provider logs in the thread of its event loop, which has the context variables of the caller."""
+
+
 @contextmanager
 def _collecting(messages: list[str]) -> Iterator[None]:
-    """Collect the warnings that the provider would log in this thread."""
+    """Collect the warnings that the provider would log."""
     logger = logging.getLogger("shedlock_py")
-    this_thread = threading.get_ident()
 
     def collect(record: logging.LogRecord) -> bool:
-        is_warning = record.levelno >= logging.WARNING and record.thread == this_thread
+        is_warning = record.levelno >= logging.WARNING and _collected.get() is messages
         if is_warning:
             messages.append(record.getMessage())
         return not is_warning
 
+    token = _collected.set(messages)
     logger.addFilter(collect)
     try:
         yield
     finally:
         logger.removeFilter(collect)
+        _collected.reset(token)
 
 
 def _is_held(provider: LockProvider) -> Check:

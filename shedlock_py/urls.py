@@ -61,6 +61,19 @@ def async_provider_from_url(url: str) -> AsyncLockProvider:
     return provider
 
 
+def has_async_driver(url: str) -> bool:
+    """Whether ``url`` names a driver of SQLAlchemy that is for asyncio only, as ``postgresql+asyncpg://…`` does."""
+    scheme = url.partition("://")[0].lower()
+    if "+" not in scheme or _SCHEMES.get(scheme.partition("+")[0]) is not _DRIVERS_IN_SCHEME:
+        return False
+    try:
+        from sqlalchemy import URL  # late: such a URL needs it
+
+        return URL.create(scheme).get_dialect().is_async
+    except Exception:  # the package is missing, or there is no such driver: a provider says which
+        return False
+
+
 LONGEST_URL = 10_000
 """Characters. Drivers would take minutes to parse a longer one."""
 

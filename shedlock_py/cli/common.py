@@ -22,7 +22,7 @@ from shedlock_py.durations import parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.options import is_async_provider
 from shedlock_py.provider import LockProvider
-from shedlock_py.urls import provider_from_text
+from shedlock_py.urls import async_provider_from_url, has_async_driver, provider_from_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -62,7 +62,8 @@ store_option = option(
     envvar="SHEDLOCK_STORE",
     metavar="URL",
     help="Where the locks are: a URL (postgresql://…, mysql://…, sqlite:///…, redis://…, mongodb://…) or "
-    "pkg.module:provider_or_factory. A URL with a password is better given in the variable: others can see arguments.",
+    "pkg.module:provider_or_factory, for asyncio too (postgresql+asyncpg://…). A URL with a password is better in "
+    "the variable: others can see arguments.",
 )
 json_option = option("--json", "as_json", envvar="SHEDLOCK_JSON", is_flag=True, help="Print JSON, for programs.")
 
@@ -80,12 +81,10 @@ def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[L
         raise ConfigurationError("no store: give --store URL or set SHEDLOCK_STORE, for example sqlite:///locks.db")
     if "://" not in store:
         sys.path.insert(0, os.getcwd())  # as python -m does, and as users of a reference expect
-    provider: Any = provider_from_text(store)
+    provider = _provider(store)
     if not gc.isenabled():  # __main__ has switched it off
         gc.freeze()  # what is imported stays until the end, where the collector would traverse it once more
         gc.enable()
-    if is_async_provider(provider):
-        raise ConfigurationError(f"{store} is an async provider; the command line needs a sync one of the same store")
     try:
         if store.partition("://")[0].partition("+")[0].lower() == "sqlite" and not may_be_missing:
             _require_file(store)
@@ -95,6 +94,29 @@ def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[L
             getattr(provider, "close", lambda: None)()
         except Exception as error:  # the command is done: this must not replace its exit code
             logging.getLogger("shedlock_py").warning("the store could not be closed: %s", one_line(error))
+
+
+def _provider(store: str) -> Any:
+    """The provider at ``store``. An async one, as the application may have, gets an event loop in a thread."""
+    provider = _found(store)
+    if not is_async_provider(provider):
+        return provider
+    from shedlock_py.blocking import OnOwnLoop  # late: loads asyncio
+
+    return OnOwnLoop(lambda: provider)
+
+
+def _found(store: str) -> Any:
+    """An async provider where the URL names an async driver, or where no other one is installed."""
+    if has_async_driver(store):
+        return async_provider_from_url(store)
+    try:
+        return provider_from_text(store)
+    except ConfigurationError as error:
+        if "://" in store and isinstance(error.__cause__, ModuleNotFoundError):
+            with suppress(ConfigurationError):
+                return async_provider_from_url(store)
+        raise
 
 
 def _default_store() -> str | None:

@@ -16,12 +16,13 @@ from starlette.routing import Route
 
 from shedlock_py import __version__
 from shedlock_py._timers import WorkerPool
+from shedlock_py.blocking import OnLoop
 from shedlock_py.changes import ACTIONS, checked_operator
 from shedlock_py.display import printable
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.events import OperatorAction, logger
 from shedlock_py.options import is_async_provider
-from shedlock_py.page.reading import OnLoop, Store
+from shedlock_py.page.reading import Store
 from shedlock_py.page.rendering import STATIC, render, static_text
 from shedlock_py.page.safety import FIELD, Guard, Visitor, checked_token
 from shedlock_py.page.views import Shown, Views, clock_now, problem, store_problem

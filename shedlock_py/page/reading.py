@@ -1,9 +1,7 @@
-"""What the page reads from a provider. Sync, for worker threads: an async provider is called on its event loop."""
+"""What the page reads from a provider. Sync, for worker threads."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -24,27 +22,6 @@ RECENT = 10
 """Runs of each name that the list of all jobs reads."""
 NAMES_AT_ONCE = 200
 """Each such request has the provider's time limit for itself."""
-
-
-class OnLoop:
-    """An async provider for worker threads: each call is carried out on the event loop that serves the page."""
-
-    def __init__(self, provider: object, loop: asyncio.AbstractEventLoop) -> None:
-        self._provider = provider
-        self._loop = loop
-
-    def __repr__(self) -> str:
-        return repr(self._provider)
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._provider, name)
-        if not inspect.iscoroutinefunction(found):
-            return found
-
-        def call(*arguments: Any, **options: Any) -> Any:
-            return asyncio.run_coroutine_threadsafe(found(*arguments, **options), self._loop).result()
-
-        return call
 
 
 class Store:

@@ -104,6 +104,7 @@ class AsyncInMemoryLockProvider(AsyncProgramProvider):
     """:class:`InMemoryLockProvider` for asyncio. ``shared_with`` makes both see the same locks."""
 
     programs: MemoryPrograms
+    is_shared = False
 
     def __init__(
         self,

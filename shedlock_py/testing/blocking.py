@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import threading
-from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self
 
-from shedlock_py import AsyncLockProvider, Lease, LockRecord, LockRequest
+from shedlock_py import Lease, LockRecord, LockRequest
+from shedlock_py.blocking import OnOwnLoop
 from shedlock_py.durations import Duration
-from shedlock_py.history import Run
-
-T = TypeVar("T")
-
-_LONGEST_WAIT = 60.0
 
 
-class BlockingLockProvider:
+class BlockingLockProvider(OnOwnLoop):
     """Presents an :class:`AsyncLockProvider` as a :class:`LockProvider`, so that one suite tests both.
 
-    ``make`` is called on the event loop. :meth:`close` closes the provider too, if it has an async ``close``.
+    ``make`` is called on the event loop. :meth:`close` closes the provider too, if it can be closed. What else the
+    provider can do, such as ``pause`` or ``runs``, this can do.
     """
 
-    def __init__(self, make: Callable[[], AsyncLockProvider]) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="event loop of a test", daemon=True)
-        self._thread.start()
-        self.async_provider = self.run(_call(make))
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What ``work`` returns or raises, on the event loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_LONGEST_WAIT)
-
-    def close(self) -> None:
-        self.run(_close(self.async_provider))
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_LONGEST_WAIT)
-        self._loop.close()
+    longest_wait = 60.0
 
     def __enter__(self) -> Self:
         return self
@@ -54,36 +33,6 @@ class BlockingLockProvider:
 
     def release(self, lease: Lease) -> bool:
         return self.run(self.async_provider.release(lease))
-
-    def runs(self, name: str, limit: int = 50) -> list[Run]:
-        provider: Any = self.async_provider  # not in the protocol
-        runs: list[Run] = self.run(provider.runs(name, limit))
-        return runs
-
-    def recent_runs(self, names: Iterable[str], limit: int = 10) -> dict[str, list[Run]]:
-        provider: Any = self.async_provider  # not in the protocol
-        runs: dict[str, list[Run]] = self.run(provider.recent_runs(names, limit))
-        return runs
-
-    def pause(self, name: str, for_: Duration, *arguments: Any, **options: Any) -> LockRecord:
-        provider: Any = self.async_provider  # not in the protocol
-        record: LockRecord = self.run(provider.pause(name, for_, *arguments, **options))
-        return record
-
-    def resume(self, name: str) -> bool:
-        provider: Any = self.async_provider  # not in the protocol
-        is_resumed: bool = self.run(provider.resume(name))
-        return is_resumed
-
-    def undo(self, lease: Lease) -> bool:
-        provider: Any = self.async_provider  # not in the protocol
-        undone: bool = self.run(provider.undo(lease))
-        return undone
-
-    def forget_fire_time(self, name: str) -> bool:
-        provider: Any = self.async_provider  # not in the protocol
-        forgotten: bool = self.run(provider.forget_fire_time(name))
-        return forgotten
 
     def record(self, name: str) -> LockRecord | None:
         return self.run(self.async_provider.record(name))
@@ -102,18 +51,3 @@ class BlockingLockProvider:
 
     def create_schema(self) -> None:
         self.run(self.async_provider.create_schema())
-
-
-async def _call(make: Callable[[], AsyncLockProvider]) -> AsyncLockProvider:
-    return make()
-
-
-async def _close(provider: object) -> None:
-    close = getattr(provider, "close", None)
-    if inspect.iscoroutinefunction(close):
-        await close()
-    leftovers = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in leftovers:
-        task.cancel()
-    await asyncio.gather(*leftovers, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_default_executor()

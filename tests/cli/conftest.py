@@ -1,11 +1,15 @@
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.cli.harness import close_providers, file_store
 from tests.cli.runs import Runs
+from tests.support.database import DatabaseServer
+
+DATABASE = "tests_cli_runs"
 
 
 @pytest.fixture(autouse=True)
@@ -23,10 +27,16 @@ def store(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def runs(store: str, tmp_path: Path) -> Iterator[Runs]:
-    """Runs on a SQLite file."""
-    runs = Runs(store, tmp_path)
-    try:
+def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runs]:
+    """Runs on a SQLite file; with ALSO_ON_ASYNCPG on PostgreSQL as well."""
+    with ExitStack() as stack:
+        if getattr(request, "param", "sqlite") == "sqlite":
+            runs = Runs(request.getfixturevalue("store"), tmp_path)
+        else:
+            server: DatabaseServer = request.getfixturevalue("postgres_server")
+            stack.enter_context(server.new_database(DATABASE))
+            runs = Runs(server.url("postgresql+psycopg", DATABASE), tmp_path)
+            runs.provider.create_schema()
+            runs.store = server.url(request.param, DATABASE)
+        stack.callback(runs.close)
         yield runs
-    finally:
-        runs.close()

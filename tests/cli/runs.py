@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from shedlock_py import LockProvider, LockRecord
 from tests.cli.harness import provider_at
 from tests.cli.terminal import PROGRAM, command
@@ -17,6 +19,8 @@ from tests.guides.examples.scripts import PROJECT
 from tests.support.polling import wait_until
 
 SECONDS = 30.0
+ALSO_ON_ASYNCPG = pytest.mark.parametrize("runs", ["sqlite", "postgresql+asyncpg"], indirect=True)
+"""For a test of runs that is to show the same where the provider is async."""
 
 
 class Runs:

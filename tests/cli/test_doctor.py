@@ -182,6 +182,7 @@ def table_with(type_: str, server: DatabaseServer) -> Iterator[str]:
         ("postgres_server", "postgresql+psycopg", "timestamptz", 1, "failed"),
         ("mariadb_server", "mysql+pymysql", "TIMESTAMP(6) DEFAULT '2026-01-01'", 0, "warning"),
         ("mysql_server", "mysql+pymysql", "TIMESTAMP(6) DEFAULT '2026-01-01'", 0, "warning"),
+        ("mysql_server", "mysql+asyncmy", "TIMESTAMP(6) DEFAULT '2026-01-01'", 0, "warning"),
     ],
 )
 def test_times_that_follow_the_session(

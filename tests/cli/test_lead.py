@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.cli.harness import provider_at, run
-from tests.cli.runs import Runs
+from tests.cli.runs import ALSO_ON_ASYNCPG, Runs
 from tests.cli.terminal import PROGRAM, Terminal, command
 from tests.support.availability import private_server
 from tests.support.polling import wait_until
@@ -87,6 +87,7 @@ def ended_at(runs: Runs, term: int | None) -> float:
 # Handing over
 
 
+@ALSO_ON_ASYNCPG
 def test_one_of_two_nodes_runs_it_and_hands_over_at_once(nodes: Nodes) -> None:
     python = "import os, signal; print('ready', os.environ['SHEDLOCK_TERM'], sep='\\n', flush=True); signal.pause()"
     first = nodes.start_leading("--lease-duration", "1m", python=python)
@@ -265,6 +266,7 @@ def test_a_leadership_that_is_taken_away_ends_the_command(nodes: Nodes) -> None:
     assert ended_at(nodes.runs, term) < now.locked_at.timestamp()
 
 
+@ALSO_ON_ASYNCPG
 def test_i3_a_node_that_is_killed_takes_its_command_along(nodes: Nodes) -> None:
     first = nodes.start_leading(python=STUBBORN)
     term = nodes.runs.record("job").fencing_token

@@ -35,7 +35,7 @@ def served(*arguments: str, store: str, **variables: str) -> Iterator[tuple[str,
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        found = re.match(r"(http://\S+/) shows <SqlAlchemyLockProvider .*>; (.*); Ctrl-C ends$", line)
+        found = re.match(r"(http://\S+/) shows <(?:Async)?SqlAlchemyLockProvider .*>; (.*); Ctrl-C ends$", line)
         assert found, line or process.communicate()[1]
         yield found[1], process
     finally:

@@ -17,7 +17,7 @@ from shedlock_py.cli import child, common
 from shedlock_py.cli.lead import lead as lead_command
 from shedlock_py.cli.run import run as run_command
 from tests.cli.harness import shedlock_command, take
-from tests.cli.runs import Runs
+from tests.cli.runs import ALSO_ON_ASYNCPG, Runs
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
 
@@ -29,6 +29,7 @@ REPORT = (
 )
 
 
+@ALSO_ON_ASYNCPG
 def test_streams_arguments_environment_and_exit_code_are_passed_through(runs: Runs) -> None:
     arguments = ["-x", "--at-most", "--", "ä ö", "--help", ""]
     (runs.directory / "stdin").write_text("some input")
@@ -49,6 +50,7 @@ def test_streams_arguments_environment_and_exit_code_are_passed_through(runs: Ru
     assert environ["SHEDLOCK_OF_MINE"] == "kept"
 
 
+@ALSO_ON_ASYNCPG
 def test_other_open_files_are_passed_through_and_none_of_ours(runs: Runs) -> None:
     reader, writer = os.pipe()
     os.write(writer, b"from a pipe")
@@ -244,6 +246,11 @@ def test_switched_off_it_runs_without_a_store_and_without_an_end(runs: Runs) -> 
         ("shedlock_py.providers.memory:InMemoryLockProvider", 78, "private to this process"),
         ("redis://:s3cret-pw@127.0.0.1:{port}/0", 69, "Connection refused"),
         ("sqlite:///{directory}/empty.db", 69, "shedlock schema --create"),
+        ("shedlock_py.providers.memory:AsyncInMemoryLockProvider", 78, "private to this process"),
+        ("sqlite+aiosqlite:///{directory}/empty.db", 69, "shedlock schema --create"),
+        ("sqlite+aiosqlite://", 78, "an in-memory SQLite database is private"),
+        ("postgresql+asyncpg://user:s3cret-pw@127.0.0.1:{port}/db", 69, "127.0.0.1"),
+        ("postgresql+nonsense://user:s3cret-pw@127.0.0.1/db", 78, "unknown driver in postgresql+nonsense://"),
     ],
 )
 def test_a_store_that_does_not_work_is_one_line(runs: Runs, url: str, code: int, text: str) -> None:
@@ -337,6 +344,7 @@ def test_an_internal_error_leaves_no_command_behind(runs: Runs) -> None:
     assert not runs.is_held()
 
 
+@ALSO_ON_ASYNCPG
 def test_killed_by_force_its_lease_ends_by_itself(runs: Runs) -> None:
     python = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(60)"
     process = runs.start("job", "--at-most", "2s", words=[

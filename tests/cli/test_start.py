@@ -19,6 +19,7 @@ COMMAND = MODULES + "from shedlock_py.__main__ import main; main()"
 DRIVERS = {"sqlite": "sqlalchemy.dialects.sqlite, sqlite3", "redis": "redis"}
 FOR_OTHER_COMMANDS = {"rich", "starlette", "jinja2", "uvicorn", "difflib", "shedlock_py.page", "shedlock_py.checks"}
 FOR_ASYNCIO_OR_OTHER_STORES = {"sqlalchemy.orm", "sqlalchemy.ext.asyncio", "sqlalchemy.dialects.mysql", "pymongo"}
+FOR_ASYNCIO_OR_OTHER_STORES |= {"shedlock_py.blocking", "shedlock_py._aio"}
 
 
 def modules(code: str, *arguments: str) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
@@ -29,6 +30,9 @@ DATABASE = "tests_cli"
         "postgresql+psycopg",
         "mariadb+pymysql",
         "mysql+pymysql",
+        "postgresql+asyncpg",
+        "mysql+asyncmy",
+        pytest.param("mariadb+aiomysql", marks=pytest.mark.matrix),
     ]
 )
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
@@ -63,7 +67,8 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def provider(url: str) -> Iterator[LockProvider]:
-    provider: Any = provider_from_url(url)
+    """A sync one, also where the command line has a URL with an async driver."""
+    provider: Any = provider_from_url(re.sub(r"\+(asyncpg|asyncmy|aiomysql)", "", url))
     yield provider
     provider.close()
 

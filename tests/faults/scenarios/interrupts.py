@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a sync acquire waits for its reply: nothing stays locked for a caller that is gone.
+"""Ctrl-C and SIGTERM while an acquire in sync code waits for its reply: nothing stays locked for a caller that is gone.
 
 ``python -m tests.faults.scenarios.interrupts`` is the process whose acquire is interrupted, after the store has granted
 it and before the reply is there. It does what the JSON on its standard input says, then waits for the next line.
@@ -18,6 +18,8 @@ from typing import Any
 from uuid import uuid4
 
 from shedlock_py import LockProvider, LockRequest, release_on_sigterm
+from shedlock_py.blocking import OnOwnLoop
+from shedlock_py.options import is_async_provider
 from shedlock_py.testing.proxy import TcpProxy
 from tests.faults.checker import Finding, Report
 from tests.faults.fleet import LineProcess
@@ -87,9 +89,18 @@ def _is_held(observer: LockProvider, name: str) -> bool:
 def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored, as in a shell's background jobs
     what = json.loads(sys.stdin.readline())
-    provider: Any = open_provider(**what["arguments"])
     release_on_sigterm(wait=0)
+    provider: Any = open_provider(**what["arguments"])
+    if not is_async_provider(provider):
+        acquire(provider, what)
+        return
+    with closing(OnOwnLoop(lambda: provider)) as facade:  # as the command line has it
+        acquire(facade, what)
+
+
+def acquire(provider: LockProvider, what: dict[str, str]) -> None:
     warm = provider.acquire(LockRequest(f"warm-{os.getpid()}", "1m"))
+    assert warm is not None
     provider.release(warm)
     request = LockRequest(what["name"], LONG, LONG, fire_time=datetime.fromisoformat(what["fire_time"]))
     print("ready", flush=True)

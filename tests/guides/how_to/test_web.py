@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from shedlock_py import provider_from_url
+from tests.cli.harness import shedlock_command
 from tests.guides.documents import Page
 from tests.guides.how_to.applications import LATE, LATE_ASYNC, WORKERS, application, copied, get, once_each
 from tests.support.polling import wait_until
@@ -44,6 +45,11 @@ def test_as_many_runs_as_fire_times(page: str, options: str, late: str, tmp_path
         assert int(get(port, "/ticks")) >= len(once_each(begin, end))
         assert app.terminate() == [0]
         app.check_rows(directory / "app.db")
+        if page == "fastapi":
+            (line,) = Page("fastapi").commands("SHEDLOCK_STORE=")
+            store, _, words = line.removeprefix("SHEDLOCK_STORE=").partition(" shedlock ")
+            listed = shedlock_command(*words.split(), store=store, cwd=directory)
+            assert (listed.returncode, "tick" in listed.stdout, listed.stderr) == (0, True, "")
 
 
 def test_a_job_that_repeats_runs_in_one_worker_of_four(tmp_path: Path) -> None:

@@ -1,0 +1,121 @@
+"""Async providers in sync code: an event loop in a thread carries each call out."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from shedlock_py import AsyncInMemoryLockProvider, LockRequest
+from shedlock_py.blocking import OnOwnLoop
+from shedlock_py.options import is_async_provider
+from tests.support.doubles import AsyncFaultyProvider
+from tests.support.polling import wait_until
+
+variable: ContextVar[str] = ContextVar("variable")
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[Any], Any]]:
+    facades: list[OnOwnLoop] = []
+
+    def opened(provider: Any) -> Any:
+        facades.append(OnOwnLoop(lambda: provider))
+        return facades[-1]
+
+    yield opened
+    for facade in facades:
+        facade.close()
+    assert "shedlock-loop" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_it_has_what_the_provider_has(opened: Callable[[Any], Any]) -> None:
+    provider = AsyncInMemoryLockProvider(history=5)
+    facade = opened(provider)
+    assert not is_async_provider(facade)
+    assert repr(facade) == repr(provider)
+    assert facade.is_shared is False
+    lease = facade.acquire(LockRequest("job", "1m"))
+    assert facade.pause("job", for_="1h").is_paused is False
+    assert [run.fencing_token for run in facade.runs("job", limit=1)] == [lease.fencing_token]
+    assert facade.undo(lease) is True
+    assert not hasattr(facade, "create_table_sql")
+    assert not hasattr(opened(AsyncFaultyProvider()), "__copy__")
+
+
+def test_threads_call_it_at_once(opened: Callable[[Any], Any]) -> None:
+    provider = AsyncFaultyProvider(hang=["extend"])
+    facade = opened(provider)
+    lease = facade.acquire(LockRequest("job", "1m"))
+    heartbeat = threading.Thread(target=facade.extend, args=(lease, "1m"))
+    heartbeat.start()
+    assert facade.record("job").is_held  # while the heartbeat gets no reply
+    facade.run(called(provider.recover))
+    heartbeat.join(30)
+    assert provider.calls["extend"] == 1
+
+
+def test_the_provider_sees_the_context_of_its_caller(opened: Callable[[Any], Any]) -> None:
+    variable.set("of the caller")
+    assert opened(AsyncInMemoryLockProvider()).run(called(variable.get)) == "of the caller"
+
+
+def test_ctrl_c_cancels_the_call_and_the_end_of_the_loop_waits_for_what_it_must_undo() -> None:
+    facade, cancelled, undone = OnOwnLoop(AsyncInMemoryLockProvider), threading.Event(), threading.Event()
+
+    async def work() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            cancelled.set()
+            await asyncio.sleep(0.1)
+            undone.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        facade.run(work())
+    assert cancelled.wait(30)
+    facade.close()
+    assert undone.is_set()
+
+
+def test_a_call_that_never_ends_does_not_keep_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shedlock_py.blocking.EXIT_SECONDS", 0.1)
+    facade: Any = OnOwnLoop(lambda: AsyncFaultyProvider(hang=["record"]))
+    errors: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            facade.record("job")
+        except BaseException as error:
+            errors.append(error)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    wait_until(lambda: facade.calls["record"], what="a call")
+    facade.close()
+    reading.join(30)
+    assert len(errors) == 1
+
+
+async def fail() -> None:
+    raise OSError("no connection to close")
+
+
+@pytest.mark.parametrize("close", [fail, lambda: fail(), lambda: 1 / 0])  # a function may return a coroutine
+def test_the_loop_ends_whatever_close_does(close: Callable[[], Any]) -> None:
+    provider: Any = AsyncInMemoryLockProvider()
+    provider.close = close
+    facade = OnOwnLoop(lambda: provider)
+    with pytest.raises((OSError, ZeroDivisionError)):
+        facade.close()
+    assert "shedlock-loop" not in {thread.name for thread in threading.enumerate()}
+
+
+async def called(function: Callable[[], Any]) -> Any:
+    return function()
