@@ -8,7 +8,7 @@ from typing import Any
 from arq import cron
 from arq.connections import RedisSettings
 
-from shedlock_py import LockRequest, Skipped, attempt_async
+from shedlock_py import LockRequest, hold_async
 from shedlock_py.providers.redis import AsyncRedisLockProvider
 
 BROKER = os.environ.get("BROKER", "redis://localhost/0")
@@ -16,16 +16,14 @@ provider = AsyncRedisLockProvider(os.environ.get("SHEDLOCK_STORE", BROKER))
 logger = logging.getLogger(__name__)
 
 
-async def write_report() -> None:
-    logger.warning("writing the report")
-
-
 async def report(ctx: dict[str, Any]) -> None:
     milliseconds = int(ctx["job_id"].rpartition(":")[2])  # of "cron:report:1795459500123"
     fire_time = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    done = await attempt_async(LockRequest("report", "10m", fire_time=fire_time), write_report, provider=provider)
-    if isinstance(done, Skipped):
-        logger.warning("skipped: %s", done.reason)
+    async with hold_async(LockRequest("report", "10m", fire_time=fire_time), provider=provider) as lease:
+        if lease is None:
+            logger.warning("skipped")
+            return
+        logger.warning("writing the report")
 
 
 async def close(ctx: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from dramatiq.brokers.redis import RedisBroker
 from dramatiq.middleware import CurrentMessage
 from periodiq import PeriodiqMiddleware, cron
 
-from shedlock_py import LockRequest, Skipped, attempt, provider_from_url
+from shedlock_py import LockRequest, hold, provider_from_url
 
 BROKER = os.environ.get("BROKER", "redis://localhost/0")
 broker = RedisBroker(url=BROKER)
@@ -20,15 +20,13 @@ provider = provider_from_url(os.environ.get("SHEDLOCK_STORE", BROKER))
 logger = logging.getLogger(__name__)
 
 
-def write_report() -> None:
-    logger.warning("writing the report")
-
-
 @dramatiq.actor(periodic=cron("*/5 * * * *"), max_retries=0)
 def report() -> None:
     message = CurrentMessage.get_current_message()
     assert message is not None  # it is a worker that calls this
     minute = datetime.fromisoformat(message.options["scheduled_at"]).replace(second=0, microsecond=0)
-    done = attempt(LockRequest("report", "10m", fire_time=minute), write_report, provider=provider)
-    if isinstance(done, Skipped):
-        logger.warning("skipped: %s", done.reason)
+    with hold(LockRequest("report", "10m", fire_time=minute), provider=provider) as lease:
+        if lease is None:
+            logger.warning("skipped")
+            return
+        logger.warning("writing the report")

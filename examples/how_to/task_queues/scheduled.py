@@ -24,7 +24,7 @@ def run(job: Callable[[], object]) -> None:
         logger.exception("a job failed")
 
 
-provider = provider_from_url(os.environ.get("SHEDLOCK_STORE", "sqlite:///locks.db"))
+provider = provider_from_url(os.environ.get("SHEDLOCK_STORE", "redis://localhost/0"))
 provider.create_schema()
 configure(provider=provider)
 schedule.every(10).minutes.do(run, clean_up)
