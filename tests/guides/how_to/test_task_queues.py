@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from shedlock_py import provider_from_url
+from shedlock_py import InMemoryLockProvider, configure, provider_from_url, scheduler_lock
 from shedlock_py.history import Run
 from tests.guides.documents import Page
 from tests.guides.how_to.applications import Application, application, copied
@@ -25,6 +25,7 @@ from tests.support.redis import RedisEndpoint
 PAGE = Page("task-queues")
 BROKER, STORE = 14, 15
 """Databases of the Redis server."""
+NOWHERE = "redis://127.0.0.1:1/0"
 RAN, SKIPPED = "writing the report\n", "skipped"
 
 
@@ -141,6 +142,8 @@ def end(app: Application) -> None:
 
 WITH_THE_CURE = pytest.mark.parametrize("cured", [True, False], ids=["with the cure", "with the lock alone"])
 ALONE = (", fire_time=minute", "")
+REPORT = '            logger.warning("writing the report")\n'
+ELSE = (REPORT, f'{REPORT}        else:\n            logger.warning("skipped")\n')
 
 
 @WITH_THE_CURE
@@ -150,11 +153,9 @@ def test_two_schedulers(name: str, cured: bool, redis: RedisEndpoint, tmp_path: 
     pytest.importorskip(name)
     library = LIBRARIES[name]
     with Processes(tmp_path, redis) as host:
-        host.replace(library.program, *library.faster, *([] if cured else [ALONE]))
+        host.replace(library.program, ELSE, *library.faster, *([] if cured else [ALONE]))
         schedulers = host.start(command(library.scheduler), copies=2)
-        wait_until(
-            lambda: len(sent := library.sent(redis)) > len(set(sent)), timeout=90, what="two messages of one fire time"
-        )
+        wait_until(lambda: has_twins(library.sent(redis)), timeout=90, what="two messages of one fire time")
         end(schedulers)
         sent = library.sent(redis)
         workers = f"{command(library.worker)} {library.several if cured else library.one}"
@@ -174,10 +175,15 @@ def test_arq_runs_a_fire_time_once_although_a_worker_stood_still(redis: RedisEnd
     """That worker enqueues the job again, which another one has run meanwhile; arq starts it when a minute is over."""
     pytest.importorskip("arq")
     with Processes(tmp_path, redis) as host, redis.client(BROKER) as client:
+
+        def queued() -> set[int]:
+            """The fire times of the jobs in the queue; one that ends leaves it."""
+            return {int(job.rpartition(b":")[2]) for job in cast("list[bytes]", client.zrange("arq:queue", 0, -1))}
+
         host.replace(
             "arq_jobs.py",
             ("minute=set(range(0, 60, 5))", "second=set(range(60))"),
-            ('"skipped"', '"skipped %s", milliseconds'),
+            (ELSE[0], ELSE[1].replace('"skipped"', '"skipped %s", milliseconds')),
         )
         workers = [host.start(command("arq ")) for _ in range(2)]
         wait_until(lambda: host.count("Starting worker") == 2 and host.count(RAN) >= 2, timeout=60, what="two workers")
@@ -185,15 +191,10 @@ def test_arq_runs_a_fire_time_once_although_a_worker_stood_still(redis: RedisEnd
         signal_tree(pid, signal.SIGSTOP)
         before = host.count(RAN)
         wait_until(lambda: host.count(RAN) >= before + 3, timeout=60, what="three runs on the other worker")
+        over = {round(time.timestamp() * 1000) for time in host.fire_times()} - queued()
         signal_tree(pid, signal.SIGCONT)
-
-        def again() -> list[int]:
-            """The queued jobs that have run."""
-            queued = {int(job.rpartition(b":")[2]) for job in cast("list[bytes]", client.zrange("arq:queue", 0, -1))}
-            return sorted(queued & {round(time.timestamp() * 1000) for time in host.fire_times()})
-
-        wait_until(again, timeout=60, what="a job that has run in the queue")
-        job = again()[0]
+        wait_until(lambda: over & queued(), timeout=60, what="a job that has run in the queue")
+        job = max(over & queued())
         client.delete(f"arq:in-progress:cron:report:{job}")  # as Redis does when a minute is over
         wait_until(lambda: host.count(f"{SKIPPED} {job}\n") == 1, timeout=60, what="it is started again")
         for worker in workers:
@@ -207,11 +208,11 @@ def test_arq_runs_a_fire_time_once_although_a_worker_stood_still(redis: RedisEnd
 def test_three_replicas_of_schedule(cured: bool, redis: RedisEndpoint, tmp_path: Path) -> None:
     """Each counts the period from its own start: the tick of one is between two of another."""
     pytest.importorskip("schedule")
-    hold = 1.8
+    hold = 0.9
     with Processes(tmp_path, redis) as host:
         host.replace(
             "scheduled.py",
-            ("every(10).minutes", "every(2).seconds"),
+            ("every(10).minutes", "every(1).seconds"),
             ("time.sleep(1)", "time.sleep(0.05)"),
             ('lock_at_least_for="9m"', f'lock_at_least_for="{hold if cured else 0}s"'),
             ("\nprovider = ", '\nlogging.basicConfig(level="DEBUG", format="%(process)d %(message)s")\nprovider = '),
@@ -224,3 +225,35 @@ def test_three_replicas_of_schedule(cured: bool, redis: RedisEndpoint, tmp_path:
         assert host.count("cleaning up") in (len(runs), len(runs) - 1)  # SIGTERM may come between the two
         gaps = [later - earlier for earlier, later in pairwise(runs)]
         assert (min(gaps) >= hold) is cured
+
+
+def test_a_store_that_cannot_be_reached_does_not_end_the_loop_of_schedule(redis: RedisEndpoint, tmp_path: Path) -> None:
+    pytest.importorskip("schedule")
+    with Processes(tmp_path, redis) as host:
+        every_second = ("every(10).minutes", "every(1).seconds")
+        nowhere = ("configure(provider=provider)", f'configure(provider=provider_from_url("{NOWHERE}"))')
+        host.replace("scheduled.py", every_second, nowhere)
+        replica = host.start(command("python scheduled.py"))
+        wait_until(lambda: host.count("ProviderUnreachable: ") >= 2, timeout=60, what="two ticks")
+        assert replica.processes[0].poll() is None
+        host.replace("scheduled.py", (".do(run, clean_up)", ".do(clean_up)"))
+        assert host.start(command("python scheduled.py")).processes[0].wait(60) == 1
+
+
+def test_what_goes_wrong_with_schedule() -> None:
+    schedule = pytest.importorskip("schedule")
+    ran: list[str] = []
+    with configure(provider=InMemoryLockProvider()):
+        lock = scheduler_lock("job", "1h", "1h")
+        above, below, other = (schedule.Scheduler() for _ in range(3))
+        schedule.repeat(above.every().day)(lock(lambda: ran.append("guarded")))
+        lock(schedule.repeat(below.every().day)(lambda: ran.append("not guarded")))
+        for scheduler in (above, above, below, below):
+            scheduler.run_all()
+        assert ran == ["guarded", "not guarded", "not guarded"]
+        once = scheduler_lock("once", "1h", "1h")(lambda: schedule.CancelJob)
+        for scheduler in (above, other):
+            scheduler.clear()
+            scheduler.every().day.do(once)
+            scheduler.run_all()
+        assert (len(above.jobs), len(other.jobs)) == (0, 1)
