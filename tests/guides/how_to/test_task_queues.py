@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from shedlock_py import InMemoryLockProvider, configure, provider_from_url, scheduler_lock
-from shedlock_py.history import Run
+from shedlock_py.history import MOST_RUNS, Run
 from tests.guides.documents import Page
 from tests.guides.how_to.applications import Application, application, copied
 from tests.support.polling import wait_until
@@ -100,7 +100,7 @@ class Processes(ExitStack):
         self.redis = redis
         self._variables = {
             "BROKER": redis.url(BROKER),
-            "SHEDLOCK_STORE": f"{redis.url(STORE)}?history=100",
+            "SHEDLOCK_STORE": f"{redis.url(STORE)}?history={MOST_RUNS}",
             "PYTHONWARNINGS": "ignore",
         }
         provider: Any = provider_from_url(self._variables["SHEDLOCK_STORE"])
@@ -124,7 +124,7 @@ class Processes(ExitStack):
 
     def runs(self, name: str = "report") -> list[Run]:
         """Those that the store has granted, from the first to the last."""
-        return list(reversed(self._provider.runs(name)))
+        return list(reversed(self._provider.runs(name, MOST_RUNS)))
 
     def is_held_by(self, pid: int) -> bool:
         return any(record.is_held and record.holder.endswith(f":{pid}") for record in self._provider.records("report"))
@@ -215,7 +215,7 @@ def test_arq_runs_a_fire_time_once_although_a_worker_stood_still(redis: RedisEnd
         signal_tree(pid, signal.SIGCONT)
         wait_until(lambda: over & queued(), timeout=60, what="a job that has run in the queue")
         job = max(over & queued())
-        client.delete(f"arq:in-progress:cron:report:{job}")  # as Redis does when a minute is over
+        client.delete(f"arq:in-progress:cron:report:{job}")  # as Redis does when 60 seconds are over
         wait_until(lambda: host.count(f"{SKIPPED} {job}\n") == 1, timeout=60, what="it is started again")
         wait_until(lambda: host.count(RAN) == len(host.fire_times()), timeout=60, what="as many runs as fire times")
         granted = host.fire_times()
