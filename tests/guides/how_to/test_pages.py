@@ -22,7 +22,7 @@ NAMES = [
         "run-history",
         "shedlock-java",
     ),
-    *("systemd", "testing"),
+    *("systemd", "task-queues", "testing"),
 ]
 
 on_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

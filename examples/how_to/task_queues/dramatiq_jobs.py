@@ -1,0 +1,30 @@
+"""periodiq dramatiq_jobs, on two hosts; dramatiq dramatiq_jobs, on several."""
+
+import logging
+import os
+from datetime import datetime
+
+import dramatiq
+from dramatiq.brokers.redis import RedisBroker
+from dramatiq.middleware import CurrentMessage
+from periodiq import PeriodiqMiddleware, cron
+
+from shedlock_py import LockRequest, hold, provider_from_url
+
+BROKER = os.environ.get("BROKER", "redis://localhost/0")
+broker = RedisBroker(url=BROKER)
+broker.add_middleware(PeriodiqMiddleware(skip_delay=30))
+broker.add_middleware(CurrentMessage())
+dramatiq.set_broker(broker)
+provider = provider_from_url(os.environ.get("SHEDLOCK_STORE", BROKER))
+logger = logging.getLogger(__name__)
+
+
+@dramatiq.actor(periodic=cron("*/5 * * * *"), max_retries=0)
+def report() -> None:
+    message = CurrentMessage.get_current_message()
+    assert message is not None  # it is a worker that calls this
+    minute = datetime.fromisoformat(message.options["scheduled_at"]).replace(second=0, microsecond=0)
+    with hold(LockRequest("report", "10m", fire_time=minute), provider=provider) as lease:
+        if lease:  # None: that fire time has had its run
+            logger.warning("writing the report")
