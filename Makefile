@@ -145,7 +145,7 @@ $(VENV)/.docs: pyproject.toml scripts/make-venv.sh
 $(VENV)/.test: $(VENV)/.setup | servers
 	@echo "==> building mysqlclient"
 	@$(BIN)/python $(PIP_INSTALL) --group test-native
-	@$(BIN)/python $(PIP_INSTALL) --no-deps 'arq>=0.28' || echo "==> without arq"
+	@$(BIN)/python $(PIP_INSTALL) --no-deps 'arq>=0.28'
 	@touch $@
 
 # redlock-ng and mithril-locks ask for an older redis-py than the one we test with; they work with it all the same.
