@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 from shedlock_py import AsyncLockProvider, Lease, LockRecord, LockRequest
 from shedlock_py.durations import Duration
 from shedlock_py.history import Run
+from shedlock_py.provider import Check
 
 T = TypeVar("T")
 
@@ -64,6 +65,11 @@ class BlockingLockProvider:
         provider: Any = self.async_provider  # not in the protocol
         runs: dict[str, list[Run]] = self.run(provider.recent_runs(names, limit))
         return runs
+
+    def checks(self) -> list[Check]:
+        provider: Any = self.async_provider  # not in the protocol
+        checks: list[Check] = self.run(provider.checks())
+        return checks
 
     def pause(self, name: str, for_: Duration, *arguments: Any, **options: Any) -> LockRecord:
         provider: Any = self.async_provider  # not in the protocol

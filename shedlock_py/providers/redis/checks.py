@@ -16,8 +16,8 @@ _BY_HAND = "add +info to the ACL of this user, or look by hand: CONFIG GET maxme
 _NO_EVICTION = "maxmemory-policy noeviction; if this server is the cache, take another one for the locks"
 _KEEP = "appendonly yes, with appendfsync everysec at least; or let nothing restart it before the longest lease is over"
 _FAILOVER = (
-    "jobs that may run twice, or fencing tokens where the effect is; or a store that does not forget, such as a quorum, "
-    "or PostgreSQL with a synchronous standby"
+    "jobs that may run twice, or fencing tokens where the effect is; or a store that does not forget: a quorum, or "
+    "PostgreSQL with a synchronous standby"
 )
 _PRIMARY = "the URL must lead to the primary"
 

@@ -137,8 +137,8 @@ def _replication_of_mysql(tables: SqlTables, values: Mapping[str, str]) -> SqlPr
     if not replicas:
         return Check(check, "ok", "no replica that could take over")
     message = (
-        f"{replicas} replica{'' if replicas == 1 else 's'}: one that is promoted may lack the last locks, which are free "
-        f"then; semi-synchronous replication is no guarantee"
+        f"{replicas} replica{'' if replicas == 1 else 's'}: one that is promoted may lack the last locks, which are "
+        f"free then; semi-synchronous replication is no guarantee"
     )
     return Check(check, "warning", message, _RUN_TWICE)
 
