@@ -83,7 +83,14 @@ def _postgresql_checks() -> SqlProgram[list[Check]]:
     [[is_standby, fsync, commit, standby_names, standbys]] = yield from _rows(_POSTGRESQL)
     if is_standby:
         return [Check("replication", "failed", "this server is a standby, and takes no writes", _PRIMARY)]
-    return [_replication_of_postgresql(commit, standby_names, standbys), _durability_of_postgresql(fsync, commit)]
+    durability = _durability(
+        {
+            "fsync": fsync,
+            "synchronous_commit": "off" if commit == "off" else "on",
+        },  # the other values are about standbys
+        {"fsync": "on", "synchronous_commit": "on"},
+    )
+    return [_replication_of_postgresql(commit, standby_names, standbys), durability]
 
 
 def _replication_of_postgresql(commit: str, standby_names: str, standbys: int) -> Check:
@@ -99,16 +106,6 @@ def _replication_of_postgresql(commit: str, standby_names: str, standbys: int) -
     return Check(check, "ok", "no standby that could take over")
 
 
-def _durability_of_postgresql(fsync: str, commit: str) -> Check:
-    check = "durability"
-    if fsync == "off":
-        return Check(check, "warning", "fsync = off: a crash of the machine may forget or damage locks", "fsync = on")
-    if commit == "off":
-        message = "synchronous_commit = off: a crash forgets the locks of the last fraction of a second"
-        return Check(check, "warning", message, "synchronous_commit = on, for this role at least")
-    return Check(check, "ok", "a commit is on disk before its reply")
-
-
 # MySQL and MariaDB
 
 
@@ -117,7 +114,10 @@ def _mysql_checks(tables: SqlTables) -> SqlProgram[list[Check]]:
     for name in ("read_only", "super_read_only", "innodb_read_only"):
         if values.get(name, "OFF") not in ("OFF", "0"):
             return [Check("replication", "failed", f"{name} is on: a replica, which takes no writes", _PRIMARY)]
-    return [(yield from _replication_of_mysql(tables, values)), _durability_of_mysql(values)]
+    wanted = {"innodb_flush_log_at_trx_commit": "1"}
+    if values.get("log_bin") == "ON":
+        wanted["sync_binlog"] = "1"  # a commit that the binary log lacks after a crash is rolled back
+    return [(yield from _replication_of_mysql(tables, values)), _durability(values, wanted)]
 
 
 def _replication_of_mysql(tables: SqlTables, values: Mapping[str, str]) -> SqlProgram[Check]:
@@ -143,16 +143,13 @@ def _replication_of_mysql(tables: SqlTables, values: Mapping[str, str]) -> SqlPr
     return Check(check, "warning", message, _RUN_TWICE)
 
 
-def _durability_of_mysql(values: Mapping[str, str]) -> Check:
-    settings = ["innodb_flush_log_at_trx_commit"]
-    if values.get("log_bin") == "ON":  # a commit that is not in the binary log is rolled back after a crash
-        settings.append("sync_binlog")
-    wrong = [name for name in settings if values.get(name, "1") != "1"]
+def _durability(found: Mapping[str, str], wanted: Mapping[str, str]) -> Check:
+    wrong = [name for name, value in wanted.items() if found.get(name, value) != value]
     if not wrong:
         return Check("durability", "ok", "a commit is on disk before its reply")
-    shown = ", ".join(f"{name} = {values[name]}" for name in wrong)
-    message = f"{shown}: a crash of the machine forgets the locks of the last second"
-    return Check("durability", "warning", message, ", ".join(f"{name} = 1" for name in wrong))
+    shown = ", ".join(f"{name} = {found[name]}" for name in wrong)
+    message = f"{shown}: a crash of the machine may forget the last locks, which are free then"
+    return Check("durability", "warning", message, ", ".join(f"{name} = {wanted[name]}" for name in wrong))
 
 
 # SQLite

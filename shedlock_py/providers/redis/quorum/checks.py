@@ -10,19 +10,24 @@ from typing import Any
 
 from shedlock_py.providers.kit import Check
 from shedlock_py.providers.redis.checks import eviction, is_replica, replicas
-from shedlock_py.providers.redis.quorum.majority import failures, is_refusal, results
+from shedlock_py.providers.redis.quorum.majority import Majority, failures, is_refusal, results
 
 _ANOTHER = "the quorum works while a majority replies: bring it back before another server is lost"
 _BY_HAND = "add +info to the ACL of this user, or look by hand: CONFIG GET maxmemory-policy"
 _BETTER_NONE = "better none: a server is kept out for longest_lease when its replica takes over, or it gets its first"
 
 
-def quorum_checks(replies: Sequence[Any]) -> list[Check]:
-    """:param replies: of each server its place and the fields of INFO, or an error."""
+def quorum_checks(majority: Majority, replies: Sequence[Any]) -> list[Check]:
+    """:param replies: of each server its place and the fields of INFO, or an error.
+
+    :raises ProviderUnreachable: no majority has replied.
+    """
     size, known = len(replies), results(replies)
     errors = [reply for reply in replies if isinstance(reply, Exception)]
     silent = [error for error in errors if not is_refusal(error)]
     refusals = [error for error in errors if is_refusal(error)]
+    if size - len(silent) < majority.count:
+        majority.fail("checks", None, silent, failures(silent, size))
     found = [
         Check("servers", "warning", failures(silent, size), _ANOTHER)
         if silent

@@ -46,7 +46,6 @@ from shedlock_py.providers.redis.quorum.majority import (
     VoteTally,
     are_decided,
     failures,
-    is_refusal,
     merged_records,
     merged_runs,
     results,
@@ -266,11 +265,7 @@ class QuorumPrograms(StorePrograms):
         def read(server: QuorumServer) -> Program[Command, Any, tuple[str, Info]]:
             return server.place, (yield from read_info(self._calls))
 
-        replies: list[Any] = yield OnEach(read)
-        silent = [reply for reply in replies if isinstance(reply, Exception) and not is_refusal(reply)]
-        if len(replies) - len(silent) < self._majority.count:
-            self._majority.fail("checks", None, silent, failures(silent, len(replies)))
-        return quorum_checks(replies)
+        return quorum_checks(self._majority, (yield OnEach(read)))
 
     def _are_decided(self, replies: Sequence[Any]) -> bool:
         return are_decided(results(replies), self._majority.size)
