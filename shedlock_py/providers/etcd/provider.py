@@ -48,6 +48,9 @@ class EtcdPrograms(CasPrograms):
         return super().hint(error)
 
 
+_EVEN = "an even number of members bears no more losses than one less: take 3 or 5"
+
+
 def _members(members: Sequence[Mapping[str, Any]]) -> Check:
     voters = sum(not member.get("isLearner") for member in members)
     may_lose = (voters - 1) // 2
@@ -55,7 +58,7 @@ def _members(members: Sequence[Mapping[str, Any]]) -> Check:
         return Check("members", "ok", "1: without it, no lock is granted")
     message = f"{voters}, of which {may_lose} may be lost"
     if voters % 2 == 0:
-        return Check("members", "warning", message, f"{voters - 1} members may lose as many: take 3 or 5")
+        return Check("members", "warning", message, _EVEN)
     return Check("members", "ok", message)
 
 
