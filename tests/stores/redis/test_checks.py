@@ -15,6 +15,7 @@ from tests.faults.pairs import RedisPair
 from tests.stores.redis.stores import KINDS, URL_KINDS, Store
 from tests.support.redis import RedisEndpoint
 
+DEFAULTS = {"maxmemory": "0", "maxmemory-policy": "noeviction", "appendonly": "no", "save": "", "appendfsync": "always"}
 ALL_WELL = {"eviction": "ok", "persistence": "ok", "replication": "ok"}
 
 
@@ -28,7 +29,8 @@ def summary(checks: dict[str, Check]) -> dict[str, str]:
 
 @contextmanager
 def settings(server: RedisEndpoint, values: dict[str, str]) -> Iterator[None]:
-    """Settings of the server, for as long as the block lasts."""
+    """Settings of the server, for as long as the block lasts; those that are not given, as the tests have them."""
+    values = DEFAULTS | values
     with server.client() as client:
         before: dict[str, Any] = {name: client.config_get(name)[name] for name in values}
         try:
@@ -57,7 +59,8 @@ def user(store: Store, *rules: str) -> Iterator[str]:
 def test_a_server_as_the_tests_have_it(store: Store, protocol: int) -> None:
     """Without persistence."""
     options: dict[str, Any] = {} if store.is_managed else {"protocol": protocol}
-    checks = by_name(store.provider(**options))
+    with settings(store.server, {}):
+        checks = by_name(store.provider(**options))
     assert summary(checks) == {**ALL_WELL, "persistence": "warning"}
     assert checks["persistence"].message == "none: at a restart all locks vanish, and are free"
     assert str(checks["persistence"].hint).startswith("appendonly yes, with appendfsync everysec")
