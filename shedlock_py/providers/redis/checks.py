@@ -84,6 +84,6 @@ def replicas(info: Info) -> int:
 def _replication(info: Info, is_cluster: bool) -> Check:
     count, check = replicas(info), "replication"
     if not count:
-        return Check(check, "ok", "no replica of this node" if is_cluster else "no replica that could take over")
+        return Check(check, "ok", "no replica of this node is connected" if is_cluster else "no replica is connected")
     what = f"{count} replica{'' if count == 1 else 's'}"
     return Check(check, "warning", f"{what}, asynchronous: a fail-over may forget the last locks", _FAILOVER)

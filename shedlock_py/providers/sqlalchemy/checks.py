@@ -103,7 +103,7 @@ def _replication_of_postgresql(commit: str, standby_names: str, standbys: int) -
     if standbys:
         what = f"{standbys} standby{'' if standbys == 1 else 's'}, none synchronous"
         return Check(check, "warning", f"{what}: {forgets}", cure)
-    return Check(check, "ok", "no standby that could take over")
+    return Check(check, "ok", "no standby is connected")
 
 
 # MySQL and MariaDB
@@ -135,7 +135,7 @@ def _replication_of_mysql(tables: SqlTables, values: Mapping[str, str]) -> SqlPr
     except ProviderError as error:
         return not_known(tables, check, error, f"look as an administrator: {list_replicas}")
     if not replicas:
-        return Check(check, "ok", "no replica that could take over")
+        return Check(check, "ok", "no replica is connected")
     message = (
         f"{replicas} replica{'' if replicas == 1 else 's'}: one that is promoted may lack the last locks, which are "
         f"free then; semi-synchronous replication is no guarantee"
