@@ -9,18 +9,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 from shedlock_py.display import future_fire_time, in_words, one_line
-from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.lease import Lease
+from shedlock_py.provider import Check as Check
 from shedlock_py.provider import LockProvider
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 
-REACH = "reach the store"
+REACH, SETTINGS = "reach the store", "settings"
 NAME = "shedlock-doctor"
 """One name for all doctors: they leave one record behind, not one each."""
 REQUEST = LockRequest(NAME, "10s")
@@ -34,22 +34,12 @@ NOT_SHARED = (
     "postgresql://, redis:// or, for one machine, sqlite:///"
 )
 
-Status = Literal["ok", "warning", "failed"]
-
-
-@dataclass(frozen=True)
-class Check:
-    check: str
-    status: Status
-    message: str
-    hint: str | None = None
-    seconds: float | None = None
-    """What was measured, where something was."""
-
 
 def failed(check: str, error: ProviderError) -> Check:
     hint = error.hint
-    if hint is None and check == REACH:
+    if hint is None and check == REACH and not isinstance(error, ProviderUnreachable):
+        hint = "does the URL have the right user, password and database, and may this user read the lock records?"
+    elif hint is None and check == REACH:
         hint = "is the server running, and does the URL have the right host, port and database?"
         if isinstance(getattr(error.__cause__, "orig", error.__cause__), sqlite3.Error):
             hint = "is there room on its disk, and may this user write to the file and to its directory?"
@@ -64,14 +54,11 @@ def checks_of(provider: LockProvider) -> Iterator[Check]:
         with _collecting(warnings):
             provider.record(NAME)
         yield Check(check, "ok", "it replies")
-        if hasattr(provider, "permissions"):
-            yield _permissions(provider)
-        if not getattr(provider, "is_shared", True):
-            yield Check("shared", "warning", "locks in memory guard nothing between processes", NOT_SHARED)
-        check = "conditions"
-        if hasattr(provider, "check_conditions"):
-            provider.check_conditions()
-            yield Check(check, "ok", "a write whose condition does not hold is refused")
+        check = SETTINGS
+        settings = _settings(provider)
+        yield from settings
+        if any(found.status == "failed" for found in settings):
+            return
         check = "acquire"
         with _collecting(warnings):
             lease = provider.acquire(REQUEST)
@@ -100,6 +87,9 @@ def checks_of(provider: LockProvider) -> Iterator[Check]:
                 yield Check(check, "ok", "it replies")
             check = "schema"
         yield failed(check, error)
+        if check == REACH and not isinstance(error, ProviderUnreachable):
+            with suppress(ProviderError):  # it replies, and may say why it refuses
+                yield from (found for found in _settings(provider) if found.status == "failed")
 
 
 def read_only_checks(provider: LockProvider) -> Iterator[Check]:
@@ -113,8 +103,10 @@ def read_only_checks(provider: LockProvider) -> Iterator[Check]:
     seconds = time.monotonic() - started
     number = f"{len(records)} lock record{'' if len(records) == 1 else 's'}"
     yield Check(REACH, "ok", f"it replies: {number} in {seconds * 1000:.0f} ms", seconds=seconds)
-    if not getattr(provider, "is_shared", True):
-        yield Check("shared", "warning", "locks in memory guard nothing between processes", NOT_SHARED)
+    try:
+        yield from _settings(provider)
+    except ProviderError as error:
+        yield failed(SETTINGS, error)
     if records:
         offset = records[0].read_at.timestamp() - (sent_at + seconds / 2)
         yield _skew(offset, seconds / 2)
@@ -122,16 +114,14 @@ def read_only_checks(provider: LockProvider) -> Iterator[Check]:
         yield Check("fire times", "warning", fault, cure)
 
 
-def _permissions(provider: Any) -> Check:
-    """What the store says that we may do; the other checks try most of it."""
-    found: dict[str, bool | None] = provider.permissions()
-    missing = [verb for verb, is_allowed in found.items() if is_allowed is False]
-    if missing:
-        hint = "allow it in the Role: the provider's page has one; list and delete are for operators"
-        return Check("permissions", "warning", f"not allowed: {', '.join(missing)}", hint)
-    if None in found.values():
-        return Check("permissions", "ok", "unknown: the store does not say")
-    return Check("permissions", "ok", ", ".join(found))
+def _settings(provider: Any) -> list[Check]:
+    """What the store itself says, where the provider has such a method."""
+    found: list[Check] = []
+    if not getattr(provider, "is_shared", True):
+        found.append(Check("shared", "warning", "locks in memory guard nothing between processes", NOT_SHARED))
+    if hasattr(provider, "checks"):
+        found += provider.checks()
+    return found
 
 
 _collected: ContextVar[list[str] | None] = ContextVar("_collected", default=None)

@@ -11,7 +11,8 @@ error, both ``from`` the driver's. Never None or False in place of an error, nor
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from shedlock_py.durations import Duration
 from shedlock_py.lease import Lease
@@ -66,6 +67,28 @@ class AsyncLockProvider(Protocol):
     async def take_over(self, request: LockRequest) -> Lease: ...
     async def prune(self, unused_for: Duration) -> int: ...
     async def create_schema(self) -> None: ...
+
+
+Status = Literal["ok", "warning", "failed"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was found out about a store, for ``shedlock doctor`` and the page.
+
+    A provider may have a method ``checks()``, which returns a list of them: what the store itself says of its settings
+    and of the rights of this user, as far as it matters to locks. It writes nothing. What the store does not say, or
+    not to this user, is "ok" with the message "not known: …".
+    """
+
+    check: str
+    status: Status
+    """"failed": locks do not work, or guard nothing. "warning": a fault of the store may give a held lock away."""
+    message: str
+    hint: str | None = None
+    """What to do about it."""
+    seconds: float | None = None
+    """What was measured, where something was."""
 
 
 def undo_of(provider: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any]:

@@ -19,7 +19,7 @@ from shedlock_py.errors import ProviderError
 @store_option
 @json_option
 def doctor(store: str | None, as_json: bool) -> None:
-    """Check the store: whether it replies, its schema and clock, and all that is done to a lock.
+    """Check the store: whether it replies, its settings, schema and clock, and all that is done to a lock.
 
     Also the run history, if the store is opened with it (?history=50 in the URL, or SHEDLOCK_HISTORY). Tries it on the
     lock "shedlock-doctor", whose record stays, and changes no other.

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine
 
-from shedlock_py import InMemoryLockProvider, Lease, LockRecord, LockRequest, ProviderError
+from shedlock_py import InMemoryLockProvider, Lease, LockRecord, LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py.checks import read_only_checks
 from shedlock_py.durations import Duration
+from shedlock_py.provider import Check
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.cli.harness import provider_at, run, set_fire_time, shedlock_command, take
 from tests.faults.small_disks import fill, tmpfs
@@ -23,7 +25,8 @@ from tests.support.database import DatabaseServer
 from tests.support.ports import free_port
 
 CHECKS = [
-    "reach the store", "schema", "acquire", "refuse", "extend", "clock", "release", "fencing tokens", "round trip",
+    "reach the store", "file system", "schema", "acquire", "refuse", "extend", "clock", "release", "fencing tokens",
+    "round trip",
 ]  # fmt: skip
 
 
@@ -83,7 +86,12 @@ def test_run_history(store: str, kept: int) -> None:
     [
         ("postgresql://me:s3cret-pw@127.0.0.1:{port}/x", CHECKS[:1], "127.0.0.1", "right host, port and database?"),
         ("sqlite:///{dir}/mistyped.db", CHECKS[:1], "there is no SQLite file {dir}/mistyped.db", "schema --create"),
-        ("sqlite:///{dir}/new.db", CHECKS[:2], "no such table", "from a shell: shedlock schema --create"),
+        (
+            "sqlite:///{dir}/new.db",
+            ["reach the store", "schema"],
+            "no such table",
+            "from a shell: shedlock schema --create",
+        ),
     ],
     ids=["a dead server", "a missing file", "no table"],
 )
@@ -226,7 +234,7 @@ def test_a_lock_that_is_held_is_not_called_free_in_another_time_zone(
 def test_another_doctor_is_at_work(store: str) -> None:
     take(store, "shedlock-doctor", "1m", holder="[b]other")
     code, checks = check(store)
-    assert (code, list(checks)) == (0, ["reach the store", "schema", "acquire"])
+    assert (code, list(checks)) == (0, CHECKS[:4])
     assert checks["acquire"]["status"] == "warning"
     assert "held by [b]other" in checks["acquire"]["message"]
     assert "! acquire: lock 'shedlock-doctor' is held by [b]other" in run("doctor", store=store).stdout
@@ -323,3 +331,37 @@ def test_a_store_that_breaks_in_the_middle_is_left_without_a_lease() -> None:
     assert (code, not_ok(checks)) == (1, {"shared": "warning", "extend": "failed"})
     assert checks["extend"]["message"] == "cut off"
     assert [record.is_held for record in breaks.records()] == [False]
+
+
+class IsStandby(InMemoryLockProvider):
+    is_shared = True
+
+    def checks(self) -> list[Check]:
+        return [Check("disk", "warning", "it is slow"), Check("replication", "failed", "a standby", "take the primary")]
+
+
+class StopsReplying(InMemoryLockProvider):
+    is_shared = True
+
+    def checks(self) -> list[Check]:
+        raise ProviderUnreachable("no reply", operation="checks")
+
+
+standby, silent = IsStandby(), StopsReplying()
+
+
+def test_a_setting_with_which_locks_do_not_work_ends_it_before_a_lock_is_tried() -> None:
+    code, checks = check("tests.cli.test_doctor:standby")
+    assert (code, list(checks)) == (1, ["reach the store", "disk", "replication"])
+    assert checks["replication"]["hint"] == "take the primary"
+    assert (
+        "✗ replication: a standby\n  take the primary\n" in run("doctor", store="tests.cli.test_doctor:standby").stdout
+    )
+    assert standby.records() == []
+    assert [found.check for found in read_only_checks(standby)] == ["reach the store", "disk", "replication"]
+
+
+def test_a_store_that_stops_replying_when_its_settings_are_read() -> None:
+    code, checks = check("tests.cli.test_doctor:silent")
+    assert (code, not_ok(checks)) == (1, {"settings": "failed"})
+    assert [found.status for found in read_only_checks(silent)] == ["ok", "failed"]

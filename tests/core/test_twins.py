@@ -25,7 +25,7 @@ PAIRS = [
     ("provider.py", "LockProvider", "AsyncLockProvider"),
     *(
         ("providers/kit/facades.py", f"ProgramProvider.{method}", f"AsyncProgramProvider.{method}")
-        for method in (*FACADE, "undo", "runs", "recent_runs", "forget_fire_time", "resume", "close")
+        for method in (*FACADE, "undo", "runs", "recent_runs", "forget_fire_time", "resume", "checks", "close")
     ),
     ("providers/mongodb/clients.py", "CollectionClient.close", "AsyncCollectionClient.close"),
     ("providers/mongodb/clients.py", "CollectionClient.execute.carry_out", "AsyncCollectionClient.execute.carry_out"),

@@ -19,10 +19,11 @@ from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.durations import Duration, in_milliseconds, parse_duration
 from shedlock_py.keepalive import HeartbeatPlan
 from shedlock_py.lease import Claim
-from shedlock_py.providers.cas import CasCommand, CasReply, Read, Write
+from shedlock_py.providers.cas import CasReply, Read, Write
 from shedlock_py.providers.etcd.clients import EtcdClient
 from shedlock_py.providers.etcd.provider import EtcdPrograms
 from shedlock_py.providers.etcd.urls import Place
+from shedlock_py.providers.etcd.wire import Command
 from shedlock_py.providers.kit import ProgramProvider
 from shedlock_py.providers.redis import RedisQuorumLockProvider
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
@@ -229,7 +230,7 @@ class SoundEtcd(ProgramProvider):
 
 
 class _Unconditional(EtcdClient):
-    def execute(self, command: CasCommand, timeout: float | None) -> CasReply:
+    def execute(self, command: Command, timeout: float | None) -> CasReply:
         if isinstance(command, Write):
             present = super().execute(Read(command.record.name), timeout).value
             command = replace(command, if_version=present and present.version)

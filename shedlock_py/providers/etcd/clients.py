@@ -14,9 +14,9 @@ import httpx
 from shedlock_py._process import PerLoop, PerProcess, monotonic
 from shedlock_py._program import Program, run, run_async
 from shedlock_py._timers import WorkerPool
-from shedlock_py.providers.cas import CasCommand, CasReply, ServerTime
+from shedlock_py.providers.cas import CasReply, ServerTime
 from shedlock_py.providers.etcd.urls import Place
-from shedlock_py.providers.etcd.wire import EtcdError, reply_of, request_of, value_of
+from shedlock_py.providers.etcd.wire import Command, EtcdError, reply_of, request_of, value_of
 from shedlock_py.providers.kit import NotSent, TimedOut, call_within, close_with_loop, within
 
 POOL_SIZE = 16
@@ -41,7 +41,7 @@ class Exchange:
         self._endpoints = list(place.endpoints)
         self._token = ""
 
-    def of(self, command: CasCommand) -> Program[Request, httpx.Response, CasReply]:
+    def of(self, command: Command) -> Program[Request, httpx.Response, CasReply]:
         """Carry ``command`` out on the first member that can be reached."""
         path, body = request_of(command, self._place.prefix)
         may_log_in = bool(self._place.user)
@@ -114,7 +114,7 @@ class EtcdClient:
         self.shown = place.shown
         self._of_process = PerProcess(partial(_Threads, place))
 
-    def execute(self, command: CasCommand, timeout: float | None) -> CasReply:
+    def execute(self, command: Command, timeout: float | None) -> CasReply:
         mine = self._of_process.get()
         limits = mine.exchange.timeout(timeout)
 
@@ -155,7 +155,7 @@ class AsyncEtcdClient:
         self.shown = place.shown
         self._of_loop = PerLoop(partial(_Tasks, place))
 
-    async def execute(self, command: CasCommand, timeout: float | None) -> CasReply:  # noqa: ASYNC109 (see kit)
+    async def execute(self, command: Command, timeout: float | None) -> CasReply:  # noqa: ASYNC109 (see kit)
         mine = self._of_loop.get()
         limits = mine.exchange.timeout(timeout)
 

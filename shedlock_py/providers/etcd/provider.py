@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx
 
+from shedlock_py._program import Program
 from shedlock_py.durations import Duration
-from shedlock_py.errors import ConfigurationError
-from shedlock_py.providers.cas import CasPrograms, parse_options
+from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.providers.cas import CasPrograms, CasReply, parse_options
 from shedlock_py.providers.etcd.clients import AsyncEtcdClient, EtcdClient
 from shedlock_py.providers.etcd.urls import Place
-from shedlock_py.providers.etcd.wire import NOT_ETCD, EtcdError, classify
-from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider, split_options
+from shedlock_py.providers.etcd.wire import ALARMS, MEMBERS, NOT_ETCD, Command, EtcdError, classify
+from shedlock_py.providers.kit import AsyncProgramProvider, Check, Failure, ProgramProvider, not_known, split_options
 
 
 class EtcdPrograms(CasPrograms):
     """The programs of a compare-and-swap store, and what the errors of etcd and httpx mean."""
+
+    def checks(self) -> Program[Command, CasReply, list[Check]]:
+        try:
+            reply = yield MEMBERS
+            found = [_members(reply.value.get("members", ()))]
+        except ProviderError as error:
+            found = [not_known(self, "members", error)]
+        try:
+            reply = yield ALARMS
+            found += map(_alarm, reply.value.get("alarms", ()))
+        except ProviderError as error:
+            found.append(not_known(self, "alarms", error))
+        return found
 
     def classify(self, error: Exception) -> Failure:
         match error:
@@ -31,6 +46,28 @@ class EtcdPrograms(CasPrograms):
             case EtcdError(code=code) if code == NOT_ETCD:
                 return "name the client addresses of etcd, with tls=true if it has TLS; its JSON gateway must be on"
         return super().hint(error)
+
+
+_EVEN = "an even number of members bears no more losses than one less: take 3 or 5"
+
+
+def _members(members: Sequence[Mapping[str, Any]]) -> Check:
+    voters = sum(not member.get("isLearner") for member in members)
+    may_lose = (voters - 1) // 2
+    if voters == 1:
+        return Check("members", "ok", "1: without it, no lock is granted")
+    message = f"{voters}, of which {may_lose} may be lost"
+    if voters % 2 == 0:
+        return Check("members", "warning", message, _EVEN)
+    return Check("members", "ok", message)
+
+
+def _alarm(alarm: Mapping[str, Any]) -> Check:
+    kind = alarm.get("alarm", "")
+    if kind == "NOSPACE":
+        hint = "compact and defragment it, then etcdctl alarm disarm: docs of etcd, Maintenance"
+        return Check("alarms", "failed", "NOSPACE: the quota is used up, and etcd takes no writes", hint)
+    return Check("alarms", "failed", f"{kind}", "see etcd's own documentation of this alarm")
 
 
 class EtcdLockProvider(ProgramProvider):

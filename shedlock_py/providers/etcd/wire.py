@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -43,14 +44,29 @@ _BY_CODE = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask about the cluster itself. The reply's value is that of etcd."""
+
+    path: str
+    body: Mapping[str, Any]
+
+
+Command = CasCommand | Ask
+MEMBERS = Ask("/v3/cluster/member/list", {})
+ALARMS = Ask("/v3/maintenance/alarm", {"action": "GET"})
+
+
 def classify(error: EtcdError) -> Failure:
     """What an error reply means for its command."""
     return _BY_CODE.get(error.code, Failure.REFUSED)
 
 
-def request_of(command: CasCommand, prefix: str) -> tuple[str, dict[str, Any]]:
+def request_of(command: Command, prefix: str) -> tuple[str, dict[str, Any]]:
     """Path and body. Reads are linearizable, as is etcd's default: a member asks the leader before it replies."""
     match command:
+        case Ask(path, body):
+            return path, dict(body)
         case Read(name):
             return "/v3/kv/range", {"key": _encoded(prefix + name)}
         case List(start):
@@ -72,12 +88,14 @@ def _transaction(key: str, if_version: object, change: dict[str, Any]) -> tuple[
     return "/v3/kv/txn", {"compare": [compare], "success": [change]}
 
 
-def value_of(command: CasCommand, prefix: str, reply: Mapping[str, Any]) -> Any:
+def value_of(command: Command, prefix: str, reply: Mapping[str, Any]) -> Any:
     """The value of the reply to ``command``. The gateway leaves out what is empty, zero or false.
 
     :raises ValueError: a record has odd values.
     """
     match command:
+        case Ask():
+            return reply
         case Read():
             return next((_entry(prefix, pair) for pair in reply.get("kvs", ())), None)
         case List():

@@ -13,7 +13,9 @@ into the program where it is not::
         return rows[0].token if rows else None
 """
 
+from shedlock_py.provider import Check
 from shedlock_py.providers.kit.async_pool import AsyncConnectionPool, close_with_loop, within
+from shedlock_py.providers.kit.checking import not_known
 from shedlock_py.providers.kit.clients import AsyncStoreClient, StoreClient, ThreadedClient
 from shedlock_py.providers.kit.facades import AsyncProgramProvider, ProgramProvider
 from shedlock_py.providers.kit.operation import (
@@ -55,6 +57,7 @@ __all__ = [
     "AsyncConnectionPool",
     "AsyncProgramProvider",
     "AsyncStoreClient",
+    "Check",
     "ConnectionPool",
     "Failure",
     "Lent",
@@ -74,6 +77,7 @@ __all__ = [
     "describe",
     "fire_time_too_late",
     "kept_changing",
+    "not_known",
     "parse_limits",
     "record_from_json",
     "record_to_json",

@@ -14,7 +14,7 @@ from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.events import logger
 from shedlock_py.history import Run
 from shedlock_py.lease import Lease
-from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.provider import AsyncLockProvider, Check, LockProvider
 from shedlock_py.providers.kit.clients import AsyncStoreClient, StoreClient
 from shedlock_py.providers.kit.operation import TimedOut, Undo
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
@@ -145,6 +145,10 @@ class ProgramProvider(_AnyProvider, LockProvider):
     def create_schema(self) -> None:
         return self.run(self.programs.create_schema(), "create_schema")
 
+    def checks(self) -> list[Check]:
+        """What the store says of its settings and of this user's rights: see :class:`Check`. Writes nothing."""
+        return self.run(self.programs.checks(), "checks")
+
     def close(self) -> None:
         """Close the connections that the provider has opened; a user-supplied client stays as it is."""
         if hasattr(self._client, "close"):
@@ -272,6 +276,10 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
 
     async def create_schema(self) -> None:
         return await self.run(self.programs.create_schema(), "create_schema")
+
+    async def checks(self) -> list[Check]:
+        """See :meth:`ProgramProvider.checks`."""
+        return await self.run(self.programs.checks(), "checks")
 
     async def close(self) -> None:
         """Close the connections that this event loop opened; a user-supplied client stays as it is."""

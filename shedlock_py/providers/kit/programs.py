@@ -15,6 +15,7 @@ from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreac
 from shedlock_py.events import logger
 from shedlock_py.history import Run, error_of, newest_first
 from shedlock_py.lease import Claim, Clock, Lease, random_claim_id
+from shedlock_py.provider import Check
 from shedlock_py.providers.kit.operation import Failure, Operation, TimedOut, Undo, kept_changing, refused, unreachable
 from shedlock_py.providers.kit.options import DEFAULT_FIRE_TIME_TOLERANCE
 from shedlock_py.record import LockRecord
@@ -116,6 +117,11 @@ class StorePrograms(ABC):
     def create_schema(self) -> Program[Any, Any, None]:
         """Create what the store needs. Nothing by default."""
         yield from ()
+
+    def checks(self) -> Program[Any, Any, list[Check]]:
+        """What the store says of its settings and this user's rights: see :class:`Check`. Nothing by default."""
+        yield from ()
+        return []
 
     def runs(self, name: str, limit: int) -> Program[Any, Any, list[Run]]:
         """The newest ``limit`` runs of ``name``, and perhaps others, in any order, each as it was written."""

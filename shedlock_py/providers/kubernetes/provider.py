@@ -9,7 +9,7 @@ import httpx
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration
 from shedlock_py.providers.cas import CasPrograms, CasReply, parse_options
-from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider
+from shedlock_py.providers.kit import AsyncProgramProvider, Check, Failure, ProgramProvider
 from shedlock_py.providers.kubernetes.access import Place
 from shedlock_py.providers.kubernetes.clients import AsyncKubernetesClient, KubernetesClient
 from shedlock_py.providers.kubernetes.wire import VERBS, Command, KubernetesError, MayI, classify
@@ -25,6 +25,16 @@ class KubernetesPrograms(CasPrograms):
             reply = yield MayI(verb)
             found[verb] = reply.value
         return found
+
+    def checks(self) -> Program[Command, CasReply, list[Check]]:
+        """The other checks of ``shedlock doctor`` try most of what a Role must allow."""
+        found = yield from self.permissions()
+        missing = [verb for verb, is_allowed in found.items() if is_allowed is False]
+        if missing:
+            hint = "allow it in the Role: the provider's page has one; list and delete are for operators"
+            return [Check("permissions", "warning", f"not allowed: {', '.join(missing)}", hint)]
+        known = "not known: the store does not say" if None in found.values() else ", ".join(found)
+        return [Check("permissions", "ok", known)]
 
     def classify(self, error: Exception) -> Failure:
         match error:

@@ -40,6 +40,8 @@ class Command:
     """The same command without history, if this one writes history as well."""
 
 
+HELLO = Command("database.command", {"command": {"hello": 1}})
+"""What the server is: everybody may read that."""
 NOW = "$$NOW"
 NOW_MS = {"$toLong": NOW}
 UNTIL_MS = {"$toLong": "$lockUntil"}

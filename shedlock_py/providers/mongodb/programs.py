@@ -20,10 +20,11 @@ from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.events import logger
 from shedlock_py.history import Run
 from shedlock_py.lease import Claim, Lease, RunOutcome
-from shedlock_py.providers.kit import Failure, Limits, StorePrograms, fire_time_too_late, refused
+from shedlock_py.providers.kit import Check, Failure, Limits, StorePrograms, fire_time_too_late, not_known, refused
 from shedlock_py.providers.mongodb import errors
 from shedlock_py.providers.mongodb.commands import (
     EPOCH,
+    HELLO,
     IS_HELD,
     MICROSECOND,
     NOW,
@@ -175,6 +176,21 @@ class MongoPrograms(StorePrograms):
             except ProviderError as error:
                 if errors.code_of(error.__cause__) not in errors.INDEX_EXISTS or number == MOST_INDEX_TRIES - 1:
                     raise
+
+    def checks(self) -> Program[Command, Any, list[Check]]:
+        check = "replication"
+        try:
+            hello = yield HELLO
+        except ProviderError as error:
+            return [not_known(self, check, error)]
+        match hello:
+            case {"msg": "isdbgrid"}:
+                return [Check(check, "ok", "a sharded cluster: a write waits for a majority")]
+            case {"setName": name}:
+                members = len([*hello.get("hosts", ()), *hello.get("passives", ())])
+                what = f"replica set {name}, members with data: {members}; a write waits for a majority"
+                return [Check(check, "ok", what)]
+        return [Check(check, "ok", "a single server, without one that could take over")]
 
     def _to_record(self, document: Document, operation: str, name: object) -> LockRecord:
         """:raises ProviderError: a field has another type: compared with it, no lock would ever be free."""

@@ -29,7 +29,7 @@ from shedlock_py.providers.kit import (
     seconds_left,
     within,
 )
-from shedlock_py.providers.redis.commands import Call, Command, Scan
+from shedlock_py.providers.redis.commands import Call, Command, Scan, Setting
 from shedlock_py.providers.redis.errors import is_not_connected, is_temporary
 from shedlock_py.providers.redis.urls import parse_url
 
@@ -296,6 +296,11 @@ def _requests(command: Command) -> Program[Words, Any, Any]:
                 cursor = int(position)
                 if cursor == 0:
                     return found
+        case Setting(name):
+            reply = yield ("CONFIG", "GET", name)
+            values = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))  # RESP 3, 2
+            value = values.get(name.encode())
+            return None if value is None else value.decode(errors="replace")
 
 
 def _is_urgent(command: Command) -> bool:

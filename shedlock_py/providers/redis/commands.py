@@ -58,7 +58,13 @@ class Scan(NamedTuple):
     pattern: bytes
 
 
-Command = Call | Scan
+class Setting(NamedTuple):
+    """A command: read one setting of the server. The reply is its value; None: the server does not know it."""
+
+    name: str
+
+
+Command = Call | Scan | Setting
 
 
 class Calls:

@@ -20,12 +20,14 @@ from shedlock_py.history import Run
 from shedlock_py.lease import Claim, Clock, Lease
 from shedlock_py.providers.kit import (
     DEFAULT_FIRE_TIME_TOLERANCE,
+    Check,
     Failure,
     StorePrograms,
     fire_time_too_late,
     refused,
     unreachable,
 )
+from shedlock_py.providers.redis.checks import server_checks
 from shedlock_py.providers.redis.clients import AnyClient
 from shedlock_py.providers.redis.commands import EPOCH, MICROSECOND, Call, Calls, Command, claim_args, run_args, script
 from shedlock_py.providers.redis.errors import classify, is_refusal
@@ -121,6 +123,9 @@ class RedisPrograms(StorePrograms):
                 except ValueError as error:
                     logger.warning("records: lock %r is left out: %s", names[key], error)
         return found
+
+    def checks(self) -> Program[Command, Any, list[Check]]:
+        return server_checks(self, self._calls, is_cluster=self._client.is_cluster)
 
     def runs(self, name: str, limit: int) -> Program[Command, Any, list[Run]]:
         key = self._calls.key(name)

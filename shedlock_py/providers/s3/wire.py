@@ -44,7 +44,7 @@ class IgnoredConditionError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class TryConditions:
     """Raise :class:`IgnoredConditionError` from a server that ignores the conditions of requests.
 
     :ivar of_deletes: of deletions, too; else of writes only.
@@ -63,7 +63,7 @@ class Objects:
         self._prefix = prefix
         self._is_checked = False
 
-    def exchange(self, command: CasCommand | Check) -> _Requests[CasReply]:
+    def exchange(self, command: CasCommand | TryConditions) -> _Requests[CasReply]:
         match command:
             case Read(name):
                 reply, entry = yield from self._read(self._key(name))
@@ -71,14 +71,14 @@ class Objects:
             case Write(record, if_version):
                 if if_version is None and not self._is_checked:
                     # The first record of this provider. What it finds was written after such a check.
-                    yield from self._check(Check())
+                    yield from self._check(TryConditions())
                 return (yield from self._write(self._key(record.name), command))
             case Delete(name, if_version):
                 reply = yield from self._delete(self._key(name), if_version)
                 return CasReply(not reply.code, reply.time)
             case List(start):
                 return (yield from self._list(start))
-            case Check():
+            case TryConditions():
                 return (yield from self._check(command))
 
     def _read(self, key: str) -> _Requests[tuple[AwsReply, Entry | None]]:
@@ -118,7 +118,7 @@ class Objects:
                 return CasReply(entries, reply.time)
             where["ContinuationToken"] = page.value["NextContinuationToken"]
 
-    def _check(self, check: Check) -> _Requests[CasReply]:
+    def _check(self, check: TryConditions) -> _Requests[CasReply]:
         """Try, on an object of its own, requests whose conditions do not hold."""
         if check.of_bucket and (yield self._request("head_bucket", _NO_BUCKET)).code:
             raise NoBucketError(f"there is no bucket {self._bucket!r}")

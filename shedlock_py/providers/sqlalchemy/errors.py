@@ -87,6 +87,7 @@ _MISSING_BY_TEXT = {
     "no such column": Missing.COLUMN,
     "has no column named": Missing.COLUMN,
 }
+_DENIED_CODES = ("42501", 1142, 1143)  # of a table, or of a column
 _READ_ONLY_CODES = ("25006", 1290, 1792, 1836, 1047)
 _ASYNCPG_SERVER_MESSAGE = "in the middle of operation: "  # followed by the server's text; without it, just broken
 
@@ -153,6 +154,11 @@ def is_read_only(error: BaseException) -> bool:
         return False
     code = _code(error)
     return code in _READ_ONLY_CODES or (code is None and "readonly database" in str(error.orig))
+
+
+def is_denied(error: BaseException | None) -> bool:
+    """Whether this user may not execute the statement."""
+    return isinstance(error, DBAPIError) and _code(error) in _DENIED_CODES
 
 
 def _code(error: DBAPIError) -> str | int | None:

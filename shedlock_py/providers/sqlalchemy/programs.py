@@ -16,7 +16,8 @@ from shedlock_py.durations import in_milliseconds
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.history import Run
 from shedlock_py.lease import Claim, Lease
-from shedlock_py.providers.kit import Failure, fire_time_too_late, refused
+from shedlock_py.providers.kit import Check, Failure, fire_time_too_late, refused
+from shedlock_py.providers.sqlalchemy.checks import store_checks
 from shedlock_py.providers.sqlalchemy.claims import TOO_LATE, WAITED, ClaimKind
 from shedlock_py.providers.sqlalchemy.clock import check_token, to_record, to_time
 from shedlock_py.providers.sqlalchemy.runs import NAMES_AT_ONCE
@@ -24,6 +25,7 @@ from shedlock_py.providers.sqlalchemy.schema import (
     other_zone_error,
     zone_shift,
 )
+from shedlock_py.providers.sqlalchemy.sqlite_files import read_mounts
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand
 from shedlock_py.providers.sqlalchemy.tables import SqlProgram, SqlTables
 from shedlock_py.record import LockRecord
@@ -34,6 +36,8 @@ class SqlPrograms(SqlTables):
     """The programs for one table of one database."""
 
     keeps_history: ClassVar[bool] = True
+    read_mounts = staticmethod(read_mounts)
+    """Where :meth:`checks` gets the mounts of this process from. A test sets another source."""
 
     def is_write(self, command: SqlCommand) -> bool:
         return command.can_grant
@@ -251,6 +255,10 @@ class SqlPrograms(SqlTables):
                 except ProviderError as error:  # odd values of one name must not hide the others
                     _logger.warning("%s", error)
         return found
+
+    def checks(self) -> SqlProgram[list[Check]]:
+        yield from self.locate()
+        return (yield from store_checks(self, self._sql.table_name, self.read_mounts))
 
     @property
     def verify_sql(self) -> str:

@@ -8,6 +8,7 @@ sync engines are closed before Python forks.
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -132,3 +133,36 @@ def require_usable(path: str, *, is_inherited: bool = False) -> None:
             "this process was forked while a connection to SQLite was open, which must not be: fork earlier, close the "
             "provider or dispose of the engine before, or start processes anew (spawn)"
         )
+
+
+# Network file systems, whose file locks and clocks SQLite cannot rely on
+
+_NETWORK = {"nfs", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "beegfs", "glusterfs"}
+_NETWORK |= {"sshfs", "s3fs", "davfs", "rclone", "gcsfuse", "mfs", "vboxsf", "prl_fs", "vmhgfs"}
+_MOUNTS = "/proc/self/mountinfo"
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+def read_mounts() -> str:
+    """What Linux says of the mounts of this process; "" elsewhere."""
+    try:
+        with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def file_system_of(path: str, mounts: str) -> tuple[str, bool]:
+    """The type of the file system that ``path`` is on, and whether it is a network's; "" where that is not known."""
+    place, found = os.path.realpath(path), ("", "")
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) < 5 or not after:
+            continue
+        point = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4])
+        is_above = place == point or place.startswith(point.rstrip("/") + "/")
+        if is_above and len(point) >= len(found[0]):  # the last of those at the same place hides the others
+            found = point, after.split(" ")[0]
+    kind = found[1]
+    return kind, kind.removeprefix("fuse.").rstrip("4") in _NETWORK

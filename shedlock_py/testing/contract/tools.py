@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from shedlock_py import ConfigurationError, LockProvider, LockRequest
+from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.testing.contract.base import LONG, ContractBase, acquired, eventually, expired, record_of
 
 NOTHING = timedelta(0)
@@ -132,3 +133,25 @@ class ToolsContract(ContractBase):
         provider.create_schema()
         other.create_schema()
         assert provider.release(lease) is True
+
+    def test_checks_of_the_store_write_nothing(self, provider: Any, name: str) -> None:
+        _require_checks(provider)
+        provider.release(acquired(provider, LockRequest(name, LONG)))
+        before = provider.record(name)
+        found = provider.checks()
+        assert len({check.check for check in found}) == len(found)
+        for check in found:
+            assert check.status in ("ok", "warning"), check
+            assert "\n" not in f"{check.message}{check.hint}"
+        assert provider.record(name) == before
+        assert provider.acquire(LockRequest(name, LONG)) is not None
+
+    def test_i5_checks_of_a_store_that_does_not_reply(self, failing_provider: Any) -> None:
+        _require_checks(failing_provider)
+        with suppress(ProviderUnreachable):
+            assert failing_provider.checks() == [], "it asks nothing"
+
+
+def _require_checks(provider: object) -> None:
+    if not hasattr(provider, "checks"):
+        pytest.skip("this provider has no checks")

@@ -49,6 +49,7 @@ class RedisModelStore:
                 self._delete(key)
         if isinstance(command, Scan):
             return self._scan(command)
+        assert isinstance(command, Call), "no program under test reads settings"
         return self._run(command)
 
     def snapshot(self) -> Hashable:

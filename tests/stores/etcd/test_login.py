@@ -9,6 +9,7 @@ import pytest
 
 from shedlock_py import LockRequest, ProviderError
 from shedlock_py.testing.contract.base import acquired
+from tests.cli.harness import run
 from tests.stores.etcd.conftest import Open
 from tests.support.availability import private_server
 from tests.support.etcd import EtcdServer
@@ -77,3 +78,10 @@ def test_i5_keys_that_the_user_may_not_use(server: EtcdServer, open_url: Open, n
 def test_a_login_where_there_are_no_users(etcd_server: EtcdServer, open_url: Open, name: str) -> None:
     with pytest.raises(ProviderError, match="authentication is not enabled"):
         open_url(place(etcd_server)).acquire(LockRequest(name, "1m"))
+
+
+def test_doctor_of_a_user_who_may_use_the_keys_only(server: EtcdServer) -> None:
+    done = run("doctor", store=place(server))
+    assert done.exit_code == 0, done.stdout
+    assert "✓ members: 1: " in done.stdout
+    assert "s3cret-pw" not in done.stdout

@@ -242,7 +242,7 @@ def test_doctor(kubernetes_server: KubernetesServer, namespace: str) -> None:
     """This API server has no SelfSubjectAccessReview, so what we may do is unknown."""
     done = run("doctor", store=kubernetes_server.url(namespace))
     assert done.exit_code == 0, done.stdout
-    assert "✓ permissions: unknown: the store does not say" in done.stdout
+    assert "✓ permissions: not known: the store does not say" in done.stdout
     assert "✓ round trip" in done.stdout
 
 

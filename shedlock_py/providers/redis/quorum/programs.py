@@ -27,6 +27,7 @@ from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.lease import Claim, Clock, Lease
 from shedlock_py.providers.kit import (
     DEFAULT_FIRE_TIME_TOLERANCE,
+    Check,
     Failure,
     StorePrograms,
     Undo,
@@ -34,9 +35,11 @@ from shedlock_py.providers.kit import (
     refused,
     unreachable,
 )
+from shedlock_py.providers.redis.checks import Info, read_info
 from shedlock_py.providers.redis.commands import EPOCH, MICROSECOND, Call, Calls, Command, claim_args, run_args, script
 from shedlock_py.providers.redis.history import ring_of, sent
 from shedlock_py.providers.redis.quorum.broadcast import NotAddressed, OnEach, Pause, QuorumCommand, QuorumServer
+from shedlock_py.providers.redis.quorum.checks import quorum_checks
 from shedlock_py.providers.redis.quorum.majority import (
     Majority,
     Verdict,
@@ -257,6 +260,12 @@ class QuorumPrograms(StorePrograms):
     def runs(self, name: str, limit: int) -> QuorumProgram:
         on_each = OnEach(lambda server: server.programs.runs(name, limit))  # any server may know the end of a run
         return merged_runs(results((yield from self._majority.required("runs", name, on_each))), self._majority.size)
+
+    def checks(self) -> Program[QuorumCommand, Any, list[Check]]:
+        def read(server: QuorumServer) -> Program[Command, Any, tuple[str, Info]]:
+            return server.place, (yield from read_info(self._calls))
+
+        return quorum_checks(self._majority, (yield OnEach(read)))
 
     def _are_decided(self, replies: Sequence[Any]) -> bool:
         return are_decided(results(replies), self._majority.size)

@@ -1,0 +1,19 @@
+"""Checks of a store's settings: what their programs share."""
+
+from __future__ import annotations
+
+from shedlock_py.errors import ProviderError, ProviderUnreachable
+from shedlock_py.provider import Check
+from shedlock_py.providers.kit.programs import StorePrograms
+
+
+def not_known(programs: StorePrograms, check: str, error: ProviderError, hint: str | None = None) -> Check:
+    """The check for a question that the store has refused to answer, perhaps only to this user.
+
+    :raises ProviderUnreachable: the store did not reply at all.
+    """
+    if isinstance(error, ProviderUnreachable):
+        raise error
+    cause = error.__cause__
+    what = programs.reason(cause) if isinstance(cause, Exception) else error.message
+    return Check(check, "ok", f"not known: {what}", hint)

@@ -1,0 +1,89 @@
+"""What a server's INFO means for the locks in it: for ``shedlock doctor``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shedlock_py._program import Program
+from shedlock_py.errors import ProviderError
+from shedlock_py.providers.kit import Check, StorePrograms, not_known
+from shedlock_py.providers.redis.commands import Call, Calls, Command, Setting, script
+
+Info = Mapping[str, str]
+
+_BY_HAND = "add +info to the ACL of this user, or look by hand: CONFIG GET maxmemory-policy appendonly"
+_NO_EVICTION = "maxmemory-policy noeviction; if this server is the cache, take another one for the locks"
+_KEEP = "appendonly yes, with appendfsync everysec at least; or let nothing restart it before the longest lease is over"
+_FAILOVER = (
+    "jobs that may run twice, or fencing tokens where the effect is; or a store that does not forget: a quorum, or "
+    "PostgreSQL with a synchronous standby"
+)
+_PRIMARY = "the URL must lead to the primary"
+
+
+def read_info(calls: Calls) -> Program[Command, Any, dict[str, str]]:
+    """The fields of INFO. In a cluster, of the node that one of the keys is on."""
+    reply: bytes = yield Call(script("info"), (calls.key("info"),))
+    lines = reply.decode(errors="replace").splitlines()
+    return {name: value for name, is_field, value in (line.partition(":") for line in lines) if is_field}
+
+
+def server_checks(programs: StorePrograms, calls: Calls, *, is_cluster: bool) -> Program[Command, Any, list[Check]]:
+    """The checks of one server, or of one node of a cluster."""
+    try:
+        info = yield from read_info(calls)
+    except ProviderError as error:
+        return [not_known(programs, "eviction, persistence, replication", error, _BY_HAND)]
+    if is_replica(info):
+        return [Check("replication", "failed", "this server is a replica", _PRIMARY)]
+    persistence = yield from _persistence(programs, info)
+    return [eviction(info), persistence, _replication(info, is_cluster)]
+
+
+def eviction(info: Info) -> Check:
+    """Lock records have an expiry, so that each policy but one may choose them, also while the lock is held."""
+    policy = info.get("maxmemory_policy", "")
+    if policy == "noeviction":
+        return Check("eviction", "ok", "noeviction: no lock is evicted")
+    if info.get("maxmemory") == "0":
+        return Check("eviction", "ok", "no maxmemory: no lock is evicted")
+    if not policy:
+        return Check("eviction", "ok", "not known: the server does not say")
+    return Check("eviction", "warning", f"{policy} may evict a lock that is held, which is free then", _NO_EVICTION)
+
+
+def _persistence(programs: StorePrograms, info: Info) -> Program[Command, Any, Check]:
+    check, has_file = "persistence", info.get("aof_enabled") == "1"
+    try:
+        value = yield Setting("appendfsync" if has_file else "save")
+    except ProviderError as error:  # managed services forbid CONFIG
+        if not has_file:
+            return Check(check, "warning", "no append-only file: a crash may forget locks that are held", _KEEP)
+        known = not_known(programs, check, error)
+        return Check(check, "ok", f"append-only file; appendfsync {known.message}")
+    if has_file and value == "no":
+        return Check(check, "warning", "appendfsync no: a crash of the machine forgets the last half minute", _KEEP)
+    if has_file:
+        return Check(check, "ok", f"append-only file, appendfsync {value}")
+    if value:
+        message = "snapshots only: a crash forgets the locks since the last one, which are free then"
+        return Check(check, "warning", message, _KEEP)
+    return Check(check, "warning", "none: at a restart all locks vanish, and are free", _KEEP)
+
+
+def is_replica(info: Info) -> bool:
+    return info.get("role") == "slave"
+
+
+def replicas(info: Info) -> int:
+    count = info.get("connected_slaves", "0")
+    return int(count) if count.isdecimal() else 0
+
+
+def _replication(info: Info, is_cluster: bool) -> Check:
+    count, check = replicas(info), "replication"
+    if not count:
+        return Check(check, "ok", "no replica of this node is connected" if is_cluster else "no replica is connected")
+    what = f"{count} replica{'' if count == 1 else 's'}"
+    return Check(check, "warning", f"{what}, asynchronous: a fail-over may forget the last locks", _FAILOVER)

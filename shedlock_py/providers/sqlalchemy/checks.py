@@ -1,0 +1,166 @@
+"""What a database says of its settings, and of this user's rights: for ``shedlock doctor``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from shedlock_py.errors import ProviderError
+from shedlock_py.providers.kit import Check, not_known
+from shedlock_py.providers.sqlalchemy.errors import Missing, is_denied, missing
+from shedlock_py.providers.sqlalchemy.sqlite_files import file_system_of
+from shedlock_py.providers.sqlalchemy.statements import SqlCommand, Statement
+
+if TYPE_CHECKING:
+    from shedlock_py.providers.sqlalchemy.tables import SqlProgram, SqlTables
+
+_PRIMARY = "the URL must lead to the primary, for all replicas of the application to the same one"
+_RUN_TWICE = "jobs that may run twice, or that check the fencing token where the effect is"
+
+# Everybody may read these. A logical slot feeds another system, which does not take over.
+_POSTGRESQL = (
+    "SELECT pg_is_in_recovery(), current_setting('fsync'), current_setting('synchronous_commit'), "
+    "current_setting('synchronous_standby_names'), "
+    "(SELECT count(*) FROM pg_stat_replication AS sender WHERE state IS DISTINCT FROM 'backup' AND NOT EXISTS "
+    "(SELECT 1 FROM pg_replication_slots AS slot WHERE slot.active_pid = sender.pid AND slot_type = 'logical'))"
+)
+_MYSQL = (
+    "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'read_only', 'super_read_only', 'innodb_read_only', "
+    "'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'wsrep_on', 'group_replication_group_name')"
+)
+_SQLITE = "PRAGMA database_list"
+
+# EXPLAIN needs the rights of the statement, and does not carry it out.
+_RIGHTS = {
+    "SELECT": "EXPLAIN SELECT name FROM {table}",
+    "INSERT": "EXPLAIN INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0",
+    "UPDATE": "EXPLAIN UPDATE {table} SET lock_until = lock_until WHERE 1 = 0",
+    "DELETE": "EXPLAIN DELETE FROM {table} WHERE 1 = 0",
+}
+_FOR_JOBS = ("SELECT", "INSERT", "UPDATE")
+
+
+def store_checks(tables: SqlTables, table_name: str, read_mounts: Callable[[], str]) -> SqlProgram[list[Check]]:
+    """The checks of the database that ``tables`` is in."""
+    if tables.dialect.name == "sqlite":
+        return (yield from _sqlite_checks(read_mounts))
+    try:
+        found = yield from _postgresql_checks() if tables.dialect.name == "postgresql" else _mysql_checks(tables)
+    except ProviderError as error:
+        found = [not_known(tables, "replication, durability", error)]
+    if any(check.status == "failed" for check in found):
+        return found
+    return [*found, *(yield from _permissions(tables, table_name))]
+
+
+def _rows(sql: str) -> SqlProgram[Sequence[Sequence[Any]]]:
+    return (yield SqlCommand(Statement(sql, "rows"))).rows
+
+
+def _permissions(tables: SqlTables, table_name: str) -> SqlProgram[list[Check]]:
+    check, missing_rights = "permissions", []
+    for right, sql in _RIGHTS.items():
+        try:
+            yield from _rows(sql.format(table=table_name))
+        except ProviderError as error:
+            if missing(error.__cause__) is Missing.TABLE:
+                return []  # another check says so
+            if not is_denied(error.__cause__):
+                return [not_known(tables, check, error)]
+            missing_rights.append(right)
+    if missing_rights == ["DELETE"]:
+        return [Check(check, "ok", f"{', '.join(_FOR_JOBS)}; not DELETE, which only prune needs")]
+    if missing_rights:
+        hint = f"GRANT {', '.join(_FOR_JOBS)} ON {table_name} TO this user; DELETE, too, for the one that prunes"
+        return [Check(check, "failed", f"not allowed: {', '.join(missing_rights)}", hint)]
+    return [Check(check, "ok", ", ".join(_RIGHTS))]
+
+
+# PostgreSQL
+
+
+def _postgresql_checks() -> SqlProgram[list[Check]]:
+    [[is_standby, fsync, commit, standby_names, standbys]] = yield from _rows(_POSTGRESQL)
+    if is_standby:
+        return [Check("replication", "failed", "this server is a standby, and takes no writes", _PRIMARY)]
+    durability = _durability(
+        {
+            "fsync": fsync,
+            "synchronous_commit": "off" if commit == "off" else "on",
+        },  # the other values are about standbys
+        {"fsync": "on", "synchronous_commit": "on"},
+    )
+    return [_replication_of_postgresql(commit, standby_names, standbys), durability]
+
+
+def _replication_of_postgresql(commit: str, standby_names: str, standbys: int) -> Check:
+    check, cure = "replication", f"set synchronous_standby_names, with synchronous_commit = on; or {_RUN_TWICE}"
+    forgets = "one that is promoted may lack the last locks, which are free then"
+    if standby_names and commit not in ("off", "local"):
+        return Check(check, "ok", "a commit waits for a synchronous standby")
+    if standby_names:
+        return Check(check, "warning", f"synchronous_commit = {commit} does not wait for the standby: {forgets}", cure)
+    if standbys:
+        what = f"{standbys} standby{'' if standbys == 1 else 's'}, none synchronous"
+        return Check(check, "warning", f"{what}: {forgets}", cure)
+    return Check(check, "ok", "no standby is connected")
+
+
+# MySQL and MariaDB
+
+
+def _mysql_checks(tables: SqlTables) -> SqlProgram[list[Check]]:
+    values = {str(name).lower(): str(value) for name, value in (yield from _rows(_MYSQL))}
+    for name in ("read_only", "super_read_only", "innodb_read_only"):
+        if values.get(name, "OFF") not in ("OFF", "0"):
+            return [Check("replication", "failed", f"{name} is on: a replica, which takes no writes", _PRIMARY)]
+    wanted = {"innodb_flush_log_at_trx_commit": "1"}
+    if values.get("log_bin") == "ON":
+        wanted["sync_binlog"] = "1"  # a commit that the binary log lacks after a crash is rolled back
+    return [(yield from _replication_of_mysql(tables, values)), _durability(values, wanted)]
+
+
+def _replication_of_mysql(tables: SqlTables, values: Mapping[str, str]) -> SqlProgram[Check]:
+    check = "replication"
+    is_galera, is_group = values.get("wsrep_on") == "ON", bool(values.get("group_replication_group_name"))
+    if is_galera or is_group:
+        what = "Galera" if is_galera else "Group Replication"
+        message = f"{what}: two nodes may decide about one lock at the same time; it has not been tried"
+        return Check(check, "warning", message, "send the locks of all replicas of the application to one node")
+    if values.get("log_bin") == "OFF":
+        return Check(check, "ok", "no binary log, so no replica that could take over")
+    list_replicas = "SHOW SLAVE HOSTS" if "MariaDB" in values.get("version", "") else "SHOW REPLICAS"
+    try:
+        replicas = len((yield from _rows(list_replicas)))
+    except ProviderError as error:
+        return not_known(tables, check, error, f"look as an administrator: {list_replicas}")
+    if not replicas:
+        return Check(check, "ok", "no replica is connected")
+    message = (
+        f"{replicas} replica{'' if replicas == 1 else 's'}: one that is promoted may lack the last locks, which are "
+        f"free then; semi-synchronous replication is no guarantee"
+    )
+    return Check(check, "warning", message, _RUN_TWICE)
+
+
+def _durability(found: Mapping[str, str], wanted: Mapping[str, str]) -> Check:
+    wrong = [name for name, value in wanted.items() if found.get(name, value) != value]
+    if not wrong:
+        return Check("durability", "ok", "a commit is on disk before its reply")
+    shown = ", ".join(f"{name} = {found[name]}" for name in wrong)
+    message = f"{shown}: a crash of the machine may forget the last locks, which are free then"
+    return Check("durability", "warning", message, ", ".join(f"{name} = {wanted[name]}" for name in wrong))
+
+
+# SQLite
+
+
+def _sqlite_checks(read_mounts: Callable[[], str]) -> SqlProgram[list[Check]]:
+    path = next((path for _, name, path in (yield from _rows(_SQLITE)) if name == "main"), "")
+    file_system, is_network = file_system_of(path, read_mounts())
+    if not path or not file_system:
+        return []
+    if not is_network:
+        return [Check("file system", "ok", f"{file_system}: a disk of this machine, whose processes share these locks")]
+    message = f"{file_system}, a network file system: neither its file locks nor its clock can be relied on"
+    return [Check("file system", "warning", message, "a local disk for one machine; for several, a database server")]

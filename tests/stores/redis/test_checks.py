@@ -1,0 +1,141 @@
+"""What a server says of its settings: for ``shedlock doctor``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from shedlock_py.provider import Check
+from tests.cli.harness import run
+from tests.faults.pairs import RedisPair
+from tests.stores.redis.stores import KINDS, URL_KINDS, Store
+from tests.support.redis import RedisEndpoint
+
+DEFAULTS = {"maxmemory": "0", "maxmemory-policy": "noeviction", "appendonly": "no", "save": "", "appendfsync": "always"}
+ALL_WELL = {"eviction": "ok", "persistence": "ok", "replication": "ok"}
+
+
+def by_name(provider: Any) -> dict[str, Check]:
+    return {check.check: check for check in provider.checks()}
+
+
+def summary(checks: dict[str, Check]) -> dict[str, str]:
+    return {name: check.status for name, check in checks.items()}
+
+
+@contextmanager
+def settings(server: RedisEndpoint, values: dict[str, str]) -> Iterator[None]:
+    """Settings of the server, for as long as the block lasts; those that are not given, as the tests have them."""
+    values = DEFAULTS | values
+    with server.client() as client:
+        before: dict[str, Any] = {name: client.config_get(name)[name] for name in values}
+        try:
+            for name, value in values.items():
+                client.config_set(name, value)
+            yield
+        finally:
+            for name, former in reversed(before.items()):
+                client.config_set(name, former)
+
+
+@contextmanager
+def user(store: Store, *rules: str) -> Iterator[str]:
+    """The URL of a user with these rules of an ACL."""
+    with store.server.client() as client:
+        client.execute_command("ACL", "SETUSER", "few", "reset", "on", ">few", *rules)  # type: ignore[no-untyped-call]  # redis-py gives it no types
+        try:
+            host, port = store.server.address
+            yield f"redis://few:few@{host}:{port}/0"
+        finally:
+            client.acl_deluser("few")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_server_as_the_tests_have_it(store: Store, protocol: int) -> None:
+    """Without persistence."""
+    options: dict[str, Any] = {} if store.is_managed else {"protocol": protocol}
+    with settings(store.server, {}):
+        checks = by_name(store.provider(**options))
+    assert summary(checks) == {**ALL_WELL, "persistence": "warning"}
+    assert checks["persistence"].message == "none: at a restart all locks vanish, and are free"
+    assert str(checks["persistence"].hint).startswith("appendonly yes, with appendfsync everysec")
+
+
+@pytest.mark.parametrize("kind", URL_KINDS)
+@pytest.mark.parametrize(
+    ("values", "check", "status", "message"),
+    [
+        (
+            {"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"},
+            "eviction",
+            "warning",
+            "allkeys-lru may evict",
+        ),
+        ({"maxmemory": "100mb", "maxmemory-policy": "volatile-ttl"}, "eviction", "warning", "volatile-ttl may evict"),
+        ({"maxmemory-policy": "allkeys-lru"}, "eviction", "ok", "no maxmemory: "),
+        ({"maxmemory": "100mb"}, "eviction", "ok", "noeviction: "),
+        ({"save": "3600 1"}, "persistence", "warning", "snapshots only: a crash forgets the locks since the last one"),
+        ({"appendonly": "yes"}, "persistence", "ok", "append-only file, appendfsync always"),
+        ({"appendonly": "yes", "appendfsync": "no"}, "persistence", "warning", "appendfsync no: "),
+    ],
+    ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else "",
+)
+def test_settings(store: Store, values: dict[str, str], check: str, status: str, message: str) -> None:
+    with settings(store.server, values):
+        checks = by_name(store.provider())
+    assert checks[check].status == status
+    assert checks[check].message.startswith(message)
+    assert (checks[check].hint is None) is (status == "ok")
+
+
+@pytest.mark.parametrize("kind", URL_KINDS)
+def test_a_service_that_forbids_config(store: Store) -> None:
+    with user(store, "+@all", "~*", "-config") as url:
+        checks = by_name(store.provider(url=url))
+        assert summary(checks) == {**ALL_WELL, "persistence": "warning"}
+        assert checks["persistence"].message.startswith("no append-only file: ")
+        with settings(store.server, {"appendonly": "yes"}):
+            found = by_name(store.provider(url=url))["persistence"]
+        assert (found.status, found.message.partition(" not known: ")[0]) == ("ok", "append-only file; appendfsync")
+
+
+@pytest.mark.parametrize("kind", URL_KINDS)
+def test_a_user_with_no_more_than_the_page_asks_for(store: Store) -> None:
+    """That of jobs in docs/providers/redis.md: its doctor is well, and says what it does not know."""
+    rules = "resetchannels -@all ~shedlock:* +evalsha +eval +time +hmget +hset +pexpire"
+    with user(store, *rules.split()) as url:
+        (found,) = by_name(store.provider(url=url)).values()
+        assert (found.check, found.status) == ("eviction, persistence, replication", "ok")
+        assert found.message.startswith("not known: ")
+        assert "'info'" in found.message or "can't run this command" in found.message
+        assert "+info" in str(found.hint)
+    with user(store, *rules.split(), "+scan") as url:  # records() needs it
+        done = run("doctor", store=url)
+    assert done.exit_code == 0
+    assert "✓ eviction, persistence, replication: not known: " in done.stdout
+
+
+def test_a_replica() -> None:
+    with RedisPair() as pair:
+        primary, replica = Store(pair.primary), Store(pair.follow().server)
+        with primary.stack, replica.stack:
+            found = by_name(primary.provider())["replication"]
+            assert (found.status, found.message) == (
+                "warning",
+                "1 replica, asynchronous: a fail-over may forget the last locks",
+            )
+            (found,) = by_name(replica.provider()).values()
+            assert (found.check, found.status) == ("replication", "failed")
+            done = run("doctor", "--json", store=replica.server.url())
+    assert done.exit_code == 1
+    checks = json.loads(done.stdout)["checks"]
+    assert [(each["check"], each["status"]) for each in checks] == [
+        ("reach the store", "ok"),
+        ("replication", "failed"),
+    ]
+    assert checks[1]["hint"] == "the URL must lead to the primary"
