@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain, pairwise, permutations
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.faults.history import NEVER, History, Mark, Operation
 from tests.faults.scenarios import (
     clocks,
     deletions,
+    elections,
     exhaustion,
     fire_times,
     herds,
@@ -240,6 +242,12 @@ def test_i11_one_run_of_a_fire_time(
 def test_only_what_a_jump_explains_is_excused(rule: str, at: float, expected: bool) -> None:
     jumps = [Jump(HOUR, 10.0, 10.1), Jump(-HOUR, 20.0, 20.1), Jump(HOUR, 30.0, 30.1)]
     assert is_excused(Finding(rule, "job", "", at), jumps) is expected
+
+
+def test_by_the_plain_rule_a_clock_that_is_set_forward_shows_at_least_as_much_as_ever() -> None:
+    for sizes in permutations(elections.SIZES):
+        shown = [0.0, *chain.from_iterable((size, 0.0) for size in elections.in_order(sizes, "expired")), HOUR]
+        assert all(now == max(shown[: i + 2]) for i, (before, now) in enumerate(pairwise(shown)) if now > before)
 
 
 # Herds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py import LockRequest, ProviderUnreachable
 from shedlock_py.testing.contract.base import acquired
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.etcd.conftest import Open
@@ -144,8 +145,12 @@ def reached(operation: Callable[..., Any], *arguments: object) -> Any:
     return results[0]
 
 
-def test_the_messages_name_no_password(open_url: Open, name: str) -> None:
-    provider = open_url(f"etcd://me:s3cret-pw@127.0.0.1:{free_port()}")
-    with pytest.raises(ProviderError) as caught:
+def test_i5_the_message_names_each_member_that_cannot_be_reached_and_no_password(open_url: Open, name: str) -> None:
+    ports = free_port(), free_port()
+    provider = open_url(f"etcd://me:s3cret-pw@127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}")
+    with pytest.raises(ProviderUnreachable) as caught:
         provider.acquire(LockRequest(name, "1m"))
+    for port in ports:
+        assert re.search(rf"http://127\.0\.0\.1:{port}: .*(refused|failed)", str(caught.value)), caught.value
+    assert "members that run" in str(caught.value.hint)
     assert "s3cret-pw" not in f"{caught.value} {caught.value!r} {provider!r}"
