@@ -85,9 +85,9 @@ def elections(store: Store, budget: Budget, seed: int, takeover: str, sizes: Seq
 
 
 def in_order(sizes: Sequence[float], takeover: str) -> Sequence[float]:
-    """By the plain rule a leader that stands still while the clock is set back has no successor until it is right.
+    """The plain rule follows no leader that loses its lease just before the clock is set back, until it is right again.
 
-    In this order the clock, whenever it is set forward, shows at least as much as ever before.
+    On a busy machine some do. In this order a clock that is set forward shows at least as much as ever before.
     """
     return sizes if takeover == "observed" else sorted(sizes, key=lambda size: max(size, 0.0))
 
