@@ -28,10 +28,13 @@ _JOIN_TIMEOUT = 10.0
 class TcpProxy:
     """Listens from its construction to `close()`; usable as a context manager, and from any thread.
 
+    :param upstream: where connections lead; or what says it for each, from the address that its client has.
     :param rewrite: gets each chunk that the server sends, and returns what the client receives in its place.
     """
 
-    def __init__(self, upstream: Address, *, rewrite: Callable[[bytes], bytes] | None = None) -> None:
+    def __init__(
+        self, upstream: Address | Callable[[Address], Address], *, rewrite: Callable[[bytes], bytes] | None = None
+    ) -> None:
         self._upstream = upstream
         self._rewrite = rewrite
         self._changed = threading.Condition()
@@ -202,11 +205,12 @@ class TcpProxy:
     def _accept_from(self, listener: socket.socket) -> None:
         while True:
             try:
-                client = listener.accept()[0]
+                client, its_address = listener.accept()
             except OSError:
                 return
             try:
-                server = socket.create_connection(self._upstream, timeout=_JOIN_TIMEOUT)
+                upstream = self._upstream(its_address) if callable(self._upstream) else self._upstream
+                server = socket.create_connection(upstream, timeout=_JOIN_TIMEOUT)
             except OSError:
                 client.close()
                 continue

@@ -5,12 +5,25 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain, pairwise, permutations
 
 import pytest
 
 from tests.faults.checker import Finding, Report, Rules
 from tests.faults.history import NEVER, History, Mark, Operation
-from tests.faults.scenarios import clocks, deletions, exhaustion, fire_times, herds, operators, servers, settings, soak
+from tests.faults.scenarios import (
+    clocks,
+    deletions,
+    elections,
+    exhaustion,
+    fire_times,
+    herds,
+    members,
+    operators,
+    servers,
+    settings,
+    soak,
+)
 from tests.faults.scenarios.clocks import HOUR, Jump, is_excused
 from tests.faults.scenarios.herds import Outcome
 from tests.faults.scenarios.soak import Sample
@@ -71,6 +84,27 @@ def test_what_a_store_that_forgets_excuses(operations: tuple[Operation, ...], fo
     report = servers.judge(history(*operations, marks=(cut,)), RULES, servers.FORGOTTEN)
     assert rules(report) == found
     assert report.worst_overlap > 1.0, "measured all the same"
+
+
+# A member that is cut off
+
+FAILED = replace(SKIP, outcome="error")
+
+
+@pytest.mark.parametrize(
+    ("attempt", "found"),
+    [
+        (FAILED, set()),
+        (SKIP, {"cut off"}),
+        (replace(NEXT, worker="w3", started=1.95, ended=1.98, trusted_until=3.9), {"cut off"}),
+        (replace(SKIP, started=0.3), set()),
+        (replace(SKIP, ended=2.05), set()),
+        (replace(SKIP, worker="w2"), set()),
+    ],
+)
+def test_who_reaches_only_a_member_that_is_cut_off_is_told_nothing(attempt: Operation, found: set[str]) -> None:
+    marks = (Mark("cut", "w1", 0.2, 0.4), Mark("healed", "w3", 2.0, 2.1))
+    assert rules(members.judge(history(HELD, attempt, marks=marks), RULES)) == found
 
 
 # Force releases, take-overs and prunes by an operator
@@ -208,6 +242,12 @@ def test_i11_one_run_of_a_fire_time(
 def test_only_what_a_jump_explains_is_excused(rule: str, at: float, expected: bool) -> None:
     jumps = [Jump(HOUR, 10.0, 10.1), Jump(-HOUR, 20.0, 20.1), Jump(HOUR, 30.0, 30.1)]
     assert is_excused(Finding(rule, "job", "", at), jumps) is expected
+
+
+def test_by_the_plain_rule_a_clock_that_is_set_forward_shows_at_least_as_much_as_ever() -> None:
+    for sizes in permutations(elections.SIZES):
+        shown = [0.0, *chain.from_iterable((size, 0.0) for size in elections.in_order(sizes, "expired")), HOUR]
+        assert all(now == max(shown[: i + 2]) for i, (before, now) in enumerate(pairwise(shown)) if now > before)
 
 
 # Herds

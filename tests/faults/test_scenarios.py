@@ -70,6 +70,10 @@ def leader_stopped(store: Store, budget: Budget, seed: int) -> Report:
     return members.members(store, budget, seed, members.stop_leader, rounds=1, grants=8)
 
 
+def leader_cut_off(store: Store, budget: Budget, seed: int) -> Report:
+    return members.members(store, budget, seed, members.cut_leader_off, rounds=1, grants=8)
+
+
 def late_copies(store: Store, budget: Budget, seed: int) -> Report:
     return network.late_takeovers(store, Budget(0, least=6), seed)
 
@@ -82,6 +86,7 @@ SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
     (servers.killed, "postgres sync, etcd async, s3 sync, kubernetes sync", {"cut": 1}),
     (member_killed, "etcd sync, etcd async", {"cut": 2, "acquire granted": 20}),
     (leader_stopped, "etcd sync, etcd async", {"cut": 1, "acquire granted": 10}),
+    (leader_cut_off, "etcd sync, etcd async", {"cut": 1, "healed": 1, "acquire granted": 10, TAKEN_OVER: 1}),
     (members.majority_stopped, "etcd sync, etcd async", {"cut": 1, "acquire error": 3}),
     (servers.stopped, "mongodb async", {"cut": 1}),
     (servers.restarted, "mariadb async, mysql sync, dynamodb async", {"cut": 1}),
@@ -158,6 +163,7 @@ NAMES = {scenario.run: scenario.name for scenario in all_scenarios()} | {
     late_copies: "late copy of a take-over",
     member_killed: "etcd: one of three members killed",
     leader_stopped: "etcd: the leader stands still",
+    leader_cut_off: "etcd: the leader is cut off",
 }
 IN_MAKE_TEST: dict[Run, str] = {
     # Where a scenario runs in `make test`, if not on all of its stores: once, and each store has some of them.
@@ -167,6 +173,7 @@ IN_MAKE_TEST: dict[Run, str] = {
     servers.restarted: "mariadb async",
     member_killed: "etcd sync",
     leader_stopped: "etcd async",
+    leader_cut_off: "etcd sync",
     members.majority_stopped: "etcd async",
     network.both_ways: "quorum sync",
     network.to_the_worker: "redis async",

@@ -1,9 +1,11 @@
 """How many clients a server has on this machine, as the kernel sees it: without a session of our own in the count."""
 
+import os
 import socket
 import sys
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +30,21 @@ def unserved(addresses: Iterable[Address]) -> int:
     """
     ports = {f"{port:04X}" for _, port in addresses}
     return sum(state == _CLOSE_WAIT and local[-4:] in ports for local, _, state in _table())
+
+
+def process_of(client: Address, server: Address, pids: Iterable[int]) -> int | None:
+    """Which of these processes has the client's end of this connection; None if none has, or it has ended."""
+    ends = f" {_as_the_kernel_writes(client)} {_as_the_kernel_writes(server)} "
+    _, _, fields = Path("/proc/net/tcp").read_text().partition(ends)  # most of the time is the kernel's, for the table
+    if fields:
+        socket_of_client = f"socket:[{fields.split(maxsplit=7)[6]}]"
+        for pid in pids:
+            with suppress(FileNotFoundError):  # the process has ended
+                for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                    with suppress(FileNotFoundError):  # closed meanwhile
+                        if os.readlink(descriptor) == socket_of_client:
+                            return pid
+    return None
 
 
 def _clients_of(addresses: Iterable[Address]) -> set[str]:

@@ -7,9 +7,13 @@ import subprocess
 import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
+from itertools import permutations
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from shedlock_py.testing.proxy import TcpProxy
+from tests.support.connections import process_of
 from tests.support.database import Address
 from tests.support.dates import ClockedProxy
 from tests.support.polling import wait_until
@@ -39,6 +43,8 @@ class EtcdServer(ServerProcess):
         self.name = name
         self.options = list(options)
         self.peers = peers or {name: free_port()}
+        self.peer_port = self.peers[name]
+        """Where it listens to its peers: not at its port in :attr:`peers` if a proxy does that."""
         self.headers: dict[str, str] = {}
         """Of each request of :meth:`ask`: a token, for example."""
         self._front: ClockedProxy | None = None
@@ -64,12 +70,13 @@ class EtcdServer(ServerProcess):
 
     def command(self, port: int) -> list[str]:
         client, peer = f"{self.scheme}://{LOOPBACK}:{port}", f"http://{LOOPBACK}:{self.peers[self.name]}"
+        listens_at = f"http://{LOOPBACK}:{self.peer_port}"
         members = ",".join(f"{name}=http://{LOOPBACK}:{number}" for name, number in self.peers.items())
         return [
             *self._programs["etcd"],
             f"--name={self.name}", f"--data-dir={self.data}", "--log-level=warn", "--logger=zap",
             f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
-            f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
+            f"--listen-peer-urls={listens_at}", f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster={members}", f"--initial-cluster-token={self.directory.parent.name}",
             "--heartbeat-interval=50", "--election-timeout=500",  # of a cluster on one machine
             *self.options,
@@ -191,3 +198,49 @@ class EtcdCluster:
     def wait_for_leader(self) -> None:
         """Until each member knows the leader."""
         wait_until(lambda: all(member.has_leader() for member in self.members), timeout=60, what="all follow a leader")
+
+
+class CuttableEtcdCluster(EtcdCluster):
+    """Members that reach each other through proxies only, so that :meth:`cut_off` cuts all the traffic of one of them.
+
+    A member dials the others, and they dial it: raft's messages to it arrive on connections of both kinds. All members
+    must be told the same addresses, so each has one proxy that all others dial. That proxy learns from the kernel which
+    member has dialed, and leads the connection to the proxy of this pair of members, which cuts.
+    """
+
+    def __enter__(self) -> Self:
+        names = [member.name for member in self.members]
+        self._of_pair = {
+            (dialing, dialed): self._running.enter_context(TcpProxy((LOOPBACK, self.members[0].peers[dialed])))
+            for dialing, dialed in permutations(names, 2)
+        }
+        doors = {name: self._running.enter_context(TcpProxy(partial(self._proxy_of_pair, name))) for name in names}
+        self._peers = {name: door.address[1] for name, door in doors.items()}
+        for member in self.members:
+            member.peers = self._peers
+        return super().__enter__()
+
+    def _proxy_of_pair(self, dialed: str, client: Address) -> Address:
+        by_pid = {pid: member.name for member in self.members if (pid := member.pid) is not None}
+        pid = process_of(client, (LOOPBACK, self._peers[dialed]), by_pid)
+        if pid is None:
+            raise ConnectionRefusedError("its client has ended meanwhile")
+        return self._of_pair[by_pid[pid], dialed].address
+
+    def cut_off(self, member: EtcdServer, *, hears: bool = False, speaks: bool = False) -> None:
+        """Hold back what its peers send to it, unless it ``hears``, and what it sends to them, unless it ``speaks``.
+
+        As in a network that loses packets, connections stay open, and more can be opened.
+        """
+        for (dialing, dialed), proxy in self._of_pair.items():
+            if dialing == member.name:
+                proxy.stall(to_server=not speaks, to_client=not hears)
+            elif dialed == member.name:
+                proxy.stall(to_server=not hears, to_client=not speaks)
+
+    def heal(self, *, arrives: bool = True) -> None:
+        """``arrives``: what was held back; otherwise it is lost, and the connections that it was on break."""
+        for proxy in self._of_pair.values():
+            if not arrives:
+                proxy.cut()
+            proxy.resume()

@@ -117,7 +117,8 @@ class ServerProcess(Server):
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process is not None and self._process.poll() is None else None
+        process = self._process  # once: another thread may end it
+        return process.pid if process is not None and process.poll() is None else None
 
     def start(self) -> None:
         if self.pid is not None:

@@ -1,3 +1,4 @@
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -6,6 +7,7 @@ from contextlib import closing, suppress
 import pytest
 
 from shedlock_py.testing.proxy import TcpProxy
+from tests.support.connections import process_of
 from tests.support.polling import wait_until
 from tests.support.ports import bind_free_port
 
@@ -187,3 +189,25 @@ def test_leads_new_connections_elsewhere(proxy: TcpProxy, echo: Echo, client: so
         with connect(proxy) as second:
             assert ask(second, b"over there\n") == b"OVER THERE\n"
         assert (echo.asked, other.asked) == ([b"hello\n", b"still there\n"], [b"over there\n"])
+
+
+def test_where_a_connection_leads_may_depend_on_its_client(echo: Echo) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def lead(client: tuple[str, int]) -> tuple[str, int]:
+        seen.append(client)
+        if len(seen) == 1:
+            raise ConnectionRefusedError("this one is not let in")
+        return echo.address  # type: ignore[no-any-return]  # a socket's
+
+    with TcpProxy(lead) as proxy:
+        with connect(proxy) as refused:
+            assert refused.recv(100) == b""
+        with connect(proxy) as client:
+            client.sendall(b"hello\n")
+            assert client.recv(100) == b"HELLO\n"
+            assert seen[1] == client.getsockname()
+            pids = [0, os.getpid()]  # no process has the number 0
+            assert process_of(client.getsockname(), proxy.address, pids) == os.getpid()
+            assert process_of(client.getsockname(), proxy.address, pids[:1]) is None
+        assert process_of(seen[1], proxy.address, pids) is None, "its client has closed it"

@@ -140,9 +140,8 @@ class AwsClient:
             return reply_of(value, sent_at)
 
         work = partial(run, self._exchange(command), send)
-        seconds = float("inf") if timeout is None else timeout
         try:
-            return call_within(mine.workers, seconds, A_REPLY, work, _ignore)
+            return call_within(mine.workers, timeout, A_REPLY, work)
         except TimedOut as error:
             raise TimedOut(error.waiting_for, sent=sending.has_begun) from error.__cause__
 
@@ -163,7 +162,3 @@ def expected_reply(request: AwsRequest, error: ClientError, sent_at: float) -> A
 def reply_of(value: Mapping[str, Any], sent_at: float, code: str = "") -> AwsReply:
     date = value["ResponseMetadata"]["HTTPHeaders"].get("date")
     return AwsReply(value, ServerTime.from_header(date, sent_at, monotonic()), code)
-
-
-def _ignore(_reply: object) -> None:
-    """It came too late."""

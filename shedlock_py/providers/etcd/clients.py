@@ -70,19 +70,19 @@ class Exchange:
 
     def _asked(self, path: str, body: dict[str, Any]) -> Program[Request, httpx.Response, httpx.Response]:
         headers = {"Authorization": self._token} if self._token else {}
-        last: Exception | None = None
+        failed: list[str] = []
         for endpoint in list(self._endpoints):
             try:
                 return (yield Request(endpoint + path, body, headers))
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                last = error
+                failed.append(f"{endpoint}: {error}" if str(error) else f"{endpoint}: no connection in time")
                 self._avoid(endpoint)
             except httpx.PoolTimeout as error:
                 raise TimedOut("a free connection", sent=False) from error
             except httpx.TransportError:
                 self._avoid(endpoint)  # the kit asks again, and then another member
                 raise
-        raise NotSent from last
+        raise NotSent from httpx.ConnectError("; ".join(failed))
 
     def _avoid(self, endpoint: str) -> None:
         self._endpoints.sort(key=endpoint.__eq__)  # stable: it goes to the end
@@ -122,8 +122,7 @@ class EtcdClient:
             return mine.http.post(request.url, json=request.body, headers=request.headers, timeout=limits)
 
         work = partial(run, mine.exchange.of(command), post)
-        seconds = float("inf") if timeout is None else timeout
-        reply: CasReply = call_within(mine.workers, seconds, "a reply", work, _ignore, sent=True)
+        reply: CasReply = call_within(mine.workers, timeout, "a reply", work, sent=True)
         return reply
 
     def close(self) -> None:
@@ -169,10 +168,6 @@ class AsyncEtcdClient:
         mine = self._of_loop.pop()
         if mine is not None:
             await mine.http.aclose()
-
-
-def _ignore(_reply: object) -> None:
-    """It came too late."""
 
 
 def _tls(place: Place) -> ssl.SSLContext | bool:

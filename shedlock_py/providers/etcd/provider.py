@@ -45,6 +45,8 @@ class EtcdPrograms(CasPrograms):
         match error:
             case EtcdError(code=code) if code == NOT_ETCD:
                 return "name the client addresses of etcd, with tls=true if it has TLS; its JSON gateway must be on"
+            case httpx.ConnectError():
+                return "name the client addresses of members that run, and with ca= the certificates to trust"
         return super().hint(error)
 
 

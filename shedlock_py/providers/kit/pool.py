@@ -256,18 +256,18 @@ def driver_errors(*, is_connecting: bool) -> Iterator[None]:
 
 def call_within(
     pool: WorkerPool,
-    seconds: float,
+    seconds: float | None,
     waiting_for: str,
     function: Callable[[], T],
-    discard: Callable[[T], object],
+    discard: Callable[[T], object] | None = None,
     *,
     sent: bool = False,
 ) -> T:
     """Call ``function`` in a thread of ``pool``: for calls that drivers cannot limit, such as a DNS lookup.
 
-    :param discard: called with a result that comes too late.
+    :param discard: called with a result that comes too late, if that has to be closed.
     :param sent: ``function`` sends commands, so that one may have reached the store when the time is over.
-    :raises TimedOut: after ``seconds``.
+    :raises TimedOut: after ``seconds``; never if they are None.
     """
     from concurrent.futures import Future, wait
 
@@ -278,7 +278,7 @@ def call_within(
     def work() -> T:
         result = function()
         results.append(result)
-        if first.setdefault("is", "result") == "caller":
+        if first.setdefault("is", "result") == "caller" and discard is not None:
             discard(result)
         return result
 
@@ -295,6 +295,6 @@ def call_within(
     except BaseException:  # of a signal handler, too
         if future is not None:
             future.cancel()  # it may still wait for a thread
-        if first.setdefault("is", "caller") == "result":
+        if first.setdefault("is", "caller") == "result" and discard is not None:
             discard(results[0])
         raise

@@ -156,8 +156,7 @@ class KubernetesClient:
             return step.session.http.request(**_request(step, timeout))
 
         work = partial(run, exchange(command, self._clock_error), carry_out)
-        seconds = float("inf") if timeout is None else timeout
-        reply: CasReply = call_within(mine.workers, seconds, "a reply", work, _ignore, sent=True)
+        reply: CasReply = call_within(mine.workers, timeout, "a reply", work, sent=True)
         return reply
 
     def close(self) -> None:
@@ -231,7 +230,3 @@ class AsyncKubernetesClient:
         mine = self._of_loop.pop()
         if mine is not None:
             await mine.close()
-
-
-def _ignore(_reply: object) -> None:
-    """It came too late."""

@@ -1,80 +1,154 @@
-"""A cluster of etcd: any member dies at any moment, the leader stands still, the majority does. The lock goes on."""
+"""A cluster of etcd: members die, the leader stands still or is cut off from them, the majority stands still."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
+from itertools import count
+from statistics import median
 
-from tests.faults.checker import Report, check
-from tests.faults.fleet import EVERYBODY, Fleet
+from tests.faults.checker import Finding, Report, Rules, check
+from tests.faults.fleet import EVERYBODY, Fleet, WorkerProcess
+from tests.faults.history import History
 from tests.faults.registry import Budget, Run, scenario
 from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
 from tests.support.availability import private_server
-from tests.support.etcd import EtcdCluster, EtcdServer
+from tests.support.etcd import CuttableEtcdCluster, EtcdCluster
 from tests.support.stores import EtcdStore, Store
 
 NAMES = 3
 WORKERS = Behaviour(at_most=1.0, work=(0.0, 0.15), pause=(0.0, 0.05), extends=0.3, keeps_alive=0.2, lengths=(0.5, 1.5))
+CUT_OFF = replace(WORKERS, work=(3.0, 5.0), keeps_alive=1.0, is_careless=True)
+"""Of a worker that only knows the member that is cut off, and writes when others have its lock."""
 GRANTS, ROUNDS = 25, 4
 """How many leases are granted, at least, while a member is away; how often that happens in a trial."""
+THOUSAND = 1000
 
-Fault = Callable[[Fleet, EtcdCluster], EtcdServer]
-
-
-def kill_any(fleet: Fleet, cluster: EtcdCluster) -> EtcdServer:
-    """SIGKILL, the leader every other time."""
-    member = cluster.leader if fleet.random.random() < 0.5 else fleet.random.choice(cluster.members)
-    member.kill()
-    return member
-
-
-def stop_leader(fleet: Fleet, cluster: EtcdCluster) -> EtcdServer:
-    """SIGSTOP: the others elect another one, of which this one knows nothing when it goes on."""
-    member = cluster.leader
-    member.pause()
-    return member
-
-
-def members(
-    store: Store, budget: Budget, seed: int, fault: Fault, rounds: int = ROUNDS, grants: int = GRANTS
-) -> Report:
-    """Each trial: members go away one after the other, and each comes back when the others have granted some leases."""
-
-    def trial(cluster: EtcdCluster, own: EtcdStore, number: int) -> Report:
-        with Fleet(own, size=4, names=NAMES, behaviour=WORKERS, seed=seed + number) as fleet:
-            for _ in range(rounds):
-                holder = fleet.wait_for_holder()
-                fleet.run_for(fleet.random.uniform(0.0, 0.3))
-                # A member that stood still carries out late what it was sent, also for callers that have given up.
-                with fleet.disturbed(EVERYBODY, own.addresses), fleet.marked("cut", holder):
-                    member = fault(fleet, cluster)
-                    fleet.wait_for_grants(grants)
-                    member.resume()
-                    member.start()
-                cluster.wait_for_leader()
-            fleet.wait_for_each_name()
-            return check(fleet.end(), rules_of(own))
-
-    with own_cluster(store) as (cluster, own):
-        report = budget.total(partial(trial, cluster, own))
-    report.notes.append(f"{store.kind}: {report.counts['acquire granted']} leases were granted")
-    return report
+Fault = Callable[[Fleet, EtcdCluster], AbstractContextManager[None]]
+"""Something that happens to a member, and is over at the end of the block."""
 
 
 @contextmanager
-def own_cluster(store: Store) -> Iterator[tuple[EtcdCluster, EtcdStore]]:
-    with private_server("etcd", EtcdCluster) as cluster:
+def kill_any(fleet: Fleet, cluster: EtcdCluster) -> Iterator[None]:
+    """SIGKILL, the leader every other time."""
+    member = cluster.leader if fleet.random.random() < 0.5 else fleet.random.choice(cluster.members)
+    with _disturbed(fleet, fleet.wait_for_holder(), member.kill):
+        yield
+        member.start()
+
+
+@contextmanager
+def stop_leader(fleet: Fleet, cluster: EtcdCluster) -> Iterator[None]:
+    """SIGSTOP: the others elect another one, of which this one knows nothing when it goes on."""
+    member = cluster.leader
+    # A member that stood still carries out late what it was sent, also for callers that have given up.
+    with _disturbed(fleet, fleet.wait_for_holder(), member.pause):
+        yield
+        member.resume()
+
+
+@contextmanager
+def cut_leader_off(fleet: Fleet, cluster: EtcdCluster) -> Iterator[None]:
+    """From the other members: both ways, or one way only. All clients reach it, and the holder knows no other."""
+    assert isinstance(cluster, CuttableEtcdCluster)
+    leader = cluster.leader
+    victim = fleet.add(via=[leader.address], behaviour=CUT_OFF)
+    observer = fleet.add(via=[leader.address], arguments={"options": {**fleet.store.options, "timeout": "1s"}})
+    fleet.wait_until_working(victim)
+    hears, speaks = fleet.random.choice([(False, False), (True, False), (False, True)])
+    with _disturbed(fleet, victim, partial(cluster.cut_off, leader, hears=hears, speaks=speaks)):
+        yield
+        fleet.wait(lambda: fleet.count("acquire", "error", worker=observer) > 2, "attempts at who is cut off")
+        fleet.wait(lambda: victim not in fleet.holders(), "the end of work that nobody has a lease for")
+        with fleet.marked("healed", observer):
+            cluster.heal(arrives=fleet.random.random() < 0.5)
+        fleet.wait_for_answers()
+    fleet.kill(victim)
+    fleet.kill(observer)
+
+
+@contextmanager
+def _disturbed(fleet: Fleet, holder: WorkerProcess, disturb: Callable[[], None]) -> Iterator[None]:
+    with fleet.disturbed(EVERYBODY, fleet.store.addresses):
+        with fleet.marked("cut", holder):
+            disturb()
+        yield
+
+
+def members(
+    store: Store, budget: Budget, seed: int, *faults: Fault, rounds: int = ROUNDS, grants: int = GRANTS, whole: int = 0
+) -> Report:
+    """Each trial: members go away one after the other, and each comes back when the others have granted some leases.
+
+    :param whole: how many leases are granted in a trial, at least, however many rounds that takes.
+    """
+
+    def trial(cluster: EtcdCluster, own: EtcdStore, number: int) -> Report:
+        with Fleet(own, size=4, names=NAMES, behaviour=WORKERS, seed=seed + number) as fleet:
+            for round_number in count(1):
+                fleet.run_for(fleet.random.uniform(0.0, 0.3))
+                with fleet.random.choice(faults)(fleet, cluster):
+                    fleet.wait_for_grants(grants)
+                    fleet.wait_for_each_name()
+                cluster.wait_for_leader()
+                if round_number >= rounds and fleet.count("acquire", "granted") >= whole:
+                    break
+            fleet.wait_for_each_name()
+            return judge(fleet.end(), rules_of(own))
+
+    with own_cluster(store, CuttableEtcdCluster if cut_leader_off in faults else EtcdCluster) as (cluster, own):
+        report = budget.total(partial(trial, cluster, own))
+    report.notes.append(f"{store.kind}: {figures(report)}")
+    return report
+
+
+def judge(history: History, rules: Rules) -> Report:
+    """As the checker; and whoever attempts at a member that is cut off is told nothing, true or not."""
+    report = check(history, rules)
+    cuts = [mark.after for mark in history.marks if mark.kind == "cut"]
+    for healed in (mark for mark in history.marks if mark.kind == "healed"):
+        cut = max(moment for moment in cuts if moment < healed.before)
+        for operation in history.of("acquire", worker=healed.worker):
+            if cut < operation.started and operation.end < healed.before and operation.outcome != "error":
+                text = f"{operation.worker}, {operation.outcome} by a member without a majority"
+                report.findings.append(Finding("cut off", operation.name, text, operation.started))
+    return report
+
+
+def figures(report: Report) -> str:
+    text = f"{report.counts['acquire granted']} leases were granted, members went away {report.counts['cut']} times"
+    if report.counts["healed"]:
+        text += f", {report.counts['healed']} of them cut off as leaders, {report.counts['write refused']} stale writes"
+        text += " were refused"
+    if report.takeovers:
+        text += (
+            f"; the next holder after {median(report.takeovers):.2f} s (median), {max(report.takeovers):.2f} s at worst"
+        )
+    return text
+
+
+@contextmanager
+def own_cluster(store: Store, make: Callable[[], EtcdCluster] = EtcdCluster) -> Iterator[tuple[EtcdCluster, EtcdStore]]:
+    with private_server("etcd", make) as cluster:
         yield cluster, EtcdStore(*cluster.members, timeout="3s").like(store)
 
 
-def _members(name: str, fault: Fault, least: int) -> Run:
-    return scenario(3, name, stores=("etcd",), least=least)(partial(members, fault=fault))
+def _members(name: str, *faults: Fault, least: int, **sizes: int) -> Run:
+    def run(store: Store, budget: Budget, seed: int) -> Report:
+        return members(store, budget, seed, *faults, **sizes)
+
+    return scenario(3, name, stores=("etcd",), least=least)(run)
 
 
-killed = _members("etcd: one of three members killed", kill_any, 5)
-leader_stopped = _members("etcd: the leader stands still", stop_leader, 3)
+killed = _members("etcd: one of three members killed", kill_any, least=5)
+leader_stopped = _members("etcd: the leader stands still", stop_leader, least=3)
+leader_cut_off = _members("etcd: the leader is cut off", cut_leader_off, least=2)
+thousand_grants = _members(
+    "etcd: 1000 grants, members killed and cut off", kill_any, cut_leader_off, least=1, whole=THOUSAND
+)
 
 
 @scenario(3, "etcd: two of three stand still", stores=("etcd",), least=2)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import Any
 
 import pytest
 
-from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py import LockRequest, ProviderUnreachable
 from shedlock_py.testing.contract.base import acquired
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.etcd.conftest import Open
 from tests.support.availability import private_server
-from tests.support.etcd import EtcdServer, EtcdTlsServer
+from tests.support.etcd import CuttableEtcdCluster, EtcdServer, EtcdTlsServer
+from tests.support.polling import wait_until
 from tests.support.ports import free_port
 
 
@@ -108,8 +113,44 @@ def test_i5_a_command_that_no_quorum_confirms_is_no_skip(open_url: Open, name: s
         open_url(server.url(), timeout="1s").acquire(LockRequest(name, "1m"))
 
 
-def test_the_messages_name_no_password(open_url: Open, name: str) -> None:
-    provider = open_url(f"etcd://me:s3cret-pw@127.0.0.1:{free_port()}")
-    with pytest.raises(ProviderError) as caught:
+def test_i5_a_leader_that_is_cut_off_tells_nothing_old_and_the_others_go_on(open_url: Open, name: str) -> None:
+    """Its clients reach it all the same. What it last knew of the lock is no reply."""
+    with private_server("etcd", CuttableEtcdCluster) as cluster:
+        leader = cluster.leader
+        rest = [member for member in cluster.members if member is not leader]
+        places = ",".join(f"127.0.0.1:{member.address[1]}" for member in (leader, *rest))
+        only, every = open_url(leader.url(), timeout="1s"), open_url(f"etcd://{places}", timeout="3s")
+        held = reached(only.take_over, LockRequest(name, "1m"))
+        cluster.cut_off(leader)
+        later = reached(every.take_over, LockRequest(name, "1m"))
+        for ask in (partial(only.record, name), partial(only.acquire, LockRequest(name, "1m")), only.records):
+            with pytest.raises(ProviderUnreachable):
+                ask()
+        wait_until(lambda: not leader.has_leader(), what="it does not lead, and hears of no other leader")
+        cluster.heal()
+        assert reached(only.record, name).locked_by == later.locked_by != held.locked_by
+        assert later.fencing_token > held.fencing_token
+
+
+def reached(operation: Callable[..., Any], *arguments: object) -> Any:
+    """What it returns as soon as a majority carries it out."""
+    results: list[Any] = []
+
+    def is_carried_out() -> bool:
+        with suppress(ProviderUnreachable):
+            results.append(operation(*arguments))
+        return bool(results)
+
+    wait_until(is_carried_out, timeout=60, what="a majority")
+    return results[0]
+
+
+def test_i5_the_message_names_each_member_that_cannot_be_reached_and_no_password(open_url: Open, name: str) -> None:
+    ports = free_port(), free_port()
+    provider = open_url(f"etcd://me:s3cret-pw@127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}")
+    with pytest.raises(ProviderUnreachable) as caught:
         provider.acquire(LockRequest(name, "1m"))
+    for port in ports:
+        assert re.search(rf"http://127\.0\.0\.1:{port}: .*(refused|failed)", str(caught.value)), caught.value
+    assert "members that run" in str(caught.value.hint)
     assert "s3cret-pw" not in f"{caught.value} {caught.value!r} {provider!r}"
