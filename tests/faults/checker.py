@@ -272,7 +272,7 @@ def _trust_windows(lease: LeaseHistory, rules: Rules) -> Iterator[Finding]:
 
 
 def _late_extends(lease: LeaseHistory, rules: Rules) -> Iterator[Finding]:
-    for extend in lease.extended_in_vain(rules.resolution + 2 * rules.drift * lease.acquire.at_most):
+    for extend in lease.extended_in_vain(rules.resolution + 2 * rules.drift * lease.acquire.at_most, rules.kept):
         yield Finding("own writes", lease.name, f"{lease} was extended after it had ended", extend.started)
 
 
