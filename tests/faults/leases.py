@@ -12,6 +12,8 @@ from tests.faults.history import DISTURBED, EVERY_WORKER, NEVER, History, Mark, 
 INFINITY = float("inf")
 ROUNDING = 0.005
 """Seconds: stores round their clocks to the millisecond."""
+SLOW = 0.01
+"""By which part a holder's clock may be slow, at most."""
 
 
 class Arrivals:
@@ -179,7 +181,8 @@ class LeaseHistory:
             for moment in extend.at_store or ()
         ]
         for moment, more, extend in sorted(requests, key=lambda request: request[0]):
-            if moment <= until + slack:
+            # A store whose condition cannot read a clock carries out what was sent in time.
+            if (extend.started if kept else moment) <= until + slack:
                 until = max(until, more)
             elif extend.outcome == "done" and moment == extend.granted_from:
                 yield extend
@@ -225,15 +228,21 @@ class LeaseHistory:
         return min(until, has_ended)
 
     def _held_until_by_copies(self, kept: float) -> float:
-        """The same, where it is known when each copy of a request reached the store."""
+        """The same, where it is known when each copy of a request reached the store.
+
+        With ``kept``, all of them were carried out: the condition of a request compares versions, not times. So an
+        extension that is late holds a lock again that had expired, if nobody has acquired it meanwhile.
+        """
         until, newest = self.acquire.granted_by + longer_by(kept, self.acquire.at_most, self.acquire), NEVER
         copies = [
             (moment, operation) for operation in (*self.extends, *self.releases) for moment in operation.at_store or ()
         ]
         for moment, operation in sorted(copies, key=lambda copy: copy[0]):
-            if moment > until + ROUNDING:
+            if moment > until + ROUNDING and not kept:
                 break  # it is refused, and so are all that follow
             rest = self._rest(operation)
+            if kept and operation.started - self.known_at < self.acquire.at_least * (1 + SLOW):
+                rest = max(rest, ROUNDING)  # a slow clock shows that something of the minimum hold is left
             seconds = rest if operation.kind == "release" else max(operation.at_most, rest)
             ends = moment + longer_by(kept, seconds, operation)
             # A store that recognises retries may leave out a copy that is not the first, or that others overtook.

@@ -98,11 +98,17 @@ class Recorder:
         if number in self.under_way:
             self._replies[number] = at
 
-    def undo_arrived(self, number: int, at: float) -> None:
-        """The command that undoes that operation, or does it once more, has reached the store."""
+    def undo_arrived(self, number: int, at: float, *, has_changed: bool) -> None:
+        """The command that undoes that operation, or does it once more, has reached the store.
+
+        One that has changed nothing counts only before the operation itself, which nobody undoes then.
+        """
+        if not has_changed and self._arrivals.get(number):
+            return
         operation = self.under_way.get(number) or self.ended.get(number)
         if operation is not None and operation.kind not in ("acquire", "take_over"):
-            self.arrived(number, at)
+            if has_changed:
+                self.arrived(number, at)
         elif number in self._arrivals:
             self._undos[number].append(at)
 

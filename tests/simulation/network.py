@@ -252,11 +252,11 @@ class _Message:
             reply = server.execute(self._command)
         except Exception as raised:
             error = raised
-        if error is not None or server.backend.has_changed(self._command, reply):
-            if self._operation > 0:
-                network.recorder.arrived(self._operation, now)
-            elif self._operation < 0:
-                network.recorder.undo_arrived(-self._operation, now)
+        has_changed = error is not None or server.backend.has_changed(self._command, reply)
+        if self._operation < 0:
+            network.recorder.undo_arrived(-self._operation, now, has_changed=has_changed)
+        elif has_changed:
+            network.recorder.arrived(self._operation, now)
         if is_late:
             return
         delay = self.delay()
