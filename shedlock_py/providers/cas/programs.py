@@ -292,9 +292,11 @@ def _is_of(lease: Lease, entry: Entry, now: datetime) -> bool:
 
 
 def _shown(entry: Entry, now: datetime) -> LockRecord:
-    """Its record for people to read. The end of one that was released may be in the future of this server's clock."""
-    record = entry.record
-    return replace(record, lock_until=min(record.lock_until, now) if entry.is_free else record.lock_until, read_at=now)
+    """Its record for people to read, and for electors, which note whether it changes.
+
+    The end of one that was released may be in the future of this server's clock.
+    """
+    return replace(entry.record, read_at=max(now, entry.record.lock_until) if entry.is_free else now)
 
 
 class _Note(NamedTuple):

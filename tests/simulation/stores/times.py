@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from shedlock_py.providers.cas import ServerTime
+from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
 from tests.simulation.dice import Dice
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -35,9 +36,9 @@ class TimeByDate:
     :ivar ahead: by so many seconds.
     """
 
-    kept_longer: ClassVar[float] = 2 * CLOCK_ERROR + 2.0
-    """``clock_error``, because the one that grants may be ahead; the same, which is added to what is written; and a
-    second for each of the two dates that are cut."""
+    kept_longer: ClassVar[float] = 2 * CLOCK_ERROR + 2.0 + DEFAULT_TIMEOUT.total_seconds()
+    """``clock_error``, because the one that grants may be ahead; the same, which is added to what is written; a second
+    for each of the two dates that are cut; and the round trip of the reply by which the time was known."""
 
     def __init__(self, ahead: float) -> None:
         self.ahead = ahead
