@@ -13,7 +13,7 @@ from typing import Any
 
 from shedlock_py import LockRecord
 from shedlock_py.lease import Claim, Lease
-from shedlock_py.providers.cas import CasPrograms, Delete, List, Read, ServerTime, Write
+from shedlock_py.providers.cas import CasPrograms, Read, ServerTime, Write
 from shedlock_py.providers.cas.server_time import token_at
 from shedlock_py.providers.dynamodb.programs import DynamoDBPrograms
 from shedlock_py.providers.dynamodb.wire import Change as Update
@@ -57,13 +57,13 @@ def _in_any_case(command: Any) -> Any:
     return (yield command)
 
 
-@_cas("claim", kind="locks")
+@_cas("claim", kind="retries")
 def a_grant_is_written_without_the_version(original: Change, programs: CasPrograms, claim: Claim, **how: Any) -> Any:
     """A claim writes over whatever the store has by then."""
     return _with(original(programs, claim, **how), _in_any_case)
 
 
-@_cas("hold", kind="locks")
+@_cas("hold", kind="operators")
 def a_hold_is_written_without_the_version(
     original: Change, programs: CasPrograms, lease: Lease, lock_for: timedelta, *, releasing: bool
 ) -> Any:
@@ -122,7 +122,7 @@ def _with_token(
     return granted if granted is None or token is None else token
 
 
-@_cas("claim", kind="locks")
+@_cas("claim", kind="operators")
 def tokens_from_the_date_only(original: Change, programs: CasPrograms, claim: Claim, **how: Any) -> Any:
     """The fencing token is the date of the reply, whatever token the record has."""
     return _with_token(original, programs, claim, how, lambda former, record: token_at(record.read_at))
@@ -146,55 +146,22 @@ def tokens_without_the_date(original: Change, programs: CasPrograms, claim: Clai
     )
 
 
-@_cas("claim", kind="operators")
-def a_first_acquire_names_no_version(original: Change, programs: CasPrograms, claim: Claim, **how: Any) -> Any:
-    """Where there is no record, the grant is written if there is still none: a late one may bring an old token back."""
-    is_absent = False
-
-    def carry_out(command: Any) -> Any:
-        nonlocal is_absent
-        if isinstance(command, Write) and command.if_version is None:
-            is_absent, reply = True, (yield Read(command.record.name))
-            return reply._replace(value=0)
-        if is_absent and _is_grant(command) and command.if_version == 0:
-            command = replace(command, if_version=None)
-        return (yield command)
-
-    return _with(original(programs, claim, **how), carry_out)
-
-
-@_cas("prune", kind="operators")
-def prune_deletes_what_it_has_not_read(original: Change, programs: CasPrograms, unused_for: timedelta) -> Any:
-    """A prune deletes a record without its version: also one that was granted since it was listed."""
-
-    def carry_out(command: Any) -> Any:
-        if isinstance(command, Delete):
-            newest = (yield Read(command.name)).value
-            command = replace(command, if_version=newest and newest.version)
-        return (yield command)
-
-    return _with(original(programs, unused_for), carry_out)
-
-
-@_cas("prune", kind="operators")
-def prune_deletes_young_records(original: Change, programs: CasPrograms, unused_for: timedelta) -> Any:
-    """A prune deletes records of this second: a front end that is behind gives a smaller token."""
-
-    def carry_out(command: Any) -> Any:
-        reply = yield command
-        if isinstance(command, List):
-            for entry in reply.value:
-                if entry.is_free or entry.record.lock_until <= reply.time.date:
-                    yield Delete(entry.record.name, entry.version)
-        return reply
-
-    return _with(original(programs, unused_for), carry_out)
-
-
-@mutate(ServerTime, "latest", kind="locks", part="compare and swap", store="cas")
+@mutate(ServerTime, "latest", kind="retries", part="compare and swap", store="cas")
 def the_date_is_not_rounded_up(latest: Change, time: ServerTime, now: float) -> datetime:
     """What is written goes by the earliest time that it can be."""
     return time.earliest(now)
+
+
+@_cas("claim", kind="locks")
+def the_local_clock_decides(original: Change, programs: CasPrograms, claim: Claim, **how: Any) -> Any:
+    """A claim goes by its own clock, which may be half a minute wrong, in place of the date of the reply."""
+
+    def carry_out(command: Any) -> Any:
+        reply = yield command
+        wrong = timedelta(seconds=programs.clock() % 60 - 30)
+        return reply._replace(time=replace(reply.time, date=reply.time.date + wrong))
+
+    return _with(original(programs, claim, **how), carry_out)
 
 
 @_cas("__init__", kind="locks")
@@ -213,10 +180,30 @@ def _without(part: str, command: Any) -> Any:
     return (yield command)
 
 
+@_dynamodb("claim", kind="operators")
+def a_take_over_keeps_the_token_of_the_item(
+    original: Change, programs: DynamoDBPrograms, claim: Claim, *, before: LockRecord | None, force: bool
+) -> Any:
+    """Who takes a lock over gets the token of the former holder."""
+    token = None
+
+    def carry_out(command: Any) -> Any:
+        nonlocal token
+        if isinstance(command, Update) and "before" in command.values:
+            token = command.values["before"]
+            command = replace(command, values={**command.values, "fencingToken": token})
+        return (yield command)
+
+    granted = yield from _with(original(programs, claim, before=before, force=force), carry_out)
+    return granted if granted is None or token is None else token
+
+
 @_dynamodb("claim", kind="locks")
-def a_claim_compares_no_token(original: Change, programs: DynamoDBPrograms, claim: Claim, **how: Any) -> Any:
-    """A claim does not compare the token of the item: a late copy, or a front end that is behind, lowers it."""
-    return _with(original(programs, claim, **how), partial(_without, "fencingToken < :fencingToken"))
+def a_claim_does_not_ask_whether_it_is_held(
+    original: Change, programs: DynamoDBPrograms, claim: Claim, **how: Any
+) -> Any:
+    """A claim compares the token only, which is greater where the clock goes on."""
+    return _with(original(programs, claim, **how), partial(_without, "lockUntil <= :now"))
 
 
 @_dynamodb("claim", kind="locks")
@@ -245,21 +232,6 @@ def an_own_item_is_no_grant(original: Change, programs: DynamoDBPrograms, claim:
         return reply
 
     return _with(original(programs, claim, **how), carry_out)
-
-
-@_dynamodb("claim", kind="operators")
-def a_take_over_of_any_item(original: Change, programs: DynamoDBPrograms, claim: Claim, **how: Any) -> Any:
-    """A take-over replaces whatever the item has by then."""
-    return _with(original(programs, claim, **how), partial(_without, "fencingToken = :before"))
-
-
-@_dynamodb("hold", kind="retries")
-def a_hold_matches_the_claim_only(
-    original: Change, programs: DynamoDBPrograms, lease: Lease, lock_for: timedelta, *, releasing: bool
-) -> Any:
-    """An extension does not name the end that it replaces: a late copy cuts a longer one."""
-    program = original(programs, lease, lock_for, releasing=releasing)
-    return _with(program, partial(_without, "lockUntil = :known"))
 
 
 @_dynamodb("undo_claim", kind="locks")

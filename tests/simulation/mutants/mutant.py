@@ -65,9 +65,7 @@ def add(mutant: Mutant) -> None:
     ALL[mutant.name] = mutant
 
 
-def mutate(
-    owner: Any, attribute: str, *, kind: str, part: str, store: str = "memory"
-) -> Callable[[Change], Change]:
+def mutate(owner: Any, attribute: str, *, kind: str, part: str, store: str = "memory") -> Callable[[Change], Change]:
     """Register a function as the replacement of ``owner.attribute``. Its name and its docstring say what is wrong."""
 
     def register(change: Change) -> Change:

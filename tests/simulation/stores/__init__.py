@@ -36,7 +36,7 @@ class ModelStore(Protocol):
         ...
 
     def has_changed(self, command: Any, reply: Any) -> bool:
-        """Whether ``command`` may have changed a record. One that read only, or whose condition did not hold, has not."""
+        """Whether ``command`` may have changed a record: not, if it reads, or if its condition did not hold."""
         ...
 
     def received(self, reply: Any, sent_at: float, received_at: float) -> Any:

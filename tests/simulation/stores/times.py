@@ -22,7 +22,7 @@ class ExactTime:
     """Seconds that it may keep a lease longer than asked, a round trip apart."""
 
     def has_changed(self, command: Any, reply: Any) -> bool:
-        """Whether ``command`` may have changed a record. One that read only, or whose condition did not hold, has not."""
+        """Whether ``command`` may have changed a record: not, if it reads, or if its condition did not hold."""
         return True
 
     def received(self, reply: Any, sent_at: float, received_at: float) -> Any:
