@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from shedlock_py.providers.cas import CasCommand, CasPrograms, CasReply, Delete, Entry, List, Read, Write
+from shedlock_py.providers.kit import StorePrograms
 from tests.simulation.stores.times import CLOCK_ERROR, TimeByDate
 
 
@@ -17,7 +18,7 @@ class CasModelStore(TimeByDate):
 
     def __init__(self, ahead: float = CLOCK_ERROR) -> None:
         super().__init__(ahead)
-        self.programs = CasPrograms()
+        self.programs: StorePrograms = CasPrograms()
         self._entries: dict[str, Entry] = {}
         self._version = 0
 
@@ -55,5 +56,6 @@ class CasModelStore(TimeByDate):
         return tuple(sorted((name, entry) for name, entry in self._entries.items())), self._version
 
     def restore(self, snapshot: Hashable) -> None:
-        items, self._version = snapshot  # type: ignore[misc, has-type]  # made above
+        made_above: Any = snapshot
+        items, self._version = made_above
         self._entries = dict(items)

@@ -15,6 +15,7 @@ from shedlock_py._program import run
 from shedlock_py.providers.aws import AwsReply, AwsRequest
 from shedlock_py.providers.dynamodb.programs import DynamoDBPrograms
 from shedlock_py.providers.dynamodb.wire import CONDITION_FAILED, KEY, Change, Command, Delete, Reply, Table
+from shedlock_py.providers.kit import StorePrograms
 from tests.simulation.stores.times import CLOCK_ERROR, TimeByDate
 
 TABLE = "shedlock"
@@ -30,7 +31,7 @@ class DynamoDBModelStore(TimeByDate):
 
     def __init__(self, ahead: float = CLOCK_ERROR) -> None:
         super().__init__(ahead)
-        self.programs = DynamoDBPrograms(TABLE)
+        self.programs: StorePrograms = DynamoDBPrograms(TABLE)
         self._exchange = Table(TABLE).exchange
         self._items: dict[str, Item] = {}
         self._methods: dict[str, Callable[..., AwsReply]] = {
