@@ -93,8 +93,8 @@ class CasPrograms(StorePrograms):
     The time is that of the server, by its replies, and never exact. A program writes the latest time that it can be and
     adds ``clock_error``; it compares with the earliest. So no lease looks expired before its holder stops trusting it,
     and one that is not released is kept up to ``clock_error`` + 2 s + a round trip longer than asked: a second of the
-    reply by which it is written, and one of the reply by which it is read. If those came from servers whose clocks differ,
-    by as much longer.
+    reply by which it is written, and one of the reply by which it is read. If the clocks of the two servers
+    differ, that is added.
 
     :param clock_error: how far the clocks of the servers that reply may differ.
     """

@@ -14,8 +14,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-import redis
-from sqlalchemy import text
 
 from shedlock_py import Lease, LockRequest, ProviderError
 from shedlock_py._program import Program, run
@@ -27,9 +25,10 @@ from tests.simulation.stores import ModelStore
 from tests.simulation.stores.cas import CasModelStore
 from tests.simulation.stores.dynamodb import DynamoDBModelStore
 from tests.simulation.stores.mongodb import MongoModelStore
+from tests.simulation.stores.raw import Raw, empty, now_us, raw, raw_of_model
 from tests.simulation.stores.sql import SqlModelStore
 from tests.support import matrix
-from tests.support.stores import DynamoDBStore, EtcdStore, MongoStore, RedisStore, SqliteStore, Store
+from tests.support.stores import DynamoDBStore, EtcdStore, MongoStore, SqliteStore, Store
 
 NAMES = ("a", "$a*[b]\\^? é", "a:{c}")
 REAL = {
@@ -42,8 +41,6 @@ SEQUENCES = 100 if matrix.is_whole else 10
 OPERATIONS = 80
 KEPT = 3
 """Runs of each name, with history."""
-
-Raw = dict[str, dict[str, Any]]
 
 
 class World:
@@ -222,7 +219,7 @@ def real_store(name: str, make_store: Callable[..., Store]) -> Iterator[tuple[St
 def test_a_model_store_does_what_the_real_one_does(name: str, real_store: tuple[Store, Any]) -> None:
     store, provider = real_store
     for seed in range(max(3, SEQUENCES // 4) if name in BY_DATE else SEQUENCES):
-        _empty(store)
+        empty(store)
         clock, model = FakeClock(), modelled(store)
         if name.endswith("with history"):
             model.programs.history = provider.programs.history = KEPT
@@ -236,7 +233,7 @@ def test_a_model_store_does_what_the_real_one_does(name: str, real_store: tuple[
             clock,
         )
         pair.go(OPERATIONS)
-        assert _shown(_raw_of_model(name, model), pair.worlds[0]) == _shown(_raw(store), pair.worlds[1]), pair.log
+        assert _shown(raw_of_model(name, model), pair.worlds[0]) == _shown(raw(store), pair.worlds[1]), pair.log
 
 
 def _really(provider: Any, command: Any) -> Any:
@@ -259,81 +256,11 @@ def _at_one_time(clock: FakeClock, begin: datetime, reply: Any) -> Any:
 
 
 def _execute(model: ModelStore, command: Any) -> Any:
-    return model.execute(command, _now_us())
+    return model.execute(command, now_us())
 
 
 def _alone(command: Any) -> Program[Any, Any, Any]:
     return (yield command)
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000
-
-
-# The records as they are stored
-
-
-def _empty(store: Store) -> None:
-    match store:
-        case SqliteStore():
-            with store.connect() as connection:
-                connection.execute(text("DELETE FROM shedlock"))
-        case RedisStore():
-            with redis.Redis.from_url(store.where()) as client:
-                keys = client.keys(f"{store.options['key_prefix']}:*")
-                if keys:
-                    client.delete(*keys)
-        case MongoStore():
-            with store.server.connect() as client:
-                client[store.database][store.options["collection"]].delete_many({})
-        case EtcdStore() | DynamoDBStore():
-            store.delete_all()
-
-
-def _raw(store: Store) -> Raw:
-    match store:
-        case SqliteStore():
-            with store.connect() as connection:
-                rows = connection.execute(text("SELECT * FROM shedlock")).mappings()
-                return {row["name"]: dict(row) for row in rows}
-        case RedisStore():
-            with redis.Redis.from_url(store.where()) as client:
-                keys = client.keys(f"{store.options['key_prefix']}:*")
-                return {key.decode(): {**_decoded(client.hgetall(key)), "lives": client.pttl(key)} for key in keys}
-        case MongoStore():
-            with store.server.connect() as client:
-                documents = client[store.database][store.options["collection"]].find()
-                return {document["_id"]: document for document in documents}
-        case DynamoDBStore():
-            return {item["_id"]["S"]: _untyped(item) for item in store.server.items(store.table)}
-        case EtcdStore():
-            return {}  # the records, which were compared after each operation, are all that the programs see
-    raise TypeError(store)
-
-
-def _raw_of_model(name: str, model: ModelStore) -> Raw:
-    snapshot: Any = model.snapshot()
-    match name:
-        case "sql":
-            columns = ("name", "lock_until", "locked_at", "locked_by", "fencing_token", "last_fire_time")
-            return {row[0]: dict(zip(columns, row, strict=True)) for row in snapshot}
-        case "redis":
-            now = _now_us() // 1000
-            return {key.decode(): {**_decoded(dict(fields)), "lives": at - now} for key, at, fields in snapshot}
-        case "dynamodb":
-            return {key: {name: value for name, (_, value) in fields} for key, fields in snapshot}
-        case "cas":
-            return {}
-        case _:
-            return {key: dict(fields) for key, fields in snapshot}
-
-
-def _untyped(item: dict[str, Any]) -> dict[str, Any]:
-    return {name: next(iter(typed.values())) for name, typed in item.items()}
-
-
-def _decoded(fields: dict[bytes, bytes]) -> dict[str, Any]:
-    return {key.decode(): value.decode() for key, value in fields.items()}
 
 
 def _shown(records: Raw, world: World) -> Raw:
