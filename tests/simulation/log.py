@@ -115,8 +115,11 @@ class Recorder:
     def mark(self, kind: str, worker: str, before: float, after: float) -> None:
         self.marks.append(Mark(kind, worker, before, after))
 
-    def died(self, worker: str) -> None:
-        """Operations of a process that has died stay as they are: they never end."""
+    def died(self, worker: str, at: float) -> None:
+        """Operations of a process that has died stay as they are: they never end, and nobody undoes them any more."""
+        for number, operation in self.ended.items():
+            if operation.worker == worker and at <= operation.undone_by < INFINITY:
+                self.ended[number] = replace(operation, undone_by=INFINITY)
         for number in [number for number, operation in self.under_way.items() if operation.worker == worker]:
             operation = self.under_way.pop(number)
             moments, undos = self._arrivals[number], self._undos[number]

@@ -257,7 +257,7 @@ class Simulation:
         process, now = node.process, self.world.now
         self.log.add(now, process.name, "is gone")
         self.recorder.mark("killed", process.name, now, now)
-        self.recorder.died(process.name)
+        self.recorder.died(process.name, now)
         if node.elector is not None:
             node.elector.die()
         process.die()
