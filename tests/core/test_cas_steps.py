@@ -100,6 +100,17 @@ def test_i6_an_extension_after_the_servers_clock_was_set_forward_is_as_long_as_i
     assert store.entries["job"].record.lock_until >= now + timedelta(minutes=10)
 
 
+def test_a_released_record_does_not_change_after_the_servers_clock_was_set_back(store: Store) -> None:
+    """An elector with takeover="observed" replaces a record that has not changed for a whole lease."""
+    node = replica(store)
+    assert node.release(acquired(node, LockRequest("job", "1m")))
+    store.epoch -= SECOND * 3600
+    before = node.record("job")
+    store.clock.advance(60)
+    assert node.record("job") == before
+    assert not before.is_held
+
+
 def test_round_trips(store: Store) -> None:
     node = replica(store)
 

@@ -13,8 +13,10 @@ import pytest
 from tests.exhaustive.mutants import MUTANTS
 from tests.exhaustive.scenes import SCENES, Scene
 from tests.exhaustive.search import Search, Violation
-from tests.simulation.stores import NAMES, ModelStore, open_store
+from tests.simulation.stores import ModelStore, open_store
 
+NAMES = ("sql", "redis", "mongodb", "memory")
+"""Stores whose commands have no moments in them. The search always stands at the same one."""
 SHORT = {
     "retries": ("sql", "redis", "mongodb"),
     "late, by hand": ("sql", "redis", "mongodb"),

@@ -225,6 +225,8 @@ def _minimum_holds(leases: list[LeaseHistory], rules: Rules) -> Iterator[Finding
     ends = [lease.acquire.granted_by for lease in known]
     for lease in leases:
         until = lease.acquire.granted_from + lease.acquire.at_least * (1 - rules.drift) - rules.resolution
+        if rules.kept:  # the request says when the lease ends, whenever it arrives
+            until = min(until, lease.acquire.started + lease.acquire.at_most * (1 - rules.drift))
         for later in known[bisect_right(ends, lease.acquire.started) : bisect_left(ends, until)]:
             if later.acquire.started > lease.known_at or (later.token or 0) > (lease.token or 0):
                 early = (until - later.acquire.granted_by) * 1000
@@ -272,7 +274,7 @@ def _trust_windows(lease: LeaseHistory, rules: Rules) -> Iterator[Finding]:
 
 
 def _late_extends(lease: LeaseHistory, rules: Rules) -> Iterator[Finding]:
-    for extend in lease.extended_in_vain(rules.resolution + 2 * rules.drift * lease.acquire.at_most):
+    for extend in lease.extended_in_vain(rules.resolution + 2 * rules.drift * lease.acquire.at_most, rules.kept):
         yield Finding("own writes", lease.name, f"{lease} was extended after it had ended", extend.started)
 
 

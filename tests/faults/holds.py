@@ -60,6 +60,8 @@ class LateCopies:
             if attempt.outcome == "granted" and not (is_late and self._is_gone(attempt, moment)):
                 continue  # it was the grant, or found its own record, and changed nothing
             until = moment + attempt.at_most * (1 + self._rules.drift)
+            if self._rules.kept:  # the request says until when, by the time of the one before it
+                until += self._rules.kept + min(moment, attempt.end) - attempt.started
             # An undo may arrive before the acquire; then only the end of the lease frees the name.
             undone_by = () if attempt.undone_at else (max(moment, attempt.undone_by),)
             undone = min([undo for undo in (*attempt.undone_at, *undone_by) if undo >= moment], default=until)

@@ -12,6 +12,8 @@ from tests.faults.history import DISTURBED, EVERY_WORKER, NEVER, History, Mark, 
 INFINITY = float("inf")
 ROUNDING = 0.005
 """Seconds: stores round their clocks to the millisecond."""
+SLOW = 0.01
+"""By which part a holder's clock may be slow, at most."""
 
 
 class Arrivals:
@@ -159,25 +161,28 @@ class LeaseHistory:
             if self.acquire.keep_alive:  # its heart beats meanwhile
                 yield look, look.trusted_until, max(answers)
             else:
-                seen = [o.trusted_until for o in (self.acquire, *self.extends) if o.end <= look.started]
+                # An extension that took no time is of a lease that has ended by what its holder knew: nothing was sent.
+                known = [o for o in (self.acquire, *self.extends) if o.started < o.end <= look.started]
+                seen = [o.trusted_until for o in known]
                 yield look, look.trusted_until, seen[-1]
 
     def _given(self, operation: Operation) -> float:
         seconds = max(operation.at_most, self._rest(operation)) if operation.kind == "extend" else operation.at_most
         return trust_ends(operation.granted_by, timedelta(seconds=seconds))
 
-    def extended_in_vain(self, slack: float) -> Iterator[Operation]:
+    def extended_in_vain(self, slack: float, kept: float = 0.0) -> Iterator[Operation]:
         """Extensions that were done when the lease had ended, where it is known when requests reached the store."""
         if not self.acquire.at_store:
             return
-        until = self.acquire.granted_by + self.acquire.at_most
+        until = self.acquire.granted_by + longer_by(kept, self.acquire.at_most, self.acquire)
         requests = [
-            (moment, moment + max(extend.at_most, self._rest(extend)), extend)
+            (moment, moment + longer_by(kept, max(extend.at_most, self._rest(extend)), extend), extend)
             for extend in self.extends
             for moment in extend.at_store or ()
         ]
         for moment, more, extend in sorted(requests, key=lambda request: request[0]):
-            if moment <= until + slack:
+            # A store whose condition cannot read a clock carries out what was sent in time.
+            if (extend.started if kept else moment) <= until + slack:
                 until = max(until, more)
             elif extend.outcome == "done" and moment == extend.granted_from:
                 yield extend
@@ -191,7 +196,7 @@ class LeaseHistory:
         than asked the store may keep a lease.
         """
         if all(operation.at_store is not None for operation in (self.acquire, *self.extends, *self.releases)):
-            return self._held_until_by_copies()
+            return self._held_until_by_copies(kept)
         granted = self.acquire.granted_by if self.acquire.at_store else arrivals.of_answered(self.acquire)
         until = granted + longer_by(kept, self.acquire.at_most, self.acquire)
         sent_before: list[tuple[float, float]] = []
@@ -222,17 +227,24 @@ class LeaseHistory:
             sent_before.append((arrives, seconds))
         return min(until, has_ended)
 
-    def _held_until_by_copies(self) -> float:
-        """The same, where it is known when each copy of a request reached the store."""
-        until, newest = self.acquire.granted_by + self.acquire.at_most, NEVER
+    def _held_until_by_copies(self, kept: float) -> float:
+        """The same, where it is known when each copy of a request reached the store.
+
+        With ``kept``, all of them were carried out: the condition of a request compares versions, not times. So an
+        extension that is late holds a lock again that had expired, if nobody has acquired it meanwhile.
+        """
+        until, newest = self.acquire.granted_by + longer_by(kept, self.acquire.at_most, self.acquire), NEVER
         copies = [
             (moment, operation) for operation in (*self.extends, *self.releases) for moment in operation.at_store or ()
         ]
         for moment, operation in sorted(copies, key=lambda copy: copy[0]):
-            if moment > until + ROUNDING:
+            if moment > until + ROUNDING and not kept:
                 break  # it is refused, and so are all that follow
             rest = self._rest(operation)
-            ends = moment + (rest if operation.kind == "release" else max(operation.at_most, rest))
+            if kept and operation.started - self.known_at < self.acquire.at_least * (1 + SLOW):
+                rest = max(rest, ROUNDING)  # a slow clock shows that something of the minimum hold is left
+            seconds = rest if operation.kind == "release" else max(operation.at_most, rest)
+            ends = moment + longer_by(kept, seconds, operation)
             # A store that recognises retries may leave out a copy that is not the first, or that others overtook.
             until = ends if operation.started > newest else max(until, ends)
             newest = max(newest, operation.started)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from shedlock_py.providers.kit import Failure, RecordCommand, RecordPrograms, Records, StorePrograms
 from tests.simulation.network import NetworkError
+from tests.simulation.stores.times import ExactTime
 from tests.simulation.world import Process
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -20,10 +21,17 @@ class Backend(Protocol):
 
     programs: StorePrograms
 
+    @property
+    def kept_longer(self) -> float: ...
+
     def execute(self, command: Any, now_us: int) -> Any: ...
 
+    def has_changed(self, command: Any, reply: Any) -> bool: ...
 
-class MemoryBackend:
+    def received(self, reply: Any, sent_at: float, received_at: float) -> Any: ...
+
+
+class MemoryBackend(ExactTime):
     """The programs of the in-memory store."""
 
     def __init__(self) -> None:

@@ -21,9 +21,9 @@ LONG_EVERY = 50
 """One of so many schedules is a long one: faults that build up slowly need it."""
 
 
-MODELS = ("sql", "redis", "mongodb")
+MODELS = ("sql", "redis", "mongodb", "cas", "dynamodb")
 """Model stores of ``tests.simulation.stores``: the real statements and scripts, at half the speed."""
-STORES = (*MODELS, *("memory",) * 97)
+STORES = (*MODELS, *("memory",) * 95)
 """They take turns, so each model store gets a hundredth of the schedules."""
 
 

@@ -36,15 +36,16 @@ _JUDGES: dict[str, Callable[[History, Rules], Report]] = {
 class Judge:
     """Finds violations in the history that a recorder collects, and lets the recorder forget what is judged."""
 
-    def __init__(self, recorder: Recorder, kind: str, *, drifts: bool, pace: int) -> None:
+    def __init__(self, recorder: Recorder, kind: str, *, drifts: bool, pace: int, kept: float) -> None:
         """:param drifts: whether clocks run at different speeds.
         :param pace: that of the schedule.
+        :param kept: how much longer than asked the store may keep a lease.
         """
         self._margin = MARGIN * pace
         self._recorder = recorder
         self._judge = _JUDGES.get(kind, check)
         self._may_break = KINDS[kind].may_break
-        self._rules = Rules(drift=DRIFT if drifts else 0.0)
+        self._rules = Rules(drift=DRIFT if drifts else 0.0, kept=kept)
         self._judged_until = -_INFINITY
         self.violations: list[Violation] = []
 

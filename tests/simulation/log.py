@@ -98,19 +98,28 @@ class Recorder:
         if number in self.under_way:
             self._replies[number] = at
 
-    def undo_arrived(self, number: int, at: float) -> None:
-        """The command that undoes that operation, or does it once more, has reached the store."""
+    def undo_arrived(self, number: int, at: float, *, has_changed: bool) -> None:
+        """The command that undoes that operation, or does it once more, has reached the store.
+
+        One that has changed nothing counts only before the operation itself, which nobody undoes then.
+        """
+        if not has_changed and self._arrivals.get(number):
+            return
         operation = self.under_way.get(number) or self.ended.get(number)
         if operation is not None and operation.kind not in ("acquire", "take_over"):
-            self.arrived(number, at)
+            if has_changed:
+                self.arrived(number, at)
         elif number in self._arrivals:
             self._undos[number].append(at)
 
     def mark(self, kind: str, worker: str, before: float, after: float) -> None:
         self.marks.append(Mark(kind, worker, before, after))
 
-    def died(self, worker: str) -> None:
-        """Operations of a process that has died stay as they are: they never end."""
+    def died(self, worker: str, at: float) -> None:
+        """Operations of a process that has died stay as they are: they never end, and nobody undoes them any more."""
+        for number, operation in self.ended.items():
+            if operation.worker == worker and at <= operation.undone_by < INFINITY:
+                self.ended[number] = replace(operation, undone_by=INFINITY)
         for number in [number for number, operation in self.under_way.items() if operation.worker == worker]:
             operation = self.under_way.pop(number)
             moments, undos = self._arrivals[number], self._undos[number]

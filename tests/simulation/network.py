@@ -7,13 +7,16 @@ the same delay when a fault is dropped from the schedule.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shedlock_py.providers.kit import Failure, TimedOut
 from tests.simulation.dice import Dice
 from tests.simulation.log import Recorder
 from tests.simulation.schedule import EVERY_NODE, Fault
 from tests.simulation.world import Process, Signal, World
+
+if TYPE_CHECKING:
+    from tests.simulation.backends import Backend
 
 QUICK = 0.003
 """Seconds for a message on a network without faults, at most."""
@@ -38,9 +41,9 @@ class NetworkError(Exception):
 class Server:
     """The server of the store: it carries commands out, when it is there, at the time of its own clock."""
 
-    def __init__(self, world: World, execute: Callable[[Any, int], Any]) -> None:
+    def __init__(self, world: World, backend: Backend) -> None:
         self.world = world
-        self._execute = execute
+        self.backend = backend
         self._jumped = 0
         self.is_down_until = 0.0
         self.stalls_until = 0.0
@@ -53,7 +56,7 @@ class Server:
         self._jumped += round(seconds * 1_000_000)
 
     def execute(self, command: Any) -> Any:
-        return self._execute(command, self.now())
+        return self.backend.execute(command, self.now())
 
 
 class Link:
@@ -168,7 +171,9 @@ class Network:
 class _Message:
     """A request, and its reply."""
 
-    __slots__ = ("_command", "_dice", "_is_refused", "_life", "_link", "_network", "_operation", "process", "signal")
+    __slots__ = (
+        "_command", "_dice", "_is_refused", "_life", "_link", "_network", "_operation", "_sent_at", "process", "signal",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -185,6 +190,7 @@ class _Message:
         self._is_refused = False
         self.process = process
         self._life = process.life
+        self._sent_at = process.clock()
         self._link = link
         self._command = command
         self.signal = signal
@@ -222,7 +228,7 @@ class _Message:
     def _reply(self, carried_out_at: float, reply: Any) -> None:
         if not self.signal.is_done:
             self._network.recorder.replied(self._operation, carried_out_at)
-            self.signal.set(reply)
+            self.signal.set(self._network.server.backend.received(reply, self._sent_at, self.process.clock()))
 
     def arrive(self) -> None:
         """At the store."""
@@ -241,15 +247,16 @@ class _Message:
         is_late = self.signal.is_done or self.process.life != self._life
         if is_late:
             network.counts["late request"] += 1
-        if self._operation > 0:
-            network.recorder.arrived(self._operation, now)
-        elif self._operation < 0:
-            network.recorder.undo_arrived(-self._operation, now)
         error, reply = None, None
         try:
             reply = server.execute(self._command)
         except Exception as raised:
             error = raised
+        has_changed = error is not None or server.backend.has_changed(self._command, reply)
+        if self._operation < 0:
+            network.recorder.undo_arrived(-self._operation, now, has_changed=has_changed)
+        elif has_changed:
+            network.recorder.arrived(self._operation, now)
         if is_late:
             return
         delay = self.delay()

@@ -22,6 +22,8 @@ _STORES = {
     "sql": "SQLite, in a real SQLite",
     "redis": "Redis, its scripts in a real Lua 5.1",
     "mongodb": "MongoDB, its operators interpreted",
+    "cas": "compare-and-swap stores (etcd, S3, Kubernetes)",
+    "dynamodb": "DynamoDB, its expressions interpreted",
 }
 
 

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
+from typing import Any
 
 from shedlock_py import LockRequest, ProviderError
 from shedlock_py._program import run
@@ -78,7 +79,7 @@ class Simulation:
         self.world = World(schedule.seed, self.log)
         self.recorder = Recorder()
         self._backend = open_backend(schedule.store)
-        self._server = Server(self.world, self._backend.execute)
+        self._server = Server(self.world, self._backend)
         recognises = self._backend.programs.recognises_retries
         self._network = Network(self.world, self._server, self.recorder, recognises_retries=recognises)
         self._resource = Resource()
@@ -93,8 +94,11 @@ class Simulation:
         self._nodes = [self._node(number) for number in range(schedule.nodes)]
         self._operator = Process(self.world, _OPERATOR, "operator")
         self._by_hand = self._provider(self._operator)
+        self._observer = programs_of(self._backend, self._operator)
         drifts = any(each.kind == "drift" for each in schedule.faults)
-        self._judge = Judge(self.recorder, schedule.kind, drifts=drifts, pace=schedule.pace)
+        self._judge = Judge(
+            self.recorder, schedule.kind, drifts=drifts, pace=schedule.pace, kept=self._backend.kept_longer
+        )
 
     def _node(self, number: int) -> Node:
         process = Process(self.world, number, f"node-{number}")
@@ -117,8 +121,12 @@ class Simulation:
 
     def _remaining(self, name: str) -> float:
         """For how long the store will keep a lock: what no process can know."""
-        backend, now = self._backend, self._server.now()
-        record = run(backend.programs.record(name), lambda command: backend.execute(command, now))
+        backend, now, clock = self._backend, self._server.now(), self._operator.clock()
+
+        def execute(command: Any) -> Any:
+            return backend.received(backend.execute(command, now), clock, clock)
+
+        record = run(self._observer.record(name), execute)
         return 0.0 if record is None else record.remaining.total_seconds()
 
     def _start_elector(self, node: Node) -> None:
@@ -249,7 +257,7 @@ class Simulation:
         process, now = node.process, self.world.now
         self.log.add(now, process.name, "is gone")
         self.recorder.mark("killed", process.name, now, now)
-        self.recorder.died(process.name)
+        self.recorder.died(process.name, now)
         if node.elector is not None:
             node.elector.die()
         process.die()

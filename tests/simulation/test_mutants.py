@@ -22,6 +22,12 @@ SAMPLE = (
     "no undo is sent",
     "a failed extension passes for a success",
     "an undo keeps the fire time",
+    "a grant is written without the version",
+    "a hold is written without the version",
+    "any conflict passes for a grant",
+    "the local clock decides",
+    "the latest time decides",
+    "an undo by name",
 )
 MUTANTS = [pytest.param(ALL[name], id=name, marks=[] if name in SAMPLE else [pytest.mark.matrix]) for name in ALL]
 

@@ -27,8 +27,8 @@ def test_no_promise_is_broken_in_a_simulated_week(record_property: Callable[[str
     tally = run(for_hours(WEEK, jobs(seed, WITHIN_LIMITS)))
     if tally.found:
         found = tally.found[0]
-        job = Job(found.seed, found.kind, found.hours)
-        what = timeline.replay(draw(job.seed, job.hours, job.kind))
+        job = Job(found.seed, found.kind, found.hours, found.store)
+        what = timeline.replay(draw(job.seed, job.hours, job.kind, store=job.store))
         pytest.fail(
             f"{plural(len(tally.found), 'violation')} with seed {seed}; see the first: {what}\n\n{explain(job)}"
         )

@@ -56,7 +56,7 @@ def try_mutant(mutant: Mutant, seeds: Iterable[int]) -> Detection:
 
 def _first(mutant: Mutant, seed: int) -> tuple[float, str] | None:
     """When, and by which rule, this seed shows the mutant."""
-    outcome = simulate(draw(seed, HOURS, mutant.kind), mutant=mutant)
+    outcome = simulate(draw(seed, HOURS, mutant.kind, store=mutant.store), mutant=mutant)
     violation = min(outcome.broken(), key=lambda violation: violation.at, default=None)
     return None if violation is None else (violation.at, violation.rule)
 

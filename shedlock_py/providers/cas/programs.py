@@ -93,7 +93,8 @@ class CasPrograms(StorePrograms):
     The time is that of the server, by its replies, and never exact. A program writes the latest time that it can be and
     adds ``clock_error``; it compares with the earliest. So no lease looks expired before its holder stops trusting it,
     and one that is not released is kept up to ``clock_error`` + 2 s + a round trip longer than asked: a second of the
-    reply by which it is written, and one of the reply by which it is read.
+    reply by which it is written, and one of the reply by which it is read. If the clocks of the two servers
+    differ, that is added.
 
     :param clock_error: how far the clocks of the servers that reply may differ.
     """
@@ -292,9 +293,11 @@ def _is_of(lease: Lease, entry: Entry, now: datetime) -> bool:
 
 
 def _shown(entry: Entry, now: datetime) -> LockRecord:
-    """Its record for people to read. The end of one that was released may be in the future of this server's clock."""
-    record = entry.record
-    return replace(record, lock_until=min(record.lock_until, now) if entry.is_free else record.lock_until, read_at=now)
+    """Its record for people to read, and for electors, which note whether it changes.
+
+    The end of one that was released may be in the future of this server's clock.
+    """
+    return replace(entry.record, read_at=max(now, entry.record.lock_until) if entry.is_free else now)
 
 
 class _Note(NamedTuple):

@@ -177,9 +177,11 @@ class DynamoDBPrograms(StorePrograms):
 
     def _shown(self, entry: Entry, time: ServerTime) -> LockRecord:
         """Its record for people to read. What another server has written may look like the future to this one."""
-        record = entry.record
-        since = record.lock_until if entry.is_free else record.locked_at
-        return replace(record, read_at=max(self._earliest(time), since))
+        record, now = entry.record, self._earliest(time)
+        if entry.is_free:
+            return replace(record, read_at=max(now, record.lock_until))
+        # If the server's clock was set back since it was locked, its end may be earlier than that.
+        return replace(record, read_at=max(now, record.locked_at) if record.locked_at < record.lock_until else now)
 
     def prune(self, unused_for: timedelta) -> DynamoProgram[int]:
         reply, deleted = (yield from self._ask(List(""))), 0

@@ -28,6 +28,8 @@ class Mutant:
     owner: Any
     attribute: str
     change: Any
+    store: str = "memory"
+    """Whose programs run."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -63,12 +65,12 @@ def add(mutant: Mutant) -> None:
     ALL[mutant.name] = mutant
 
 
-def mutate(owner: Any, attribute: str, *, kind: str, part: str) -> Callable[[Change], Change]:
+def mutate(owner: Any, attribute: str, *, kind: str, part: str, store: str = "memory") -> Callable[[Change], Change]:
     """Register a function as the replacement of ``owner.attribute``. Its name and its docstring say what is wrong."""
 
     def register(change: Change) -> Change:
         wrong = " ".join((change.__doc__ or "").split())
-        add(Mutant(change.__name__.replace("_", " "), part, wrong, kind, owner, attribute, change))
+        add(Mutant(change.__name__.replace("_", " "), part, wrong, kind, owner, attribute, change, store))
         return change
 
     return register

@@ -1,7 +1,8 @@
 """Model stores: they carry out the real commands of the real programs in memory, at a time that the caller gives.
 
-``sql`` is a real SQLite, ``redis`` runs the real scripts in a real Lua 5.1, ``mongodb`` interprets the operators that
-the commands use, and ``memory`` is the store in memory. ``test_model_stores.py`` compares each with the real store.
+``sql`` is a real SQLite, ``redis`` runs the real scripts in a real Lua 5.1, ``mongodb`` and ``dynamodb`` interpret the
+operators that the commands use, ``cas`` does what etcd, S3 and the Kubernetes API have in common, and ``memory`` is the
+store in memory. ``test_model_stores.py`` compares each with the real store, ``cas`` with etcd.
 
 The statements for PostgreSQL and MySQL cannot run here. The contract tries what they decide, on real servers.
 """
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 
 from shedlock_py.providers.kit import StorePrograms
 
-NAMES = ("sql", "redis", "mongodb", "memory")
+NAMES = ("sql", "redis", "mongodb", "cas", "dynamodb", "memory")
 
 
 class ModelStore(Protocol):
@@ -27,6 +28,19 @@ class ModelStore(Protocol):
 
         :param now_us: the store's clock, in microseconds since 1970. The store rounds it as the real one does.
         """
+        ...
+
+    @property
+    def kept_longer(self) -> float:
+        """Seconds that it may keep a lease longer than asked, a round trip apart."""
+        ...
+
+    def has_changed(self, command: Any, reply: Any) -> bool:
+        """Whether ``command`` may have changed a record: not, if it reads, or if its condition did not hold."""
+        ...
+
+    def received(self, reply: Any, sent_at: float, received_at: float) -> Any:
+        """``reply`` as the client returns it. The moments are of the clock of its process."""
         ...
 
     def snapshot(self) -> Hashable:
@@ -54,6 +68,14 @@ def open_store(name: str) -> ModelStore:
             from tests.simulation.stores.mongodb import MongoModelStore
 
             return MongoModelStore()
+        case "cas":
+            from tests.simulation.stores.cas import CasModelStore
+
+            return CasModelStore()
+        case "dynamodb":
+            from tests.simulation.stores.dynamodb import DynamoDBModelStore
+
+            return DynamoDBModelStore()
         case "memory":
             from tests.simulation.stores.memory import MemoryModelStore
 

@@ -9,10 +9,10 @@ from typing import Any
 from shedlock_py.providers.kit import RecordCommand, Records, StorePrograms
 from shedlock_py.providers.memory import MemoryPrograms, MemoryStore
 from shedlock_py.testing import FakeClock
-from tests.simulation.stores.times import EPOCH
+from tests.simulation.stores.times import EPOCH, ExactTime
 
 
-class MemoryModelStore:
+class MemoryModelStore(ExactTime):
     """Calls the commands with records of its own: :class:`MemoryStore` would read a clock."""
 
     def __init__(self) -> None:

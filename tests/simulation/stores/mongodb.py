@@ -17,13 +17,13 @@ from pymongo.results import DeleteResult, UpdateResult
 from shedlock_py.providers.kit import StorePrograms, parse_limits
 from shedlock_py.providers.mongodb.commands import Command
 from shedlock_py.providers.mongodb.programs import MongoPrograms
-from tests.simulation.stores.times import EPOCH
+from tests.simulation.stores.times import EPOCH, ExactTime
 
 Document = dict[str, Any]
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-class MongoModelStore:
+class MongoModelStore(ExactTime):
     """One collection. With ``history``, a snapshot has the runs as well, and no hash."""
 
     def __init__(self, history: int = 0) -> None:

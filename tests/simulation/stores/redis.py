@@ -14,11 +14,12 @@ from shedlock_py.providers.kit import StorePrograms
 from shedlock_py.providers.redis.clients import AnyClient
 from shedlock_py.providers.redis.commands import Call, Command, Scan, Script
 from shedlock_py.providers.redis.programs import RedisPrograms
+from tests.simulation.stores.times import ExactTime
 
 Hash = dict[bytes, bytes]
 
 
-class RedisModelStore:
+class RedisModelStore(ExactTime):
     """A Redis server that knows hashes only."""
 
     def __init__(self, key_prefix: str = "shedlock") -> None:

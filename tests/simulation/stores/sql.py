@@ -15,7 +15,7 @@ from shedlock_py.providers.kit import StorePrograms
 from shedlock_py.providers.sqlalchemy.errors import translated
 from shedlock_py.providers.sqlalchemy.programs import SqlPrograms
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
-from tests.simulation.stores.times import EPOCH
+from tests.simulation.stores.times import EPOCH, ExactTime
 
 _COLUMNS = "name, lock_until, locked_at, locked_by, fencing_token, last_fire_time"
 
@@ -29,7 +29,7 @@ class _Clock:
         return (EPOCH + timedelta(microseconds=self.now_us)).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
-class SqlModelStore:
+class SqlModelStore(ExactTime):
     """Each ``'now'`` of a statement is a call of :class:`_Clock` instead. SQLite does all else."""
 
     def __init__(self) -> None:

@@ -78,7 +78,9 @@ def test_i6_a_clock_that_was_set(open_provider: Open, front: DateProxy, name: st
     if offset > 0:
         front.offset = 0.0
         assert provider.extend(granted, "30s") is granted
-        ends_in = record_of(other, name).lock_until - datetime.now(UTC)
+        record = record_of(other, name)
+        assert record.is_held, "an elector that reads it as free would be refused again and again"
+        ends_in = record.lock_until - datetime.now(UTC)
         assert timedelta(seconds=29) < ends_in < timedelta(seconds=33), "also where this is before the acquisition"
     assert provider.release(granted)
     for ahead in (0.0, offset):
