@@ -6,18 +6,23 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from shedlock_py._aio import finish_tasks, start_task
-from shedlock_py._timers import EXIT_SECONDS
+from shedlock_py._timers import EXIT_SECONDS, WorkerPool
+from shedlock_py.errors import ConfigurationError
 from shedlock_py.provider import AsyncLockProvider
 
 T = TypeVar("T")
 
+POOL_SIZE = 5
+"""Threads, at most, for what asyncio does in threads."""
+
 
 class OnLoop:
-    """An async provider for all threads but that of its event loop. What it can do, this can do."""
+    """An async provider, callable from any thread except its event loop's. All its other attributes are passed on."""
 
     longest_wait: float | None = None
     """Seconds for one call. None: a provider has time limits of its own."""
@@ -33,15 +38,25 @@ class OnLoop:
         if name == "async_provider":  # in the middle of a copy
             raise AttributeError(name)
         found = getattr(self.async_provider, name)
-        if not inspect.iscoroutinefunction(found):
+        if not callable(found):
             return found
-        return lambda *arguments, **options: self.run(found(*arguments, **options))
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            result = found(*arguments, **options)  # of a plain function, too, that passes a coroutine on
+            return self.run(result) if inspect.iscoroutine(result) else result
+
+        return call
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """What ``work`` returns or raises on the event loop, which sees the context variables of this thread.
 
         An exception that a signal handler raises meanwhile, such as Ctrl-C, cancels ``work``.
+
+        :raises ConfigurationError: the event loop is closed.
         """
+        if self._loop.is_closed():
+            work.close()
+            raise ConfigurationError(f"{self!r} is closed")
         future = asyncio.run_coroutine_threadsafe(_in_task(work), self._loop)
         try:
             return future.result(self.longest_wait)
@@ -60,25 +75,57 @@ class OnOwnLoop(OnLoop):
         started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
         async def serve() -> None:
-            stopped = asyncio.Event()
-            started.set_result((asyncio.get_running_loop(), stopped))
+            stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+            loop.set_default_executor(_DaemonExecutor())
+            started.set_result((loop, stopped))
             await stopped.wait()
 
-        self._thread = threading.Thread(target=lambda: asyncio.run(serve()), name="shedlock-loop", daemon=True)
+        def work() -> None:
+            try:
+                asyncio.run(serve())
+            except BaseException as error:
+                if started.done():
+                    raise
+                started.set_exception(error)  # no event loop could be made, as without free file descriptors
+
+        self._thread = threading.Thread(target=work, name="shedlock-loop", daemon=True)
         self._thread.start()
         self._loop, self._stopped = started.result()
-        super().__init__(self.run(_called(make)), self._loop)
+        try:
+            super().__init__(self.run(_called(make)), self._loop)
+        except BaseException:
+            self._end()
+            raise
 
     def close(self) -> None:
-        """Close the provider, if it can be closed, and end the event loop.
+        """Close the provider, if it can be closed, and end the event loop. Does nothing a second time.
 
         Before that, calls that were cancelled, and acquisitions that must be undone, have :data:`EXIT_SECONDS`.
         """
+        if self._loop.is_closed():
+            return
         try:
             self.run(_close(self.async_provider))
         finally:
-            self._loop.call_soon_threadsafe(self._stopped.set)
-            self._thread.join(self.longest_wait)
+            self._end()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._stopped.set)
+        self._thread.join(self.longest_wait or EXIT_SECONDS)
+
+
+class _DaemonExecutor(ThreadPoolExecutor):
+    """For what asyncio does in threads, such as the lookup of a host name. No end waits for one that hangs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._workers = WorkerPool(POOL_SIZE, "shedlock-loop-worker")
+
+    def submit(self, function: Callable[..., T], /, *arguments: Any, **options: Any) -> Future[T]:
+        return self._workers.submit(partial(function, *arguments, **options))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """The threads are daemons."""
 
 
 async def _in_task(work: Coroutine[Any, Any, T]) -> T:

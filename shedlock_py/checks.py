@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sqlite3
 import statistics
 import time
@@ -34,6 +35,9 @@ NOT_SHARED = (
     "postgresql://, redis:// or, for one machine, sqlite:///"
 )
 
+_OF_SCHEMA = re.compile("schema|table|column", re.IGNORECASE)
+"""In the cures of what is missing in a store that has replied."""
+
 
 def failed(check: str, error: ProviderError) -> Check:
     hint = error.hint
@@ -59,6 +63,10 @@ def checks_of(provider: LockProvider) -> Iterator[Check]:
         yield from settings
         if any(found.status == "failed" for found in settings):
             return
+        check = "conditions"
+        if hasattr(provider, "check_conditions"):
+            provider.check_conditions()
+            yield Check(check, "ok", "a write whose condition does not hold is refused")
         check = "acquire"
         with _collecting(warnings):
             lease = provider.acquire(REQUEST)
@@ -82,7 +90,7 @@ def checks_of(provider: LockProvider) -> Iterator[Check]:
         for fault, cure in filter(None, map(future_fire_time, provider.records())):
             yield Check(check, "warning", fault, cure)
     except ProviderError as error:
-        if error.hint is not None and check in (REACH, "acquire"):  # the store is reached, but not set up
+        if check in (REACH, "acquire") and _OF_SCHEMA.search(error.hint or ""):  # the store is reached, but not set up
             if check == REACH:
                 yield Check(check, "ok", "it replies")
             check = "schema"

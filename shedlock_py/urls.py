@@ -139,6 +139,9 @@ def provider_from_text(text: str) -> Any:
                 provider = found() if inspect.isclass(found) or not hasattr(found, "acquire") else found
             except Exception as error:
                 raise ConfigurationError(f"{text} did not make a provider: {error!r}") from error
+            if inspect.iscoroutine(provider):
+                provider.close()
+                raise ConfigurationError(f"{text} is an async function; name a provider, or a plain function")
             if not hasattr(provider, "acquire"):
                 raise ConfigurationError(f"{text} is neither a provider nor a function that makes one")
         return _providers.setdefault(text, provider)  # that module may have made it meanwhile

@@ -107,16 +107,16 @@ def _provider(store: str) -> Any:
 
 
 def _found(store: str) -> Any:
-    """An async provider where the URL names an async driver, or where no other one is installed."""
+    """An async provider where the URL names an async driver, or where there is no sync one for it."""
     if has_async_driver(store):
         return async_provider_from_url(store)
     try:
         return provider_from_text(store)
     except ConfigurationError as error:
-        if "://" in store and isinstance(error.__cause__, ModuleNotFoundError):
+        if "://" in store:
             with suppress(ConfigurationError):
                 return async_provider_from_url(store)
-        raise
+        raise error
 
 
 def _default_store() -> str | None:

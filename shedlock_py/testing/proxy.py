@@ -28,7 +28,7 @@ _JOIN_TIMEOUT = 10.0
 class TcpProxy:
     """Listens from its construction to `close()`; usable as a context manager, and from any thread.
 
-    :param upstream: where connections lead; or what says it for each, from the address that its client has.
+    :param upstream: the server's address, or a function of the client's address that returns it.
     :param rewrite: gets each chunk that the server sends, and returns what the client receives in its place.
     """
 

@@ -11,13 +11,21 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import AsyncInMemoryLockProvider, LockRequest
+from shedlock_py import AsyncInMemoryLockProvider, ConfigurationError, LockRequest
 from shedlock_py.blocking import OnOwnLoop
 from shedlock_py.options import is_async_provider
 from tests.support.doubles import AsyncFaultyProvider
 from tests.support.polling import wait_until
 
 variable: ContextVar[str] = ContextVar("variable")
+
+
+@pytest.fixture(autouse=True)
+def loops_end() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    left = set(threading.enumerate()) - before
+    wait_until(lambda: not any(thread.is_alive() for thread in left if thread.name == "shedlock-loop"), what="no loop")
 
 
 @pytest.fixture
@@ -31,7 +39,6 @@ def opened() -> Iterator[Callable[[Any], Any]]:
     yield opened
     for facade in facades:
         facade.close()
-    assert "shedlock-loop" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_it_has_what_the_provider_has(opened: Callable[[Any], Any]) -> None:
@@ -103,6 +110,37 @@ def test_a_call_that_never_ends_does_not_keep_the_loop(monkeypatch: pytest.Monke
     assert len(errors) == 1
 
 
+def test_a_name_lookup_that_hangs_keeps_neither_the_loop_nor_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(threading.enumerate())
+    facade, found = OnOwnLoop(AsyncInMemoryLockProvider), threading.Event()
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_: found.wait())  # as one of a name server that does not reply
+
+    async def look_up() -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.05, signal.pthread_kill, threading.main_thread().ident or 0, signal.SIGINT)
+        await loop.getaddrinfo("example.invalid", 80)
+
+    with pytest.raises(KeyboardInterrupt):
+        facade.run(look_up())
+    facade.close()
+    left = {thread for thread in set(threading.enumerate()) - before if thread.name != "shedlock-loop"}
+    assert [(thread.name, thread.daemon) for thread in left] == [("shedlock-loop-worker", True)]
+    found.set()
+
+
+def test_after_its_end() -> None:
+    facade: Any = OnOwnLoop(AsyncInMemoryLockProvider)
+    facade.close()
+    facade.close()
+    with pytest.raises(ConfigurationError, match="is closed"):
+        facade.record("job")
+
+
+def test_a_provider_that_cannot_be_made_leaves_no_thread() -> None:
+    with pytest.raises(ZeroDivisionError):
+        OnOwnLoop(lambda: 1 / 0)  # type: ignore[arg-type, return-value]  # it makes none
+
+
 async def fail() -> None:
     raise OSError("no connection to close")
 
@@ -114,7 +152,6 @@ def test_the_loop_ends_whatever_close_does(close: Callable[[], Any]) -> None:
     facade = OnOwnLoop(lambda: provider)
     with pytest.raises((OSError, ZeroDivisionError)):
         facade.close()
-    assert "shedlock-loop" not in {thread.name for thread in threading.enumerate()}
 
 
 async def called(function: Callable[[], Any]) -> Any:

@@ -8,11 +8,10 @@ from typing import Any
 from arq import cron
 from arq.connections import RedisSettings
 
-from shedlock_py import LockRequest, hold_async
-from shedlock_py.providers.redis import AsyncRedisLockProvider
+from shedlock_py import LockRequest, async_provider_from_url, hold_async
 
 BROKER = os.environ.get("BROKER", "redis://localhost/0")
-provider = AsyncRedisLockProvider(os.environ.get("SHEDLOCK_STORE", BROKER))
+provider: Any = async_provider_from_url(os.environ.get("SHEDLOCK_STORE", BROKER))
 logger = logging.getLogger(__name__)
 
 

@@ -13,7 +13,7 @@ from shedlock_py import LockRequest, hold, provider_from_url
 
 BROKER = os.environ.get("BROKER", "redis://localhost/0")
 broker = RedisBroker(url=BROKER)
-broker.add_middleware(PeriodiqMiddleware(skip_delay=30))
+broker.add_middleware(PeriodiqMiddleware(skip_delay=240))  # seconds; a message that waited longer is dropped
 broker.add_middleware(CurrentMessage())
 dramatiq.set_broker(broker)
 provider = provider_from_url(os.environ.get("SHEDLOCK_STORE", BROKER))
@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 def report() -> None:
     message = CurrentMessage.get_current_message()
     assert message is not None  # it is a worker that calls this
-    minute = datetime.fromisoformat(message.options["scheduled_at"]).replace(second=0, microsecond=0)
-    with hold(LockRequest("report", "10m", fire_time=minute), provider=provider) as lease:
+    sent = datetime.fromisoformat(message.options["scheduled_at"])
+    fire_time = sent.replace(minute=sent.minute // 5 * 5, second=0, microsecond=0)  # as the line of cron says
+    with hold(LockRequest("report", "10m", fire_time=fire_time), provider=provider) as lease:
         if lease:  # None: that fire time has had its run
             logger.warning("writing the report")

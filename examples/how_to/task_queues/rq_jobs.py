@@ -14,8 +14,9 @@ logger = logging.getLogger(__name__)
 def report() -> None:
     job = get_current_job()
     assert job is not None  # it is a worker that calls this
-    minute = job.created_at.replace(second=0, microsecond=0)
-    with hold(LockRequest("report", "10m", fire_time=minute), provider=provider) as lease:
+    made = job.created_at
+    fire_time = made.replace(minute=made.minute // 5 * 5, second=0, microsecond=0)  # as the line of cron says
+    with hold(LockRequest("report", "10m", fire_time=fire_time), provider=provider) as lease:
         if lease:  # None: that fire time has had its run
             logger.warning("writing the report")
 

@@ -10,7 +10,7 @@ from typing import Any
 from django.core import checks
 from django.db import router
 
-from shedlock_py.checks import NAME, Check, failed, read_only_checks
+from shedlock_py.checks import NAME, REACH, Check, failed, read_only_checks
 from shedlock_py.config import is_active
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.integrations.django import lock_provider
@@ -74,7 +74,7 @@ def check_store(databases: Sequence[str] | None, **_: Any) -> list[Any]:
     return [
         checks.Warning(
             f"{check.check}: {check.message}",
-            hint=f"{has_table}: {check.hint}" if check.status == "failed" and check.hint else check.hint,
+            hint=f"{has_table}: {check.hint}" if check.check in (REACH, "history") and check.hint else check.hint,
             id="shedlock.W004",
         )
         for check in found

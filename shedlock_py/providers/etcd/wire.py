@@ -45,16 +45,16 @@ _BY_CODE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """Ask about the cluster itself. The reply's value is that of etcd."""
+class ClusterRequest:
+    """A request about the cluster itself. The reply's value is etcd's JSON."""
 
     path: str
     body: Mapping[str, Any]
 
 
-Command = CasCommand | Ask
-MEMBERS = Ask("/v3/cluster/member/list", {})
-ALARMS = Ask("/v3/maintenance/alarm", {"action": "GET"})
+Command = CasCommand | ClusterRequest
+MEMBERS = ClusterRequest("/v3/cluster/member/list", {})
+ALARMS = ClusterRequest("/v3/maintenance/alarm", {"action": "GET"})
 
 
 def classify(error: EtcdError) -> Failure:
@@ -65,7 +65,7 @@ def classify(error: EtcdError) -> Failure:
 def request_of(command: Command, prefix: str) -> tuple[str, dict[str, Any]]:
     """Path and body. Reads are linearizable, as is etcd's default: a member asks the leader before it replies."""
     match command:
-        case Ask(path, body):
+        case ClusterRequest(path, body):
             return path, dict(body)
         case Read(name):
             return "/v3/kv/range", {"key": _encoded(prefix + name)}
@@ -94,7 +94,7 @@ def value_of(command: Command, prefix: str, reply: Mapping[str, Any]) -> Any:
     :raises ValueError: a record has odd values.
     """
     match command:
-        case Ask():
+        case ClusterRequest():
             return reply
         case Read():
             return next((_entry(prefix, pair) for pair in reply.get("kvs", ())), None)

@@ -8,7 +8,7 @@ from shedlock_py.providers.kit.programs import StorePrograms
 
 
 def not_known(programs: StorePrograms, check: str, error: ProviderError, hint: str | None = None) -> Check:
-    """The check for a question that the store has refused to answer, perhaps only to this user.
+    """The check for a request that the store refused, perhaps only for this user.
 
     :raises ProviderUnreachable: the store did not reply at all.
     """

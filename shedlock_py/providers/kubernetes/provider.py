@@ -27,12 +27,13 @@ class KubernetesPrograms(CasPrograms):
         return found
 
     def checks(self) -> Program[Command, CasReply, list[Check]]:
-        """The other checks of ``shedlock doctor`` try most of what a Role must allow."""
         found = yield from self.permissions()
         missing = [verb for verb, is_allowed in found.items() if is_allowed is False]
         if missing:
             hint = "allow it in the Role: the provider's page has one; list and delete are for operators"
-            return [Check("permissions", "warning", f"not allowed: {', '.join(missing)}", hint)]
+            is_needed = not {"get", "create", "update"}.isdisjoint(missing)
+            message = f"not allowed: {', '.join(missing)}"
+            return [Check("permissions", "failed" if is_needed else "warning", message, hint)]
         known = "not known: the store does not say" if None in found.values() else ", ".join(found)
         return [Check("permissions", "ok", known)]
 

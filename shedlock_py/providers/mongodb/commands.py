@@ -41,7 +41,7 @@ class Command:
 
 
 HELLO = Command("database.command", {"command": {"hello": 1}})
-"""What the server is: everybody may read that."""
+"""Describes the server. It needs no privilege."""
 NOW = "$$NOW"
 NOW_MS = {"$toLong": NOW}
 UNTIL_MS = {"$toLong": "$lockUntil"}

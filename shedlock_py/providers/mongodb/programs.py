@@ -186,6 +186,9 @@ class MongoPrograms(StorePrograms):
         match hello:
             case {"msg": "isdbgrid"}:
                 return [Check(check, "ok", "a sharded cluster: a write waits for a majority")]
+            case {"setName": _, "isWritablePrimary": False}:
+                cure = "take directConnection out of the URL, and name the replica set"
+                return [Check(check, "failed", "this member is not the primary, and takes no writes", cure)]
             case {"setName": name}:
                 members = len([*hello.get("hosts", ()), *hello.get("passives", ())])
                 what = f"replica set {name}, members with data: {members}; a write waits for a majority"

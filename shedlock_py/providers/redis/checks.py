@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from shedlock_py._program import Program
@@ -38,7 +39,8 @@ def server_checks(programs: StorePrograms, calls: Calls, *, is_cluster: bool) ->
     if is_replica(info):
         return [Check("replication", "failed", "this server is a replica", _PRIMARY)]
     persistence = yield from _persistence(programs, info)
-    return [eviction(info), persistence, _replication(info, is_cluster)]
+    found = [eviction(info), persistence, _replication(info)]
+    return [replace(check, message=f"one node: {check.message}") for check in found] if is_cluster else found
 
 
 def eviction(info: Info) -> Check:
@@ -81,9 +83,9 @@ def replicas(info: Info) -> int:
     return int(count) if count.isdecimal() else 0
 
 
-def _replication(info: Info, is_cluster: bool) -> Check:
+def _replication(info: Info) -> Check:
     count, check = replicas(info), "replication"
     if not count:
-        return Check(check, "ok", "no replica of this node is connected" if is_cluster else "no replica is connected")
+        return Check(check, "ok", "no replica is connected")
     what = f"{count} replica{'' if count == 1 else 's'}"
     return Check(check, "warning", f"{what}, asynchronous: a fail-over may forget the last locks", _FAILOVER)

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration
-from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers import aws
 from shedlock_py.providers.cas import CasPrograms, parse_options
-from shedlock_py.providers.kit import AsyncProgramProvider, Check, Failure, ProgramProvider, split_options
+from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider, split_options
 from shedlock_py.providers.s3.wire import IgnoredConditionError, NoBucketError, Objects, TryConditions
 
 DEFAULT_PREFIX = "shedlock"
@@ -48,15 +48,6 @@ class S3Programs(CasPrograms):
 
     def check_conditions(self) -> Program[Any, Any, None]:
         yield TryConditions()
-
-    def checks(self) -> Program[Any, Any, list[Check]]:
-        try:
-            yield TryConditions()
-        except ProviderUnreachable:
-            raise
-        except ProviderError as error:
-            return [Check("conditions", "failed", error.message, error.hint)]
-        return [Check("conditions", "ok", "a write whose condition does not hold is refused")]
 
     def prune(self, unused_for: timedelta) -> Program[Any, Any, int]:
         yield TryConditions(of_deletes=True)  # there are servers with conditions of writes only

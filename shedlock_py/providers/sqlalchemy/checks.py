@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from shedlock_py.errors import ProviderError
 from shedlock_py.providers.kit import Check, not_known
 from shedlock_py.providers.sqlalchemy.errors import Missing, is_denied, missing
-from shedlock_py.providers.sqlalchemy.sqlite_files import file_system_of
+from shedlock_py.providers.sqlalchemy.sqlite_files import LOCAL, file_system_of
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, Statement
 
 if TYPE_CHECKING:
     from shedlock_py.providers.sqlalchemy.tables import SqlProgram, SqlTables
 
-_PRIMARY = "the URL must lead to the primary, for all replicas of the application to the same one"
+_PRIMARY = "connect to the primary, in all replicas of the application to the same one"
 _RUN_TWICE = "jobs that may run twice, or that check the fencing token where the effect is"
 
 # Everybody may read these. A logical slot feeds another system, which does not take over.
@@ -30,11 +30,14 @@ _MYSQL = (
 )
 _SQLITE = "PRAGMA database_list"
 
-# EXPLAIN needs the rights of the statement, and does not carry it out.
+# EXPLAIN needs the rights of the statement, and does not carry it out. Every lock table has these columns; a role may
+# have rights on some columns only.
 _RIGHTS = {
     "SELECT": "EXPLAIN SELECT name FROM {table}",
-    "INSERT": "EXPLAIN INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0",
-    "UPDATE": "EXPLAIN UPDATE {table} SET lock_until = lock_until WHERE 1 = 0",
+    "INSERT": "EXPLAIN INSERT INTO {table} (name, lock_until, locked_at, locked_by) "
+    "SELECT name, lock_until, locked_at, locked_by FROM {table} WHERE 1 = 0",
+    "UPDATE": "EXPLAIN UPDATE {table} SET lock_until = lock_until, locked_at = locked_at, locked_by = locked_by "
+    "WHERE 1 = 0",
     "DELETE": "EXPLAIN DELETE FROM {table} WHERE 1 = 0",
 }
 _FOR_JOBS = ("SELECT", "INSERT", "UPDATE")
@@ -161,6 +164,6 @@ def _sqlite_checks(read_mounts: Callable[[], str]) -> SqlProgram[list[Check]]:
     if not path or not file_system:
         return []
     if not is_network:
-        return [Check("file system", "ok", f"{file_system}: a disk of this machine, whose processes share these locks")]
+        return [Check("file system", "ok", LOCAL.get(file_system, f"not known: whether {file_system} is a local disk"))]
     message = f"{file_system}, a network file system: neither its file locks nor its clock can be relied on"
     return [Check("file system", "warning", message, "a local disk for one machine; for several, a database server")]

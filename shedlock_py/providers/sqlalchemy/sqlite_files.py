@@ -139,6 +139,12 @@ def require_usable(path: str, *, is_inherited: bool = False) -> None:
 
 _NETWORK = {"nfs", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "beegfs", "glusterfs"}
 _NETWORK |= {"sshfs", "s3fs", "davfs", "rclone", "gcsfuse", "mfs", "vboxsf", "prl_fs", "vmhgfs"}
+_NETWORK |= {"ceph-fuse", "blobfuse2", "mount-s3", "mountpoint-s3", "juicefs", "gpfs", "wekafs"}
+LOCAL = {
+    **{kind: f"{kind}, a local disk" for kind in ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs")},
+    "tmpfs": "tmpfs: in memory",
+    "overlay": "overlay: the layer of one container; another container has a file and locks of its own",
+}
 _MOUNTS = "/proc/self/mountinfo"
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 

@@ -120,5 +120,5 @@ def test_i5_a_server_of_the_cluster_is_gone(store: Store) -> None:
 def test_checks(provider: Any) -> None:
     """Of the node of one key."""
     found = {check.check: check.message for check in provider.checks()}
-    assert found["replication"] == "no replica of this node is connected"
+    assert found["replication"] == "one node: no replica is connected"
     assert set(found) == {"eviction", "persistence", "replication"}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shedlock_py.providers.kit import Check
-from shedlock_py.providers.redis.checks import eviction, is_replica, replicas
+from shedlock_py.providers.redis.checks import Info, eviction, is_replica, replicas
 from shedlock_py.providers.redis.quorum.majority import Majority, failures, is_refusal, results
 
 _ANOTHER = "the quorum works while a majority replies: bring it back before another server is lost"
@@ -37,12 +37,19 @@ def quorum_checks(majority: Majority, replies: Sequence[Any]) -> list[Check]:
         found.append(Check("eviction, replication", "ok", f"not known: {failures(refusals, size)}", _BY_HAND))
     if known:
         found.append(_of_all((place, eviction(info)) for place, info in known))
-        with_replicas = [place for place, info in known if replicas(info) or is_replica(info)]
-        what = f"replicas at {', '.join(with_replicas)}" if with_replicas else "no replicas"
-        found.append(
-            Check("replication", "warning", what, _BETTER_NONE) if with_replicas else Check("replication", "ok", what)
-        )
+        found.append(_replication(known))
     return found
+
+
+def _replication(known: Iterable[tuple[str, Info]]) -> Check:
+    followers = [place for place, info in known if is_replica(info)]
+    if followers:
+        message = f"replicas, which take no writes: {', '.join(followers)}"
+        return Check("replication", "warning", message, "the URL must name primaries")
+    followed = [place for place, info in known if replicas(info)]
+    if followed:
+        return Check("replication", "warning", f"replicas at {', '.join(followed)}", _BETTER_NONE)
+    return Check("replication", "ok", "no replicas")
 
 
 def _of_all(checks: Iterable[tuple[str, Check]]) -> Check:
