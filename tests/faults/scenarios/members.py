@@ -106,7 +106,7 @@ def members(
 
 
 def judge(history: History, rules: Rules) -> Report:
-    """As the checker; and whoever attempts at a member that is cut off is told nothing, true or not."""
+    """The checker's findings, and each reply of a member that is cut off to an acquire: only errors are allowed."""
     report = check(history, rules)
     cuts = [mark.after for mark in history.marks if mark.kind == "cut"]
     for healed in (mark for mark in history.marks if mark.kind == "healed"):

@@ -23,6 +23,7 @@ from tests.guides.examples.scripts import PROJECT
 from tests.support.polling import wait_until
 from tests.support.ports import LOOPBACK
 from tests.support.processes import kill_tree
+from tests.support.redis import RedisEndpoint
 
 WORKERS = 3
 FIRE_TIMES = 3
@@ -152,3 +153,17 @@ def get(port: int, path: str) -> str:
 def once_each(begin: datetime, end: datetime, times: int = 1) -> Counter[datetime]:
     """As many runs of each fire time; it is every second that there is a fire time."""
     return Counter({begin + number * SECOND: times for number in range(round((end - begin) / SECOND))})
+
+
+@contextmanager
+def emptied(server: RedisEndpoint, *databases: int) -> Iterator[RedisEndpoint]:
+    """``server``, whose ``databases`` are empty at the start and at the end."""
+
+    def flush() -> None:
+        for number in databases:
+            with server.client(number) as client:
+                client.flushdb()
+
+    flush()
+    yield server
+    flush()

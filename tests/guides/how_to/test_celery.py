@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.guides.documents import Page
-from tests.guides.how_to.applications import application, copied
+from tests.guides.how_to.applications import application, copied, emptied
 from tests.support.polling import wait_until
 from tests.support.redis import RedisEndpoint
 
@@ -36,14 +36,8 @@ scheduler.close()
 
 @pytest.fixture
 def redis(redis_server: RedisEndpoint) -> Iterator[RedisEndpoint]:
-    def flush() -> None:
-        for number in (BROKER, STORE):
-            with redis_server.client(number) as client:
-                client.flushdb()
-
-    flush()
-    yield redis_server
-    flush()
+    with emptied(redis_server, BROKER, STORE) as server:
+        yield server
 
 
 @pytest.mark.parametrize("active", [True, False], ids=["with the lock", "without"])

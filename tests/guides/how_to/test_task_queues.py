@@ -18,7 +18,7 @@ import pytest
 from shedlock_py import InMemoryLockProvider, configure, provider_from_url, scheduler_lock
 from shedlock_py.history import MOST_RUNS, Run
 from tests.guides.documents import Page
-from tests.guides.how_to.applications import Application, application, copied
+from tests.guides.how_to.applications import Application, application, copied, emptied
 from tests.support.polling import wait_until
 from tests.support.processes import signal_tree
 from tests.support.redis import RedisEndpoint
@@ -135,14 +135,8 @@ class Processes(ExitStack):
 
 @pytest.fixture
 def redis(redis_server: RedisEndpoint) -> Iterator[RedisEndpoint]:
-    def flush() -> None:
-        for number in (BROKER, STORE):
-            with redis_server.client(number) as client:
-                client.flushdb()
-
-    flush()
-    yield redis_server
-    flush()
+    with emptied(redis_server, BROKER, STORE) as server:
+        yield server
 
 
 def command(beginning: str) -> str:

@@ -238,7 +238,7 @@ def an_own_item_is_no_grant(original: Change, programs: DynamoDBPrograms, claim:
 def an_undo_by_name(
     original: Change, programs: DynamoDBPrograms, name: str, locked_by: str, former_fire_time: datetime | None
 ) -> Any:
-    """An undo frees whoever has the lock."""
+    """An undo frees the lock also when another holder has it."""
     return _with(original(programs, name, locked_by, former_fire_time), partial(_without, "lockedBy = :lockedBy"))
 
 

@@ -7,7 +7,7 @@ Any other method, function or operator is an error here: a new one needs its mea
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -134,19 +134,22 @@ def _condition(text: str) -> _Condition:
 
 
 def _either(tokens: list[str]) -> _Condition:
-    parts = [_both(tokens)]
-    while tokens and tokens[0] == "OR":
-        tokens.pop(0)
-        parts.append(_both(tokens))
-    return parts[0] if len(parts) == 1 else lambda item, values: any(part(item, values) for part in parts)
+    return _joined(tokens, _both, "OR", any)
 
 
 def _both(tokens: list[str]) -> _Condition:
-    parts = [_single(tokens)]
-    while tokens and tokens[0] == "AND":
+    return _joined(tokens, _single, "AND", all)
+
+
+def _joined(
+    tokens: list[str], parse: Callable[[list[str]], _Condition], word: str, combine: Callable[[Iterable[bool]], bool]
+) -> _Condition:
+    """One or more conditions with ``word`` between them."""
+    parts = [parse(tokens)]
+    while tokens and tokens[0] == word:
         tokens.pop(0)
-        parts.append(_single(tokens))
-    return parts[0] if len(parts) == 1 else lambda item, values: all(part(item, values) for part in parts)
+        parts.append(parse(tokens))
+    return parts[0] if len(parts) == 1 else lambda item, values: combine(part(item, values) for part in parts)
 
 
 def _single(tokens: list[str]) -> _Condition:
