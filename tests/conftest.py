@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import matrix, memory, versions
-from tests.support.availability import database_server, kubernetes_server, private_server, redis_endpoint
+from tests.support.availability import database_server, optional_server, private_server, redis_endpoint
+from tests.support.consul import ConsulServer
 from tests.support.database import DatabaseServer
 from tests.support.dynamodb import DynamoDBServer
 from tests.support.etcd import EtcdServer
@@ -108,9 +109,15 @@ def etcd_server() -> Iterator[EtcdServer]:
         yield server
 
 
-@pytest.fixture(scope="session", name="kubernetes_server")
-def _kubernetes_server() -> Iterator[KubernetesServer]:
-    with kubernetes_server() as server:
+@pytest.fixture(scope="session")
+def kubernetes_server() -> Iterator[KubernetesServer]:
+    with optional_server("kubernetes", KubernetesServer) as server:  # it takes five minutes to build
+        yield server
+
+
+@pytest.fixture(scope="session")
+def consul_server() -> Iterator[ConsulServer]:
+    with optional_server("consul", ConsulServer) as server:  # an old release of Debian has it
         yield server
 
 

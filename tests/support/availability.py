@@ -14,7 +14,6 @@ from sqlalchemy.exc import DBAPIError
 
 from tests.support.database import DatabaseServer, ExternalServer
 from tests.support.fetching import is_ci
-from tests.support.kubernetes import KubernetesServer
 from tests.support.redis import ExternalRedis, RedisEndpoint, RedisServer
 from tests.support.server_process import MissingServerError
 from tests.support.servers import MariaDbServer, MySqlServer, PostgresServer, PrivateServer
@@ -62,12 +61,12 @@ def private_server(product: str, make: Callable[[], Private]) -> Iterator[Privat
 
 
 @contextmanager
-def kubernetes_server() -> Iterator[KubernetesServer]:
-    """Unlike other servers, it takes minutes to build: a test without it is skipped in CI, too."""
+def optional_server(product: str, make: Callable[[], Private]) -> Iterator[Private]:
+    """A server of ``make servers-all``: without it, a test is skipped in CI, too."""
     try:
-        server = KubernetesServer()
+        server = make()
     except MissingServerError as error:
-        pytest.skip(f"kubernetes: {error}; run: {error.cure}")
+        pytest.skip(f"{product}: {error}; run: make servers-all")
     with server:
         yield server
 

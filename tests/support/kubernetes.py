@@ -24,7 +24,7 @@ from tests.support.dates import ClockedProxy
 from tests.support.etcd import EtcdServer
 from tests.support.ports import LOOPBACK
 from tests.support.releases import Fetched, Release
-from tests.support.server_process import MissingServerError, ServerError, ServerProcess
+from tests.support.server_process import ServerError, ServerProcess
 from tests.support.tls import Certificates, TlsForwarder
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
@@ -117,13 +117,6 @@ class KubernetesServer(ServerProcess):
         self.reviewer = Reviewer()
         self._plain: TlsForwarder | None = None
         self._front: ClockedProxy | None = None
-
-    @classmethod
-    def find_programs(cls) -> dict[str, list[str]]:
-        try:
-            return super().find_programs()
-        except MissingServerError as error:
-            raise MissingServerError(str(error), "make servers-all") from error
 
     def create_data(self) -> None:
         self.data.mkdir(mode=0o700)

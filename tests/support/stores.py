@@ -23,7 +23,7 @@ from sqlalchemy import Connection, NullPool, create_engine
 
 from shedlock_py import LockProvider
 from shedlock_py.testing.blocking import BlockingLockProvider
-from tests.support.availability import database_server, kubernetes_server, private_server, redis_endpoint
+from tests.support.availability import database_server, optional_server, private_server, redis_endpoint
 from tests.support.database import Address, DatabaseServer, ExternalLife
 from tests.support.dynamodb import DynamoDBServer
 from tests.support.etcd import EtcdServer
@@ -390,7 +390,12 @@ STORES = {
     ),
     "etcd": Registration("etcd_server", partial(private_server, "etcd", EtcdServer), EtcdStore, EtcdServer),
     "s3": Registration("s3_server", partial(private_server, "s3", S3Server), S3Store, S3Server),
-    "kubernetes": Registration("kubernetes_server", kubernetes_server, KubernetesStore, KubernetesServer),
+    "kubernetes": Registration(
+        "kubernetes_server",
+        partial(optional_server, "kubernetes", KubernetesServer),
+        KubernetesStore,
+        KubernetesServer,
+    ),
 }
 ALL = tuple(STORES)
 WITH_NETWORK = tuple(name for name in ALL if name != "sqlite")

@@ -1,0 +1,120 @@
+"""Locks in Consul's key-value store. Explained in docs/providers/writing-your-own.md."""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import httpx
+
+from shedlock_py.durations import Duration
+from shedlock_py.providers import cas, kit
+
+UNREAD = datetime(1970, 1, 1, tzinfo=UTC)  # in place of the time when a record was read: the programs fill that in
+
+
+class RefusedError(Exception):
+    """Consul has refused a request, and carried nothing out."""
+
+
+class ConsulPrograms(cas.CasPrograms):
+    """The programs of a compare-and-swap store, and what the errors of Consul and httpx mean."""
+
+    def classify(self, error: Exception) -> kit.Failure:
+        match error:
+            case RefusedError():
+                return kit.Failure.REFUSED
+            case httpx.HTTPStatusError():  # no leader, for example: perhaps it was carried out
+                return kit.Failure.UNREACHABLE
+            case httpx.HTTPError():
+                return kit.Failure.CONNECTION_LOST
+        return super().classify(error)
+
+    def hint(self, error: Exception) -> str | None:
+        if isinstance(error, RefusedError):
+            return "the URL needs a token that may read and write the locks: consul://:TOKEN@host:8500/prefix"
+        return super().hint(error)
+
+
+class ConsulClient:
+    """Each command has a connection of its own, so threads, forked processes and event loops share nothing."""
+
+    def __init__(self, url: str, clock: Callable[[], float]) -> None:
+        parts = urlsplit(url)
+        self._base = f"http://{parts.hostname}:{parts.port or 8500}/v1"
+        self._prefix = parts.path.strip("/") or "shedlock"
+        self._headers = {"X-Consul-Token": unquote(parts.password)} if parts.password else {}
+        self._clock = clock
+
+    def execute(self, command: cas.CasCommand, timeout: float | None) -> cas.CasReply:
+        method, url, body = self._request(command)
+        with httpx.Client(timeout=timeout, verify=False) as http:  # no TLS, so there are no certificates to load
+            sent_at = self._clock()
+            try:
+                response = http.request(method, url, json=body, headers=self._headers)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                raise kit.NotSent from error
+            received_at = self._clock()
+        if response.status_code in (400, 403):
+            raise RefusedError(response.text)
+        if response.status_code not in (404, 409):  # no such key; the condition does not hold
+            response.raise_for_status()
+        time = cas.ServerTime.from_header(response.headers.get("Date"), sent_at, received_at)
+        return cas.CasReply(self._value(command, response), time)
+
+    def _request(self, command: cas.CasCommand) -> tuple[str, str, Any]:
+        match command:
+            case cas.Read(name):
+                return "GET", f"{self._base}/kv/{quote(self._key(name))}?consistent", None
+            case cas.List():
+                return "GET", f"{self._base}/kv/{quote(self._prefix)}/?consistent&recurse", None
+            case cas.Write(record, if_version, is_free):
+                value = json.dumps({"name": record.name, "free": is_free, **kit.record_to_json(record)}).encode()
+                change = {"Verb": "set", "Key": self._key(record.name), "Value": b64encode(value).decode()}
+            case cas.Delete(name, if_version):
+                change = {"Verb": "delete", "Key": self._key(name)}
+        condition = {"Verb": "check-not-exists", "Key": change["Key"]}
+        if if_version is not None:
+            condition = {"Verb": "check-index", "Key": change["Key"], "Index": if_version}
+        return "PUT", f"{self._base}/txn", [{"KV": condition}, {"KV": change}]
+
+    def _value(self, command: cas.CasCommand, response: httpx.Response) -> Any:
+        content: Any = response.json() if response.content else None  # 404 has none
+        match command:
+            case cas.Read():
+                return entry_in(content[0]) if content else None
+            case cas.List(start):
+                return [entry for entry in map(entry_in, content or ()) if entry.record.name.startswith(start)]
+        if any(error["OpIndex"] > 0 for error in content["Errors"] or ()):
+            raise RefusedError(response.text)  # not the condition failed, but the change after it
+        if isinstance(command, cas.Delete):
+            return response.is_success
+        # Consul counts all changes of all keys, so this version never comes back.
+        return content["Results"][-1]["KV"]["ModifyIndex"] if response.is_success else None
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{quote(name, safe='')}.json"
+
+
+def entry_in(pair: dict[str, Any]) -> cas.Entry:
+    fields = json.loads(b64decode(pair["Value"]))
+    name, is_free = fields.pop("name"), fields.pop("free")
+    return cas.Entry(kit.record_from_json(name, fields, UNREAD), pair["ModifyIndex"], is_free)
+
+
+class ConsulLockProvider(kit.ProgramProvider):
+    """Locks in Consul: ``consul://:TOKEN@host:8500/prefix``."""
+
+    def __init__(self, url: str, *, clock_error: Duration = "1s", timeout: Duration = "5s") -> None:
+        programs = ConsulPrograms(clock_error=clock_error, timeout=timeout)
+        super().__init__(programs, ConsulClient(url, programs.clock))
+
+
+class AsyncConsulLockProvider(kit.AsyncProgramProvider):
+    """:class:`ConsulLockProvider` for asyncio: its requests run in threads."""
+
+    def __init__(self, url: str, *, clock_error: Duration = "1s", timeout: Duration = "5s") -> None:
+        programs = ConsulPrograms(clock_error=clock_error, timeout=timeout)
+        super().__init__(programs, kit.ThreadedClient(ConsulClient(url, programs.clock)))

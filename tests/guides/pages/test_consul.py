@@ -1,0 +1,109 @@
+"""The contract suite on the example of a store that compares and swaps, with a real Consul."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from typing import Any, ClassVar
+from urllib.parse import quote
+from uuid import uuid4
+
+import pytest
+
+from examples.providers.consul import AsyncConsulLockProvider, ConsulLockProvider
+from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py.testing.contract import (
+    AsyncLockProviderContract,
+    EventLoopContract,
+    ForkContract,
+    LockProviderContract,
+    NetworkContract,
+    PauseContract,
+    ProcessContract,
+    StallingStoreContract,
+)
+from shedlock_py.testing.proxy import Address, TcpProxy
+from tests.contract.stores import ContractStore, StallingStore, StoreContract, WritesProxy
+from tests.guides.examples.scripts import PROJECT
+from tests.support.consul import ConsulServer
+from tests.support.etcd import EtcdServer
+from tests.support.ports import free_port
+
+
+class ConsulStore(StallingStore):
+    """Keys of its own. ``via_proxy``: a proxy that can stall."""
+
+    def __init__(self, server: ConsulServer, kind: Any, *, via_proxy: bool) -> None:
+        self._server = server
+        self._prefix = f"contract-{uuid4().hex[:6]}"
+        url = server.url(self._prefix)
+        super().__init__(kind, url, {"clock_error": "0s"}, server.address, via_proxy=via_proxy)
+
+    def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
+        return partial(self.kind, self._server.url(self._prefix, via=self.through(via)), **self.options), None
+
+    def delete(self, name: str) -> None:
+        self._server.delete(f"{self._prefix}/{quote(name, safe='')}.json")
+
+
+class ConsulContract(StoreContract):
+    requests_before_take_over: ClassVar[int] = 0  # the proxy looks at writes
+    requests_before_force_release: ClassVar[int] = 0
+    kind: ClassVar[Any] = ConsulLockProvider
+    via_proxy: ClassVar[bool] = False
+    clock_resolution: ClassVar[float] = 2.1
+    kept_longer: ClassVar[timedelta] = timedelta(seconds=3)
+    """The Date header is cut to seconds; and a round trip, on a busy machine."""
+    herd: ClassVar[int] = 50
+    most_connections: ClassVar[int] = 1000
+    """Each command has one of its own."""
+
+    @classmethod
+    def open_store(cls, request: pytest.FixtureRequest) -> ConsulStore:
+        return ConsulStore(request.getfixturevalue("consul_server"), cls.kind, via_proxy=cls.via_proxy)
+
+    def drop_reply_to_skip(self, proxy: TcpProxy, name: str) -> None:
+        TcpProxy.drop_replies_to(proxy, f"/{name}.json?")  # a skip only reads
+
+    @pytest.fixture
+    def proxy(self, store: ContractStore) -> Iterator[TcpProxy]:
+        with WritesProxy(store.address, lambda name: f'/{name}.json","Value"') as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def unreachable(self) -> str:
+        return f"consul://127.0.0.1:{free_port()}"
+
+
+class TestConsul(ConsulContract, NetworkContract, LockProviderContract, ProcessContract, ForkContract, PauseContract):
+    pass
+
+
+@pytest.mark.matrix  # the programs are those of TestConsul, and the JSON file tries kit.ThreadedClient
+class TestAsyncConsul(ConsulContract, AsyncLockProviderContract, EventLoopContract):
+    kind = AsyncConsulLockProvider
+
+
+class TestStallingConsul(ConsulContract, StallingStoreContract):
+    via_proxy = True
+
+
+def test_it_has_120_lines_at_most() -> None:
+    assert len((PROJECT / "examples" / "providers" / "consul.py").read_text().splitlines()) <= 120
+
+
+@pytest.mark.parametrize("may_read", [False, True])
+def test_a_token_without_rights_is_an_error_that_says_what_to_do(consul_server: ConsulServer, may_read: bool) -> None:
+    token = consul_server.token_that_reads() if may_read else "wrong"
+    provider = ConsulLockProvider(consul_server.url("locks", token=token))
+    with pytest.raises(ProviderError, match="needs a token that may read and write") as caught:
+        provider.acquire(LockRequest("job", "1h"))
+    assert not isinstance(caught.value, ProviderUnreachable)
+    assert token not in str(caught.value)
+
+
+def test_a_server_that_is_not_consul_is_an_error(etcd_server: EtcdServer) -> None:
+    provider = ConsulLockProvider("consul://{}:{}".format(*etcd_server.address))
+    with pytest.raises(ProviderError):
+        provider.acquire(LockRequest("job", "1h"))
