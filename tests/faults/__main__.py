@@ -13,11 +13,10 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[Row] = []
     names = list(dict.fromkeys(name for name, _ in jobs))
     run_one = partial(run_store, only=options.only, share=share * options.jobs, seed=seed)
-    with ExitStack() as stack:
-        if options.jobs == 1:
-            found: Iterable[list[Row]] = map(run_one, names)
-        else:  # each store in a process of its own: most of the time is spent waiting
-            context = get_context("spawn")
-            found = stack.enter_context(ProcessPoolExecutor(options.jobs, context, max_tasks_per_child=1)).map(
-                run_one, names
-            )
-        for of_store in found:
+    try:
+        for of_store in _run_stores(names, run_one, options.jobs):
             rows += of_store
+    except KeyboardInterrupt:
+        say("interrupted: the page stays as it was")
+        return 130
     rows.sort(key=lambda row: (row.number, row.scenario, stores.ALL.index(row.store)))
     seconds = time.monotonic() - started
     text = tables(rows, controls, seed=seed, seconds=seconds)
@@ -72,6 +67,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missed:
         print(f"mutants that were not found: {', '.join(missed)}")
     return 1 if violations or missed else 0
+
+
+def _run_stores(names: list[str], run_one: Callable[[str], list[Row]], jobs: int) -> Iterator[list[Row]]:
+    """The rows of each store. With ``jobs`` above 1, each is in a process of its own: most of the time is waiting."""
+    if jobs == 1:
+        yield from map(run_one, names)
+        return
+    with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
+        try:
+            yield from pool.map(run_one, names)
+        except KeyboardInterrupt:
+            while processes := active_children():  # the pool may start one more for each that ends
+                for process in processes:
+                    process.join(5)  # in a terminal it was interrupted, too, and now stops its servers
+                    process.terminate()
+            raise
 
 
 def _controls(seed: int) -> list[Control]:
