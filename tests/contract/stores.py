@@ -6,6 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
 
@@ -184,3 +185,35 @@ class StoreContract(ContractBase):
 
     def stalled(self, name: str) -> AbstractContextManager[None]:
         return self.store_of_class.stalled(name)
+
+
+class CasContract(StoreContract):
+    """The hooks for a store that compares and swaps. Each write follows a read; ``proxy`` finds lock names in writes.
+
+    :ivar via_proxy: providers are behind a proxy that can stall.
+    """
+
+    requests_before_take_over: ClassVar[int] = 0
+    requests_before_force_release: ClassVar[int] = 0
+    via_proxy: ClassVar[bool] = False
+    clock_resolution: ClassVar[float] = 2.1
+    kept_longer: ClassVar[timedelta] = timedelta(seconds=3)
+    """The Date header is cut to seconds; and a round trip, on a busy machine."""
+
+    @staticmethod
+    def in_write(name: str) -> str:
+        """What is in each request that writes the record of this name, and in no other."""
+        raise NotImplementedError
+
+    @staticmethod
+    def in_read(name: str) -> str:
+        """What is in each request that reads it."""
+        raise NotImplementedError
+
+    def drop_reply_to_skip(self, proxy: TcpProxy, name: str) -> None:
+        TcpProxy.drop_replies_to(proxy, self.in_read(name))  # a skip only reads
+
+    @pytest.fixture
+    def proxy(self, store: ContractStore) -> Iterator[TcpProxy]:
+        with WritesProxy(store.address, self.in_write) as proxy:
+            yield proxy

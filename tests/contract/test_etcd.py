@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator
-from datetime import timedelta
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -23,8 +22,8 @@ from shedlock_py.testing.contract import (
     ProcessContract,
     StallingStoreContract,
 )
-from shedlock_py.testing.proxy import Address, TcpProxy
-from tests.contract.stores import ContractStore, StallingStore, StoreContract, WritesProxy
+from shedlock_py.testing.proxy import Address
+from tests.contract.stores import CasContract, StallingStore
 from tests.support.etcd import EtcdServer
 from tests.support.ports import free_port
 
@@ -52,18 +51,8 @@ def _encoded(name: str) -> str:
     return b64encode(name.encode()).decode()
 
 
-def _in_write(name: str) -> str:
-    return f'{_encoded(name)}","target":"MOD"'
-
-
-class EtcdContract(StoreContract):
-    requests_before_take_over: ClassVar[int] = 0  # the proxy looks at writes
-    requests_before_force_release: ClassVar[int] = 0
+class EtcdContract(CasContract):
     kind: ClassVar[Any] = EtcdLockProvider
-    via_proxy: ClassVar[bool] = False
-    clock_resolution: ClassVar[float] = 2.1
-    kept_longer: ClassVar[timedelta] = timedelta(seconds=3)
-    """The Date header is cut to seconds; and a round trip, on a busy machine."""
     herd: ClassVar[int] = 50
     """An attempt is up to three requests."""
 
@@ -72,13 +61,13 @@ class EtcdContract(StoreContract):
         server: EtcdServer = request.getfixturevalue("etcd_server")
         return EtcdStore(server, cls.kind, via_proxy=cls.via_proxy)
 
-    def drop_reply_to_skip(self, proxy: TcpProxy, name: str) -> None:
-        TcpProxy.drop_replies_to(proxy, _encoded(name))  # a skip only reads
+    @staticmethod
+    def in_write(name: str) -> str:
+        return f'{_encoded(name)}","target":"MOD"'
 
-    @pytest.fixture
-    def proxy(self, store: ContractStore) -> Iterator[TcpProxy]:
-        with WritesProxy(store.address, _in_write) as proxy:
-            yield proxy
+    @staticmethod
+    def in_read(name: str) -> str:
+        return _encoded(name)
 
     @pytest.fixture
     def unreachable(self) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from datetime import timedelta
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -23,8 +22,8 @@ from shedlock_py.testing.contract import (
     ProcessContract,
     StallingStoreContract,
 )
-from shedlock_py.testing.proxy import Address, TcpProxy
-from tests.contract.stores import ContractStore, StallingStore, StoreContract, WritesProxy
+from shedlock_py.testing.proxy import Address
+from tests.contract.stores import CasContract, StallingStore
 from tests.support.kubernetes import KubernetesServer, in_write
 from tests.support.ports import free_port
 
@@ -45,28 +44,22 @@ class KubernetesStore(StallingStore):
         self._server.delete(self._namespace, name)
 
 
-class KubernetesContract(StoreContract):
-    requests_before_take_over: ClassVar[int] = 0  # the proxy looks at writes
-    requests_before_force_release: ClassVar[int] = 0
+class KubernetesContract(CasContract):
     kind: ClassVar[Any] = KubernetesLockProvider
-    via_proxy: ClassVar[bool] = False
-    clock_resolution: ClassVar[float] = 2.1
     herd: ClassVar[int] = 50  # a hundred take 1.5 s of processor time, client and server together
-    kept_longer: ClassVar[timedelta] = timedelta(seconds=3)
-    """The Date header is cut to seconds; and a round trip, on a busy machine."""
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> KubernetesStore:
         server: KubernetesServer = request.getfixturevalue("kubernetes_server")
         return KubernetesStore(server, cls.kind, via_proxy=cls.via_proxy)
 
-    def drop_reply_to_skip(self, proxy: TcpProxy, name: str) -> None:
-        TcpProxy.drop_replies_to(proxy, object_name(name))  # a skip only reads
+    @staticmethod
+    def in_write(name: str) -> str:
+        return in_write(name)
 
-    @pytest.fixture
-    def proxy(self, store: ContractStore) -> Iterator[TcpProxy]:
-        with WritesProxy(store.address, in_write) as proxy:
-            yield proxy
+    @staticmethod
+    def in_read(name: str) -> str:
+        return object_name(name)
 
     @pytest.fixture
     def unreachable(self, kubernetes_server: KubernetesServer) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from datetime import timedelta
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -22,8 +21,8 @@ from shedlock_py.testing.contract import (
     ProcessContract,
     StallingStoreContract,
 )
-from shedlock_py.testing.proxy import Address, TcpProxy
-from tests.contract.stores import StallingStore, StoreContract, WritesProxy
+from shedlock_py.testing.proxy import Address
+from tests.contract.stores import CasContract, StallingStore
 from tests.support.ports import free_port
 from tests.support.s3 import S3Server
 
@@ -46,31 +45,21 @@ class S3Store(StallingStore):
         self._server.delete_all(f"{self.prefix}/{name}.json")
 
 
-def _in_content(name: str) -> str:
-    return f'"name": "{name}"'
-
-
-class S3Contract(StoreContract):
-    requests_before_take_over: ClassVar[int] = 0  # the proxy looks at writes
-    requests_before_force_release: ClassVar[int] = 0
+class S3Contract(CasContract):
     kind: ClassVar[Any] = S3LockProvider
-    via_proxy: ClassVar[bool] = False
-    clock_resolution: ClassVar[float] = 2.1
-    kept_longer: ClassVar[timedelta] = timedelta(seconds=3)
-    """The Date header is cut to seconds; and a round trip, on a busy machine."""
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> S3Store:
         server: S3Server = request.getfixturevalue("s3_server")
         return S3Store(server, cls.kind, via_proxy=cls.via_proxy)
 
-    def drop_reply_to_skip(self, proxy: TcpProxy, name: str) -> None:
-        TcpProxy.drop_replies_to(proxy, f"/{name}.json")  # a skip only reads
+    @staticmethod
+    def in_write(name: str) -> str:
+        return f'"name": "{name}"'
 
-    @pytest.fixture
-    def proxy(self, store: S3Store) -> Iterator[TcpProxy]:
-        with WritesProxy(store.address, _in_content) as proxy:
-            yield proxy
+    @staticmethod
+    def in_read(name: str) -> str:
+        return f"/{name}.json"
 
     @pytest.fixture
     def unreachable(self) -> str:

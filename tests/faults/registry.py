@@ -13,6 +13,9 @@ from tests.faults import scenarios
 from tests.faults.checker import Report
 from tests.support.stores import ALL, Store
 
+OF_ANY_CLOCK = tuple(name for name in ALL if name != "s3")
+"""Stores that serve clients with any clock. S3 refuses requests that are signed 15 minutes too early or too late."""
+
 
 class Budget:
     """For how long a scenario goes on with trials; ``least`` of them whatever time they take."""

@@ -13,7 +13,7 @@ from tests.faults.clocked import ClockedStore, clocked, worker_clocks
 from tests.faults.clocks import Clock
 from tests.faults.fleet import Fleet, ForkServer
 from tests.faults.history import History, monotonic
-from tests.faults.registry import Budget, scenario
+from tests.faults.registry import OF_ANY_CLOCK, Budget, scenario
 from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
 from tests.support.stores import WITH_NETWORK, Store
@@ -39,7 +39,7 @@ UNDER_WAY = 0.1
 # Workers
 
 
-@scenario(7, "workers' clocks jump", stores=WITH_NETWORK)
+@scenario(7, "workers' clocks jump", stores=tuple(name for name in OF_ANY_CLOCK if name in WITH_NETWORK))
 def worker_jumps(store: Store, budget: Budget, seed: int) -> Report:
     """Three workers, one on time and two an hour off; the clock of whoever holds the lock jumps. Nothing changes."""
     with worker_clocks(3) as clocks:

@@ -28,7 +28,7 @@ from tests.faults.clocked import clocked, worker_clocks
 from tests.faults.clocks import Clock, offset_to
 from tests.faults.fleet import Fleet, ForkServer, LineProcess
 from tests.faults.history import monotonic
-from tests.faults.registry import Budget, scenario
+from tests.faults.registry import OF_ANY_CLOCK, Budget, scenario
 from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
 from tests.support.polling import wait_until
@@ -73,7 +73,7 @@ MOMENTS = (
 CHANGES = tuple(moment for moment in MOMENTS if moment.what in (GAP, FOLD))
 
 
-@scenario(7, "time zones around clock changes", weight=1.5, least=3)
+@scenario(7, "time zones around clock changes", stores=OF_ANY_CLOCK, weight=1.5, least=3)
 def time_zones(store: Store, budget: Budget, seed: int) -> Report:
     """Server and workers live in awkward zones, and pass a moment at which local time jumps. Nothing changes."""
     with worker_clocks(len(ZONES), *({"TZ": zone} for zone in ZONES)) as clocks:
@@ -124,7 +124,7 @@ def _set_zone(store: Store, zone: str, trial: int) -> None:
             connection.execute(text(f"ALTER DATABASE shedlock SET timezone = '{zone}'"))
 
 
-@scenario(7, "cron around clock changes", kinds=("sync",), least=2)
+@scenario(7, "cron around clock changes", stores=OF_ANY_CLOCK, kinds=("sync",), least=2)
 def cron(store: Store, budget: Budget, seed: int) -> Report:
     """Three replicas with a job every second of a zone's local time: each of its fire times has one run."""
     return budget.total(lambda trial: _cron(store, CHANGES[(seed + trial) % len(CHANGES)]))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from datetime import timedelta
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -23,8 +22,8 @@ from shedlock_py.testing.contract import (
     ProcessContract,
     StallingStoreContract,
 )
-from shedlock_py.testing.proxy import Address, TcpProxy
-from tests.contract.stores import ContractStore, StallingStore, StoreContract, WritesProxy
+from shedlock_py.testing.proxy import Address
+from tests.contract.stores import CasContract, StallingStore
 from tests.guides.examples.scripts import PROJECT
 from tests.support.consul import ConsulServer
 from tests.support.etcd import EtcdServer
@@ -47,14 +46,8 @@ class ConsulStore(StallingStore):
         self._server.delete(f"{self._prefix}/{quote(name, safe='')}.json")
 
 
-class ConsulContract(StoreContract):
-    requests_before_take_over: ClassVar[int] = 0  # the proxy looks at writes
-    requests_before_force_release: ClassVar[int] = 0
+class ConsulContract(CasContract):
     kind: ClassVar[Any] = ConsulLockProvider
-    via_proxy: ClassVar[bool] = False
-    clock_resolution: ClassVar[float] = 2.1
-    kept_longer: ClassVar[timedelta] = timedelta(seconds=3)
-    """The Date header is cut to seconds; and a round trip, on a busy machine."""
     herd: ClassVar[int] = 50
     most_connections: ClassVar[int] = 1000
     """Each command has one of its own."""
@@ -63,13 +56,13 @@ class ConsulContract(StoreContract):
     def open_store(cls, request: pytest.FixtureRequest) -> ConsulStore:
         return ConsulStore(request.getfixturevalue("consul_server"), cls.kind, via_proxy=cls.via_proxy)
 
-    def drop_reply_to_skip(self, proxy: TcpProxy, name: str) -> None:
-        TcpProxy.drop_replies_to(proxy, f"/{name}.json?")  # a skip only reads
+    @staticmethod
+    def in_write(name: str) -> str:
+        return f'/{name}.json","Value"'
 
-    @pytest.fixture
-    def proxy(self, store: ContractStore) -> Iterator[TcpProxy]:
-        with WritesProxy(store.address, lambda name: f'/{name}.json","Value"') as proxy:
-            yield proxy
+    @staticmethod
+    def in_read(name: str) -> str:
+        return f"/{name}.json?"
 
     @pytest.fixture
     def unreachable(self) -> str:
