@@ -100,6 +100,21 @@ def test_i6_an_extension_after_the_servers_clock_was_set_forward_is_as_long_as_i
     assert store.entries["job"].record.lock_until >= now + timedelta(minutes=10)
 
 
+def test_i6_an_extension_that_is_late_does_not_shorten_a_newer_one(store: Store) -> None:
+    """An elector got no reply in time, and extended once more. The first request arrives after the second."""
+    node = replica(store)
+    lease = acquired(node, LockRequest("job", "10s"))
+
+    def extend_again() -> None:
+        store.clock.advance(2)
+        assert node.extend(lease, "10s") is not None
+
+    store.meanwhile(0, extend_again)
+    node.extend(lease, "10s")
+    now = store.epoch + timedelta(seconds=store.clock())
+    assert store.entries["job"].record.lock_until >= now + timedelta(seconds=10)
+
+
 def test_a_released_record_does_not_change_after_the_servers_clock_was_set_back(store: Store) -> None:
     """An elector with takeover="observed" replaces a record that has not changed for a whole lease."""
     node = replica(store)

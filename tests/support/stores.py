@@ -296,6 +296,7 @@ class KubernetesStore(Store):
     name = "kubernetes"
     family = "kubernetes"
     kept_longer = 2.0
+    reads_to_acquire = 1  # of a new name: the record is made
     reads_to_take_over = 0  # what `in_write` finds is in writes only
 
     def __init__(self, server: KubernetesServer) -> None:

@@ -181,10 +181,11 @@ class CasPrograms(StorePrograms):
         if entry is None or time is None:
             entry, time = yield from self._read(lease.name)
         now, is_free = time.earliest(self.clock()), releasing and not lock_for
-        until = now if is_free else self._end_of(lock_for, time)
         for _ in range(MOST_TRIES):
             if entry is None or not _is_of(lease, entry, now):
                 return False
+            # Each time anew: what was read after a conflict may be a newer extension, which this one must not shorten.
+            until = now if is_free else self._end_of(lock_for, time)
             record = replace(entry.record, lock_until=until, read_at=now)
             reply = yield Write(record, entry.version, is_free)
             self._last = time = reply.time
@@ -193,8 +194,7 @@ class CasPrograms(StorePrograms):
                 if is_free or not self._has_jumped(until, lock_for, time):
                     return True
                 # The last reply was from before the jump, so this is too short or too long: write it again.
-                until = self._end_of(lock_for, time)
-                entry = Entry(replace(record, lock_until=until), reply.value)
+                entry = Entry(replace(record, lock_until=self._end_of(lock_for, time)), reply.value)
             else:
                 entry, time = yield from self._read(lease.name)
             now = time.date

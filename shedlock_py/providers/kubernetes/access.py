@@ -6,6 +6,7 @@ stacks, which retry by themselves, and whose time limits are for one read each.
 
 from __future__ import annotations
 
+import errno
 import os
 import ssl
 from collections.abc import Iterator
@@ -20,12 +21,14 @@ from kubernetes.client import Configuration
 
 from shedlock_py._process import monotonic
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.providers.kit import NotSent
 from shedlock_py.providers.kubernetes.names import is_label
 
 config: Any = kubernetes.config  # some releases have a part of the annotations only
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 FRESH_SECONDS = 60.0
 """A token may be replaced: Kubernetes puts a new one into a pod's file, and a plugin returns one for some minutes."""
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _OPTIONS = ("context", "kubeconfig")
 _FORM = "kubernetes://namespace or kubernetes://namespace?context=name&kubeconfig=path"
 
@@ -72,6 +75,8 @@ def _configuration_errors() -> Iterator[None]:
     try:
         yield
     except (config.ConfigException, OSError, LookupError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR:
+            raise NotSent from error  # files are closed again, and then this one can be opened
         text = " ".join(str(error).split())
         raise ConfigurationError(f"no access to Kubernetes is configured: {text:.300}") from error
 

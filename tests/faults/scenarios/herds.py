@@ -22,6 +22,7 @@ from tests.faults.registry import Budget, scenario
 from tests.faults.report import percentile
 from tests.support.connections import MostConnections
 from tests.support.mongodb import PrivateMongoServer
+from tests.support.s3 import S3Server
 from tests.support.stores import Store, open_provider
 
 PROCESSES, EACH = 8, 25
@@ -124,8 +125,8 @@ def race_of_sixteen(store: Store, budget: Budget, number: int) -> Report:
 
 @scenario(12, "5000 names", least=1)
 def many_names(store: Store, budget: Budget, seed: int) -> Report:
-    """Four processes race for every name; for fewer where the server looks through all records at each attempt."""
-    is_slow = any(isinstance(server, PrivateMongoServer) for server in store.servers)
+    """Four processes race for every name; for fewer where a server reads all records one after another."""
+    is_slow = any(isinstance(server, (PrivateMongoServer, S3Server)) for server in store.servers)
     return race(store, budget, FEW_NAMES if is_slow else NAMES)
 
 
