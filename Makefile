@@ -83,7 +83,7 @@ test-django-newest: servers $(VENV)/.test ## run the Django tests on the newest 
 test-floors: servers $(VENV)/.test ## run the tests that meet them on the oldest packages that pyproject.toml allows: a row of test-all
 	$(BIN)/python $(MATRIX) --only '^floors$$' $(ARGS)
 
-faults: servers $(VENV)/.test ## try to break the promises for half an hour, and rewrite the table in docs/reliability.md
+faults: servers $(VENV)/.test ## try to break the promises for an hour or more, and rewrite the table in docs/reliability.md
 	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
 
 simulate: $(VENV)/.setup ## simulate a year without servers, try the mutants, and rewrite its section of docs/reliability.md
