@@ -111,13 +111,13 @@ def etcd_server() -> Iterator[EtcdServer]:
 
 @pytest.fixture(scope="session")
 def kubernetes_server() -> Iterator[KubernetesServer]:
-    with optional_server("kubernetes", KubernetesServer) as server:  # it takes five minutes to build
+    with optional_server("kubernetes", KubernetesServer) as server:  # building the server takes five minutes
         yield server
 
 
 @pytest.fixture(scope="session")
 def consul_server() -> Iterator[ConsulServer]:
-    with optional_server("consul", ConsulServer) as server:  # an old release of Debian has it
+    with optional_server("consul", ConsulServer) as server:  # only an old release of Debian has Consul
         yield server
 
 

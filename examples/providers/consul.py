@@ -5,7 +5,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -16,7 +16,7 @@ UNREAD = datetime(1970, 1, 1, tzinfo=UTC)  # in place of the time when a record 
 
 
 class RefusedError(Exception):
-    """Consul has refused a request, and carried nothing out."""
+    """Consul carried nothing out."""
 
 
 class ConsulPrograms(cas.CasPrograms):
@@ -26,15 +26,13 @@ class ConsulPrograms(cas.CasPrograms):
         match error:
             case RefusedError():
                 return kit.Failure.REFUSED
-            case httpx.HTTPStatusError():  # no leader, for example: perhaps it was carried out
-                return kit.Failure.UNREACHABLE
-            case httpx.HTTPError():
+            case httpx.HTTPError() | httpx.InvalidURL():  # of a status, too: a change may have been carried out
                 return kit.Failure.CONNECTION_LOST
         return super().classify(error)
 
     def hint(self, error: Exception) -> str | None:
         if isinstance(error, RefusedError):
-            return "the URL needs a token that may read and write the locks: consul://:TOKEN@host:8500/prefix"
+            return "the URL needs a token that may read and write the locks: consul://:TOKEN@server:8500/prefix"
         return super().hint(error)
 
 
@@ -45,23 +43,24 @@ class ConsulClient:
         parts = urlsplit(url)
         self._base = f"http://{parts.hostname}:{parts.port or 8500}/v1"
         self._prefix = parts.path.strip("/") or "shedlock"
-        self._headers = {"X-Consul-Token": unquote(parts.password)} if parts.password else {}
+        self._headers = {"X-Consul-Token": parts.password or ""}
         self._clock = clock
 
     def execute(self, command: cas.CasCommand, timeout: float | None) -> cas.CasReply:
         method, url, body = self._request(command)
-        with httpx.Client(timeout=timeout, verify=False) as http:  # no TLS, so there are no certificates to load
+        with httpx.Client(timeout=timeout, verify=False, trust_env=False) as http:  # nor a proxy that gets the token
             sent_at = self._clock()
             try:
                 response = http.request(method, url, json=body, headers=self._headers)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 raise kit.NotSent from error
-            received_at = self._clock()
-        if response.status_code in (400, 403):
+            time = cas.ServerTime.from_header(response.headers.get("Date"), sent_at, self._clock())
+        if response.status_code == 403:
             raise RefusedError(response.text)
         if response.status_code not in (404, 409):  # no such key; the condition does not hold
             response.raise_for_status()
-        time = cas.ServerTime.from_header(response.headers.get("Date"), sent_at, received_at)
+        if "X-Consul-Index" not in response.headers and response.headers.get("Content-Type") != "application/json":
+            raise httpx.RemoteProtocolError("the reply is not from Consul")
         return cas.CasReply(self._value(command, response), time)
 
     def _request(self, command: cas.CasCommand) -> tuple[str, str, Any]:
@@ -86,7 +85,8 @@ class ConsulClient:
             case cas.Read():
                 return entry_in(content[0]) if content else None
             case cas.List(start):
-                return [entry for entry in map(entry_in, content or ()) if entry.record.name.startswith(start)]
+                entries = (entry_in(pair) for pair in content or () if pair["Value"])  # a folder has none
+                return [entry for entry in entries if entry.record.name.startswith(start)]
         if any(error["OpIndex"] > 0 for error in content["Errors"] or ()):
             raise RefusedError(response.text)  # not the condition failed, but the change after it
         if isinstance(command, cas.Delete):
@@ -105,10 +105,10 @@ def entry_in(pair: dict[str, Any]) -> cas.Entry:
 
 
 class ConsulLockProvider(kit.ProgramProvider):
-    """Locks in Consul: ``consul://:TOKEN@host:8500/prefix``."""
+    """Locks in Consul: ``consul://:TOKEN@server:8500/prefix``. A local agent has the clock of its machine."""
 
     def __init__(self, url: str, *, clock_error: Duration = "1s", timeout: Duration = "5s") -> None:
-        programs = ConsulPrograms(clock_error=clock_error, timeout=timeout)
+        programs = ConsulPrograms(clock_error=clock_error, timeout=timeout, passwords=[urlsplit(url).password or ""])
         super().__init__(programs, ConsulClient(url, programs.clock))
 
 
@@ -116,5 +116,5 @@ class AsyncConsulLockProvider(kit.AsyncProgramProvider):
     """:class:`ConsulLockProvider` for asyncio: its requests run in threads."""
 
     def __init__(self, url: str, *, clock_error: Duration = "1s", timeout: Duration = "5s") -> None:
-        programs = ConsulPrograms(clock_error=clock_error, timeout=timeout)
+        programs = ConsulPrograms(clock_error=clock_error, timeout=timeout, passwords=[urlsplit(url).password or ""])
         super().__init__(programs, kit.ThreadedClient(ConsulClient(url, programs.clock)))

@@ -372,7 +372,7 @@ def _as_earliest(self: cas.ServerTime, now: float) -> datetime:
 @pytest.mark.parametrize(
     ("what", "promise"),
     [
-        ("no clock error", "I1"),
+        ("no clock error", "I4"),
         ("versions are not compared", "I2"),
         ("writes the earliest", "I1"),
     ],

@@ -35,12 +35,13 @@ class Store:
         self.before[len(self.commands) + command] = happens
 
     def execute(self, command: cas.CasCommand, _timeout: float | None) -> cas.CasReply:
+        sent_at = self.clock()
         if happens := self.before.pop(len(self.commands), None):
             happens()
         self.commands.append(type(command).__name__)
         now = self.clock()
         date = (self.epoch + timedelta(seconds=now)).replace(microsecond=0)
-        return cas.CasReply(self._value_of(command), cas.ServerTime(date, now, now))
+        return cas.CasReply(self._value_of(command), cas.ServerTime(date, sent_at, now))
 
     def _value_of(self, command: cas.CasCommand) -> Any:
         match command:
@@ -113,6 +114,27 @@ def test_i6_an_extension_that_is_late_does_not_shorten_a_newer_one(store: Store)
     node.extend(lease, "10s")
     now = store.epoch + timedelta(seconds=store.clock())
     assert store.entries["job"].record.lock_until >= now + timedelta(seconds=10)
+
+
+def test_a_slow_reply_is_no_jump_of_the_clock(store: Store) -> None:
+    """A reply that takes longer than the two seconds by which dates are cut."""
+    node = replica(store)
+    lease = acquired(node, LockRequest("job", "1m"))
+    store.meanwhile(0, lambda: store.clock.advance(4.5))
+    assert node.extend(lease, "1m") is not None
+    assert store.commands[3:] == ["Write"]
+
+
+def test_a_lease_that_is_over_by_an_old_note_only_is_extended(store: Store) -> None:
+    """Of two extensions at once, the reply to the shorter one came last, although the store carried it out first."""
+    node = replica(store)
+    lease = acquired(node, LockRequest("job", "2s"))
+    old = lease.note
+    assert node.extend(lease, "1m") is not None
+    lease.note = old
+    store.clock.advance(20)
+    assert node.record("job").is_held
+    assert node.extend(lease, "1m") is not None
 
 
 def test_a_released_record_does_not_change_after_the_servers_clock_was_set_back(store: Store) -> None:

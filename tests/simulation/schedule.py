@@ -160,6 +160,7 @@ FORWARD = frozenset({"overlap", "refused write", "minimum hold"})
 BACK = frozenset({"crash bound", "grant lost"})
 """Rules that a store breaks whose clock is set back."""
 _LEADERS = frozenset({"two leaders", "no leader", "works"})
+"""And of two leaders, the one with the older term may begin last: the rule "token"."""
 
 KINDS: dict[str, Kind] = {
     "locks": Kind("workers with and without keep-alive", _LOCKS, 120),
@@ -175,7 +176,7 @@ KINDS: dict[str, Kind] = {
     ),
     "jumping elections": Kind(
         'electors with takeover="expired", on a store whose clock jumps', _ELECTIONS | {"jump": 6.0}, 130,
-        'a jump of the store\'s clock; takeover="observed" is for that', _LEADERS,
+        'a jump of the store\'s clock; takeover="observed" is for that', _LEADERS | {"token"},
     ),
     "drifting locks": Kind(
         "workers whose clocks are 5 % slow", _LOCKS, 120,

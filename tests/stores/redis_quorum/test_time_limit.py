@@ -31,7 +31,7 @@ SOON = 0.6
 
 FAULTS = {
     "refuses": r"(?i)refused|connect call failed",
-    "black-holed": "waited for a connection",
+    "black-holed": "waited for a connection|no reply within",  # that of the client, or of the broadcast, is over first
     "silent": "waited for a reply|waited for a connection",
     "stopped": "waited for a reply|waited for a connection",
 }
