@@ -101,14 +101,14 @@ def hosts(project: Project, command: str, number: int) -> Iterator[list[Path]]:
 def test_django_apscheduler_runs_on_the_leader_only(project: Project) -> None:
     project.manage("migrate")
     with hosts(project, "scheduler", 2) as logs:
-        wait_until(lambda: sum(log.read_text().count("tick") for log in logs) >= 3, what="three ticks", timeout=60)
+        wait_until(lambda: sum(log.read_text().count("tick") for log in logs) >= 4, what="four ticks", timeout=60)
         wait_until(lambda: all("started" in log.read_text() for log in logs), what="two nodes", timeout=60)
     assert sorted("tick" in log.read_text() for log in logs) == [False, True]
     executions = "SELECT count(*), count(DISTINCT run_time) FROM django_apscheduler_djangojobexecution"
     with sqlite3.connect(project.directory / "db.sqlite3") as connection:
         number, fire_times = connection.execute(executions).fetchone()
     connection.close()
-    assert number == fire_times >= 3  # django-apscheduler's own list of executions
+    assert number == fire_times >= 3  # django-apscheduler's own list: the last one may be missing
 
 
 def test_django_crontask_enqueues_each_fire_time_once(project: Project) -> None:
