@@ -177,11 +177,9 @@ class CasPrograms(StorePrograms):
         return LockRecord(request.name, claim.locked_by, now, until, token, fire_time, read_at=now)
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> CasProgram[bool]:
-        note, time = lease.note, self._last
-        now = time.earliest(self.clock()) if time else None
-        if _is_note(note, self._store) and time and now and _is_of(lease, note.entry, now):
-            entry: Entry | None = note.entry
-        else:  # also if it is over by the note: an older extension, whose reply was late, may have written that
+        entry, time = lease.note.entry if _is_note(lease.note, self._store) else None, self._last
+        if entry is None or time is None or not _is_of(lease, entry, now := time.earliest(self.clock())):
+            # The lease may be over by its note only: an older extension, whose reply was late, may have written that.
             entry, time = yield from self._read(lease.name)
             now = time.date
         is_free = releasing and not lock_for
@@ -195,21 +193,15 @@ class CasPrograms(StorePrograms):
             before, self._last, time = time, reply.time, reply.time
             if reply.value is not None:
                 lease.note = _Note(self._store, Entry(record, reply.value, is_free))
-                if is_free or not self._has_jumped(before, time):
+                if is_free or before.agrees_with(time, self.clock(), self.clock_error):
                     return True
-                # Its end came from before the jump, so it is too early or too late: write it again.
+                # The clock has jumped, and `until` came from before that: write it again. A record that ends too early
+                # would not pass for held, so it gets the right end here.
                 entry = Entry(replace(record, lock_until=self._end_of(lock_for, time)), reply.value)
             else:
                 entry, time = yield from self._read(lease.name)
             now = time.date
         raise kept_changing("release" if releasing else "extend", lease.name)
-
-    def _has_jumped(self, before: ServerTime, after: ServerTime) -> bool:
-        """Whether the two replies show different clocks: more than ``clock_error`` apart, whatever the round trips."""
-        now = self.clock()
-        is_forward = after.earliest(now) > before.latest(now) + self.clock_error
-        is_back = after.latest(now) + self.clock_error < before.earliest(now)
-        return is_forward or is_back
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> CasProgram[bool]:
         def undone(entry: Entry, time: ServerTime) -> Write | None:

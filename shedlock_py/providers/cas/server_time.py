@@ -54,6 +54,15 @@ class ServerTime:
             raise UnknownTimeError(f"the reply has an odd Date header: {date:.100}") from error
         return cls(parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed, sent_at, received_at)
 
+    def agrees_with(self, other: ServerTime, now: float, clock_error: timedelta) -> bool:
+        """Whether, at ``now``, two servers whose clocks differ by ``clock_error`` at most can have sent both.
+
+        If not, a server's clock was set, or this machine stood still without its clock showing it (a migration does that).
+        """
+        is_behind = self.latest(now) + clock_error < other.earliest(now)
+        is_ahead = self.earliest(now) > other.latest(now) + clock_error
+        return not is_behind and not is_ahead
+
     def earliest(self, now: float) -> datetime:
         """What the server's clock shows at least, at ``now`` of the same clock."""
         return self.date + timedelta(seconds=(now - self.received_at) * (1 - DRIFT))

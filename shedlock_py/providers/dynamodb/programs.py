@@ -96,7 +96,7 @@ class DynamoDBPrograms(StorePrograms):
             token, written = max(least_token, self._next_token(time)), self._written(claim, time)
             now = None if force else self._earliest(time)
             reply = yield from self._ask(claiming(claim, before, token, written, now, seen))
-            entry, is_right = reply.entry, self._agree(time, reply.time)
+            entry, is_right = reply.entry, time.agrees_with(reply.time, self.clock(), self.clock_error)
             is_granted = reply.is_done or (entry is not None and _is_own(entry, claim))
             time = reply.time
             if not is_right:
@@ -146,7 +146,7 @@ class DynamoDBPrograms(StorePrograms):
             written = Written(known.locked_at, milliseconds_up(until))
             reply = yield from self._ask(holding(lease, known, written, is_free=is_free))
             known = written if reply.is_done else _own_of(reply.entry, lease)
-            is_right, time = self._agree(time, reply.time), reply.time
+            is_right, time = time.agrees_with(reply.time, self.clock(), self.clock_error), reply.time
             if reply.is_done:
                 lease.note = written
                 if is_right or is_free:
@@ -230,16 +230,6 @@ class DynamoDBPrograms(StorePrograms):
         is_repeated = 0 <= self._newest_token - now < _UNCERTAIN
         self._newest_token = self._newest_token + 1 if is_repeated else now
         return self._newest_token
-
-    def _agree(self, before: ServerTime, after: ServerTime) -> bool:
-        """Whether the time that a command was made with was right, as far as its reply shows.
-
-        It was not if the server's clock was set, if this machine stood still without its clock showing it, as after a
-        migration, or if two servers' clocks differ by more than ``clock_error``.
-        """
-        is_late = self._earliest(after) > self._latest(before) + self.clock_error
-        is_early = self._latest(after) + self.clock_error < self._earliest(before)
-        return not is_late and not is_early
 
     def _disagreement(self, operation: str, name: str) -> Exception:
         return unreachable(
