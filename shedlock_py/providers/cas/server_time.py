@@ -57,7 +57,8 @@ class ServerTime:
     def agrees_with(self, other: ServerTime, now: float, clock_error: timedelta) -> bool:
         """Whether, at ``now``, two servers whose clocks differ by ``clock_error`` at most can have sent both.
 
-        If not, a server's clock was set, or this machine stood still without its clock showing it (a migration does that).
+        If not, a server's clock was set, or this machine stood still and its clock did not show it, as after a
+        migration.
         """
         is_behind = self.latest(now) + clock_error < other.earliest(now)
         is_ahead = self.earliest(now) > other.latest(now) + clock_error
