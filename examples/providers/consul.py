@@ -16,7 +16,7 @@ UNREAD = datetime(1970, 1, 1, tzinfo=UTC)  # in place of the time when a record 
 
 
 class RefusedError(Exception):
-    """Consul carried nothing out."""
+    """Consul has refused a request, and carried nothing out."""
 
 
 class ConsulPrograms(cas.CasPrograms):
@@ -26,7 +26,7 @@ class ConsulPrograms(cas.CasPrograms):
         match error:
             case RefusedError():
                 return kit.Failure.REFUSED
-            case httpx.HTTPError() | httpx.InvalidURL():  # of a status, too: a change may have been carried out
+            case httpx.HTTPError() | httpx.InvalidURL():  # also a reply with status 5xx: it may be carried out
                 return kit.Failure.CONNECTION_LOST
         return super().classify(error)
 
@@ -48,7 +48,7 @@ class ConsulClient:
 
     def execute(self, command: cas.CasCommand, timeout: float | None) -> cas.CasReply:
         method, url, body = self._request(command)
-        with httpx.Client(timeout=timeout, verify=False, trust_env=False) as http:  # nor a proxy that gets the token
+        with httpx.Client(timeout=timeout, verify=False, trust_env=False) as http:  # a proxy would get the token
             sent_at = self._clock()
             try:
                 response = http.request(method, url, json=body, headers=self._headers)
@@ -91,7 +91,7 @@ class ConsulClient:
             raise RefusedError(response.text)  # not the condition failed, but the change after it
         if isinstance(command, cas.Delete):
             return response.is_success
-        # Consul counts all changes of all keys, so this version never comes back.
+        # Consul counts the changes of all keys: as long as it keeps its data, this version never comes back.
         return content["Results"][-1]["KV"]["ModifyIndex"] if response.is_success else None
 
     def _key(self, name: str) -> str:

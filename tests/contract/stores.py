@@ -101,6 +101,21 @@ class StallingStore(ContractStore):
             self._proxy.resume()
 
 
+class ByDateStore(StallingStore):
+    """A store whose time is that of a ``Date`` header, from one server.
+
+    :param url: returns the URL of its lock records, with a proxy in between if it gets ``via``.
+    :param via_proxy: providers are behind a proxy that can stall.
+    """
+
+    def __init__(self, kind: Any, url: Callable[..., str], address: Address, *, via_proxy: bool) -> None:
+        self._url = url
+        super().__init__(kind, url(), {"clock_error": "0s"}, address, via_proxy=via_proxy)
+
+    def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
+        return partial(self.kind, self._url(via=self.through(via)), **self.options), None
+
+
 class WritesProxy(TcpProxy):
     """Finds lock names in writes only.
 

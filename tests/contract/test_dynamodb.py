@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
@@ -21,23 +20,18 @@ from shedlock_py.testing.contract import (
     ProcessContract,
     StallingStoreContract,
 )
-from shedlock_py.testing.proxy import Address
-from tests.contract.stores import StallingStore, StoreContract
+from tests.contract.stores import ByDateStore, StoreContract
 from tests.support.dynamodb import REGION, DynamoDBServer
 from tests.support.ports import free_port
 
 
-class DynamoDBStore(StallingStore):
+class DynamoDBStore(ByDateStore):
     """A table of its own. ``via_proxy``: a proxy that can stall."""
 
     def __init__(self, server: DynamoDBServer, kind: Any, *, via_proxy: bool) -> None:
         self._server = server
         self._table = server.create_table()
-        super().__init__(kind, server.url(self._table), {"clock_error": "0s"}, server.address, via_proxy=via_proxy)
-
-    def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
-        address = self.through(via)
-        return partial(self.kind, self._server.url(self._table, via=address), **self.options), None
+        super().__init__(kind, partial(server.url, self._table), server.address, via_proxy=via_proxy)
 
     def delete(self, name: str) -> None:
         self._server.delete(self._table, name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -22,26 +21,19 @@ from shedlock_py.testing.contract import (
     ProcessContract,
     StallingStoreContract,
 )
-from shedlock_py.testing.proxy import Address
-from tests.contract.stores import CasContract, StallingStore
+from tests.contract.stores import ByDateStore, CasContract
 from tests.support.etcd import EtcdServer
 from tests.support.ports import free_port
 
 
-class EtcdStore(StallingStore):
+class EtcdStore(ByDateStore):
     """Keys of its own. ``via_proxy``: a proxy that can stall."""
 
     def __init__(self, server: EtcdServer, kind: Any, *, via_proxy: bool) -> None:
         self._server = server
         # A multiple of three characters, so that a name's base64 is found in the key's.
         self._prefix = f"/lock{uuid4().hex[:6]}/"
-        super().__init__(
-            kind, server.url(prefix=self._prefix), {"clock_error": "0s"}, server.address, via_proxy=via_proxy
-        )
-
-    def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
-        address = self.through(via)
-        return partial(self.kind, self._server.url(via=address, prefix=self._prefix), **self.options), None
+        super().__init__(kind, partial(server.url, prefix=self._prefix), server.address, via_proxy=via_proxy)
 
     def delete(self, name: str) -> None:
         self._server.ask("/v3/kv/deleterange", key=b64encode((self._prefix + name).encode()).decode())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -22,23 +21,18 @@ from shedlock_py.testing.contract import (
     ProcessContract,
     StallingStoreContract,
 )
-from shedlock_py.testing.proxy import Address
-from tests.contract.stores import CasContract, StallingStore
+from tests.contract.stores import ByDateStore, CasContract
 from tests.support.kubernetes import KubernetesServer, in_write
 from tests.support.ports import free_port
 
 
-class KubernetesStore(StallingStore):
+class KubernetesStore(ByDateStore):
     """A namespace of its own. ``via_proxy``: a proxy that can stall. Without one, providers use TLS."""
 
     def __init__(self, server: KubernetesServer, kind: Any, *, via_proxy: bool) -> None:
         self._server = server
         self._namespace = f"contract-{uuid4().hex[:6]}"
-        super().__init__(kind, server.url(self._namespace), {"clock_error": "0s"}, server.plain, via_proxy=via_proxy)
-
-    def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
-        address = self.through(via)
-        return partial(self.kind, self._server.url(self._namespace, via=address), **self.options), None
+        super().__init__(kind, partial(server.url, self._namespace), server.plain, via_proxy=via_proxy)
 
     def delete(self, name: str) -> None:
         self._server.delete(self._namespace, name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -21,25 +20,18 @@ from shedlock_py.testing.contract import (
     ProcessContract,
     StallingStoreContract,
 )
-from shedlock_py.testing.proxy import Address
-from tests.contract.stores import CasContract, StallingStore
+from tests.contract.stores import ByDateStore, CasContract
 from tests.support.ports import free_port
 from tests.support.s3 import S3Server
 
 
-class S3Store(StallingStore):
+class S3Store(ByDateStore):
     """A prefix of its own. ``via_proxy``: a proxy that can stall."""
 
     def __init__(self, server: S3Server, kind: Any, *, via_proxy: bool) -> None:
         self._server = server
         self.prefix = f"locks-{uuid4().hex[:8]}"
-        super().__init__(
-            kind, server.url(prefix=self.prefix), {"clock_error": "0s"}, server.address, via_proxy=via_proxy
-        )
-
-    def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
-        address = self.through(via)
-        return partial(self.kind, self._server.url(via=address, prefix=self.prefix), **self.options), None
+        super().__init__(kind, partial(server.url, prefix=self.prefix), server.address, via_proxy=via_proxy)
 
     def delete(self, name: str) -> None:
         self._server.delete_all(f"{self.prefix}/{name}.json")

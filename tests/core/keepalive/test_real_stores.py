@@ -87,7 +87,7 @@ def test_a_job_of_twenty_leases_with_the_store_away_in_the_middle(
         def job() -> str:
             work(name, 10)
             began = time.monotonic()
-            store.server.pause()  # takes its time, in which some of the server's processes stand still already
+            store.server.pause()  # some of its processes stand still before this returns
             work(name, 0.5 - (time.monotonic() - began) / LEASE)
             store.server.resume()
             work(name, 9.5)

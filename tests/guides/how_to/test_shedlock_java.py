@@ -17,6 +17,7 @@ from shedlock_py.durations import parse_duration
 from shedlock_py.providers.mongodb import MongoLockProvider
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.guides.documents import Page
+from tests.guides.how_to.applications import emptied
 from tests.support.mongodb import MongoServer
 from tests.support.redis import RedisEndpoint
 
@@ -106,12 +107,10 @@ def test_the_table_of_mongodb(mongodb_server: MongoServer) -> None:
 def test_the_key_of_redis(redis_server: RedisEndpoint) -> None:
     (key,) = re.findall(r"that of shedlock_py a hash, `([^`]+)`", PAGE.text)
     provider = provider_from_url(redis_server.url(13))
-    with redis_server.client(13) as client:
-        client.flushdb()  # of what other guides have left
+    with emptied(redis_server, 13), redis_server.client(13) as client:
         assert provider.acquire(LockRequest("name", "1m")) is not None
         assert client.keys() == [key.encode()]
         assert client.type(key) == b"hash"
-        client.flushdb()
 
 
 # The time zone in which the columns are changed

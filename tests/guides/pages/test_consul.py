@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -22,25 +21,20 @@ from shedlock_py.testing.contract import (
     ProcessContract,
     StallingStoreContract,
 )
-from shedlock_py.testing.proxy import Address
-from tests.contract.stores import CasContract, StallingStore
+from tests.contract.stores import ByDateStore, CasContract
 from tests.guides.examples.scripts import PROJECT
 from tests.support.consul import ConsulServer
 from tests.support.etcd import EtcdServer
 from tests.support.ports import free_port
 
 
-class ConsulStore(StallingStore):
+class ConsulStore(ByDateStore):
     """Keys of its own. ``via_proxy``: a proxy that can stall."""
 
     def __init__(self, server: ConsulServer, kind: Any, *, via_proxy: bool) -> None:
         self._server = server
         self._prefix = f"contract-{uuid4().hex[:6]}"
-        url = server.url(self._prefix)
-        super().__init__(kind, url, {"clock_error": "0s"}, server.address, via_proxy=via_proxy)
-
-    def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
-        return partial(self.kind, self._server.url(self._prefix, via=self.through(via)), **self.options), None
+        super().__init__(kind, partial(server.url, self._prefix), server.address, via_proxy=via_proxy)
 
     def delete(self, name: str) -> None:
         self._server.delete(f"{self._prefix}/{quote(name, safe='')}.json")
