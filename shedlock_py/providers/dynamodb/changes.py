@@ -15,15 +15,19 @@ _IS_NEWER = "(attribute_not_exists(fencingToken) OR fencingToken < :fencingToken
 _IS_NEXT_FIRE_TIME = "(attribute_not_exists(lastFireTime) OR lastFireTime < :lastFireTime)"
 _GRANT = (
     "SET lockUntil = :lockUntil, lockedAt = :lockedAt, lockedBy = :lockedBy, fencingToken = :fencingToken, "
-    "expiresAt = :expiresAt"
+    "leaseVersion = :leaseVersion, expiresAt = :expiresAt"
 )
 
 
 class Written(NamedTuple):
-    """What a holder wrote last, in ``lease.note``: its next write replaces exactly that."""
+    """What a holder wrote last, in ``lease.note``: its next write replaces exactly that.
+
+    :ivar version: counts the writes of the holder. Its ``lock_until`` alone may come back.
+    """
 
     locked_at: datetime
     lock_until: str
+    version: int
 
 
 def claiming(
@@ -40,6 +44,7 @@ def claiming(
         "lockedAt": milliseconds(written.locked_at),
         "lockedBy": claim.locked_by,
         "fencingToken": token,
+        "leaseVersion": written.version,
         "expiresAt": _expires_at(written.lock_until),
     }
     if now is not None:
@@ -62,15 +67,17 @@ def claiming(
 
 def holding(lease: Lease, known: Written, written: Written, *, is_free: bool) -> Change:
     """Let ``lease`` end as ``written`` says, if the item is as ``known`` says: so a late copy finds another one."""
-    update = "SET lockUntil = :lockUntil, expiresAt = :expiresAt" + (", releasedBy = lockedBy" if is_free else "")
+    update = "SET lockUntil = :lockUntil, leaseVersion = :leaseVersion, expiresAt = :expiresAt"
+    update += ", releasedBy = lockedBy" if is_free else ""
     values: dict[str, str | int] = {
         "lockUntil": written.lock_until,
+        "leaseVersion": written.version,
         "expiresAt": _expires_at(written.lock_until),
         "lockedBy": lease.locked_by,
         "fencingToken": lease.fencing_token or 0,
-        "known": known.lock_until,
+        "known": known.version,
     }
-    condition = "lockedBy = :lockedBy AND fencingToken = :fencingToken AND lockUntil = :known"
+    condition = "lockedBy = :lockedBy AND fencingToken = :fencingToken AND leaseVersion = :known"
     return Change(lease.name, update, condition, values)
 
 
@@ -81,7 +88,7 @@ def undoing(name: str, locked_by: str, former_fire_time: datetime | None = None)
     if former_fire_time is not None:
         update, condition = f"{update}, lastFireTime = :former", f"{condition} AND lastFireTime > :former"
         values["former"] = microseconds(former_fire_time)
-    return Change(name, update, condition, values)
+    return Change(name, f"{update} REMOVE leaseVersion", condition, values)
 
 
 def _expires_at(lock_until: str) -> int:

@@ -110,7 +110,7 @@ class DynamoDBPrograms(StorePrograms):
                 claim.note = written
                 return token
             elif entry is not None and is_granted:  # an earlier copy of the command was carried out
-                claim.note = Written(entry.record.locked_at, entry.lock_until)
+                claim.note = _written_in(entry)
                 return entry.record.fencing_token
             elif force or self._is_refused(entry, claim, time):
                 return None
@@ -130,20 +130,21 @@ class DynamoDBPrograms(StorePrograms):
         return fire_time is not None and fire_time > self._latest(time) + self.fire_time_tolerance
 
     def _written(self, claim: Claim, time: ServerTime) -> Written:
-        return Written(self._earliest(time), milliseconds_up(self._end_of(claim.request.lock_at_most_for, time)))
+        return Written(self._earliest(time), milliseconds_up(self._end_of(claim.request.lock_at_most_for, time)), 0)
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> DynamoProgram[bool]:
         known, time, may_repeat = lease.note if isinstance(lease.note, Written) else None, self._last, True
-        if known is None or time is None:
+        if known is None or time is None or _is_over(known, self._earliest(time)):
+            # The lease may be over by its note only: an older extension, whose reply was late, may have written that.
             reply = yield from self._ask(Read(lease.name))
             known, time = _own_of(reply.entry, lease), reply.time
         for _ in range(MOST_TRIES):
             now = self._earliest(time)
-            if known is None or parse_moment(known.lock_until) <= now:
+            if known is None or _is_over(known, now):
                 return False
             is_free = releasing and not lock_for
             until = max(now, known.locked_at) if is_free else self._end_of(lock_for, time)
-            written = Written(known.locked_at, milliseconds_up(until))
+            written = Written(known.locked_at, milliseconds_up(until), known.version + 1)
             reply = yield from self._ask(holding(lease, known, written, is_free=is_free))
             known = written if reply.is_done else _own_of(reply.entry, lease)
             is_right, time = time.agrees_with(reply.time, self.clock(), self.clock_error), reply.time
@@ -250,7 +251,15 @@ def _own_of(entry: Entry | None, lease: Lease) -> Written | None:
         return None
     record = entry.record
     is_own = (record.locked_by, record.fencing_token) == (lease.locked_by, lease.fencing_token)
-    return Written(record.locked_at, entry.lock_until) if is_own else None
+    return _written_in(entry) if is_own else None
+
+
+def _written_in(entry: Entry) -> Written:
+    return Written(entry.record.locked_at, entry.lock_until, entry.version)
+
+
+def _is_over(known: Written, now: datetime) -> bool:
+    return parse_moment(known.lock_until) <= now
 
 
 def _operation(force: bool) -> str:

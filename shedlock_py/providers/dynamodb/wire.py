@@ -4,6 +4,7 @@ An item has the attributes of ShedLock for Java (``_id``, ``lockUntil``, ``locke
 with milliseconds), so both can use one table, and these:
 
 ``fencingToken``    a number
+``leaseVersion``    a number: how often the holder has extended or released this acquisition; not there after an undo
 ``lastFireTime``    text with microseconds
 ``releasedBy``      the ``lockedBy`` of the acquisition that was released: while the two are equal, the lock is free
 ``expiresAt``       seconds since 1970, for DynamoDB's TTL
@@ -85,11 +86,13 @@ class Entry:
 
     :ivar is_free: it was released, so it is free whatever the clocks say.
     :ivar lock_until: as the item has it.
+    :ivar version: of its ``leaseVersion``; 0 if it has none.
     """
 
     record: LockRecord
     is_free: bool
     lock_until: str
+    version: int
 
 
 class Table:
@@ -184,9 +187,10 @@ def _entry(item: Mapping[str, Any] | None) -> Entry | None:
             read_at=_UNREAD,
         )
         is_free = item.get("releasedBy", {}).get("S") == record.locked_by
+        version = int(item.get("leaseVersion", {}).get("N", 0))
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise ValueError(f"not a lock record: {item!r:.200}") from error
-    return Entry(record, is_free, texts["lockUntil"])
+    return Entry(record, is_free, texts["lockUntil"], version)
 
 
 def parse_moment(text: str) -> datetime:

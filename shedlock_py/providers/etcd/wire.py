@@ -10,7 +10,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from shedlock_py.events import logger
 from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, Read, Write
@@ -52,6 +52,17 @@ class ClusterRequest:
     body: Mapping[str, Any]
 
 
+class Version(NamedTuple):
+    """What a write replaces.
+
+    :ivar revision: a cluster that was made anew at the same address counts from 1 again, so it may come back.
+    :ivar value: in base64. It has the claim id, so it does not.
+    """
+
+    revision: str
+    value: str
+
+
 Command = CasCommand | ClusterRequest
 MEMBERS = ClusterRequest("/v3/cluster/member/list", {})
 ALARMS = ClusterRequest("/v3/maintenance/alarm", {"action": "GET"})
@@ -72,20 +83,26 @@ def request_of(command: Command, prefix: str) -> tuple[str, dict[str, Any]]:
         case List(start):
             first = (prefix + start).encode()
             return "/v3/kv/range", {"key": _encoded(first), "range_end": _encoded(_after(first))}
-        case Write(record, if_version, is_free):
+        case Write(record, if_version):
             key = _encoded(prefix + record.name)
-            value = _encoded(json.dumps({**record_to_json(record), **({"free": True} if is_free else {})}))
-            return _transaction(key, if_version, {"request_put": {"key": key, "value": value}})
+            return _transaction(key, if_version, {"request_put": {"key": key, "value": _value(command)}})
         case Delete(name, if_version):
             key = _encoded(prefix + name)
             return _transaction(key, if_version, {"request_delete_range": {"key": key}})
 
 
-def _transaction(key: str, if_version: object, change: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    compare = {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": if_version}
-    if if_version is None:
-        compare = {"key": key, "target": "VERSION", "result": "EQUAL", "version": "0"}  # there is no such key
-    return "/v3/kv/txn", {"compare": [compare], "success": [change]}
+def _value(write: Write) -> str:
+    return _encoded(json.dumps({**record_to_json(write.record), **({"free": True} if write.is_free else {})}))
+
+
+def _transaction(key: str, if_version: Version | None, change: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    compare = [{"key": key, "target": "VERSION", "version": "0"}]  # there is no such key
+    if if_version is not None:
+        compare = [
+            {"key": key, "target": "MOD", "mod_revision": if_version.revision},
+            {"key": key, "target": "VALUE", "value": if_version.value},
+        ]
+    return "/v3/kv/txn", {"compare": [{**one, "result": "EQUAL"} for one in compare], "success": [change]}
 
 
 def value_of(command: Command, prefix: str, reply: Mapping[str, Any]) -> Any:
@@ -101,7 +118,7 @@ def value_of(command: Command, prefix: str, reply: Mapping[str, Any]) -> Any:
         case List():
             return list(_entries(prefix, reply))
         case Write():
-            return reply["header"]["revision"] if reply.get("succeeded") else None
+            return Version(reply["header"]["revision"], _value(command)) if reply.get("succeeded") else None
         case Delete():
             return bool(reply.get("succeeded"))
 
@@ -143,7 +160,8 @@ def _entry(prefix: str, pair: Mapping[str, Any]) -> Entry:
     if not isinstance(fields, dict):
         raise ValueError(f"not a lock record: {value!r:.200}")
     is_free = fields.pop("free", False) is True
-    return Entry(record_from_json(name, fields, read_at=_UNREAD), pair["mod_revision"], is_free)
+    version = Version(pair["mod_revision"], pair["value"])
+    return Entry(record_from_json(name, fields, read_at=_UNREAD), version, is_free)
 
 
 def _encoded(text: str | bytes) -> str:

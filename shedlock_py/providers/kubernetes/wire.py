@@ -82,7 +82,8 @@ def call_of(command: Command, namespace: str) -> Call:
             kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
             return Call("POST", _REVIEWS, {**kind, "spec": {"resourceAttributes": attributes}})
         case Delete(name, version):
-            conditions = {"resourceVersion": version.resource_version}
+            metadata = version.lease["metadata"]
+            conditions = {of: metadata[of] for of in ("uid", "resourceVersion")}
             return Call("DELETE", f"{leases}/{object_name(name)}", {"preconditions": conditions})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from base64 import b64decode, b64encode
 from typing import Any
 
@@ -13,6 +14,7 @@ from shedlock_py import LockRequest, ProviderError
 from shedlock_py.testing.contract.base import acquired, record_of
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.etcd.conftest import Open
+from tests.support.availability import private_server
 from tests.support.etcd import EtcdServer
 
 PREFIX = "/records/"
@@ -22,9 +24,14 @@ def put(server: EtcdServer, key: str, value: bytes) -> None:
     server.ask("/v3/kv/put", key=b64encode(f"{PREFIX}{key}".encode()).decode(), value=b64encode(value).decode())
 
 
-def get(server: EtcdServer, key: str) -> dict[str, Any]:
+def pair_of(server: EtcdServer, key: str) -> dict[str, Any]:
     reply = server.ask("/v3/kv/range", key=b64encode(f"{PREFIX}{key}".encode()).decode())
-    found: dict[str, Any] = json.loads(b64decode(reply["kvs"][0]["value"]))
+    pair: dict[str, Any] = reply["kvs"][0]
+    return pair
+
+
+def get(server: EtcdServer, key: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(b64decode(pair_of(server, key)["value"]))
     return found
 
 
@@ -117,3 +124,23 @@ def test_i2_a_lease_of_another_cluster_ends_nothing_here(open_url: Open, name: s
     assert there.release(foreign) is True, "the programs do not trust a note of another store"
     assert record_of(here, name).locked_by == lease.locked_by
     assert here.extend(lease, "2m") is lease
+
+
+def test_i2_an_emptied_cluster_that_counts_revisions_anew(open_url: Open, name: str) -> None:
+    """The former holder's revision is that of the new holder's record by chance. It writes nothing."""
+    with private_server("etcd", EtcdServer) as server:
+        former = open_url(server.url(prefix=PREFIX))
+        lease = acquired(former, LockRequest(name, "1m"))
+        revision = pair_of(server, name)["mod_revision"]
+        server.stop()
+        shutil.rmtree(server.data)
+        server.create_data()
+        server.start()
+        successor = open_url(server.url(prefix=PREFIX))
+        new = acquired(successor, LockRequest(name, "1m"))
+        assert pair_of(server, name)["mod_revision"] == revision
+        record = get(server, name)
+        assert former.extend(lease, "2h") is None
+        assert former.release(lease) is False
+        assert get(server, name) == record
+        assert successor.release(new) is True

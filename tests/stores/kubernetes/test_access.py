@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -62,6 +63,18 @@ def test_the_namespace_of_the_context(kubernetes_server: KubernetesServer, open_
     found = kubernetes_server.ask("GET", LEASES.format("of-context") + "/job")
     assert found["spec"]["holderIdentity"] == lease.locked_by
     kubernetes_server.delete("of-context")
+
+
+def test_i5_a_kubeconfig_without_a_descriptor_to_read_it(kubernetes_server: KubernetesServer, namespace: str) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with closing(KubernetesLockProvider(kubernetes_server.url(namespace))) as provider:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, before[1]))
+        try:
+            with pytest.raises(ProviderUnreachable, match="Too many open files"):
+                provider.acquire(REQUEST)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        acquired(provider, REQUEST)
 
 
 def test_a_kubeconfig_of_the_environment(

@@ -1,0 +1,81 @@
+"""The programs step by step: a test decides the moments of a table in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from shedlock_py import LockRequest
+from shedlock_py.providers.dynamodb.wire import Command, Reply
+from shedlock_py.providers.kit import ProgramProvider
+from shedlock_py.testing import FakeClock
+from shedlock_py.testing.contract.base import acquired, record_of
+from tests.simulation.stores.dynamodb import DynamoDBModelStore
+
+SECOND = timedelta(seconds=1)
+
+
+class Table:
+    """A client of the model of DynamoDB, whose clock stands still between steps."""
+
+    def __init__(self) -> None:
+        self.model = DynamoDBModelStore(ahead=0.0)
+        self.clock = FakeClock()
+        self.meanwhile: Callable[[], object] | None = None
+        """What happens before the next command is carried out."""
+
+    @property
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.clock(), UTC)
+
+    def execute(self, command: Command, _timeout: float | None) -> Reply:
+        sent_at, happens, self.meanwhile = self.clock(), self.meanwhile, None
+        if happens is not None:
+            happens()
+        reply: Reply = self.model.received(
+            self.model.execute(command, round(self.clock() * 1e6)), sent_at, self.clock()
+        )
+        return reply
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table()
+
+
+@pytest.fixture
+def provider(table: Table) -> Any:
+    programs: Any = table.model.programs
+    programs.clock, programs.clock_error = table.clock, timedelta(0)
+    return ProgramProvider(programs, table)
+
+
+def test_i6_an_extension_that_is_late_matches_no_newer_one_with_the_same_end(provider: Any, table: Table) -> None:
+    """The holder got no reply in time, and extended once more: by chance until the end that the first one replaces."""
+    lease = acquired(provider, LockRequest("job", "12s"))
+
+    end = record_of(provider, "job").lock_until
+
+    def extend_again() -> None:
+        table.clock.advance(2)
+        record_of(provider, "job")  # a reply by which the time is known exactly
+        assert provider.extend(lease, "10s") is not None
+        assert record_of(provider, "job").lock_until == end
+
+    table.meanwhile = extend_again
+    provider.extend(lease, "10s")
+    assert record_of(provider, "job").lock_until >= table.now + 10 * SECOND
+
+
+def test_a_lease_that_is_over_by_an_old_note_only_is_extended(provider: Any, table: Table) -> None:
+    """Of two extensions at once, the reply to the shorter one came last, although the store carried it out first."""
+    lease = acquired(provider, LockRequest("job", "2s"))
+    old = lease.note
+    assert provider.extend(lease, "1m") is not None
+    lease.note = old
+    table.clock.advance(20)
+    assert provider.extend(lease, "1m") is not None
+    assert record_of(provider, "job").lock_until >= table.now + 60 * SECOND
