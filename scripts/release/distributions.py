@@ -15,8 +15,8 @@ from tests.matrix.rows import ROWS
 from tests.support.fetching import MissingError, python
 
 LICENCES = {
-    *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT", "MIT-0", "PSF-2.0"),
-    "BSD License",  # a classifier of packages that do not say which
+    *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT", "MIT-0", "PSF-2.0", "Python-2.0"),
+    *("Apache Software License", "BSD License"),  # classifiers of packages that do not say which
     "LGPL-3.0-only",  # psycopg: imported, not copied; the extras that bring it say so in docs/policy.md
     *("MPL-2.0", "Mozilla Public License 2.0 (MPL 2.0)"),  # certifi: its list of authorities, unchanged
 }

@@ -163,7 +163,7 @@ def test_history_in_colour() -> None:
     ran("job")
     ran("job", error=ValueError("x"))
     provider.pause("job", "1m", by="alice")
-    shown = run("history", "job", store=STORE, FORCE_COLOR="1", TERM="xterm", COLUMNS="200").stdout
+    shown = run("history", "job", store=STORE, NO_COLOR="", FORCE_COLOR="1", TERM="xterm", COLUMNS="200").stdout
     assert [colour in shown for colour in (f"{GREEN}ok", f"{RED}failed", f"{YELLOW}paused")] == [True] * 3
 
 
@@ -263,6 +263,6 @@ def test_overdue_in_colour() -> None:
     every("report", "10m", 4)
     clock.advance("6m")
     provider.pause("paused", "5h", by="alice")
-    shown = run("overdue", store=STORE, FORCE_COLOR="1", TERM="xterm", COLUMNS="200").stdout
+    shown = run("overdue", store=STORE, NO_COLOR="", FORCE_COLOR="1", TERM="xterm", COLUMNS="200").stdout
     assert f"{RED}overdue" in shown
     assert f"{YELLOW}paused" in shown

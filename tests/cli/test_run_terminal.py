@@ -93,7 +93,7 @@ def test_a_terminal_that_is_closed_hangs_up_the_command(runs: Runs) -> None:
         f"def trap(number, frame): open({str(runs.path('hung-up'))!r}, 'w').write('hung up'); raise SystemExit(3)\n"
         "signal.signal(signal.SIGHUP, trap)\n"
         "os.write(1, b'ready\\n')\n"
-        "time.sleep(60)"
+        "while True: time.sleep(0.1)"
     )
     with on_terminal(runs, python) as terminal:
         terminal.read_until("ready")

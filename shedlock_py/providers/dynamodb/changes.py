@@ -22,12 +22,12 @@ _GRANT = (
 class Written(NamedTuple):
     """What a holder wrote last, in ``lease.note``: its next write replaces exactly that.
 
-    :ivar version: counts the writes of the holder. Its ``lock_until`` alone may come back.
+    :ivar version: one more with each write, as two of them may have the same ``lock_until``; None: the item has none.
     """
 
     locked_at: datetime
     lock_until: str
-    version: int
+    version: int | None = None
 
 
 def claiming(
@@ -44,7 +44,7 @@ def claiming(
         "lockedAt": milliseconds(written.locked_at),
         "lockedBy": claim.locked_by,
         "fencingToken": token,
-        "leaseVersion": written.version,
+        "leaseVersion": written.version or 0,
         "expiresAt": _expires_at(written.lock_until),
     }
     if now is not None:
@@ -71,13 +71,17 @@ def holding(lease: Lease, known: Written, written: Written, *, is_free: bool) ->
     update += ", releasedBy = lockedBy" if is_free else ""
     values: dict[str, str | int] = {
         "lockUntil": written.lock_until,
-        "leaseVersion": written.version,
+        "leaseVersion": written.version or 0,
         "expiresAt": _expires_at(written.lock_until),
         "lockedBy": lease.locked_by,
         "fencingToken": lease.fencing_token or 0,
-        "known": known.version,
+        "known": known.lock_until,
     }
-    condition = "lockedBy = :lockedBy AND fencingToken = :fencingToken AND leaseVersion = :known"
+    condition = "lockedBy = :lockedBy AND fencingToken = :fencingToken AND lockUntil = :known"
+    if known.version is None:
+        condition += " AND attribute_not_exists(leaseVersion)"
+    else:
+        condition, values["version"] = f"{condition} AND leaseVersion = :version", known.version
     return Change(lease.name, update, condition, values)
 
 
@@ -88,7 +92,7 @@ def undoing(name: str, locked_by: str, former_fire_time: datetime | None = None)
     if former_fire_time is not None:
         update, condition = f"{update}, lastFireTime = :former", f"{condition} AND lastFireTime > :former"
         values["former"] = microseconds(former_fire_time)
-    return Change(name, f"{update} REMOVE leaseVersion", condition, values)
+    return Change(name, update, condition, values)
 
 
 def _expires_at(lock_until: str) -> int:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.errors import ProviderError
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers import aws
 from shedlock_py.providers.cas import DEFAULT_CLOCK_ERROR, ServerTime
@@ -29,7 +30,15 @@ from shedlock_py.providers.dynamodb.wire import (
     milliseconds_up,
     parse_moment,
 )
-from shedlock_py.providers.kit import Failure, StorePrograms, fire_time_too_late, kept_changing, unreachable
+from shedlock_py.providers.kit import (
+    Check,
+    Failure,
+    StorePrograms,
+    fire_time_too_late,
+    kept_changing,
+    not_known,
+    unreachable,
+)
 from shedlock_py.record import LockRecord
 
 RECENT = 100.0
@@ -144,7 +153,7 @@ class DynamoDBPrograms(StorePrograms):
                 return False
             is_free = releasing and not lock_for
             until = max(now, known.locked_at) if is_free else self._end_of(lock_for, time)
-            written = Written(known.locked_at, milliseconds_up(until), known.version + 1)
+            written = Written(known.locked_at, milliseconds_up(until), (known.version or 0) + 1)
             reply = yield from self._ask(holding(lease, known, written, is_free=is_free))
             known = written if reply.is_done else _own_of(reply.entry, lease)
             is_right, time = time.agrees_with(reply.time, self.clock(), self.clock_error), reply.time
@@ -198,6 +207,12 @@ class DynamoDBPrograms(StorePrograms):
 
     def create_schema(self) -> Program[Any, Any, None]:
         return schema.created(self.table, self.timeout, self.clock)
+
+    def checks(self) -> Program[Any, Any, list[Check]]:
+        try:
+            return [(yield from schema.replication(self.table))]
+        except ProviderError as error:
+            return [not_known(self, "replication", error)]
 
     # The server's time
 

@@ -1,4 +1,4 @@
-"""Creates the table."""
+"""Creates the table, and checks it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from shedlock_py._program import Program
 from shedlock_py.providers.aws import AwsReply, AwsRequest, Sleep
 from shedlock_py.providers.dynamodb.wire import EXPIRES_AT, KEY
-from shedlock_py.providers.kit import refused, unreachable
+from shedlock_py.providers.kit import Check, refused, unreachable
 
 _POLL_SECONDS = 0.25
 _MISSING, _EXISTS, _DENIED = "ResourceNotFoundException", "ResourceInUseException", "AccessDeniedException"
@@ -46,6 +46,16 @@ def created(
             yield Sleep(_POLL_SECONDS)
     _check_key(table, found)
     yield from _switch_ttl_on(table)
+
+
+def replication(table: str) -> Program[AwsRequest, AwsReply, Check]:
+    """Whether ``table`` is a global table, in which two regions could each grant a lock."""
+    reply = yield AwsRequest("describe_table", {"TableName": table})
+    regions = sorted(replica["RegionName"] for replica in reply.value["Table"].get("Replicas", ()))
+    if not regions:
+        return Check("replication", "ok", "in one region only")
+    message = f"a global table, with replicas in {', '.join(regions)}: two regions can each grant a lock"
+    return Check("replication", "warning", message, "name one region in the URL of all nodes")
 
 
 def _described(table: str) -> Program[AwsRequest, AwsReply, Any]:

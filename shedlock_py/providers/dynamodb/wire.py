@@ -4,7 +4,7 @@ An item has the attributes of ShedLock for Java (``_id``, ``lockUntil``, ``locke
 with milliseconds), so both can use one table, and these:
 
 ``fencingToken``    a number
-``leaseVersion``    a number: how often the holder has extended or released this acquisition; not there after an undo
+``leaseVersion``    a number: 0 at the acquisition, and one more with each write of its holder
 ``lastFireTime``    text with microseconds
 ``releasedBy``      the ``lockedBy`` of the acquisition that was released: while the two are equal, the lock is free
 ``expiresAt``       seconds since 1970, for DynamoDB's TTL
@@ -86,13 +86,13 @@ class Entry:
 
     :ivar is_free: it was released, so it is free whatever the clocks say.
     :ivar lock_until: as the item has it.
-    :ivar version: of its ``leaseVersion``; 0 if it has none.
+    :ivar version: its ``leaseVersion``; None if it has none, as items of ShedLock for Java and of shedlock_py 0.1.0.
     """
 
     record: LockRecord
     is_free: bool
     lock_until: str
-    version: int
+    version: int | None
 
 
 class Table:
@@ -176,7 +176,7 @@ def _entry(item: Mapping[str, Any] | None) -> Entry | None:
         return None
     try:
         texts = {name: item[name]["S"] for name in (KEY, "lockUntil", "lockedAt", "lockedBy")}
-        token, fire_time = item.get("fencingToken"), item.get("lastFireTime")
+        token, version, fire_time = (item.get(name) for name in ("fencingToken", "leaseVersion", "lastFireTime"))
         record = LockRecord(
             texts[KEY],
             texts["lockedBy"],
@@ -187,10 +187,9 @@ def _entry(item: Mapping[str, Any] | None) -> Entry | None:
             read_at=_UNREAD,
         )
         is_free = item.get("releasedBy", {}).get("S") == record.locked_by
-        version = int(item.get("leaseVersion", {}).get("N", 0))
+        return Entry(record, is_free, texts["lockUntil"], int(version["N"]) if version else None)
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise ValueError(f"not a lock record: {item!r:.200}") from error
-    return Entry(record, is_free, texts["lockUntil"], version)
 
 
 def parse_moment(text: str) -> datetime:

@@ -55,8 +55,8 @@ class ClusterRequest:
 class Version(NamedTuple):
     """What a write replaces.
 
-    :ivar revision: a cluster that was made anew at the same address counts from 1 again, so it may come back.
-    :ivar value: in base64. It has the claim id, so it does not.
+    :ivar revision: may come back, as a cluster that was recreated at the same address counts from 1 again.
+    :ivar value: in base64. A lock that is held has its claim id here.
     """
 
     revision: str
@@ -96,13 +96,13 @@ def _value(write: Write) -> str:
 
 
 def _transaction(key: str, if_version: Version | None, change: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    compare = [{"key": key, "target": "VERSION", "version": "0"}]  # there is no such key
+    compare = [{"key": key, "target": "VERSION", "result": "EQUAL", "version": "0"}]  # there is no such key
     if if_version is not None:
         compare = [
-            {"key": key, "target": "MOD", "mod_revision": if_version.revision},
-            {"key": key, "target": "VALUE", "value": if_version.value},
+            {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": if_version.revision},
+            {"key": key, "target": "VALUE", "result": "EQUAL", "value": if_version.value},
         ]
-    return "/v3/kv/txn", {"compare": [{**one, "result": "EQUAL"} for one in compare], "success": [change]}
+    return "/v3/kv/txn", {"compare": compare, "success": [change]}
 
 
 def value_of(command: Command, prefix: str, reply: Mapping[str, Any]) -> Any:

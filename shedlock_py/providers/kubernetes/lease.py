@@ -43,11 +43,6 @@ class Version:
     record: LockRecord
     is_free: bool
 
-    @property
-    def resource_version(self) -> str:
-        version: str = self.lease["metadata"]["resourceVersion"]
-        return version
-
 
 # Reading
 

@@ -83,7 +83,7 @@ def call_of(command: Command, namespace: str) -> Call:
             return Call("POST", _REVIEWS, {**kind, "spec": {"resourceAttributes": attributes}})
         case Delete(name, version):
             metadata = version.lease["metadata"]
-            conditions = {of: metadata[of] for of in ("uid", "resourceVersion")}
+            conditions = {field: metadata[field] for field in ("uid", "resourceVersion")}
             return Call("DELETE", f"{leases}/{object_name(name)}", {"preconditions": conditions})
 
 

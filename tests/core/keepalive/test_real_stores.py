@@ -75,9 +75,11 @@ def is_between_heartbeats(lease: Lease) -> bool:
     return 0.75 < lease.trusted_for().total_seconds() / LEASE < 0.85
 
 
-def was_just_renewed() -> bool:
+def trusted_share() -> float:
+    """Of the current lease."""
     lease = current_lease()
-    return lease is not None and lease.trusted_for().total_seconds() / LEASE > 0.85
+    assert lease is not None
+    return lease.trusted_for().total_seconds() / LEASE
 
 
 def is_held(provider: LockProvider, name: str) -> bool:
@@ -91,11 +93,11 @@ def test_a_job_of_twenty_leases_with_the_store_away_in_the_middle(
     def run(store: Opened) -> object:
         def job() -> str:
             work(name, 10)
-            # A third of a lease later, a sixth would be left for the reply: too little on a busy machine.
-            wait_until(was_just_renewed)
-            began = time.monotonic()
-            store.server.pause()  # some of its processes stand still before this returns
-            work(name, 0.5 - (time.monotonic() - began) / LEASE)
+            wait_until(lambda: trusted_share() > 0.85)
+            store.server.pause()
+            while trusted_share() > 0.6:  # the next heartbeat is due at two thirds
+                assert_locked(name)
+                time.sleep(0.01)
             store.server.resume()
             work(name, 9.5)
             return "done"

@@ -94,6 +94,30 @@ def test_i1_a_released_lock_that_java_took_is_not_free(provider: LockProvider, j
     acquired(provider, LockRequest(name, "1m"))
 
 
+def test_i6_a_lock_of_ours_that_java_unlocked_is_lost(provider: LockProvider, java: Java, name: str) -> None:
+    """Java unlocks by name only, after a task that took longer than its lock."""
+    lease = acquired(provider, LockRequest(name, "1m"))
+    assert provider.extend(lease, "1m") is lease
+    java.unlock(name)
+    eventually(lambda: not record_of(provider, name).is_held)  # the Date header is cut to seconds
+    assert provider.extend(lease, "1m") is None
+    assert provider.release(lease) is False
+
+
+def test_an_item_of_0_1_0_has_no_version(provider: LockProvider, java: Java, name: str) -> None:
+    """A pause, for example, that was made before the update."""
+    lease = acquired(provider, LockRequest(name, "1m"))
+    java.server.ask(
+        "UpdateItem", TableName=java.table, Key={"_id": {"S": name}}, UpdateExpression="REMOVE leaseVersion"
+    )
+    lease.note = None
+    assert provider.extend(lease, "2m") is lease
+    item = java.server.item(java.table, name)
+    assert item is not None
+    assert item["leaseVersion"] == {"N": "1"}
+    assert provider.release(lease) is True
+
+
 def test_what_java_reads(provider: LockProvider, java: Java, name: str) -> None:
     lease = acquired(provider, LockRequest(name, "1m"))
     item = java.server.item(java.table, name)

@@ -10,11 +10,12 @@ from uuid import uuid4
 
 import pytest
 
-from shedlock_py import Lease, LockRequest
+from shedlock_py import LeaderElector, Lease, LockRequest
 from shedlock_py.providers.kubernetes import KubernetesLockProvider
 from tests.stores.kubernetes.elector import Elector, Record
 from tests.support.dates import DateProxy
 from tests.support.kubernetes import LEASES, KubernetesServer
+from tests.support.polling import wait_until
 
 NAME = "controller"
 
@@ -192,6 +193,31 @@ def test_what_others_keep_in_the_lease_stays(cluster: Cluster) -> None:
     metadata = cluster.lease["metadata"]
     assert metadata["labels"]["team"] == "a"
     assert metadata["annotations"]["note"] == "b"
+
+
+def test_an_elector_of_ours_and_one_of_client_go_exclude_each_other(cluster: Cluster) -> None:
+    def elector_of_ours() -> LeaderElector:
+        return LeaderElector(
+            cluster.provider, NAME, holder="py-pod", lease_duration="6s", renew_deadline="4s", retry_period="200ms"
+        )
+
+    theirs = cluster.elector()
+    with elector_of_ours() as ours:
+        wait_until(ours.is_leader)
+        assert theirs.try_acquire_or_renew() is False
+        renewed = cluster.lease["spec"]["renewTime"]
+        wait_until(lambda: cluster.lease["spec"]["renewTime"] > renewed)
+        assert theirs.try_acquire_or_renew() is False
+    assert theirs.try_acquire_or_renew() is True, "ours has resigned"
+    with elector_of_ours() as ours:
+        record = ours.leader()
+        assert record is not None
+        assert record.holder == "go-pod"
+        assert theirs.try_acquire_or_renew() is True
+        assert not ours.is_leader()
+        theirs.release()
+        wait_until(ours.is_leader)
+        assert theirs.try_acquire_or_renew() is False
 
 
 def test_of_racing_electors_and_locks_one_wins(cluster: Cluster) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+import urllib.error
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
-from shedlock_py.providers.cas import Read, Write
+from shedlock_py.providers.cas import CasCommand, Delete, Entry, Read, Write
 from shedlock_py.providers.kit import Failure
-from shedlock_py.providers.kubernetes.lease import RECORD
-from shedlock_py.providers.kubernetes.wire import KubernetesError, MayI, classify, value_of
+from shedlock_py.providers.kubernetes.lease import RECORD, entry_of
+from shedlock_py.providers.kubernetes.wire import KubernetesError, MayI, call_of, classify, value_of
 from shedlock_py.record import LockRecord
 from shedlock_py.testing.contract.base import acquired, record_of
 from shedlock_py.testing.proxy import TcpProxy
@@ -54,6 +57,24 @@ def test_a_skip_writes_nothing(kubernetes_server: KubernetesServer, open_url: Op
     for _ in range(3):
         assert provider.acquire(REQUEST) is None
     assert kubernetes_server.ask("GET", LEASES.format(namespace) + "/job") == before
+
+
+@pytest.mark.parametrize(
+    "make", [lambda entry: Write(entry.record, entry.version), lambda entry: Delete("job", entry.version)]
+)
+def test_a_lease_of_a_recreated_cluster_is_neither_written_nor_deleted(
+    kubernetes_server: KubernetesServer, open_url: Open, namespace: str, make: Callable[[Entry], CasCommand]
+) -> None:
+    """The same name and the same version, by chance, and another uid."""
+    acquired(open_url(kubernetes_server.url(namespace)), REQUEST)
+    lease = kubernetes_server.ask("GET", LEASES.format(namespace) + "/job")
+    call = call_of(
+        make(entry_of({**lease, "metadata": {**lease["metadata"], "uid": str(uuid4())}}, timedelta(0))), namespace
+    )
+    with pytest.raises(urllib.error.HTTPError, match="409") as caught:
+        kubernetes_server.ask(call.method, call.path, call.body)
+    caught.value.close()
+    assert kubernetes_server.ask("GET", LEASES.format(namespace) + "/job") == lease
 
 
 # Front ends whose clocks differ
