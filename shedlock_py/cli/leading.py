@@ -124,6 +124,8 @@ class Leading(Supervisor):
             message = self.next_message(min(self._seconds_left(), LONGEST_WAIT))
             code = child.exit_code()
             if code is not None:
+                if isinstance(message, int):  # it came while the command ended: this node leaves all the same
+                    self.pass_on(child, message)
                 if self._on_exit != "exit" and not self._is_leaving:
                     self.report(f"the command ended with exit code {code}")
                 return code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sqlite3
@@ -176,6 +177,20 @@ def test_on_exit_resign_another_node_leads_and_then_this_one_again(nodes: Nodes)
         _, _, err = nodes.runs.end(process)
         assert "the command ended with exit code 3" in err
     assert {*path.read_text().split()[:4]} == {"a", "b"}
+
+
+@pytest.mark.parametrize("on_exit", ["resign", "stay"])
+def test_a_signal_that_comes_while_the_command_ends_ends_the_node(nodes: Nodes, on_exit: str) -> None:
+    python = "import os, time; print('ready', os.getpid(), sep='\\n', flush=True); time.sleep(60)"
+    process = nodes.start_leading("--lease-duration", "1m", "--on-exit", on_exit, python=python)
+    assert process.stdout is not None
+    command = int(process.stdout.readline())
+    process.send_signal(signal.SIGSTOP)
+    os.kill(command, signal.SIGKILL)
+    process.terminate()  # the kernel hands this signal over before SIGCHLD
+    process.send_signal(signal.SIGCONT)
+    assert nodes.runs.end(process)[0] == 128 + signal.SIGKILL
+    assert not nodes.runs.is_held()
 
 
 def test_on_exit_stay_it_leads_on_without_the_command(nodes: Nodes) -> None:

@@ -22,7 +22,7 @@ CHECKS = {
     "redis+quorum": ["servers", "eviction", "replication"],
     "mongodb": ["replication"],
     "etcd": ["members"],
-    "dynamodb": [],
+    "dynamodb": ["replication"],
     "s3": ["conditions"],
     "kubernetes": ["permissions"],
     "postgresql+psycopg": _SQL,
