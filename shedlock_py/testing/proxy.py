@@ -15,6 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
+from shedlock_py.testing._ports import listen, reserve_port
+
 Address = tuple[str, int]
 """Host and port."""
 Delay = tuple[float, float]
@@ -62,8 +64,9 @@ class TcpProxy:
         self.bytes_to_server = 0
         self.bytes_to_client = 0
         self.replies_dropped = 0
-        self._socket = _bind_free_port()
-        self.address: Address = self._socket.getsockname()
+        self._port = reserve_port()
+        self.address: Address = self._port.getsockname()
+        self._listener: socket.socket | None = None
         self._acceptor: threading.Thread | None = None
         self.accept()
 
@@ -164,14 +167,17 @@ class TcpProxy:
 
     def refuse(self) -> None:
         """Refuse new connections until `accept()`; those that are open go on."""
-        if self._acceptor is not None:
-            self._stop_accepting()
-            self._socket = _bind(self.address[1])  # keeps the port; a socket that does not listen refuses
+        if self._listener is not None and self._acceptor is not None:
+            with suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept(), which close() would not
+            self._acceptor.join(_JOIN_TIMEOUT)
+            self._listener.close()
+            self._listener = self._acceptor = None
 
     def accept(self) -> None:
         if self._acceptor is None:
-            self._socket.listen(256)
-            self._acceptor = threading.Thread(target=self._accept_from, args=(self._socket,), daemon=True)
+            self._listener = listen(self.address[1])
+            self._acceptor = threading.Thread(target=self._accept_from, args=(self._listener,), daemon=True)
             self._acceptor.start()
 
     def retarget(self, upstream: Address) -> None:
@@ -187,20 +193,13 @@ class TcpProxy:
 
     def close(self) -> None:
         """Cut everything and give the port back."""
-        self._stop_accepting()
+        self.refuse()
+        self._port.close()
         self.cut()
         with self._changed:
             pumps = list(self._pumps)
         for pump in pumps:
             pump.join(_JOIN_TIMEOUT)
-
-    def _stop_accepting(self) -> None:
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept(), which close() would not
-        if self._acceptor is not None:
-            self._acceptor.join(_JOIN_TIMEOUT)
-            self._acceptor = None
-        self._socket.close()
 
     def _accept_from(self, listener: socket.socket) -> None:
         while True:
@@ -327,22 +326,3 @@ class _Link:
         for sock in (self.client, self.server):
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-
-
-def _bind_free_port() -> socket.socket:
-    """A bound socket that does not listen yet, below the range of the ports of outgoing connections."""
-    for port in random.sample(range(20_000, 32_000), 200):
-        with suppress(OSError):
-            return _bind(port)
-    raise RuntimeError("no free port between 20000 and 32000")
-
-
-def _bind(port: int) -> socket.socket:
-    sock = socket.socket()
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(("127.0.0.1", port))
-    except BaseException:
-        sock.close()
-        raise
-    return sock

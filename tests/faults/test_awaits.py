@@ -8,7 +8,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, closing
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
@@ -78,9 +78,19 @@ async def opened(make_store: MakeStore, name: str) -> AsyncIterator[Any]:
 
 
 class Run:
+    latest: ClassVar[Run]
+
     def __init__(self, provider: Any, name: str) -> None:
         self.provider, self.name = provider, name
         self.started = self.finished = False
+        self.two_heartbeats = asyncio.Event()
+        self._heartbeats = -1  # the plan of the lease counts the acquire, too
+        Run.latest = self
+
+    def extended(self) -> None:
+        self._heartbeats += 1
+        if self._heartbeats == 2:
+            self.two_heartbeats.set()
 
     async def task(self) -> str:
         assert not self.started
@@ -97,7 +107,8 @@ class Run:
         lock_for = "30m" if extends else "1h"
         async with hold_async(self.name, lock_at_most_for=lock_for, keep_alive=keep_alive, provider=self.provider):
             if keep_alive:
-                await asyncio.sleep(0.02)  # some heartbeats
+                # As many awaits in each run, however slow the store is.
+                await self.two_heartbeats.wait()
             if extends:
                 await extend_lock_async("1h")
             return await self.task()
@@ -119,6 +130,13 @@ def test_i12_at_every_await(
 ) -> None:
     # Heartbeats each 8 ms, of leases of an hour: a lock that is left held does not hide by ending.
     monkeypatch.setattr(HeartbeatPlan, "HEARTBEATS", 450_000)
+    extended = HeartbeatPlan.extended
+
+    def counted(plan: HeartbeatPlan, *args: Any) -> None:
+        extended(plan, *args)
+        Run.latest.extended()
+
+    monkeypatch.setattr(HeartbeatPlan, "extended", counted)
 
     async def main() -> list[str]:
         async with opened(make_store, store) as provider:

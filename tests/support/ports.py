@@ -1,45 +1,28 @@
-"""Free TCP ports, below the range from which the kernel takes the ports of outgoing connections."""
+"""TCP ports of the tests: reserved, so that no other test process takes one while its server is stopped."""
 
-import random
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-LOOPBACK = "127.0.0.1"
+from shedlock_py.testing._ports import LOOPBACK, reserve_port
 
+__all__ = ["LOOPBACK", "black_hole", "free_port", "reserve_port"]
 
-def bind_free_port() -> socket.socket:
-    for port in random.sample(range(20_000, 32_000), 200):
-        try:
-            return bind(port)
-        except OSError:
-            continue
-    raise RuntimeError("no free port between 20000 and 32000")
-
-
-def bind(port: int) -> socket.socket:
-    sock = socket.socket()
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((LOOPBACK, port))
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+_reserved: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """A port that was free a moment ago: whoever uses it must be ready to try another one."""
-    with bind_free_port() as sock:
-        port: int = sock.getsockname()[1]
-        return port
+    """A port that is ours until this process ends. It refuses connections while none of our servers listens there."""
+    _reserved.append(reserve_port())
+    port: int = _reserved[-1].getsockname()[1]
+    return port
 
 
 @contextmanager
 def black_hole() -> Iterator[tuple[str, int]]:
     """An address that neither accepts nor refuses connections: the listener's queue is full."""
     with ExitStack() as stack:
-        listener = stack.enter_context(bind_free_port())
+        listener = stack.enter_context(reserve_port())
         listener.listen(0)
         with suppress(TimeoutError):
             while True:

@@ -28,7 +28,6 @@ from tests.support.versions import record
 
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 20.0
-PORT_ATTEMPTS = 5
 
 
 class ServerError(RuntimeError):
@@ -41,10 +40,6 @@ class MissingServerError(ServerError):
     def __init__(self, reason: str, cure: str) -> None:
         super().__init__(reason)
         self.cure = cure
-
-
-class PortTakenError(ServerError):
-    """Somebody took the port between our look at it and the server's."""
 
 
 def first_account(*names: str) -> str:
@@ -128,22 +123,12 @@ class ServerProcess(Server):
             raise ServerError("start a server from the main thread; it would die together with any other")
         if not self.data.exists():
             self.create_data()
-        if self._port is not None:
-            self._start_on(self._port)
-            return
-        self._start_on_free_port()
-        record(*self.version())
-
-    def _start_on_free_port(self) -> None:
-        for attempts_left in reversed(range(PORT_ATTEMPTS)):
-            try:
-                self._port = free_port()
-                self._start_on(self._port)
-                return
-            except PortTakenError:
-                self._port = None
-                if not attempts_left:
-                    raise
+        is_first = self._port is None
+        if self._port is None:
+            self._port = free_port()
+        self._start_on(self._port)
+        if is_first:
+            record(*self.version())
 
     def stop(self) -> None:
         if self._process is not None:
@@ -200,9 +185,8 @@ class ServerProcess(Server):
             if ended or time.monotonic() > deadline:
                 self.kill()
                 output = self.log.read_bytes()[log_before:].decode(errors="replace")
-                error = PortTakenError if "address already in use" in output.lower() else ServerError
                 problem = "ended at once" if ended else f"did not answer within {START_TIMEOUT:g} s"
-                raise error(f"{self.product} on port {port} {problem}; its log:\n{_tail(output)}")
+                raise ServerError(f"{self.product} on port {port} {problem}; its log:\n{_tail(output)}")
             time.sleep(0.02)
 
     def _run(self, *command: str) -> None:

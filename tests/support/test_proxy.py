@@ -9,7 +9,7 @@ import pytest
 from shedlock_py.testing.proxy import TcpProxy
 from tests.support.connections import process_of
 from tests.support.polling import wait_until
-from tests.support.ports import bind_free_port
+from tests.support.ports import reserve_port
 
 
 class Echo:
@@ -17,7 +17,7 @@ class Echo:
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []
-        self._listener = bind_free_port()
+        self._listener = reserve_port()
         self._listener.listen()
         self.address = self._listener.getsockname()
         self._threads = [threading.Thread(target=self._accept)]
@@ -164,7 +164,7 @@ def test_refuses_new_connections_and_keeps_the_open_ones(proxy: TcpProxy, client
 
 
 def test_client_of_a_dead_server_is_turned_away(echo: Echo) -> None:
-    with bind_free_port() as nobody, TcpProxy(nobody.getsockname()) as proxy, connect(proxy) as client:
+    with reserve_port() as nobody, TcpProxy(nobody.getsockname()) as proxy, connect(proxy) as client:
         assert is_ended(client)
         assert proxy.connections == 0
 

@@ -20,7 +20,7 @@ from tests.support.availability import database_server, private_server, redis_en
 from tests.support.database import ExternalServer
 from tests.support.mongodb import PrivateMongoServer
 from tests.support.polling import wait_until
-from tests.support.ports import bind_free_port
+from tests.support.ports import reserve_port
 from tests.support.processes import is_running
 from tests.support.redis import ExternalRedis, RedisCluster, RedisProcess, RedisServer, RedisTlsServer
 from tests.support.server_process import ServerError, remove_leftovers
@@ -119,18 +119,17 @@ def test_a_paused_server_can_be_stopped(server: Any) -> None:
 # How they start and end
 
 
-def test_a_taken_port_is_left_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    with RedisServer() as first, bind_free_port() as reserved:
-        free = reserved.getsockname()[1]
-        reserved.close()
-        ports = iter([first.address[1], free])
-        monkeypatch.setattr(server_process, "free_port", lambda: next(ports))
-        with RedisServer() as second:
-            assert second.address[1] == free
+def test_a_stopped_server_keeps_its_port(server: Any) -> None:
+    """Another test process that looked for a port in the meantime would answer the clients of this server."""
+    server.stop()
+    with socket.socket() as other, pytest.raises(OSError, match="Address already in use"):
+        other.bind(server.address)
+    server.start()
+    with socket.socket() as other, pytest.raises(OSError, match="Address already in use"):
+        other.bind(server.address)
 
 
 def test_a_server_that_does_not_start_says_why(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_process, "PORT_ATTEMPTS", 1)
     monkeypatch.setattr(server_process, "free_port", lambda: server.address[1])
     with closing(type(server)()) as second, pytest.raises(ServerError, match=r"(?i)address already in use"):
         second.start()
@@ -214,7 +213,7 @@ class TestAvailability:
 
     @pytest.mark.parametrize("product", ["postgres", "mysql", "redis"])
     def test_a_url_without_a_server_is_missing_too(self, monkeypatch: pytest.MonkeyPatch, product: str) -> None:
-        with bind_free_port() as nobody:
+        with reserve_port() as nobody:
             dialect = "postgresql" if product == "postgres" else product
             url = f"{dialect}://u:s3cret-pw@127.0.0.1:{nobody.getsockname()[1]}/0"
             monkeypatch.setenv(f"SHEDLOCK_TEST_{product.upper()}_URL", url)

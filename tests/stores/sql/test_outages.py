@@ -82,12 +82,14 @@ def test_i5_a_restart_and_an_outage(servers: dict[str, DatabaseServer], name: st
             assert provider.acquire(LockRequest(leases[key].name, "1m")) is None, key
             assert provider.release(leases[key]) is True, key
 
-        for server in servers.values():
-            server.stop()
-        for _ in range(2):
-            Attempts(providers, name, "1m").assert_all_unreachable()
-        for server in servers.values():
-            server.start()
+        try:
+            for server in servers.values():
+                server.stop()
+            for _ in range(2):
+                Attempts(providers, name, "1m").assert_all_unreachable()
+        finally:  # the tests that follow need them
+            for server in servers.values():
+                server.start()
         for i, provider in enumerate(providers.values()):
             assert provider.release(acquired(provider, f"{name}-{i}"))
 

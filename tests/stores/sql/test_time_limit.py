@@ -29,7 +29,7 @@ from tests.stores.sql.stores import (
 from tests.support.blocked_loops import compute
 from tests.support.database import Address
 from tests.support.polling import wait_until
-from tests.support.ports import bind_free_port, free_port
+from tests.support.ports import free_port, reserve_port
 from tests.support.timing import BUSY, BUSY_HERD
 
 TIMEOUT = 1.0
@@ -45,7 +45,7 @@ def refusing() -> Iterator[Address]:
 def black_holed() -> Iterator[Address]:
     """A listener whose queue is full: the kernel drops each packet that would open a connection."""
     with ExitStack() as stack:
-        listener = stack.enter_context(bind_free_port())
+        listener = stack.enter_context(reserve_port())
         listener.listen(0)
         address: Address = listener.getsockname()
         for _ in range(4):
@@ -59,7 +59,7 @@ def black_holed() -> Iterator[Address]:
 @contextmanager
 def silent() -> Iterator[Address]:
     """Accepts connections and never replies."""
-    with bind_free_port() as listener:
+    with reserve_port() as listener:
         listener.listen(512)
         yield listener.getsockname()
 
