@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import matrix, memory, versions
-from tests.support.availability import database_server, optional_server, private_server, redis_endpoint
+from tests.support.availability import database_server, private_server, redis_endpoint
 from tests.support.consul import ConsulServer
 from tests.support.database import DatabaseServer
 from tests.support.dynamodb import DynamoDBServer
@@ -111,13 +111,13 @@ def etcd_server() -> Iterator[EtcdServer]:
 
 @pytest.fixture(scope="session")
 def kubernetes_server() -> Iterator[KubernetesServer]:
-    with optional_server("kubernetes", KubernetesServer) as server:  # building the server takes five minutes
+    with private_server("kubernetes", KubernetesServer) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def consul_server() -> Iterator[ConsulServer]:
-    with optional_server("consul", ConsulServer) as server:  # only an old release of Debian has Consul
+    with private_server("consul", ConsulServer) as server:
         yield server
 
 

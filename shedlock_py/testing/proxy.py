@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
-from shedlock_py.testing._ports import listen, reserve_port
+from shedlock_py.testing.ports import listen, reserve_port
 
 Address = tuple[str, int]
 """Host and port."""

@@ -1,6 +1,7 @@
 """The server a test asks for: the one that an environment variable names, or a private one.
 
-A missing server skips the test with the command that would bring it, and fails it where `CI` is set.
+A missing server skips the test with the command that would bring it, and fails it where `CI` is set, except for the
+servers that only `make servers-all` brings.
 """
 
 import os
@@ -55,26 +56,15 @@ def private_server(product: str, make: Callable[[], Private]) -> Iterator[Privat
     try:
         server = make()
     except MissingServerError as error:
-        missing(f"{product}: {error}", error.cure)
+        missing(f"{product}: {error}", error.cure, is_required=error.is_required)
     with server:
         yield server
 
 
-@contextmanager
-def optional_server(product: str, make: Callable[[], Private]) -> Iterator[Private]:
-    """A server of ``make servers-all``: without it, a test is skipped in CI, too."""
-    try:
-        server = make()
-    except MissingServerError as error:
-        pytest.skip(f"{product}: {error}; run: make servers-all")
-    with server:
-        yield server
-
-
-def missing(what: str, command: str) -> NoReturn:
+def missing(what: str, command: str, *, is_required: bool = True) -> NoReturn:
     """Skip the test, or fail it in CI: `what` is not there and `command` would bring it."""
     message = f"{what}; run: {command}"
-    if is_ci():
+    if is_required and is_ci():
         pytest.fail(message, pytrace=False)
     pytest.skip(message)
 

@@ -110,6 +110,7 @@ class KubernetesServer(ServerProcess):
     product = "kubernetes"
     programs = ("apiext",)
     releases: ClassVar[Mapping[str, Release]] = {"1": Fetched("kubernetes")}
+    is_required = False  # building it takes five minutes
 
     def __init__(self) -> None:
         super().__init__()

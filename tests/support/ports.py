@@ -1,20 +1,20 @@
 """TCP ports of the tests: reserved, so that no other test process takes one while its server is stopped."""
 
+import atexit
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from shedlock_py.testing._ports import LOOPBACK, reserve_port
+from shedlock_py.testing.ports import LOOPBACK, reserve_port
 
 __all__ = ["LOOPBACK", "black_hole", "free_port", "reserve_port"]
-
-_reserved: list[socket.socket] = []
 
 
 def free_port() -> int:
     """A port that is ours until this process ends. It refuses connections while none of our servers listens there."""
-    _reserved.append(reserve_port())
-    port: int = _reserved[-1].getsockname()[1]
+    reserved = reserve_port()
+    atexit.register(reserved.close)
+    port: int = reserved.getsockname()[1]
     return port
 
 

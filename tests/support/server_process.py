@@ -35,11 +35,14 @@ class ServerError(RuntimeError):
 
 
 class MissingServerError(ServerError):
-    """A program of the server is not there. ``cure`` is the command that brings it."""
+    """A program of the server is not there. ``cure`` is the command that brings it.
 
-    def __init__(self, reason: str, cure: str) -> None:
+    A test that has not got a server that is required fails in CI.
+    """
+
+    def __init__(self, reason: str, cure: str, *, is_required: bool) -> None:
         super().__init__(reason)
-        self.cure = cure
+        self.cure, self.is_required = cure, is_required
 
 
 def first_account(*names: str) -> str:
@@ -55,6 +58,7 @@ class ServerProcess(Server):
     programs: ClassVar[tuple[str, ...]]
     tools: ClassVar[tuple[str, ...]] = ()  # programs of the system that it needs, too
     releases: ClassVar[Mapping[str, Release]] = {"installed": Installed()}  # the first is the default
+    is_required: ClassVar[bool] = True  # by `make test`; else only `make servers-all` brings it
     system_user: ClassVar[str | None] = None  # whom to be when the tests run as root, if the server refuses to be root
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
 
@@ -84,7 +88,8 @@ class ServerProcess(Server):
             return found | {tool: Installed().find(tool) for tool in cls.tools}
         except MissingError as error:
             is_default = release is next(iter(cls.releases.values()))
-            raise MissingServerError(str(error), "make servers" if is_default else "make servers-all") from error
+            cure = "make servers" if is_default and cls.is_required else "make servers-all"
+            raise MissingServerError(str(error), cure, is_required=cls.is_required) from error
 
     @abstractmethod
     def create_data(self) -> None:

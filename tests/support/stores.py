@@ -23,7 +23,7 @@ from sqlalchemy import Connection, NullPool, create_engine
 
 from shedlock_py import LockProvider
 from shedlock_py.testing.blocking import BlockingLockProvider
-from tests.support.availability import database_server, optional_server, private_server, redis_endpoint
+from tests.support.availability import database_server, private_server, redis_endpoint
 from tests.support.database import Address, DatabaseServer, ExternalLife
 from tests.support.dynamodb import DynamoDBServer
 from tests.support.etcd import EtcdServer
@@ -393,7 +393,7 @@ STORES = {
     "s3": Registration("s3_server", partial(private_server, "s3", S3Server), S3Store, S3Server),
     "kubernetes": Registration(
         "kubernetes_server",
-        partial(optional_server, "kubernetes", KubernetesServer),
+        partial(private_server, "kubernetes", KubernetesServer),
         KubernetesStore,
         KubernetesServer,
     ),

@@ -18,6 +18,7 @@ from sqlalchemy import text
 from tests.support import server_process
 from tests.support.availability import database_server, private_server, redis_endpoint
 from tests.support.database import ExternalServer
+from tests.support.kubernetes import KubernetesServer
 from tests.support.mongodb import PrivateMongoServer
 from tests.support.polling import wait_until
 from tests.support.ports import reserve_port
@@ -198,6 +199,13 @@ class TestAvailability:
         outcome = pytest.fail.Exception if in_ci else pytest.skip.Exception
         with pytest.raises(outcome, match=rf"{product}: \w+ \d+ is not fetched yet; run: make servers$"):
             endpoint(product).__enter__()
+
+    def test_what_only_servers_all_brings_skips_in_ci(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        monkeypatch.setenv("CI", "true")
+        message = r"kubernetes: .* is not fetched yet; run: make servers-all$"
+        with pytest.raises(pytest.skip.Exception, match=message):
+            private_server("kubernetes", KubernetesServer).__enter__()
 
     def test_an_installed_release_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SHEDLOCK_TEST_REDIS", "installed")

@@ -330,17 +330,17 @@ ROWS: dict[str, Row] = {
     ],
     "a URL with an option that is unknown, or with a value that the option cannot have": [
         *(
-            Refused(partial(from_url, f"{place}/0?nonsense=1"), "nonsense")
+            Refused(partial(from_url, f"{place}/0?nonsense=1"), words)
             for from_url in (sl.provider_from_url, sl.async_provider_from_url)
-            for place in (
-                "redis://h",
-                "redis+quorum://h1,h2,h3",
-                "mongodb://h",
-                "etcd://h",
-                "dynamodb://locks",
-                "s3://locks",
-                "kubernetes://h",
-            )
+            for place, words in {
+                "redis://h": "nonsense",
+                "redis+quorum://h1,h2,h3": "nonsense",
+                "mongodb://h": "Unknown option",  # PyMongo's words
+                "etcd://h": "nonsense",
+                "dynamodb://locks": "nonsense",
+                "s3://locks": "nonsense",
+                "kubernetes://h": "nonsense",
+            }.items()
         ),
         Refused(lambda: sl.provider_from_url("redis://h/0?timeout=soon"), "timeout='soon' is not a duration"),
         Refused(lambda: sl.provider_from_url("mysql://h/db?connect_timeout=soon"), "'soon'"),
