@@ -51,7 +51,7 @@ def test_the_run_of_each_killed_holder_has_vanished_once(
     log.touch()
     store.options = {**store.options, "history": 5}
     store.prepare()
-    group = multiprocessing.get_context("spawn").Process(target=holders, args=(store.arguments(), log))
+    group = multiprocessing.get_context("forkserver").Process(target=holders, args=(store.arguments(), log))
     group.start()
     try:
         wait_until(lambda: len(log.read_text().splitlines()) == len(NAMES), timeout=60, what="all jobs run")

@@ -67,7 +67,7 @@ def test_sixteen_processes_run_nothing_during_a_pause_and_the_next_tick_after_it
 ) -> None:
     store, log = make_store(store_name), tmp_path / "log"
     provider = store.open()
-    group = multiprocessing.get_context("spawn").Process(target=replicas, args=(store.arguments(), log))
+    group = multiprocessing.get_context("forkserver").Process(target=replicas, args=(store.arguments(), log))
     group.start()
 
     def wait_for_all(since: float) -> None:

@@ -15,14 +15,21 @@ LONGEST = 60.0
 CallAll = Callable[..., list[Any]]
 """``call_all(function, *args)``: what each worker returns; an exception counts as its text."""
 
+PRELOADED = ("tests.support.stores", "sqlalchemy.ext.asyncio", "shedlock_py.testing.contract")
+PRELOADED += ("psycopg", "asyncpg", "pymysql", "asyncmy", "aiosqlite", "redis.asyncio", "pymongo", "httpx", "boto3")
+"""What the fork server imports once, so that a test process starts in milliseconds and not in a second."""
+
 _barrier: Barrier
+
+
+def preload() -> None:
+    """Let the fork server of this process import the clients of all stores, once it starts."""
+    multiprocessing.set_forkserver_preload(list(PRELOADED))
 
 
 @contextmanager
 def workers() -> Iterator[CallAll]:
-    context = multiprocessing.get_context("forkserver")  # which has imported everything, once
-    drivers = ["psycopg", "asyncpg", "pymysql", "asyncmy", "aiosqlite", "redis", "pymongo"]
-    context.set_forkserver_preload(["shedlock_py", "sqlalchemy.ext.asyncio", *drivers])
+    context = multiprocessing.get_context("forkserver")
     barrier = context.Barrier(SIZE)
     with context.Pool(SIZE, _initialize, (barrier,)) as pool:
         yield lambda function, *args: pool.starmap_async(_call, [(function, args)] * SIZE, chunksize=1).get(LONGEST)

@@ -30,7 +30,6 @@ def create(url: str, replies: Any) -> None:
 def test_eight_processes_at_once(dynamodb_server: DynamoDBServer) -> None:
     table = f"new_{uuid4().hex[:8]}"
     context = multiprocessing.get_context("forkserver")  # a fork of this process may copy a lock that a thread holds
-    context.set_forkserver_preload([__name__])
     replies = context.Queue()
     processes = [
         context.Process(target=create, args=(dynamodb_server.url(table) + "&timeout=60s", replies))
