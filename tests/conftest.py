@@ -20,6 +20,21 @@ from tests.support.redis import RedisCluster, RedisEndpoint, RedisSentinel, Redi
 from tests.support.s3 import S3Server
 from tests.support.stores import STORES, Store
 
+ONE_STORE = (
+    "mongodb",
+    "dynamodb",
+    "s3",
+    "kubernetes",
+    "etcd",
+    "redis",
+    "redis_quorum",
+    "mysql",
+    "mariadb",
+    "postgresql",
+    "sql",
+)
+"""Names of directories and modules whose tests need the servers of one store."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     # A shell that runs make in the background (make test &) lets it ignore Ctrl-C, and so all that the tests start.
@@ -41,6 +56,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if left_out:
             config.hook.pytest_deselected(items=left_out)
     matrix.skip_missing_drivers(items)
+    items.sort(key=_servers)
+
+
+def _servers(item: pytest.Item) -> int:
+    """Tests of one store stand together, so that not every process starts every server: xdist deals out neighbours."""
+    words = item.path.stem.split("_") + list(item.path.parts)
+    return next((number for number, name in enumerate(ONE_STORE, 1) if name in words), 0)
 
 
 def pytest_collection_finish() -> None:

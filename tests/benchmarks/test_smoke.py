@@ -25,7 +25,7 @@ def run(only: list[str], out: Path) -> tuple[dict[str, Any], str]:
     return json.loads(out.read_text()), done.stdout
 
 
-@pytest.mark.parametrize("store", ["redis", "sqlite"])
+@pytest.mark.parametrize("store", ["redis", pytest.param("sqlite", marks=pytest.mark.matrix)])
 def test_every_figure_of_a_store(store: str, tmp_path: Path) -> None:
     if store == "redis":
         with private_server("redis", RedisServer):

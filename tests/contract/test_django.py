@@ -41,6 +41,7 @@ class DjangoStore(SqlStore):
         return self.maker(None)[0]
 
 
+@pytest.mark.matrix
 class TestSqlite(SqliteContract, LockProviderContract, ForkContract):
     driver = "sqlite"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.contract import mysql_drivers as on
 from tests.contract.sql import SqlServerContract
 
@@ -25,6 +27,7 @@ class TestAiomysql(MariaDb, on.Aiomysql): ...
 class TestPymysqlUsersEngine(MariaDb, on.PymysqlUsersEngine): ...
 
 
+@pytest.mark.matrix
 class TestMysqlclientUsersEngine(MariaDb, on.MysqlclientUsersEngine): ...
 
 
@@ -34,9 +37,11 @@ class TestAiomysqlUsersEngine(MariaDb, on.AiomysqlUsersEngine): ...
 class TestWithoutExtraColumns(MariaDb, on.WithoutExtraColumns): ...
 
 
+@pytest.mark.matrix  # MySQL has the same code
 class TestPause(MariaDb, on.Pause): ...
 
 
+@pytest.mark.matrix  # MySQL has the same code
 class TestAsyncPause(MariaDb, on.AsyncPause): ...
 
 

@@ -17,6 +17,7 @@ from shedlock_py.testing.contract import (
     PauseContract,
     ProcessContract,
     StallingStoreContract,
+    ThreadsContract,
 )
 from tests.contract.mongo import MongoContract
 
@@ -35,9 +36,16 @@ class TestAsyncUrl(
     most_connections = 20 + MONITORS
 
 
-class TestUsersClient(MongoContract, NetworkContract, LockProviderContract):
+class TestUsersClient(MongoContract, NetworkContract, ThreadsContract):
+    """What depends on the client; the rest is of the matrix."""
+
     users_client = True
     most_connections = 1 + MONITORS
+
+
+@pytest.mark.matrix
+class TestAllWithUsersClient(MongoContract, LockProviderContract):
+    users_client = True
 
 
 class TestHistory(MongoContract, NetworkContract):
@@ -70,5 +78,6 @@ class TestAsyncStallingStore(MongoContract, StallingStoreContract):
 class TestPause(MongoContract, PauseContract): ...
 
 
+@pytest.mark.matrix  # the programs are those of the sync provider
 class TestAsyncPause(MongoContract, AsyncPauseContract):
     kind = AsyncMongoLockProvider

@@ -57,6 +57,7 @@ class TestPsycopgUsersEngine(UsersEngine, LockProviderContract, HistoryContract,
     driver = "postgresql+psycopg"
 
 
+@pytest.mark.matrix
 class TestPsycopg2UsersEngine(UsersEngine, HistoryContract, ForkContract):
     driver = "postgresql+psycopg2"
 

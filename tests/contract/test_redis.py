@@ -29,6 +29,7 @@ from shedlock_py.testing.contract import (
     PauseContract,
     ProcessContract,
     StallingStoreContract,
+    ThreadsContract,
 )
 from tests.contract.redis import RedisContract, RedisStore
 from tests.support.ports import free_port
@@ -77,7 +78,16 @@ class TestAsyncUrlWithHistory(WithHistory, NetworkContract, AsyncLockProviderCon
     kind = AsyncRedisLockProvider
 
 
-class TestUsersClient(RedisContract, StallingStoreContract, LockProviderContract, HistoryContract, ForkContract):
+class TestUsersClient(RedisContract, StallingStoreContract, ThreadsContract, ForkContract):
+    """What depends on the client; the rest is of the matrix."""
+
+    kind = RedisLockProvider
+    from_url = redis.Redis.from_url
+    client_options: ClassVar = {"decode_responses": True, "protocol": 2, "max_connections": 300}
+
+
+@pytest.mark.matrix
+class TestAllWithUsersClient(RedisContract, LockProviderContract, HistoryContract):
     kind = RedisLockProvider
     from_url = redis.Redis.from_url
     client_options: ClassVar = {"decode_responses": True, "protocol": 2, "max_connections": 300}
@@ -175,6 +185,7 @@ class TestPauseOnQuorum(OnQuorum, PauseContract):
     size = 3
 
 
+@pytest.mark.matrix  # the programs are those of the sync provider
 class TestAsyncPauseOnQuorum(OnQuorum, AsyncPauseContract):
     kind = AsyncRedisQuorumLockProvider
     size = 3

@@ -18,6 +18,7 @@ from shedlock_py.testing.contract import (
     LockProviderContract,
     PauseContract,
     ProcessContract,
+    ThreadsContract,
 )
 from tests.contract.sql import SqlContract
 from tests.contract.stores import ContractStore
@@ -39,7 +40,15 @@ class TestSqlite3(SqliteContract, LockProviderContract, HistoryContract, Process
     driver = "sqlite"
 
 
-class TestSqlite3UsersEngine(SqliteContract, LockProviderContract, HistoryContract, ForkContract):
+class TestSqlite3UsersEngine(SqliteContract, ThreadsContract, ForkContract):
+    """What depends on the engine; the rest is of the matrix."""
+
+    driver = "sqlite"
+    users_client = True
+
+
+@pytest.mark.matrix
+class TestAllWithSqlite3UsersEngine(SqliteContract, LockProviderContract, HistoryContract):
     driver = "sqlite"
     users_client = True
 
@@ -73,5 +82,6 @@ class TestPause(SqliteContract, PauseContract):
     driver = "sqlite"
 
 
+@pytest.mark.matrix  # the programs are those of the sync provider
 class TestAsyncPause(SqliteContract, AsyncPauseContract):
     driver = "sqlite+aiosqlite"

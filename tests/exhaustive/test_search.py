@@ -19,11 +19,10 @@ NAMES = ("sql", "redis", "mongodb", "memory")
 """Stores whose commands have no moments in them. The search always stands at the same one."""
 SHORT = {
     "retries": ("sql", "redis", "mongodb"),
-    "late, by hand": ("sql", "redis", "mongodb"),
+    "late, by hand": ("redis",),
     "one fire time": ("sql", "redis", "mongodb"),
-    "minimum": ("redis", "memory"),
     "clock stands still": ("sql", "redis", "mongodb", "memory"),
-    "take over of a deleted record": ("sql", "mongodb"),
+    "take over of a deleted record": ("mongodb",),
 }
 """What ``make test`` searches. The other scenes and stores are of the matrix: ``make test-all``."""
 

@@ -37,7 +37,7 @@ REAL = {
 }  # fmt: skip
 BY_DATE = ("cas", "dynamodb")
 """Stores whose time comes from replies."""
-SEQUENCES = 100 if matrix.is_whole else 10
+SEQUENCES = 100 if matrix.is_whole else 4
 OPERATIONS = 80
 KEPT = 3
 """Runs of each name, with history."""
