@@ -10,6 +10,7 @@ import pytest
 
 from tests.support import matrix, memory, versions, workers
 from tests.support.availability import database_server, private_server, redis_endpoint
+from tests.support.aws import parse_models_once
 from tests.support.consul import ConsulServer
 from tests.support.database import DatabaseServer
 from tests.support.dynamodb import DynamoDBServer
@@ -146,12 +147,14 @@ def consul_server() -> Iterator[ConsulServer]:
 
 @pytest.fixture(scope="session")
 def dynamodb_server() -> Iterator[DynamoDBServer]:
+    parse_models_once()
     with private_server("dynamodb", DynamoDBServer) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
+    parse_models_once()
     with private_server("s3", S3Server) as server:
         yield server
 

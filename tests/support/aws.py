@@ -1,6 +1,7 @@
 """What boto3 needs to know in all processes of the tests, and nothing of what the machine's user has configured."""
 
 import os
+from functools import cache
 
 ACCESS_KEY, SECRET_KEY = "test", "s3cret-key"
 REGION = "eu-west-1"
@@ -14,3 +15,21 @@ os.environ.update(
 )
 for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
     os.environ.pop(name, None)
+
+
+@cache
+def parse_models_once() -> None:
+    """Let all clients of this process share what botocore reads from its JSON files: half of the time to make one.
+
+    An application has one client; the tests have hundreds.
+    """
+    from botocore.loaders import JSONFileLoader  # not in processes without these stores
+
+    load, models = JSONFileLoader.load_file, dict[str, object]()
+
+    def load_once(self: JSONFileLoader, file_path: str) -> object:
+        if file_path not in models:
+            models[file_path] = load(self, file_path)
+        return models[file_path]
+
+    JSONFileLoader.load_file = load_once
