@@ -205,7 +205,8 @@ class Reader:
         self._operations: dict[tuple[str, int], Operation] = {}
         self._marks: list[Mark] = []
         self.holding: dict[str, Operation] = {}
-        """By worker: the acquire that granted the lease which it has not begun to release."""
+        """By worker: the acquire that granted the lease which it has not begun to release. A guard undoes one that came
+        too late for its task, and the worker attempts again."""
         self._under_way: Counter[str] = Counter()
         self.last_grants: dict[str, float] = {}
         """By lock name: when the last lease was granted, as far as is known."""
@@ -239,8 +240,9 @@ class Reader:
         if "started" in facts:
             operation = self._operations[key] = Operation(worker, **facts)
             self._under_way[worker] += 1
-            if operation.kind == "release":
-                self.holding.pop(worker, None)
+            held = self.holding.get(worker)
+            if held and (operation.kind == "release" or (operation.kind == "acquire" and held.keep_alive)):
+                del self.holding[worker]
         else:
             operation = self._operations[key] = replace(self._operations[key], **facts)
             self._under_way[worker] -= 1

@@ -72,6 +72,19 @@ def test_an_error(path: Path) -> None:
     assert extend.trusted_before == extend.trusted_until == lease.trusted_until
 
 
+def test_a_lease_that_a_guard_has_undone_is_held_until_the_next_attempt(path: Path) -> None:
+    """No operation of the history says that it was undone; the grant came too late for the task."""
+    store = InMemoryLockProvider()
+    provider, reader = RecordedProvider(store, Logbook(path, "w"), keep_alive=True), Reader(path)
+    lease = provider.acquire(LockRequest("job", "1m"))
+    assert lease is not None
+    assert reader.update().holding["w"].name == "job"
+    assert provider.undo(lease)
+    assert store.acquire(LockRequest("job", "1m"))
+    assert provider.acquire(LockRequest("job", "1m")) is None
+    assert not reader.update().holding
+
+
 def test_half_a_line_is_read_when_it_is_whole(path: Path) -> None:
     Logbook(path, "w").mark("killed", "v", 1.0)
     whole = path.read_bytes()

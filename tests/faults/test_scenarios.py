@@ -119,7 +119,7 @@ SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
      {"acquire cancelled": 1}),
     (interrupts.interrupts, "redis sync", {"interrupted": 1}),
     (late_copies, "postgres sync, mariadb async, mysql sync, redis sync, mongodb async, etcd sync, "
-     "dynamodb sync, kubernetes async", {"late copy": 6}),
+     "dynamodb sync, s3 sync, kubernetes async", {"late copy": 6}),
     (deletions.record_deleted, "sqlite sync, mariadb async, mongodb sync, etcd async, s3 sync, "
      "kubernetes sync", DELETED),
     (deletions.dropped, "postgres async, redis async private", DELETED),

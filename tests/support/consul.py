@@ -35,8 +35,9 @@ class ConsulServer(ServerProcess):
         ]  # fmt: skip
 
     def answers(self) -> bool:
+        """A leader may be there a moment before it knows the token."""
         try:
-            return self.pid is not None and bool(json.loads(self.ask("GET", "/v1/status/leader")))
+            return self.pid is not None and bool(json.loads(self.ask("GET", "/v1/status/leader")) and self.version())
         except OSError:
             return False
 

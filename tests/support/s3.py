@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import quote
 
 from tests.support.aws import ACCESS_KEY, REGION, SECRET_KEY
 from tests.support.database import Address
@@ -121,10 +120,6 @@ class S3Server(ServerProcess):
             for page in client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix):
                 for found in page.get("Contents", ()):
                     client.delete_object(Bucket=self.bucket, Key=found["Key"])
-
-    def path(self, prefix: str, name: str) -> str:
-        """What a proxy finds in each request that reads or writes the record of ``name``."""
-        return f"/{self.bucket}/{prefix}/{quote(quote(name, safe='').replace('%', '!'))}.json"
 
     def version(self) -> tuple[str, str]:
         with self.client() as client:

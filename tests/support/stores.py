@@ -272,7 +272,8 @@ class S3Store(Store):
     name = "s3"
     family = "s3"
     kept_longer = 2.0
-    reads_to_acquire = 2  # of a new name: the record is read, and made
+    reads_to_acquire = 1  # of a new name: the record is made
+    reads_to_take_over = 0  # what `in_write` finds is in writes only
 
     def __init__(self, server: S3Server) -> None:
         self.server = server
@@ -280,7 +281,7 @@ class S3Store(Store):
         super().__init__([server], {"clock_error": 0})  # there is one front end
 
     def in_write(self, name: str) -> str:
-        return self.server.path(self.prefix, name)
+        return f'"name": "{name}"'  # in the content: a path is in the headers, which botocore may send by themselves
 
     def delete_all(self) -> None:
         """Remove all records by hand."""

@@ -152,16 +152,7 @@ AT_MOST = "1m"
 @scenario(
     10,
     "late copy of a take-over",
-    stores=(
-        "postgres",
-        "mariadb",
-        "mysql",
-        "redis",
-        "mongodb",
-        "etcd",
-        "dynamodb",
-        "kubernetes",
-    ),  # of S3: the contract's
+    stores=("postgres", "mariadb", "mysql", "redis", "mongodb", "etcd", "dynamodb", "s3", "kubernetes"),
     least=8,
 )
 def late_takeovers(store: Store, budget: Budget, seed: int) -> Report:

@@ -6,6 +6,8 @@ import json
 import logging
 import shutil
 from base64 import b64decode, b64encode
+from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -72,6 +74,32 @@ def test_round_trips(etcd_server: EtcdServer, open_url: Open, name: str) -> None
             assert provider.record(name)
             count("record")
         assert set(counted) == {("acquire", 2), ("skip", 1), ("extend", 1), ("release", 1), ("record", 1)}
+
+
+def test_round_trips_of_operations_that_go_by_what_they_read(
+    etcd_server: EtcdServer, open_url: Open, name: str
+) -> None:
+    """As the table on the page has them."""
+    with TcpProxy(etcd_server.address) as proxy:
+        provider: Any = open_url(etcd_server.url(via=proxy.address, prefix=PREFIX))
+        lease = acquired(provider, LockRequest(name, "1m", fire_time=datetime.now(UTC)))
+        counted: dict[str, int] = {}
+
+        def count(operation: str, call: Callable[[], object]) -> None:
+            proxy.reset()
+            assert call()
+            counted[operation] = proxy.round_trips
+
+        count("forget fire time", lambda: provider.forget_fire_time(name))
+        count("extend a record that another operation has changed", lambda: provider.extend(lease, "2m"))
+        count("take over", lambda: provider.take_over(LockRequest(name, "1m")))
+        count("force release", lambda: provider.force_release(name))
+    assert counted == {
+        "forget fire time": 2,
+        "extend a record that another operation has changed": 3,
+        "take over": 3,
+        "force release": 3,
+    }
 
 
 def test_a_skip_writes_nothing(etcd_server: EtcdServer, open_url: Open, name: str) -> None:

@@ -27,10 +27,11 @@ REQUEST = LockRequest("job", "1m")
 
 
 def test_round_trips(kubernetes_server: KubernetesServer, open_url: Open, namespace: str) -> None:
-    """Two to acquire, a read and a write; one for all else that a job needs."""
+    """Two to acquire, a read and a write, and one more for a name's first record; one for all else that a job needs."""
     with TcpProxy(kubernetes_server.plain) as proxy:
         provider = open_url(kubernetes_server.url(namespace, via=proxy.address))
-        provider.release(acquired(provider, REQUEST))  # the first of a name makes its record
+        assert provider.release(acquired(provider, REQUEST))
+        assert proxy.round_trips == 3 + 1
         counted: set[tuple[str, int]] = set()
 
         def count(operation: str) -> None:
