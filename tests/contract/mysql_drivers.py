@@ -35,6 +35,7 @@ class Mysqlclient(MySqlOrMariaDb, SqlNetworkContract, LockProviderContract, Hist
 class Asyncmy(
     MySqlOrMariaDb, SqlNetworkContract, AsyncLockProviderContract, HistoryContract, ProcessContract, EventLoopContract
 ):
+    programs_in = Pymysql
     driver = "mysql+asyncmy"
 
 
@@ -59,6 +60,7 @@ class MysqlclientUsersEngine(UsersEngine, HistoryContract, ForkContract):
 
 
 class AiomysqlUsersEngine(UsersEngine, AsyncLockProviderContract, HistoryContract):
+    programs_in = Pymysql
     driver = "mysql+aiomysql"
 
 

@@ -60,6 +60,7 @@ class TestUrl(
 
 
 class TestAsyncUrl(DynamoDBContract, NetworkContract, AsyncLockProviderContract, EventLoopContract):
+    programs_in = TestUrl
     kind = AsyncDynamoDBLockProvider
 
 

@@ -70,6 +70,7 @@ class TestUrl(EtcdContract, NetworkContract, LockProviderContract, ProcessContra
 
 
 class TestAsyncUrl(EtcdContract, NetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract):
+    programs_in = TestUrl
     kind = AsyncEtcdLockProvider
 
 

@@ -17,8 +17,8 @@ from shedlock_py.testing.contract import (
     PauseContract,
     ProcessContract,
     StallingStoreContract,
-    ThreadsContract,
 )
+from shedlock_py.testing.contract.threads import ThreadsContract
 from tests.contract.mongo import MongoContract
 
 MONITORS = 2
@@ -32,6 +32,7 @@ class TestUrl(MongoContract, NetworkContract, LockProviderContract, ProcessContr
 class TestAsyncUrl(
     MongoContract, NetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract, AsyncHistoryContract
 ):
+    programs_in = TestUrl
     kind = AsyncMongoLockProvider
     most_connections = 20 + MONITORS
 

@@ -54,6 +54,7 @@ class UsersEngine(PostgresContract, SqlNetworkContract):
 
 
 class TestPsycopgUsersEngine(UsersEngine, LockProviderContract, HistoryContract, ForkContract):
+    programs_in = TestPsycopg
     driver = "postgresql+psycopg"
 
 

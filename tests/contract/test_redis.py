@@ -29,8 +29,8 @@ from shedlock_py.testing.contract import (
     PauseContract,
     ProcessContract,
     StallingStoreContract,
-    ThreadsContract,
 )
+from shedlock_py.testing.contract.threads import ThreadsContract
 from tests.contract.redis import RedisContract, RedisStore
 from tests.support.ports import free_port
 from tests.support.redis import RedisServer
@@ -168,6 +168,7 @@ class TestQuorumOf3(OnQuorum, LockProviderContract, HistoryContract, ProcessCont
 
 
 class TestAsyncQuorumOf5(OnQuorum, AsyncLockProviderContract, AsyncHistoryContract, ProcessContract):
+    programs_in = TestQuorumOf3
     kind = AsyncRedisQuorumLockProvider
     size = 5
 

@@ -63,6 +63,7 @@ class TestUrl(S3Contract, NetworkContract, LockProviderContract, ProcessContract
 
 
 class TestAsyncUrl(S3Contract, NetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract):
+    programs_in = TestUrl
     kind = AsyncS3LockProvider
     sends: ClassVar[int] = 4  # aiohttp sends a PUT twice if a connection breaks
 

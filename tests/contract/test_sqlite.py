@@ -18,8 +18,8 @@ from shedlock_py.testing.contract import (
     LockProviderContract,
     PauseContract,
     ProcessContract,
-    ThreadsContract,
 )
+from shedlock_py.testing.contract.threads import ThreadsContract
 from tests.contract.sql import SqlContract
 from tests.contract.stores import ContractStore
 
@@ -54,6 +54,7 @@ class TestAllWithSqlite3UsersEngine(SqliteContract, LockProviderContract, Histor
 
 
 class TestAiosqlite(SqliteContract, AsyncLockProviderContract, HistoryContract, ProcessContract):
+    programs_in = TestSqlite3
     driver = "sqlite+aiosqlite"
 
 

@@ -3,6 +3,9 @@
 A test with the mark ``matrix`` runs with ``--matrix`` only. Parametrised tests need no mark: a variant is of the matrix
 if it is not a usual one, and the same test with the same other parameters runs on a usual one of the same kind (sync or
 async).
+
+A class of the contract may name the class that tries the same programs through another client: ``programs_in``. It then
+runs what a client can do wrong (connections, names, threads, cancellations); what a program decides is of the matrix.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from typing import Any
 
 import pytest
 
+PROGRAM_CONTRACTS = ("hold_times", "fencing", "giving_back", "guarding", "tools", "history")
+"""Modules of ``shedlock_py.testing.contract`` whose tests try what programs decide, and the guard above them."""
 OTHER_DRIVERS = ("psycopg2", "psycopg_async", "mysqldb", "aiomysql")
 """The usual ones are psycopg and asyncpg, pymysql and asyncmy."""
 ASYNC_DRIVERS = ("psycopg_async", "asyncpg", "aiomysql", "asyncmy")
@@ -34,7 +39,7 @@ def split(items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.
     matrix: list[pytest.Item] = []
     for item in items:
         subject, is_usual = variants[item]
-        is_repeated = not is_usual and subject in on_usual_one
+        is_repeated = (not is_usual and subject in on_usual_one) or _repeats_a_program(item)
         (matrix if is_repeated or item.get_closest_marker("matrix") else chosen).append(item)
     return chosen, matrix
 
@@ -44,6 +49,13 @@ def skip_missing_drivers(items: Iterable[pytest.Item]) -> None:
     for item in items:
         if (driver := _driver(item)) and (reason := _import_error(MODULES.get(driver, driver))):
             item.add_marker(pytest.mark.skip(reason=f"no driver {driver}: {reason}"))
+
+
+def _repeats_a_program(item: pytest.Item) -> bool:
+    module = getattr(getattr(item, "function", None), "__module__", "")
+    return getattr(getattr(item, "cls", None), "programs_in", None) is not None and module in {
+        f"shedlock_py.testing.contract.{name}" for name in PROGRAM_CONTRACTS
+    }
 
 
 def _driver(item: pytest.Item) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 TESTS = """
 import pytest
+from shedlock_py.testing.contract import ExclusionContract, HoldTimesContract
 
 @pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2", "mysql+aiomysql", "sqlite"])
 def test_drivers(driver): ...
@@ -27,8 +28,18 @@ def test_a_small_quorum(size, kind): ...
 @pytest.mark.matrix
 class TestMarked:
     def test(self): ...
+
+class Contract:
+    test_what_a_program_decides = HoldTimesContract.test_extend
+    test_what_a_client_does = ExclusionContract.test_i1_a_second_lock_is_refused
+
+class TestSync(Contract): ...
+
+class TestAsync(Contract):
+    programs_in = TestSync
 """
 LEFT_OUT = {"test_drivers[postgresql+psycopg2]", "test_quorums[3-async]", "test_quorums[5-sync]", "TestMarked::test"}
+LEFT_OUT |= {"TestAsync::test_what_a_program_decides"}
 
 
 def collected(directory: Path, *options: str) -> set[str]:
@@ -53,5 +64,5 @@ def test_what_another_variant_shows_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = matrix\npythonpath = " + str(Path.cwd()))
     (tmp_path / "test_some.py").write_text(TESTS)
     everything = collected(tmp_path, "--matrix")
-    assert len(everything) == 15
+    assert len(everything) == 19
     assert everything - collected(tmp_path) == LEFT_OUT

@@ -15,8 +15,8 @@ LONGEST = 60.0
 CallAll = Callable[..., list[Any]]
 """``call_all(function, *args)``: what each worker returns; an exception counts as its text."""
 
-PRELOADED = ("tests.support.stores", "sqlalchemy.ext.asyncio", "shedlock_py.testing.contract")
-PRELOADED += ("psycopg", "asyncpg", "pymysql", "asyncmy", "aiosqlite", "redis.asyncio", "pymongo", "httpx", "boto3")
+PRELOADED = ["tests.support.stores", "sqlalchemy.ext.asyncio", "shedlock_py.testing.contract"]
+PRELOADED += ["psycopg", "asyncpg", "pymysql", "asyncmy", "aiosqlite", "redis.asyncio", "pymongo", "httpx", "boto3"]
 """What the fork server imports once, so that a test process starts in milliseconds and not in a second."""
 
 _barrier: Barrier
@@ -24,7 +24,7 @@ _barrier: Barrier
 
 def preload() -> None:
     """Let the fork server of this process import the clients of all stores, once it starts."""
-    multiprocessing.set_forkserver_preload(list(PRELOADED))
+    multiprocessing.set_forkserver_preload(PRELOADED)
 
 
 @contextmanager
