@@ -6,10 +6,12 @@ async).
 
 A class of the contract may name the class that tries the same programs through another client: ``programs_in``. It then
 runs what a client can do wrong (connections, names, threads, cancellations); what a program decides is of the matrix.
+Likewise, an async variant of a test with the mark ``programs`` is of the matrix if there is a sync one.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable
 from functools import cache
 from importlib import import_module
@@ -21,7 +23,9 @@ PROGRAM_CONTRACTS = ("hold_times", "fencing", "giving_back", "guarding", "tools"
 """Modules of ``shedlock_py.testing.contract`` whose tests try what programs decide, and the guard above them."""
 OTHER_DRIVERS = ("psycopg2", "psycopg_async", "mysqldb", "aiomysql")
 """The usual ones are psycopg and asyncpg, pymysql and asyncmy."""
-ASYNC_DRIVERS = ("psycopg_async", "asyncpg", "aiomysql", "asyncmy")
+ASYNC_DRIVERS = ("psycopg_async", "asyncpg", "aiomysql", "asyncmy", "aiosqlite")
+ASYNC = re.compile(r"(?<=\[)sync (?=\w)|(?<=-)sync (?=\w)|_async\b")
+"""What only the async variant has in its name, once ``async`` is ``sync``: "async url", "create_schema_async"."""
 is_whole = False
 """Whether this run has `--matrix`: then property tests try more, and other examples each time."""
 USUAL_QUORUMS = ((3, "sync"), (5, "async"))
@@ -77,10 +81,16 @@ def _import_error(module: str) -> str:
 def _variant(item: pytest.Item) -> tuple[Hashable, bool]:
     """What all variants of a test have in common, and whether this one is usual."""
     parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
-    test, kind = item.nodeid.partition("[")[0], parameters.get("kind")
-    if "size" in parameters and kind in ("sync", "async"):
-        return (test, kind), (parameters["size"], kind) in USUAL_QUORUMS
+    test, kind, size = item.nodeid.partition("[")[0], parameters.get("kind"), parameters.get("size")
+    of_programs = item.get_closest_marker("programs") is not None
+    if size and kind in ("sync", "async"):
+        usual = USUAL_QUORUMS[:1] if of_programs else USUAL_QUORUMS
+        return (test, "any" if of_programs else kind), (size, kind) in usual
     url = str(parameters.get("driver", ""))
     database, plus, driver = url.partition("+")
     with_any_driver = item.nodeid.replace(url, database) if plus else item.nodeid
-    return (with_any_driver, driver in ASYNC_DRIVERS), driver not in OTHER_DRIVERS
+    is_async = driver in ASYNC_DRIVERS
+    if of_programs:
+        as_sync = ASYNC.sub("", with_any_driver.replace("[async", "[sync").replace("-async", "-sync"))
+        return as_sync, driver not in OTHER_DRIVERS and not is_async and as_sync == with_any_driver
+    return (with_any_driver, is_async), driver not in OTHER_DRIVERS

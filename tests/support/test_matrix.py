@@ -29,6 +29,19 @@ def test_a_small_quorum(size, kind): ...
 class TestMarked:
     def test(self): ...
 
+@pytest.mark.programs
+@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+asyncpg", "postgresql+psycopg2", "mysql+asyncmy"])
+def test_programs(driver): ...
+
+@pytest.mark.programs
+@pytest.mark.parametrize("kind", ["url", "async url", "async alone"])
+def test_programs_by_kind(kind): ...
+
+@pytest.mark.programs
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("size", [3, 5])
+def test_programs_of_quorums(size, kind): ...
+
 class Contract:
     test_what_a_program_decides = HoldTimesContract.test_extend
     test_what_a_client_does = ExclusionContract.test_i1_a_second_lock_is_refused
@@ -39,7 +52,9 @@ class TestAsync(Contract):
     programs_in = TestSync
 """
 LEFT_OUT = {"test_drivers[postgresql+psycopg2]", "test_quorums[3-async]", "test_quorums[5-sync]", "TestMarked::test"}
-LEFT_OUT |= {"TestAsync::test_what_a_program_decides"}
+LEFT_OUT |= {"TestAsync::test_what_a_program_decides", "test_programs_by_kind[async url]"}
+LEFT_OUT |= {"test_programs[postgresql+asyncpg]", "test_programs[postgresql+psycopg2]"}
+LEFT_OUT |= {f"test_programs_of_quorums[{variant}]" for variant in ("3-async", "5-sync", "5-async")}
 
 
 def collected(directory: Path, *options: str) -> set[str]:
@@ -61,8 +76,8 @@ def collected(directory: Path, *options: str) -> set[str]:
 
 def test_what_another_variant_shows_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(Path("tests/conftest.py").read_text())
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = matrix\npythonpath = " + str(Path.cwd()))
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = matrix\n programs\npythonpath = " + str(Path.cwd()))
     (tmp_path / "test_some.py").write_text(TESTS)
     everything = collected(tmp_path, "--matrix")
-    assert len(everything) == 19
+    assert len(everything) == 30
     assert everything - collected(tmp_path) == LEFT_OUT

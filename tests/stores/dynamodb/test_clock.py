@@ -14,6 +14,8 @@ from tests.stores.dynamodb.conftest import Open
 from tests.support.dates import DateProxy
 from tests.support.dynamodb import DynamoDBServer
 
+pytestmark = pytest.mark.programs
+
 
 @pytest.fixture
 def front(dynamodb_server: DynamoDBServer) -> Iterator[DateProxy]:

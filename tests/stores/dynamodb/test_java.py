@@ -16,6 +16,8 @@ from shedlock_py import LockProvider, LockRequest
 from shedlock_py.testing.contract.base import acquired, eventually, record_of
 from tests.support.dynamodb import DynamoDBServer
 
+pytestmark = pytest.mark.programs
+
 HOST = "java-host.example.org"
 
 

@@ -20,6 +20,8 @@ from tests.stores.etcd.conftest import Open
 from tests.support.dates import DateProxy
 from tests.support.etcd import EtcdServer
 
+pytestmark = pytest.mark.programs
+
 HOUR = 3600.0
 
 

@@ -19,6 +19,8 @@ from tests.stores.etcd.conftest import Open
 from tests.support.availability import private_server
 from tests.support.etcd import EtcdServer
 
+pytestmark = pytest.mark.programs
+
 PREFIX = "/records/"
 
 

@@ -12,6 +12,8 @@ from tests.stores.mongodb.stores import SLOW_SERVER, Store
 from tests.stores.sql.stores import acquired
 from tests.support.workers import workers
 
+pytestmark = pytest.mark.programs
+
 DAY = 86_400
 
 

@@ -14,6 +14,8 @@ from tests.stores.mongodb.test_round_trips import wait_for_the_monitor
 from tests.stores.mongodb.test_skip_writes_nothing import document, writes
 from tests.stores.sql.stores import acquired, carry_out, record_of
 
+pytestmark = pytest.mark.programs
+
 WARNING = "the run history is not written, locks are not affected"
 
 

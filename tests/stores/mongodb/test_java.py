@@ -19,6 +19,8 @@ from tests.stores.mongodb.stores import SLOW_SERVER, Store
 from tests.stores.sql.stores import acquired, record_of
 from tests.support.polling import wait_until
 
+pytestmark = pytest.mark.programs
+
 HOST = "java-host.example.org"
 FIRE_TIME = datetime(2024, 1, 1, tzinfo=UTC)
 

@@ -9,6 +9,8 @@ from shedlock_py import LockRequest
 from tests.stores.mongodb.stores import DATABASE, SLOW_SERVER, Store
 from tests.stores.sql.stores import acquired
 
+pytestmark = pytest.mark.programs
+
 SKIPS = 100
 FIRE_TIME = datetime(2024, 1, 1, tzinfo=UTC)
 KINDS = ["held", "held, with a fire time", "already ran", "held by ShedLock for Java"]

@@ -15,6 +15,8 @@ from tests.faults.pairs import RedisPair
 from tests.stores.redis.stores import KINDS, URL_KINDS, Store
 from tests.support.redis import RedisEndpoint
 
+pytestmark = pytest.mark.programs
+
 DEFAULTS = {"maxmemory": "0", "maxmemory-policy": "noeviction", "appendonly": "no", "save": "", "appendfsync": "always"}
 ALL_WELL = {"eviction": "ok", "persistence": "ok", "replication": "ok"}
 

@@ -24,7 +24,7 @@ JOBS = "resetchannels -@all ~shedlock:* +evalsha +eval +time +hmget +hset +pexpi
 TOOLS = f"{JOBS} +hget +hdel +scan +del +hgetall"
 """The permissions as the page for users has them."""
 
-pytestmark = pytest.mark.parametrize("kind", URL_KINDS)
+pytestmark = [pytest.mark.programs, pytest.mark.parametrize("kind", URL_KINDS)]
 
 
 @pytest.fixture

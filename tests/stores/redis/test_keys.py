@@ -15,7 +15,7 @@ DAY_MS = 86_400_000
 FIELDS = {b"lock_until", b"locked_at", b"locked_by", b"fencing_token", b"extended_at"}
 FIRE_TIME = datetime(2026, 7, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
-pytestmark = pytest.mark.parametrize("kind", URL_KINDS)
+pytestmark = [pytest.mark.programs, pytest.mark.parametrize("kind", URL_KINDS)]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import TRIES, Store, acquired, record_of
 from tests.support.redis import RedisEndpoint
 
-pytestmark = pytest.mark.parametrize("kind", ["url", "retries", "async url", "async retries"])
+pytestmark = [pytest.mark.programs, pytest.mark.parametrize("kind", ["url", "retries", "async url", "async retries"])]
 
 
 @pytest.fixture

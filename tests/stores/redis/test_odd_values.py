@@ -14,7 +14,7 @@ from tests.stores.redis.stores import URL_KINDS, Store, acquired
 
 ODD = ["soon", "", "1e300", "nan", "inf", "0x10", "1.5", "9" * 30, "-" + "9" * 30, " 5", "5\n", b"\xff\xfe"]
 
-pytestmark = pytest.mark.parametrize("kind", URL_KINDS)
+pytestmark = [pytest.mark.programs, pytest.mark.parametrize("kind", URL_KINDS)]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.stores.redis.stores import KINDS, Store, acquired, record_of
 
 FIRE_TIME = datetime(2024, 7, 1, tzinfo=UTC)
 
-pytestmark = pytest.mark.parametrize("kind", KINDS)
+pytestmark = [pytest.mark.programs, pytest.mark.parametrize("kind", KINDS)]
 
 
 @pytest.fixture

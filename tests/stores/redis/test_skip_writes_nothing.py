@@ -14,6 +14,8 @@ from tests.support.availability import private_server
 from tests.support.polling import wait_until
 from tests.support.redis import RedisServer
 
+pytestmark = pytest.mark.programs
+
 SKIPS = 100
 DAY_MS = 86_400_000
 FIRE_TIME = datetime(2026, 7, 1, tzinfo=UTC)

@@ -14,6 +14,8 @@ from shedlock_py.history import Run
 from shedlock_py.providers.redis.quorum.majority import merged_runs
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired
 
+pytestmark = pytest.mark.programs
+
 START = datetime(2026, 7, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 RUN = Run("job", 7, "me#1", START)

@@ -9,7 +9,7 @@ import pytest
 from shedlock_py import LockProvider, LockRecord, LockRequest
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome
 
-pytestmark = pytest.mark.usefixtures("long_grace")
+pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("long_grace")]
 
 
 def record_of(provider: LockProvider) -> LockRecord:

@@ -16,6 +16,8 @@ from tests.stores.s3.conftest import Open
 from tests.support.front_end import FrontEnd
 from tests.support.s3 import S3Server
 
+pytestmark = pytest.mark.programs
+
 REQUEST = LockRequest("job", "1m")
 
 

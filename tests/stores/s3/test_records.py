@@ -20,6 +20,8 @@ from shedlock_py.providers.s3.wire import Objects
 from shedlock_py.testing.contract.base import acquired, record_of
 from tests.support.s3 import S3Server
 
+pytestmark = pytest.mark.programs
+
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 RECORD = LockRecord("job", "host:1#a", NOW, NOW, 7, None, read_at=NOW)
 TIME = ServerTime(NOW, 0.0, 0.0)

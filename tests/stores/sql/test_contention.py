@@ -11,6 +11,8 @@ from shedlock_py import Lease, LockProvider, LockRequest
 from tests.stores.sql.stores import DATABASE, DRIVERS, SYNC_DRIVERS, Store, drivers_of
 from tests.support.database import DatabaseServer
 
+pytestmark = pytest.mark.programs
+
 THREADS = 8
 ROUNDS = 15
 

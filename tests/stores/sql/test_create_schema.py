@@ -15,6 +15,8 @@ from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, SYNC_DRIVERS, Stor
 from tests.support.database import DatabaseServer
 from tests.support.workers import CallAll, workers
 
+pytestmark = pytest.mark.programs
+
 ROUNDS = 8
 """Of what failed before it was mended, one round in three found the rarest."""
 

@@ -19,6 +19,8 @@ from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, SQLITE_DRIVERS, St
 from tests.stores.sql.test_round_trips import costs
 from tests.support.polling import wait_until
 
+pytestmark = pytest.mark.programs
+
 ONE = (*ONE_EACH, *ONE_ASYNC_EACH)
 
 

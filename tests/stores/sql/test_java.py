@@ -12,7 +12,7 @@ from shedlock_py import LockProvider, LockRequest
 from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, Store, acquired, record_of
 from tests.support.polling import wait_until
 
-pytestmark = pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH])
+pytestmark = [pytest.mark.programs, pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH])]
 
 HOST = "java-host.example.org"
 

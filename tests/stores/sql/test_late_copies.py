@@ -25,6 +25,8 @@ from tests.stores.sql.stores import (
     run_program,
 )
 
+pytestmark = pytest.mark.programs
+
 
 @pytest.fixture
 def holding(store: Store) -> Iterator[TcpProxy]:

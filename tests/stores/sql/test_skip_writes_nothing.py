@@ -13,6 +13,8 @@ from tests.support.database import DatabaseServer
 from tests.support.polling import wait_until
 from tests.support.servers import PostgresServer
 
+pytestmark = pytest.mark.programs
+
 SKIPS = 100
 FIRE_TIME = datetime(2024, 7, 1, tzinfo=UTC)
 

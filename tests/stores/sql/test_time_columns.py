@@ -10,6 +10,8 @@ import pytest
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, Store, acquired, on_mysql_and_mariadb, record_of
 
+pytestmark = pytest.mark.programs
+
 POSTGRES = [driver for driver in (*ONE_EACH, *ONE_ASYNC_EACH) if driver.startswith("postgresql")]
 MYSQL = [driver for driver in (*ONE_EACH, *ONE_ASYNC_EACH) if not driver.startswith("postgresql")]
 

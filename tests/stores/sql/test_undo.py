@@ -9,6 +9,8 @@ import pytest
 from shedlock_py import ConfigurationError, LockRequest
 from tests.stores.sql.stores import DRIVERS, SQLITE_DRIVERS, Store, acquired, carry_out, record_of
 
+pytestmark = pytest.mark.programs
+
 FIRE_TIME = datetime(2024, 5, 1, 2, tzinfo=UTC)
 
 
