@@ -64,7 +64,7 @@ class ConsulContract(CasContract):
 
 
 class TestConsul(ConsulContract, NetworkContract, LockProviderContract, ProcessContract, ForkContract, PauseContract):
-    pass
+    programs_in = "tests/contract/test_etcd.py: those of providers.cas"
 
 
 @pytest.mark.matrix  # the programs are those of TestConsul, and the JSON file tries kit.ThreadedClient
