@@ -113,6 +113,7 @@ def test_i11_restarts_of_all_replicas_across_100_fire_times(tmp_path: Path) -> N
         assert ends == {(task.id, fire_time): 1 for task, fire_time in missed.values()}
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("restarts", [3, pytest.param(100, marks=pytest.mark.matrix)])
 def test_i11_all_replicas_restart_across_a_fire_time(restarts: int, tmp_path: Path) -> None:
     """A job is due each second. Three replicas stop, a second passes, three new ones start: its run is not lost."""
