@@ -133,8 +133,10 @@ def provider_from_text(text: str) -> Any:
             return _providers[text]
         if "://" in text:
             provider: Any = provider_from_url(text)
-        elif ":" not in text:  # the path of a file, perhaps
-            raise ConfigurationError('neither a URL ("sqlite:///locks.db") nor a reference ("pkg.module:name")')
+        elif re.fullmatch(r"[\w.]+", text):  # the name of a file, perhaps
+            raise ConfigurationError(
+                f'{text!r} is neither a URL ("sqlite:///locks.db") nor a reference ("pkg.module:name")'
+            )
         else:
             found = import_reference(text)
             try:

@@ -206,7 +206,7 @@ class TestFromEnv:
         [
             ("STORE", "redid://me:secret@host", "SHEDLOCK_STORE: store URL: unknown scheme 'redid'"),
             ("STORE", "me:secret@host/db", "SHEDLOCK_STORE: neither a URL"),
-            ("STORE", "locks.db", 'SHEDLOCK_STORE: neither a URL ("sqlite:///locks.db")'),
+            ("STORE", "locks.db", "SHEDLOCK_STORE: 'locks.db' is neither a URL (\"sqlite:///locks.db\")"),
             ("STORE", "nosuchmodule:provider", "SHEDLOCK_STORE: cannot import 'nosuchmodule:provider'"),
             ("LOCK_AT_MOST_FOR", "10", "SHEDLOCK_LOCK_AT_MOST_FOR='10' is not a duration"),
             ("LOCK_AT_MOST_FOR", "0s", "SHEDLOCK_LOCK_AT_MOST_FOR='0s' is zero"),
