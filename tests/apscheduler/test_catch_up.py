@@ -113,6 +113,41 @@ def test_i11_restarts_of_all_replicas_across_100_fire_times(tmp_path: Path) -> N
         assert ends == {(task.id, fire_time): 1 for task, fire_time in missed.values()}
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("restarts", [3, pytest.param(100, marks=pytest.mark.matrix)])
+def test_i11_all_replicas_restart_across_a_fire_time(restarts: int, tmp_path: Path) -> None:
+    """A job is due each second. Three replicas stop, a second passes, three new ones start: its run is not lost."""
+    every_second = CronTrigger(second="*", timezone="UTC")
+    ends: Counter[datetime] = Counter()
+    with sqlite_locks(tmp_path) as (url, store):
+        task = Task(tmp_path)
+        ran_at(store, task.lock, now().replace(microsecond=0))
+        for _ in range(restarts):
+            stopped = now()
+            wait_until(lambda: now() >= stopped.replace(microsecond=0) + seconds(1), what="the next second")  # noqa: B023
+            new = Task(tmp_path)
+            with ExitStack() as stack:
+                replicas = []
+                earliest = now().replace(microsecond=0)
+                for _ in range(3):
+                    provider = stack.enter_context(closing(SqlAlchemyLockProvider(url, timeout="60s")))
+                    replica = Replica(tmp_path, "thread", provider, store)
+                    replica.plan(every_second, task)
+                    replica.plan(daily(earliest - seconds(60)), new)
+                    replicas.append(stack.enter_context(started(replica)))
+                latest = now().replace(microsecond=0)
+                for replica in replicas:
+                    wait_until(lambda: replica.codes(task, *ENDS), what="the run or its skip")  # noqa: B023
+            found = Counter(
+                event.scheduled_run_time for replica in replicas for event in replica.codes(task, EVENT_JOB_EXECUTED)
+            )
+            assert earliest <= min(found) <= latest  # a replica may need more than a second to start
+            assert new.runs == 0  # it has missed nothing
+            ends += found
+    assert set(ends.values()) == {1}
+    assert task.runs == ends.total() >= restarts
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_missed_run_runs_late(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fire_time = now().replace(microsecond=0) - seconds(60)

@@ -206,6 +206,7 @@ class TestFromEnv:
         [
             ("STORE", "redid://me:secret@host", "SHEDLOCK_STORE: store URL: unknown scheme 'redid'"),
             ("STORE", "me:secret@host/db", "SHEDLOCK_STORE: neither a URL"),
+            ("STORE", "locks.db", "SHEDLOCK_STORE: 'locks.db' is neither a URL (\"sqlite:///locks.db\")"),
             ("STORE", "nosuchmodule:provider", "SHEDLOCK_STORE: cannot import 'nosuchmodule:provider'"),
             ("LOCK_AT_MOST_FOR", "10", "SHEDLOCK_LOCK_AT_MOST_FOR='10' is not a duration"),
             ("LOCK_AT_MOST_FOR", "0s", "SHEDLOCK_LOCK_AT_MOST_FOR='0s' is zero"),
@@ -254,7 +255,7 @@ class TestUrls:
         ("url", "words"),
         [
             ("redid://me:secret@host/0", "unknown scheme 'redid'"),
-            ("host/db?password=secret", "not a URL"),
+            ("host/db?password=secret", "not a URL, such as 'sqlite:///locks.db'; known are"),
             ("", "not a URL"),
             ("://secret", "not a URL"),
         ],

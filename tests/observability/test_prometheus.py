@@ -367,6 +367,7 @@ class TestEdges:
             ("opentelemetry", "opentelemetry", "opentelemetry"),
             ("monitors", "httpx", "monitors"),
             ("sentry", "sentry_sdk", "sentry"),
+            ("apscheduler", "apscheduler", "apscheduler"),
         ],
     )
     def test_a_missing_package(self, module: str, package: str, extra: str) -> None:

@@ -5,6 +5,13 @@ runs the jobs; ``worker`` takes the lock there, right around the job. ``leading`
 scheduler work on the leader only.
 """
 
+from shedlock_py.integrations import missing_extra
+
+try:
+    import apscheduler  # noqa: F401  # checked before the modules below import it
+except ModuleNotFoundError as error:
+    raise missing_extra("apscheduler", "apscheduler", error) from error
+
 from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent
 from shedlock_py.integrations.apscheduler.executor import ShedLockExecutor, install
 from shedlock_py.integrations.apscheduler.leading import lead

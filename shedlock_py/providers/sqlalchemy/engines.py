@@ -74,6 +74,11 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
             f"{parsed.drivername}:// is {'not an' if is_async else 'an'} async driver; use "
             f"{' or '.join(f'{name}+{driver}://' for driver in drivers)}"
         )
+    if parsed.get_backend_name() == "sqlite" and parsed.host:
+        raise ConfigurationError(
+            "a SQLite file needs three slashes, sqlite:///locks.db, an absolute path four, sqlite:////data/locks.db; "
+            "what stands behind two is the name of a host"
+        )
     _refuse_private_database(parsed)
     return with_absolute_path(parsed)
 

@@ -63,15 +63,15 @@ class SqlTables(StorePrograms):
         self.extra_columns = extra_columns
         self._make_dialect = make_dialect
         self._schema = schema
-        self._given_table = self._table = lock_table_of(dialect, table_name, schema)
-        self._sql = Statements(dialect, self._table, extra_columns)
-        self._runs = self._run_statements()
-        self.table_name = self._sql.table_name
+        self._given_table = lock_table_of(dialect, table_name, schema)
+        self.table_name = dialect.identifier_preparer.format_table(self._given_table)
         """As the user wrote it."""
         if dialect.name == "sqlite":
             default_schema = "main"  # SQLite would search temporary tables first
         if schema is None and default_schema is not None and _is_usable(default_schema):
-            self._use_schema(default_schema)
+            self._use_table(lock_table_of(dialect, table_name, default_schema))
+        else:
+            self._use_table(self._given_table)
         self._is_located = schema is not None or default_schema is not None or self._sql.locate is None
         self._is_prepared = self._is_located and self._sql.column_types is None
         self._columns_in_session_zone: Sequence[str] = ()
@@ -93,8 +93,11 @@ class SqlTables(StorePrograms):
         self._is_located = bool(is_there)  # a table that is created later may be in another schema of the search path
 
     def _use_schema(self, schema: str) -> None:
-        self._table = lock_table_of(self.dialect, self._table.name, schema)
-        self._sql = Statements(self.dialect, self._table, self.extra_columns)
+        self._use_table(lock_table_of(self.dialect, self._table.name, schema))
+
+    def _use_table(self, table: Table) -> None:
+        self._table = table
+        self._sql = Statements(self.dialect, table, self.extra_columns)
         self._runs = self._run_statements()
 
     def _run_statements(self) -> RunStatements | None:
