@@ -52,6 +52,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--matrix", action="store_true", help="run the tests with the mark `matrix` too: all drivers")
 
 
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
+    """Do not collect whole classes of the matrix: thousands of tests, in each process."""
+    marks = getattr(obj, "pytestmark", []) if isinstance(obj, type) and not matrix.is_whole else []
+    return [] if isinstance(marks, list) and any(mark.name == "matrix" for mark in marks) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--matrix"):
         items[:], left_out = matrix.split(items)
