@@ -73,7 +73,10 @@ CasCommand = Read | Write | Delete | List
 
 
 class CasReply(NamedTuple):
-    """What the client returns for a command: its value, and the server's time."""
+    """What the client returns for a command: its value, and the server's time when it was carried out, or later.
+
+    An earlier time is allowed if ``clock_error`` covers its age: a token of a name without a record comes from it.
+    """
 
     value: Any
     time: ServerTime
@@ -92,11 +95,14 @@ class CasPrograms(StorePrograms):
 
     The time is that of the server, by its replies, and never exact. A program writes the latest time that it can be and
     adds ``clock_error``; it compares with the earliest. So no lease looks expired before its holder stops trusting it,
-    and one that is not released is kept up to ``clock_error`` + 2 s + a round trip longer than asked: a second of the
-    reply by which it is written, and one of the reply by which it is read. If the clocks of the two servers
-    differ, that is added.
+    and one that is not released is kept longer than asked, by up to ``clock_error`` + twice the ``resolution`` of
+    :class:`ServerTime` + a round trip: once for the reply by which it is written, and once for the reply by which it is
+    read. If the clocks of the two servers differ, that is added; and so is the age of a time that serves several
+    commands.
 
-    :param clock_error: how far the clocks of the servers that reply may differ.
+    :param clock_error: how far the clocks of the servers that reply may differ, and the age of such a time.
+    :param options: those of :class:`StorePrograms`. Without ``timeout`` there is no time limit; :func:`parse_options`
+        sets one.
     """
 
     def __init__(self, *, clock_error: Duration = DEFAULT_CLOCK_ERROR, **options: Any) -> None:

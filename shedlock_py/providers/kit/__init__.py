@@ -13,6 +13,7 @@ into the program where it is not::
         return rows[0].token if rows else None
 """
 
+from shedlock_py._process import PerLoop, PerProcess
 from shedlock_py.provider import Check
 from shedlock_py.providers.kit.async_pool import AsyncConnectionPool, close_with_loop, within
 from shedlock_py.providers.kit.checking import not_known
@@ -63,6 +64,8 @@ __all__ = [
     "Lent",
     "Limits",
     "NotSent",
+    "PerLoop",
+    "PerProcess",
     "ProgramProvider",
     "RecordCommand",
     "RecordPrograms",

@@ -21,7 +21,7 @@ _AGAIN_SECONDS = 0.25
 
 
 class AsyncConnectionPool(Generic[C]):
-    """:class:`ConnectionPool` for one event loop: keep it in a ``PerLoop``. It is closed when its loop ends.
+    """:class:`ConnectionPool` for one event loop: keep it in a ``kit.PerLoop``. It is closed when its loop ends.
 
     :param connect: closes the connection itself when it is cancelled.
     :param disconnect: closes a connection, without waiting.

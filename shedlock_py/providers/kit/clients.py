@@ -16,7 +16,11 @@ class StoreClient(Protocol):
 
 
 class AsyncStoreClient(Protocol):
-    """Carries a command out for :class:`AsyncProgramProvider`."""
+    """Carries a command out for :class:`AsyncProgramProvider`, on any event loop.
+
+    Its ``close()`` is a coroutine. A caller that is cancelled does not cancel ``execute``; the end of the event loop
+    does.
+    """
 
     async def execute(self, command: Any, timeout: float | None, /) -> Any:  # noqa: ASYNC109 (what is left of the operation's)
         """See :class:`StoreClient`."""

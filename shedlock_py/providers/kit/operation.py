@@ -36,11 +36,16 @@ class Failure(enum.Enum):
 
 
 class NotSent(Exception):
-    """Raised by a client, ``from`` the driver's error: it got no connection, so it sent nothing."""
+    """Raised by a client, ``from`` the driver's error: it got no connection, so it sent nothing.
+
+    ``classify`` gets the driver's error. REFUSED and SESSION_CLOSED count; all else means that nothing was done.
+    """
 
 
 class TimedOut(Exception):
     """Raised by a client, ``from`` the driver's error if there is one: the time for the operation is over.
+
+    If a command was sent, the client must not use that connection again: the undo would be lost on it as well.
 
     :param waiting_for: what the client waited for, for the message: "a free connection", "a connection", "a reply".
     :param sent: whether a byte of the command may have reached the store.

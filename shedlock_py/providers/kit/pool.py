@@ -99,7 +99,7 @@ class _Lane(Generic[C]):
 class ConnectionPool(Generic[C]):
     """The connections of one process, for threads.
 
-    A pool of a parent process must not be used in a forked child: keep it in a ``PerProcess``.
+    A pool of a parent process must not be used in a forked child: keep it in a ``kit.PerProcess``.
 
     :param connect: opens a connection by a moment of the monotonic clock, and raises the driver's own errors. It runs
         in a daemon thread, because no driver has a time limit for a DNS lookup.

@@ -39,12 +39,13 @@ class ContractBase:
     """Seconds: a record that is deleted and acquired again within them may get a token that was given before.
 
     A record that is younger is not pruned.
-    Where the time comes from replies: twice its resolution, and a round trip.
+    Where the time comes from replies: as :attr:`kept_longer`.
     """
     kept_longer: ClassVar[timedelta] = timedelta(milliseconds=2)
     """How much longer than asked the store may keep a lease: what it rounds, or does not know of its own clock.
 
-    Where the time comes from replies: ``clock_error``, twice its resolution, and a round trip.
+    Where the time comes from replies: ``clock_error``, twice its resolution, the age of a time that serves several
+    commands, and a round trip.
     """
     herd: ClassVar[int] = 200
     """How many callers attempt at once. Fewer where one attempt is many requests, or the test server is slow."""
@@ -73,7 +74,10 @@ class ContractBase:
         return broken
 
     def delete_record(self, provider: LockProvider, name: str) -> None:
-        """Remove the record from the store, as an operator would by hand, also while it is held."""
+        """Remove the record from the store, as an operator would by hand, also while it is held.
+
+        This default deletes nothing if :attr:`clock_resolution` is too small.
+        """
         provider.force_release(name)
         time.sleep(self.clock_resolution)
         provider.prune(0)

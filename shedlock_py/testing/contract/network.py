@@ -26,7 +26,8 @@ ENDS: dict[str, Callable[[LockProvider, Lease], object]] = {
 class NetworkContract(ContractBase):
     """What a provider does on an unreliable network. Override ``proxy`` and ``make_proxied_provider``.
 
-    ``provider`` reaches the store without the proxy. Requests must contain the lock name as it is.
+    ``provider`` reaches the store without the proxy. Requests must contain the lock name as it is: letters, digits
+    and "-".
     """
 
     sends: ClassVar[int] = 2

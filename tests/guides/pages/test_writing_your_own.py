@@ -1,8 +1,9 @@
 """docs/providers/writing-your-own.md: the provider that it shows is the one that is tested, and it fails as it should.
 
-The contract suite runs on it in ``test_json_file.py``, which is on the page as well.
+The contract suite runs on it in ``test_json_file.py``, which is on the page as well. The client for asyncio runs here.
 """
 
+import asyncio
 import fcntl
 import os
 import re
@@ -11,17 +12,26 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from itertools import count
 from pathlib import Path
+from textwrap import indent
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from examples.providers.json_file import NEW_FILE, JsonFileLockProvider
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable, provider_from_url
+from shedlock_py.providers import cas, kit
 from shedlock_py.testing.contract import LockProviderFactory, StallingStoreContract
+from tests.guides import documents
 from tests.guides.examples.scripts import PROJECT
+from tests.guides.pages.test_consul import ConsulContract
 
 PAGE = (PROJECT / "docs" / "providers" / "writing-your-own.md").read_text()
 MODULE = (PROJECT / "examples" / "providers" / "json_file.py").read_text()
@@ -53,9 +63,147 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_page_shows_the_module_and_its_tests() -> None:
-    module, tests = blocks("python")
+    module, tests, *_ = blocks("python")
     assert module == MODULE
-    assert tests == (PROJECT / "tests" / "guides" / "pages" / "test_json_file.py").read_text()
+    text = (PROJECT / "tests" / "guides" / "pages" / "test_json_file.py").read_text()
+    assert tests == text.replace("    programs_in = TestJsonFile\n\n", "")  # for the matrix of this project only
+
+
+def test_what_the_page_shows_of_consul_is_in_its_example_and_in_its_tests() -> None:
+    [excerpt] = [block for block in documents.blocks(PAGE) if block.title]
+    assert indent(excerpt.text, "    ") in (PROJECT / excerpt.title.removesuffix(" (excerpt)")).read_text()
+    proxy = block_with("class WritesProxy")
+    assert proxy.count(ConsulContract.in_write("{marker}")) == 2
+    assert ConsulContract.in_read("{name}") in proxy
+
+
+def test_the_page_lists_all_failures() -> None:
+    assert re.findall(r"^\| `([A-Z_]+)` \|", PAGE, re.MULTILINE) == [failure.name for failure in kit.Failure]
+
+
+def block_with(start: str) -> str:
+    [block] = [block for block in blocks("python") if block.startswith(start)]
+    return block
+
+
+class Server:
+    """A store that compares and swaps, in memory, and in place of its driver."""
+
+    def __init__(self) -> None:
+        self.is_up = True
+        self.silences = 0
+        """How many writes get no reply."""
+        self.open: set[Connection] = set()
+        self._entries: dict[str, cas.Entry] = {}
+        self._versions = count(1)
+
+    async def connect(self, url: str) -> "Connection":
+        if not self.is_up:
+            raise ConnectionRefusedError(f"nobody listens at {url}")
+        connection = Connection(self)
+        self.open.add(connection)
+        return connection
+
+    def carry_out(self, command: cas.CasCommand) -> Any:
+        match command:
+            case cas.Read(name):
+                return self._entries.get(name)
+            case cas.Write(record, if_version, is_free) if self._version(record.name) == if_version:
+                self._entries[record.name] = cas.Entry(record, next(self._versions), is_free)
+                return self._version(record.name)
+            case cas.Write():
+                return None
+        raise NotImplementedError(command)
+
+    def _version(self, name: str) -> Any:
+        entry = self._entries.get(name)
+        return entry and entry.version
+
+
+class Connection:
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def carry_out(self, command: cas.CasCommand) -> tuple[Any, datetime]:
+        value = self._server.carry_out(command)
+        await asyncio.sleep(0)
+        if isinstance(command, cas.Write) and self._server.silences:
+            self._server.silences -= 1
+            await asyncio.sleep(60)
+        return value, datetime.now(UTC)
+
+    def abort(self) -> None:
+        self._server.open.remove(self)
+
+
+class ServerPrograms(cas.CasPrograms):
+    def classify(self, error: Exception) -> kit.Failure:
+        return kit.Failure.CONNECTION_LOST if isinstance(error, OSError) else super().classify(error)
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def make_provider(server: Server) -> Callable[..., Any]:
+    """Makes the provider on the page, with the client for asyncio there."""
+    names: dict[str, Any] = {"cas": cas, "kit": kit, "urlsplit": urlsplit, "unquote": unquote}
+    names |= {"driver": SimpleNamespace(connect=server.connect), "MyPrograms": ServerPrograms}
+    for start in ("class Client", "class MyLockProvider"):
+        exec(block_with(start), names)
+    make: Callable[..., Any] = partial(names["MyLockProvider"], "my://server")
+    return make
+
+
+def test_the_client_for_asyncio_has_connections_of_each_event_loop_and_closes_them(
+    make_provider: Callable[..., Any], server: Server
+) -> None:
+    provider = make_provider()
+
+    async def use(*, is_closed: bool) -> None:
+        leases = await asyncio.gather(*(provider.acquire(LockRequest("job", LONG)) for _ in range(9)))
+        [lease] = filter(None, leases)
+        assert await provider.extend(lease, "2h") is lease
+        assert await provider.release(lease) is True
+        assert 1 <= len(server.open) <= 4
+        if is_closed:
+            await provider.close()
+            assert server.open == set()
+
+    for is_closed in (False, True, False):
+        asyncio.run(use(is_closed=is_closed))
+        assert server.open == set()
+
+
+def test_the_client_for_asyncio_gives_a_silent_connection_up(make_provider: Callable[..., Any], server: Server) -> None:
+    provider = make_provider(timeout="500ms")
+
+    async def use() -> None:
+        request = LockRequest("job", LONG)
+        assert await provider.release(await provider.acquire(request)) is True
+        [silent] = server.open
+        server.silences = 1
+        with pytest.raises(ProviderUnreachable, match=r"time limit of 0\.5 s.*waited for a reply"):
+            await provider.acquire(request)
+        assert silent not in server.open
+        lease = None
+        while lease is None:  # until the undo, on another connection
+            await asyncio.sleep(0.01)
+            lease = await provider.acquire(request)
+
+    asyncio.run(use())
+
+
+def test_the_client_for_asyncio_reports_at_once_that_nobody_listens(
+    make_provider: Callable[..., Any], server: Server
+) -> None:
+    server.is_up = False
+    with pytest.raises(ProviderUnreachable, match="nobody listens") as caught:
+        asyncio.run(make_provider().acquire(LockRequest("job", LONG)))
+    assert isinstance(caught.value.__cause__, ConnectionRefusedError)
+    assert "time limit" not in str(caught.value)
 
 
 def test_its_entry_point_makes_a_url(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
