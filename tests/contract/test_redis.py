@@ -146,7 +146,7 @@ class OnQuorum(RedisContract):
     """Providers get the URLs of several servers."""
 
     size: ClassVar[int]
-    herd: ClassVar[int] = 50  # each caller sends a request to each server, and must have the replies within 1.2 s
+    herd: ClassVar[int] = 30  # each caller sends a request to each server, and must have the replies within 1.2 s
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> RedisStore:
