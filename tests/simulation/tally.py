@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tests.simulation.schedule import Violation
-
-EFFECTS = {
-    "loss": ("lost request", "lost reply"),
-    "duplicate": ("duplicated",),
-    "break": ("broken",),
-    "partition": ("cut",),
-    "outage": ("refused",),
-}
-"""What faults do, as the simulation counts it."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +56,3 @@ class Tally:
         self.by_store[result.store] = self.by_store.get(result.store, 0.0) + result.hours
         if result.violation is not None:
             self.found.append(Found(result.seed, result.kind, result.hours, result.violation, result.store))
-
-
-def missing(counts: Counter[str], faults: Iterable[str]) -> list[str]:
-    """Which of these faults, and of what they do, has never happened."""
-    effects = [effect for fault in faults for effect in EFFECTS.get(fault, ())]
-    return [event for event in ("timed out", "late request", *faults, *effects) if not counts[event]]

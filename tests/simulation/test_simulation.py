@@ -10,8 +10,15 @@ import pytest
 from tests.simulation import KINDS, LIMITS, draw, simulate
 from tests.simulation.schedule import DENSE, PACE
 from tests.simulation.settings import ELECTIONS
-from tests.simulation.tally import missing
 
+EFFECTS = {
+    "loss": ("lost request", "lost reply"),
+    "duplicate": ("duplicated",),
+    "break": ("broken",),
+    "partition": ("cut",),
+    "outage": ("refused",),
+}
+"""What faults do, as the simulation counts it."""
 PACES = pytest.mark.parametrize(
     "hours", [pytest.param(DENSE, id="dense", marks=pytest.mark.matrix), pytest.param(DENSE * PACE, id="calm")]
 )
@@ -43,20 +50,18 @@ def test_without_faults_nothing_is_broken_and_everything_works(kind: str, hours:
         assert outcome.counts["acquire granted"] > 100
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("hours", [pytest.param(DENSE, id="dense"), pytest.param(DENSE * PACE, id="calm")])
+@PACES
 @pytest.mark.parametrize("kind", WITHIN)
 def test_each_fault_happens_and_breaks_no_promise(kind: str, hours: float) -> None:
-    """In a calm schedule each fault is as likely in the time of one lease as in a dense one.
-
-    `make test` counts the faults of its week.
-    """
+    """In a calm schedule each fault is as likely in the time of one lease as in a dense one."""
     counts: Counter[str] = Counter()
     for seed in range(3):
         outcome = simulate(draw(seed, hours, kind))
         assert outcome.broken() == [], f"seed {seed}"
         counts += outcome.counts
-    assert missing(counts, KINDS[kind].faults) == []
+    assert [fault for fault in KINDS[kind].faults if not counts[fault]] == []
+    effects = [effect for fault, effects in EFFECTS.items() if fault in KINDS[kind].faults for effect in effects]
+    assert [effect for effect in ("timed out", "late request", *effects) if not counts[effect]] == []
 
 
 @pytest.mark.parametrize("kind", LIMITS)

@@ -8,12 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation import KINDS, timeline
+from tests.simulation import timeline
 from tests.simulation.campaign import WITHIN_LIMITS, Job, for_hours, jobs, run
 from tests.simulation.explain import explain
 from tests.simulation.progress import plural
 from tests.simulation.schedule import draw
-from tests.simulation.tally import missing
 
 WEEK = 168.0
 """Hours."""
@@ -34,5 +33,4 @@ def test_no_promise_is_broken_in_a_simulated_week(record_property: Callable[[str
             f"{plural(len(tally.found), 'violation')} with seed {seed}; see the first: {what}\n\n{explain(job)}"
         )
     assert tally.hours == WEEK
-    assert missing(tally.counts, {fault for kind in WITHIN_LIMITS for fault in KINDS[kind].faults}) == []
     print(f"seed {seed}: {tally.events:,} events in {time.monotonic() - started:.1f} s")
