@@ -133,10 +133,6 @@ def provider_from_text(text: str) -> Any:
             return _providers[text]
         if "://" in text:
             provider: Any = provider_from_url(text)
-        elif re.fullmatch(r"[\w.]+", text):  # the name of a file, perhaps
-            raise ConfigurationError(
-                f'{text!r} is neither a URL ("sqlite:///locks.db") nor a reference ("pkg.module:name")'
-            )
         else:
             found = import_reference(text)
             try:
@@ -151,15 +147,18 @@ def provider_from_text(text: str) -> Any:
         return _providers.setdefault(text, provider)  # that module may have made it meanwhile
 
 
+NEITHER = 'neither a URL ("sqlite:///locks.db") nor a reference ("pkg.module:name")'
+
+
 def import_reference(reference: str) -> Any:
     """The object that ``"pkg.module:name"`` names. :raises ConfigurationError: there is none, or its import fails."""
     from pkgutil import resolve_name  # late, as few programs need it
 
     if not re.fullmatch(r"[\w.]+(:[\w.]+)?", reference):  # not quoted: it may be a URL with a password
-        raise ConfigurationError('neither a URL ("scheme://…") nor a reference ("pkg.module:name")')
+        raise ConfigurationError(NEITHER)
+    if ":" not in reference:  # perhaps the path of a file
+        raise ConfigurationError(f"{reference!r} is {NEITHER}")
     try:
-        if ":" not in reference:
-            raise ValueError("it has no colon")
         return resolve_name(reference)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(f'cannot import {reference!r} ({error}); write "pkg.module:name"') from error

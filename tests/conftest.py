@@ -54,8 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
     """Do not collect whole classes of the matrix: thousands of tests, in each process."""
-    marks = getattr(obj, "pytestmark", []) if isinstance(obj, type) and not matrix.is_whole else []
-    return [] if isinstance(marks, list) and any(mark.name == "matrix" for mark in marks) else None
+    return [] if matrix.is_marked(obj) and not matrix.is_whole else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -68,8 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _servers(item: pytest.Item) -> int:
-    """Tests of one store stand together, so that not every process starts every server: xdist deals out neighbours."""
-    words = item.path.stem.split("_") + list(item.path.parts)
+    """Sort tests by store. xdist gives neighbouring tests to one process, so each process starts fewer servers."""
+    words = item.path.stem.split("_") + list(item.path.relative_to(item.config.rootpath).parts)
     return next((number for number, name in enumerate(ONE_STORE, 1) if name in words), 0)
 
 

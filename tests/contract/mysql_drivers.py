@@ -50,8 +50,8 @@ class UsersEngine(MySqlOrMariaDb, SqlNetworkContract):
     test_i2_a_claim_that_is_granted_again_is_not_its_lease = None  # type: ignore[assignment]  # nothing commits it
 
 
-@pytest.mark.matrix
 class PymysqlUsersEngine(UsersEngine, LockProviderContract, HistoryContract, ForkContract):
+    programs_in = Pymysql
     driver = "mysql+pymysql"
 
 

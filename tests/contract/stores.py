@@ -138,8 +138,8 @@ class StoreContract(ContractBase):
 
     users_client: ClassVar[bool] = False
     """Providers get a client, or an engine, as an application has it."""
-    programs_in: ClassVar[type | str | None] = None
-    """Which tests try the same programs: `make test` does not repeat them here (tests/support/matrix.py)."""
+    programs_in: ClassVar[type | None] = None
+    """A class that tries the same programs: `make test` does not repeat them here (tests/support/matrix.py)."""
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> ContractStore:

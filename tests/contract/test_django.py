@@ -17,6 +17,7 @@ from shedlock_py.testing.contract import (
     ProcessContract,
 )
 from shedlock_py.testing.proxy import Address
+from tests.contract import test_sqlite
 from tests.contract.sql import SqlStore
 from tests.contract.test_postgresql import PostgresContract
 from tests.contract.test_sqlite import SqliteContract
@@ -41,8 +42,8 @@ class DjangoStore(SqlStore):
         return self.maker(None)[0]
 
 
-@pytest.mark.matrix
 class TestSqlite(SqliteContract, LockProviderContract, ForkContract):
+    programs_in = test_sqlite.TestSqlite3
     driver = "sqlite"
 
     @classmethod

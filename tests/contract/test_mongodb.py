@@ -79,6 +79,6 @@ class TestAsyncStallingStore(MongoContract, StallingStoreContract):
 class TestPause(MongoContract, PauseContract): ...
 
 
-@pytest.mark.matrix  # the programs are those of the sync provider
 class TestAsyncPause(MongoContract, AsyncPauseContract):
+    programs_in = TestPause
     kind = AsyncMongoLockProvider

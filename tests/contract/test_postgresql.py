@@ -58,7 +58,7 @@ class TestPsycopgUsersEngine(UsersEngine, LockProviderContract, HistoryContract,
     driver = "postgresql+psycopg"
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix  # another driver for TestPsycopgUsersEngine
 class TestPsycopg2UsersEngine(UsersEngine, HistoryContract, ForkContract):
     driver = "postgresql+psycopg2"
 

@@ -78,7 +78,7 @@ class TestAsyncUrlWithHistory(WithHistory, NetworkContract, AsyncLockProviderCon
     kind = AsyncRedisLockProvider
 
 
-class TestUsersClient(RedisContract, StallingStoreContract, ThreadsContract, ForkContract):
+class TestUsersClient(RedisContract, StallingStoreContract, ThreadsContract, HistoryContract, ForkContract):
     """What depends on the client; the rest is of the matrix."""
 
     kind = RedisLockProvider
@@ -87,7 +87,7 @@ class TestUsersClient(RedisContract, StallingStoreContract, ThreadsContract, For
 
 
 @pytest.mark.matrix
-class TestAllWithUsersClient(RedisContract, LockProviderContract, HistoryContract):
+class TestAllWithUsersClient(RedisContract, LockProviderContract):
     kind = RedisLockProvider
     from_url = redis.Redis.from_url
     client_options: ClassVar = {"decode_responses": True, "protocol": 2, "max_connections": 300}
@@ -186,7 +186,7 @@ class TestPauseOnQuorum(OnQuorum, PauseContract):
     size = 3
 
 
-@pytest.mark.matrix  # the programs are those of the sync provider
 class TestAsyncPauseOnQuorum(OnQuorum, AsyncPauseContract):
+    programs_in = TestPauseOnQuorum
     kind = AsyncRedisQuorumLockProvider
     size = 3

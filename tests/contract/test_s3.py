@@ -68,8 +68,8 @@ class TestAsyncUrl(S3Contract, NetworkContract, AsyncLockProviderContract, Proce
     sends: ClassVar[int] = 4  # aiohttp sends a PUT twice if a connection breaks
 
 
-@pytest.mark.matrix  # the programs are those of the sync provider
 class TestAsyncPause(S3Contract, AsyncPauseContract):
+    programs_in = TestUrl
     kind = AsyncS3LockProvider
 
 

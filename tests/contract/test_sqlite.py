@@ -83,6 +83,6 @@ class TestPause(SqliteContract, PauseContract):
     driver = "sqlite"
 
 
-@pytest.mark.matrix  # the programs are those of the sync provider
 class TestAsyncPause(SqliteContract, AsyncPauseContract):
+    programs_in = TestPause
     driver = "sqlite+aiosqlite"

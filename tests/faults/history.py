@@ -205,8 +205,8 @@ class Reader:
         self._operations: dict[tuple[str, int], Operation] = {}
         self._marks: list[Mark] = []
         self.holding: dict[str, Operation] = {}
-        """By worker: the acquire that granted the lease which it has not begun to release. A guard undoes one that came
-        too late for its task, and the worker attempts again."""
+        """By worker: the acquire that granted the lease which it has not begun to release. Removed when the
+        worker's next acquire starts: the guard has then undone a grant that came too late."""
         self._under_way: Counter[str] = Counter()
         self.last_grants: dict[str, float] = {}
         """By lock name: when the last lease was granted, as far as is known."""

@@ -15,8 +15,9 @@ APSCHEDULER_310 = ("apscheduler==3.10.4", "setuptools<81")  # it imports pkg_res
 POSTGRES = ("tests/contract/test_postgresql.py", "tests/stores/sql", "-k", "postgres")
 REDIS = ("tests/contract/test_redis.py", "tests/stores/redis", "tests/stores/redis_quorum")
 
-# What meets the packages of the extras. Not those tests that quote the words of newer releases of click.
+# What meets the packages of the extras, with every client. Not those tests that quote the words of newer click.
 FLOORS = (
+    "--matrix",
     *("tests/core/test_versions.py", "tests/contract/test_sqlite.py", "tests/apscheduler", "tests/observability"),
     *("tests/contract/test_redis.py::TestUrl", "tests/contract/test_redis.py::TestAsyncUrl"),
     *("tests/contract/test_mongodb.py::TestUrl", "tests/contract/test_mongodb.py::TestAsyncUrl"),
@@ -82,7 +83,7 @@ ROWS = (
     ),
     Row(
         "django-newest", "the Django application on the newest Django, which the oldest Python has not", "3.13",
-        ("tests/django", "tests/contract/test_django.py", "tests/guides/how_to/test_django.py"),
+        ("--matrix", "tests/django", "tests/contract/test_django.py", "tests/guides/how_to/test_django.py"),
     ),
     Row("formal", "the specifications of docs/formal, by TLC", command=("-m", "tests.formal")),
     Row("floors", "the oldest packages that the extras allow", tests=FLOORS, packages=("setuptools<81",), floors=True),

@@ -105,6 +105,16 @@ def test_a_row_names_tests_that_are_there(row: Row) -> None:
         assert not path.startswith("tests/") or (PROJECT / path).exists()
 
 
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if any("::" in word for word in row.tests)], ids=lambda row: row.name
+)
+def test_a_row_collects_each_class_that_it_names(row: Row) -> None:
+    """Without ``--matrix``, pytest finds no class of the matrix, and ends."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", *row.tests]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_no_two_rows_have_one_name_and_rows_of_one_environment_the_same_packages() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS)
     wanted = {row.environment: (row.python, row.packages, row.floors) for row in ROWS}

@@ -6,7 +6,8 @@ async).
 
 A class of the contract may name the class that tries the same programs through another client: ``programs_in``. It then
 runs what a client can do wrong (connections, names, threads, cancellations); what a program decides is of the matrix.
-Likewise, an async variant of a test with the mark ``programs`` is of the matrix if there is a sync one.
+Likewise, an async variant of a test with the mark ``programs`` is of the matrix if there is a sync one; of quorums,
+five servers and a sync client stay.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import Any
 
 import pytest
 
-PROGRAM_CONTRACTS = ("hold_times", "fencing", "giving_back", "guarding", "tools", "history")
-"""Modules of ``shedlock_py.testing.contract`` whose tests try what programs decide, and the guard above them."""
+PROGRAM_CONTRACTS = ("HoldTimes", "Fencing", "GivingBack", "Guard", "Tools", "Pause")
+"""Parts of the contract that try what programs decide, and the guard above them: ``HoldTimesContract``, …"""
 OTHER_DRIVERS = ("psycopg2", "psycopg_async", "mysqldb", "aiomysql")
 """The usual ones are psycopg and asyncpg, pymysql and asyncmy."""
 ASYNC_DRIVERS = ("psycopg_async", "asyncpg", "aiomysql", "asyncmy", "aiosqlite")
@@ -38,7 +39,9 @@ def split(items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.
     """The tests of ``make test``, and those of the matrix."""
     items = list(items)
     variants = {item: _variant(item) for item in items}
-    on_usual_one = {subject for subject, is_usual in variants.values() if is_usual}
+    on_usual_one = {
+        subject for item, (subject, is_usual) in variants.items() if is_usual and not item.get_closest_marker("matrix")
+    }
     chosen: list[pytest.Item] = []
     matrix: list[pytest.Item] = []
     for item in items:
@@ -56,10 +59,18 @@ def skip_missing_drivers(items: Iterable[pytest.Item]) -> None:
 
 
 def _repeats_a_program(item: pytest.Item) -> bool:
-    module = getattr(getattr(item, "function", None), "__module__", "")
-    return getattr(getattr(item, "cls", None), "programs_in", None) is not None and module in {
-        f"shedlock_py.testing.contract.{name}" for name in PROGRAM_CONTRACTS
-    }
+    """Whether the class named by ``programs_in`` has this test, too, and `make test` runs it."""
+    other = getattr(getattr(item, "cls", None), "programs_in", None)
+    part = getattr(getattr(item, "function", None), "__qualname__", "").partition("Contract.")[0]
+    if other is None or part not in PROGRAM_CONTRACTS or is_marked(other):
+        return False
+    return hasattr(other, getattr(item, "originalname", ""))
+
+
+def is_marked(tests: object) -> bool:
+    """Whether it is a class with the mark ``matrix``."""
+    marks = getattr(tests, "pytestmark", []) if isinstance(tests, type) else []
+    return isinstance(marks, list) and any(mark.name == "matrix" for mark in marks)
 
 
 def _driver(item: pytest.Item) -> str:
@@ -84,7 +95,7 @@ def _variant(item: pytest.Item) -> tuple[Hashable, bool]:
     test, kind, size = item.nodeid.partition("[")[0], parameters.get("kind"), parameters.get("size")
     of_programs = item.get_closest_marker("programs") is not None
     if size and kind in ("sync", "async"):
-        usual = USUAL_QUORUMS[:1] if of_programs else USUAL_QUORUMS
+        usual = ((5, "sync"),) if of_programs else USUAL_QUORUMS
         return (test, "any" if of_programs else kind), (size, kind) in usual
     url = str(parameters.get("driver", ""))
     database, plus, driver = url.partition("+")

@@ -25,7 +25,7 @@ def use_memory() -> Callable[[], None]:
     """
     if "TMPDIR" in os.environ or not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < NEEDED:
         return lambda: None
-    get_temp_dir()  # multiprocessing removes its directory when this process ends: after ours, so it must not be in it
+    get_temp_dir()  # multiprocessing removes its own at exit, after `remove` has removed ours: it must be elsewhere
     one_at_a_time = _lock(MEMORY, wait=True)
     _remove_stale()
     directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=MEMORY))

@@ -15,7 +15,7 @@ def wait_until(condition: Callable[[], object], *, timeout: float = 10.0, what: 
 
 
 def pause_after(waited: float) -> float:
-    """Seconds until the next look: a long wait ends a little late, and leaves the processor to other tests."""
+    """Seconds to sleep before the next check: up to 0.1 s, to leave the processor to other tests."""
     return min(0.005 + waited / 20, 0.1)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 TESTS = """
 import pytest
-from shedlock_py.testing.contract import ExclusionContract, HoldTimesContract
+from shedlock_py.testing.contract import ExclusionContract, HoldTimesContract, StallingStoreContract
 
 @pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2", "mysql+aiomysql", "sqlite"])
 def test_drivers(driver): ...
@@ -44,17 +44,21 @@ def test_programs_of_quorums(size, kind): ...
 
 class Contract:
     test_what_a_program_decides = HoldTimesContract.test_extend
+    test_when_trust_begins = StallingStoreContract.test_i6_trust_counts_from_the_question_not_from_the_answer
     test_what_a_client_does = ExclusionContract.test_i1_a_second_lock_is_refused
 
 class TestSync(Contract): ...
 
 class TestAsync(Contract):
     programs_in = TestSync
+
+class TestOfTheOnlyOne(Contract):
+    programs_in = TestMarked
 """
 LEFT_OUT = {"test_drivers[postgresql+psycopg2]", "test_quorums[3-async]", "test_quorums[5-sync]", "TestMarked::test"}
 LEFT_OUT |= {"TestAsync::test_what_a_program_decides", "test_programs_by_kind[async url]"}
 LEFT_OUT |= {"test_programs[postgresql+asyncpg]", "test_programs[postgresql+psycopg2]"}
-LEFT_OUT |= {f"test_programs_of_quorums[{variant}]" for variant in ("3-async", "5-sync", "5-async")}
+LEFT_OUT |= {f"test_programs_of_quorums[{variant}]" for variant in ("3-sync", "3-async", "5-async")}
 
 
 def collected(directory: Path, *options: str) -> set[str]:
@@ -79,5 +83,5 @@ def test_what_another_variant_shows_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = matrix\n programs\npythonpath = " + str(Path.cwd()))
     (tmp_path / "test_some.py").write_text(TESTS)
     everything = collected(tmp_path, "--matrix")
-    assert len(everything) == 30
+    assert len(everything) == 35
     assert everything - collected(tmp_path) == LEFT_OUT

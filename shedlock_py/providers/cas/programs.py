@@ -73,9 +73,9 @@ CasCommand = Read | Write | Delete | List
 
 
 class CasReply(NamedTuple):
-    """What the client returns for a command: its value, and the server's time when it was carried out, or later.
+    """What the client returns for a command: its value, and the server's time, read when it was carried out or later.
 
-    An earlier time is allowed if ``clock_error`` covers its age: a token of a name without a record comes from it.
+    An earlier time is allowed if ``clock_error`` covers its age, because a name's first fencing token comes from it.
     """
 
     value: Any

@@ -38,7 +38,8 @@ class Failure(enum.Enum):
 class NotSent(Exception):
     """Raised by a client, ``from`` the driver's error: it got no connection, so it sent nothing.
 
-    ``classify`` gets the driver's error. REFUSED and SESSION_CLOSED count; all else means that nothing was done.
+    ``classify`` gets the driver's error. The kit keeps REFUSED, and treats SESSION_CLOSED as CONFLICT
+    and all else as NOT_DONE.
     """
 
 

@@ -77,7 +77,7 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
     if parsed.get_backend_name() == "sqlite" and parsed.host:
         raise ConfigurationError(
             "a SQLite file needs three slashes, sqlite:///locks.db, an absolute path four, sqlite:////data/locks.db; "
-            "what stands behind two is the name of a host"
+            "after two slashes comes a host name"
         )
     _refuse_private_database(parsed)
     return with_absolute_path(parsed)

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from examples.providers.consul import AsyncConsulLockProvider, ConsulLockProvider
-from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.testing.contract import (
     AsyncLockProviderContract,
     EventLoopContract,
@@ -21,6 +21,8 @@ from shedlock_py.testing.contract import (
     ProcessContract,
     StallingStoreContract,
 )
+from shedlock_py.testing.contract.base import acquired, eventually
+from tests.contract import test_etcd
 from tests.contract.stores import ByDateStore, CasContract
 from tests.guides.examples.scripts import PROJECT
 from tests.support.consul import ConsulServer
@@ -64,7 +66,13 @@ class ConsulContract(CasContract):
 
 
 class TestConsul(ConsulContract, NetworkContract, LockProviderContract, ProcessContract, ForkContract, PauseContract):
-    programs_in = "tests/contract/test_etcd.py: those of providers.cas"
+    programs_in = test_etcd.TestUrl
+
+    def test_prune_deletes_the_key(self, provider: LockProvider, name: str) -> None:
+        provider.release(acquired(provider, LockRequest(name, "1m")))
+        eventually(lambda: provider.prune(0), "a record that is old enough")
+        assert provider.record(name) is None
+        acquired(provider, LockRequest(name, "1m"))
 
 
 @pytest.mark.matrix  # the programs are those of TestConsul, and the JSON file tries kit.ThreadedClient

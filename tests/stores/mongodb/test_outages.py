@@ -19,8 +19,6 @@ from tests.support.polling import wait_until
 from tests.support.signals import TooLong, raised_by
 from tests.support.timing import BUSY
 
-pytestmark = pytest.mark.programs  # each test restarts a server that is written in Python: a second of processor time
-
 LIMIT = 2.0
 """Seconds: the time limit of one operation, everything included."""
 

@@ -10,8 +10,6 @@ from shedlock_py import LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider, lock_table
 from tests.stores.sql.stores import DRIVERS, ONE_EACH, Store, acquired, drivers_of, on_mysql_and_mariadb
 
-pytestmark = pytest.mark.programs
-
 
 @pytest.fixture
 def engine(store: Store) -> Engine:
