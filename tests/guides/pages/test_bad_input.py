@@ -24,6 +24,7 @@ from shedlock_py.integrations.apscheduler import ShedLockExecutor, lead
 from shedlock_py.providers.redis import RedisQuorumLockProvider
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.testing import FakeClock
+from shedlock_py.urls import provider_from_text
 from tests.guides.documents import DOCS
 from tests.guides.examples.scripts import PROJECT
 
@@ -322,6 +323,11 @@ ROWS: dict[str, Row] = {
         Refused(lambda: guard(expected_every=0), "expected_every=0 is zero"),
         Refused(lambda: sl.hold("job", expected_every=-1, provider=STORE), "expected_every"),
         Refused(lambda: guard(expected_every="often"), "expected_every"),
+    ],
+    "the path of a file as `SHEDLOCK_STORE`, `sqlite://` with two slashes": [
+        Refused(lambda: provider_from_text("locks.db"), "'locks.db' is neither a URL (\"sqlite:///locks.db\")"),
+        Refused(lambda: provider_from_text("data/locks.db"), 'neither a URL ("sqlite:///locks.db")'),
+        Refused(lambda: sl.provider_from_url("sqlite://locks.db"), "a SQLite file needs three slashes"),
     ],
     "an unknown URL scheme, a package that is missing": [
         Refused(lambda: sl.provider_from_url("redid://host"), "unknown scheme 'redid'; known are memory"),
