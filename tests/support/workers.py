@@ -17,6 +17,7 @@ CallAll = Callable[..., list[Any]]
 
 PRELOADED = ["tests.support.stores", "sqlalchemy.ext.asyncio", "shedlock_py.testing.contract"]
 PRELOADED += ["psycopg", "asyncpg", "pymysql", "asyncmy", "aiosqlite", "redis.asyncio", "pymongo", "httpx", "boto3"]
+PRELOADED += ["aiobotocore.session"]
 """What the fork server imports once, so that a test process starts in milliseconds and not in a second."""
 
 _barrier: Barrier
