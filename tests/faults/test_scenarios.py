@@ -53,6 +53,7 @@ def a_hundred_names(store: Store, budget: Budget, seed: int) -> Report:
 
 
 def a_few_rounds(store: Store, budget: Budget, seed: int) -> Report:
+    store.options = {**store.options, "timeout": "30s"}  # the time limit is not what it tests
     return herds.race_of_sixteen(store, budget, 20)
 
 
@@ -139,8 +140,7 @@ SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
     (herds.herd, "sqlite sync, postgres async, mariadb sync, mysql sync, redis sync, mongodb sync, etcd sync, s3 sync, "
      "kubernetes sync",
      {"acquire granted": 1, "acquire skipped": 1}),
-    # On a busy machine a few make their clients for longer than the time limit, and give up.
-    (a_few_rounds, "dynamodb sync, s3 async", {"acquire granted": 20, "acquire skipped": 280}),
+    (a_few_rounds, "dynamodb sync, s3 async", {"acquire granted": 20, "acquire skipped": 300}),
     (a_hundred_names, "postgres async", {"acquire granted": 90, "acquire skipped": 100}),
     (exhaustion.full, "sqlite async, postgres async", REFUSED),
     (exhaustion.full_log, "postgres sync", REFUSED),

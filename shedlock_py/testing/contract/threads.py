@@ -50,7 +50,7 @@ class ThreadsContract(ContractBase):
     def test_i1_one_winner_at_the_first_use_of_a_name(
         self, provider: LockProvider, other: LockProvider, name: str
     ) -> None:
-        for number in range(12):
+        for number in range(20):
             request = LockRequest(f"{name}/{number}", LONG)
             leases = at_once(THREADS, lambda index: (provider, other)[index % 2].acquire(request))
             winners = [lease for lease in leases if lease]
