@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -15,7 +16,7 @@ from shedlock_py import AsyncInMemoryLockProvider, ConfigurationError, LockReque
 from shedlock_py.blocking import OnOwnLoop
 from shedlock_py.options import is_async_provider
 from tests.support.doubles import AsyncFaultyProvider
-from tests.support.polling import wait_until
+from tests.support.polling import until, wait_until
 
 variable: ContextVar[str] = ContextVar("variable")
 
@@ -76,6 +77,7 @@ def test_ctrl_c_cancels_the_call_and_the_end_of_the_loop_waits_for_what_it_must_
     facade, cancelled, undone = OnOwnLoop(AsyncInMemoryLockProvider), threading.Event(), threading.Event()
 
     async def work() -> None:
+        await in_call(threading.main_thread().ident or 0)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         try:
             await asyncio.sleep(3600)
@@ -116,6 +118,7 @@ def test_a_name_lookup_that_hangs_keeps_neither_the_loop_nor_the_interpreter(mon
     monkeypatch.setattr("socket.getaddrinfo", lambda *_: found.wait())  # as one of a name server that does not reply
 
     async def look_up() -> None:
+        await in_call(threading.main_thread().ident or 0)
         loop = asyncio.get_running_loop()
         loop.call_later(0.05, signal.pthread_kill, threading.main_thread().ident or 0, signal.SIGINT)
         await loop.getaddrinfo("example.invalid", 80)
@@ -152,6 +155,11 @@ def test_the_loop_ends_whatever_close_does(close: Callable[[], Any]) -> None:
     facade = OnOwnLoop(lambda: provider)
     with pytest.raises((OSError, ZeroDivisionError)):
         facade.close()
+
+
+async def in_call(thread: int) -> None:
+    """Until ``thread`` waits for the result. Before, a signal would find the call in no hand that could cancel it."""
+    await until(lambda: sys._current_frames()[thread].f_code is threading.Condition.wait.__code__)
 
 
 async def called(function: Callable[[], Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -129,7 +130,8 @@ def test_a_service_that_is_ill_delays_no_job(ill: str, sentry: Service, store: I
 def test_without_init_nothing_happens(store: InMemoryLockProvider, caplog: pytest.LogCaptureFixture) -> None:
     with configure(listeners=[SentryCronListener()]):
         SYNC[0].run(succeeds, store)
-    assert caplog.records == []
+    # The client of an earlier test may still try, in its own thread.
+    assert [record for record in caplog.records if record.thread == threading.get_ident()] == []
 
 
 def test_a_forked_child_checks_in(sentry: Service, store: InMemoryLockProvider) -> None:
