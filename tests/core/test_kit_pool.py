@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -350,18 +351,23 @@ def _alarm() -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
+@pytest.mark.skipif(sys.version_info[:2] == (3, 14), reason="its `with` may keep any lock: python/cpython#148874")
 @pytest.mark.usefixtures("_alarm")
 def test_exceptions_of_a_signal_handler_lose_none(threaded: ConnectionPool[Connection]) -> None:
+    def use() -> None:
+        """A function, so that nothing refers to a lost connection when it has ended."""
+        while True:
+            until = monotonic() + 5
+            with threaded.connection(until, is_urgent=False) as one, threaded.connection(until, is_urgent=True):
+                one.is_good = True
+
     randomness = random.Random(1)
     for _ in range(1000):
-        try:
-            signal.setitimer(signal.ITIMER_REAL, randomness.uniform(0.00001, 0.0003))
-            while True:
-                until = monotonic() + 5
-                with threaded.connection(until, is_urgent=False) as one, threaded.connection(until, is_urgent=True):
-                    one.is_good = True
-        except TooLong:
-            pass
+        with suppress(TooLong):
+            # The second one comes if Python ignores the first: in a callback of a weak reference.
+            signal.setitimer(signal.ITIMER_REAL, randomness.uniform(0.00001, 0.0003), 0.1)
+            use()
+    signal.setitimer(signal.ITIMER_REAL, 0)
     assert all_are_free(threaded)
 
 
