@@ -40,10 +40,13 @@ RETRY_SECONDS = 1.0
 
 
 class _PoolState:
-    """The queue and the workers of a pool in one process. ``changed`` guards all of it."""
+    """The queue and the workers of a pool in one process. ``mutex`` guards all of it."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
+        # `with` this lock, not the condition: its __enter__ is Python code, and an exception that a signal handler
+        # raises in there keeps the lock for ever. (On Python 3.14 it can keep any lock: python/cpython#148874.)
+        self.mutex = threading.RLock()
+        self.changed = threading.Condition(self.mutex)
         self.queue: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self.workers: set[threading.Thread] = set()
         self.idle = 0
@@ -77,7 +80,7 @@ class WorkerPool:
 
         future: Future[T] = Future()
         state = self._state.get()
-        with state.changed:
+        with state.mutex:
             state.queue.append((function, future))
             if state.idle >= len(state.queue):
                 state.changed.notify()
@@ -104,7 +107,7 @@ class WorkerPool:
     def _run_next(self, state: _PoolState) -> bool:
         """Wait for a function and run it; False: this worker ends."""
         worker = threading.current_thread()
-        with state.changed:
+        with state.mutex:
             while worker in state.workers and not state.queue:
                 state.idle += 1
                 try:
@@ -133,7 +136,8 @@ class Timer:
     """One thread that runs callbacks at given moments. A callback must not wait for anything."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._mutex = threading.RLock()  # `with` this one, not the condition: see _PoolState
+        self._changed = threading.Condition(self._mutex)
         self._thread: threading.Thread | None = None
         self._wakes_at = 0.0
         self._due: dict[Callable[[], object], float] = {}
@@ -144,7 +148,7 @@ class Timer:
         :raises RuntimeError: the system refuses a thread. The callback stays scheduled: the next call of this method,
             for any callback, tries again.
         """
-        with self._changed:
+        with self._mutex:
             self._due[callback] = when
             if self._thread is not None:
                 if when < self._wakes_at:
@@ -159,7 +163,7 @@ class Timer:
 
     def cancel(self, callback: Callable[[], object]) -> None:
         """Do not run ``callback``, unless it is running already."""
-        with self._changed:
+        with self._mutex:
             self._due.pop(callback, None)
 
     def _run(self) -> None:
@@ -173,13 +177,13 @@ class Timer:
             except BaseException:  # of any kind, also of the waiting: without this thread no lease is kept alive
                 logger.exception("the timer goes on after an unexpected error")
                 if callback is not None:
-                    with self._changed:
+                    with self._mutex:
                         self._due.setdefault(callback, monotonic() + RETRY_SECONDS)
             del callback
 
     def _next_callback(self) -> Callable[[], object] | None:
         """Wait for the next callback; None: none is scheduled, and the thread ends."""
-        with self._changed:
+        with self._mutex:
             while self._thread is threading.current_thread():
                 if not self._due:
                     self._thread = None

@@ -89,7 +89,8 @@ class BaseKeepAlive:
         self._on_lost = on_lost
         # How long a heartbeat extends the lease: as long as the guard, or later the task, has requested.
         self._lock_for = self._lease.lock_at_most_for
-        self._changed = threading.Condition()  # guards all that follows
+        self._mutex = threading.RLock()  # guards all that follows; `with` this one, not the condition: see _timers.py
+        self._changed = threading.Condition(self._mutex)
         self._events: list[Event] = []  # for the listeners
         self._in_flight = 0  # heartbeats that were sent and have no reply yet
         # Whether a heartbeat waits for a worker. One is enough: more would delay those of other leases.
@@ -102,7 +103,7 @@ class BaseKeepAlive:
     def wake(self) -> None:
         """Do what is due, and wait for nothing."""
         lease = self._lease
-        with self._changed:
+        with self._mutex:
             if not self._is_over and not lease.is_trusted():
                 # The task itself may have tried to extend the lease.
                 is_revoked = lease.is_lost() and not self._in_flight and not self._is_queued
@@ -145,7 +146,7 @@ class BaseKeepAlive:
 
     def _heartbeat(self) -> Program[timedelta, Lease | None, None]:
         """One heartbeat, once a worker has time for it. The command: extend the lease for so long."""
-        with self._changed:
+        with self._mutex:
             is_wanted = self._is_queued and not self._pauses and not self._is_over and self._lease.is_trusted()
             self._is_queued = False
             if not is_wanted:
@@ -162,10 +163,10 @@ class BaseKeepAlive:
                 raise
             failure = as_exception(error, "extend", self._lease.name)
         finally:
-            with self._changed:
+            with self._mutex:
                 self._in_flight -= 1
                 self._changed.notify_all()
-        with self._changed:
+        with self._mutex:
             if self._is_over:
                 return
             if failure is not None:
@@ -208,7 +209,7 @@ class BaseKeepAlive:
     def _report(self) -> None:
         """Notify the listeners, and ``on_lost`` of a loss."""
         while True:
-            with self._changed:
+            with self._mutex:
                 if not self._events:
                     return
                 event = self._events.pop(0)
@@ -235,18 +236,18 @@ class BaseKeepAlive:
         return self._in_flight > 0
 
     def pause(self) -> None:
-        with self._changed:
+        with self._mutex:
             self._pauses += 1
 
     def resume(self) -> None:
-        with self._changed:
+        with self._mutex:
             self._pauses -= 1
             self._lock_for = self._lease.lock_at_most_for
             self._extended()
             self._schedule()
 
     def report_lost(self) -> None:
-        with self._changed:
+        with self._mutex:
             self._lose("revoked")
         self._report()
 
@@ -288,7 +289,7 @@ class ThreadKeepAlive(BaseKeepAlive):
         return False  # in a worker thread, sys.exit() in a hook of the driver is a failure as well
 
     def _schedule(self) -> None:
-        with self._changed, suppress(RuntimeError):  # if no thread starts, the callback stays scheduled
+        with self._mutex, suppress(RuntimeError):  # if no thread starts, the callback stays scheduled
             if not self._is_over:
                 timer().schedule(self.wake, self._wakes_at())
 
@@ -300,7 +301,7 @@ class ThreadKeepAlive(BaseKeepAlive):
         self._active.ended_at = monotonic()
         if not self._active.owner.is_current():
             return  # a forked child leaves the block; the lease and its heartbeats are its parent's
-        with self._changed:
+        with self._mutex:
             self._is_over = True
             timer().cancel(self.wake)
             self._changed.wait_for(lambda: not self._in_flight, STOP_SECONDS)

@@ -269,32 +269,37 @@ def call_within(
     :param sent: ``function`` sends commands, so that one may have reached the store when the time is over.
     :raises TimedOut: after ``seconds``; never if they are None.
     """
-    from concurrent.futures import Future, wait
-
     results: list[T] = []
+    errors: list[BaseException] = []
     # Which comes first, the thread with its result or the caller that gives up: setdefault() is one atomic step.
     first: dict[str, str] = {}
+    # The caller shares no future with the thread: an exception of a signal handler can leave one locked for ever.
+    ended = threading.Lock()
+    ended.acquire()
 
-    def work() -> T:
-        result = function()
-        results.append(result)
-        if first.setdefault("is", "result") == "caller" and discard is not None:
-            discard(result)
-        return result
+    def work() -> None:
+        try:
+            if first:
+                return  # the caller gave up before a thread was free
+            results.append(function())
+            if first.setdefault("is", "result") == "caller" and discard is not None:
+                discard(results[0])
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            ended.release()
 
-    future: Future[T] | None = None
     try:
         try:
-            future = pool.submit(work)
+            pool.submit(work)
         except RuntimeError:  # no thread can be started: better without the limit than not at all
             return function()
-        done, _ = wait([future], seconds)
-        if not done:
+        if not ended.acquire(timeout=-1 if seconds is None else seconds):
             raise TimedOut(waiting_for, sent=sent)
-        return future.result()
+        if errors:
+            raise errors.pop()
+        return results[0]
     except BaseException:  # of a signal handler, too
-        if future is not None:
-            future.cancel()  # it may still wait for a thread
         if first.setdefault("is", "caller") == "result" and discard is not None:
             discard(results[0])
         raise
