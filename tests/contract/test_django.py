@@ -18,6 +18,7 @@ from shedlock_py.testing.contract import (
 )
 from shedlock_py.testing.proxy import Address
 from tests.contract import test_sqlite
+from tests.contract.mysql_drivers import MySqlOrMariaDb
 from tests.contract.sql import SqlStore
 from tests.contract.test_postgresql import PostgresContract
 from tests.contract.test_sqlite import SqliteContract
@@ -57,3 +58,21 @@ class TestPostgres(PostgresContract, LockProviderContract, HistoryContract, Proc
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> SqlStore:
         return DjangoStore(*cls.urls(request))
+
+
+class MySqlOrMariaDbOfDjango(MySqlOrMariaDb, LockProviderContract, HistoryContract, ProcessContract, PauseContract):
+    driver = "mysql+mysqldb"
+
+    @classmethod
+    def open_store(cls, request: pytest.FixtureRequest) -> SqlStore:
+        return DjangoStore(*cls.urls(request))
+
+
+@pytest.mark.matrix  # PostgreSQL shows what Django changes, test_mysql.py what MySQL does
+class TestMysql(MySqlOrMariaDbOfDjango):
+    server = "mysql_server"
+
+
+@pytest.mark.matrix
+class TestMariadb(MySqlOrMariaDbOfDjango):
+    server = "mariadb_server"
