@@ -82,4 +82,8 @@ def shedlock(debug: bool) -> None:
 
     Guards commands with a named lease in a store, and shows and mends the locks there.
     """
-    logging.basicConfig(format="shedlock: %(message)s", level=logging.DEBUG if debug else logging.WARNING)
+    handler = logging.StreamHandler()
+    if not debug:  # an async driver that Ctrl-C stops while it connects may leave an exception that nobody awaits
+        handler.addFilter(lambda record: record.name != "asyncio")
+    level = logging.DEBUG if debug else logging.WARNING
+    logging.basicConfig(format="shedlock: %(message)s", level=level, handlers=[handler])
