@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
+from types import FrameType
 
 import pytest
 
@@ -422,3 +423,58 @@ def test_a_forked_child_does_not_wait_for_its_parents_releases() -> None:
         [sys.executable, "-c", EXIT_OF_A_CHILD], capture_output=True, text=True, timeout=100, check=True
     )
     assert float(done.stdout) < 30
+
+
+class HandlerError(Exception):
+    """A signal handler raised it."""
+
+
+def interrupted(call: Callable[[], object], number: int) -> bool:
+    """Whether ``call`` raised at the ``number``-th moment at which Python may run a signal handler in it.
+
+    Those are the beginnings of its functions, and the returns of functions in C.
+    """
+    moments = iter(range(number))
+
+    def handler(frame: FrameType, event: str, argument: object) -> None:
+        if event in ("call", "c_return") and next(moments, None) is None:
+            raise HandlerError
+
+    sys.setprofile(handler)
+    try:
+        call()
+    except HandlerError:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+def ends_in_another_thread(call: Callable[[], object]) -> bool:
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(SOON)
+    return not thread.is_alive()
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="there the `with` of a lock calls a function in C, too")
+@pytest.mark.parametrize("method", ["submit", "schedule", "cancel"])
+def test_an_exception_of_a_signal_handler_keeps_no_lock(method: str, name: str) -> None:
+    """At no moment. The thread is there already: what an interrupted ``Thread.start`` leaves is Python's."""
+    number, is_over = 0, False
+    while not is_over:
+        pool, timer = WorkerPool(1, name), Timer()
+        pool.submit(bool).result(SOON)
+        timer.schedule(float, monotonic() + 60)
+        calls: dict[str, Callable[[], object]] = {
+            "submit": partial(pool.submit, bool),
+            "schedule": partial(timer.schedule, int, monotonic() + 30),
+            "cancel": partial(timer.cancel, float),
+        }
+        is_over = not interrupted(calls[method], number)
+        assert ends_in_another_thread(calls[method]), f"moment {number}"
+        timer.cancel(int)
+        timer.cancel(float)
+        timer.schedule(bool, monotonic())  # its thread finds nothing more to do and ends
+        number += 1
+    assert number > 1
