@@ -78,7 +78,7 @@ class LeaderElector(Elector):
                 " AsyncLeaderElector, or give LeaderElector a provider for ordinary functions"
             )
         self._provider = as_provider(provider)
-        self._changed = threading.Condition()  # reentrant: a signal handler may interrupt resign() and call stop(0)
+        self._make_mutex()
         self._without_thread: deque[CallbackCall] = deque()
         settings = ElectionSettings.parse(name, lease_duration, renew_deadline, retry_period, holder, takeover)
         super().__init__(settings, on_started_leading, on_stopped_leading, on_new_leader)
@@ -92,7 +92,7 @@ class LeaderElector(Elector):
         if self._is_here() and self._runner.is_alive():
             raise RuntimeError(f"{self!r} was started already")
         if not self._owner.is_current():  # a thread of the parent process may have locked it
-            self._changed = threading.Condition()
+            self._make_mutex()
         self._without_thread = deque()
         election = self._create_election()
         name = f"shedlock-elector-{self.name}"
@@ -205,12 +205,17 @@ class LeaderElector(Elector):
         except BaseException:  # sys.exit() would end this thread, and not the program
             logger.exception("election %r: a listener failed on %r", self.name, event)
 
+    def _make_mutex(self) -> None:
+        # Reentrant, because a signal handler may interrupt resign() and call stop(0).
+        self._mutex = threading.RLock()  # `with` this one, not the condition: see _timers.py
+        self._changed = threading.Condition(self._mutex)
+
     def _wait_for(self, condition: Callable[[], bool], seconds: float | None) -> None:
-        with self._changed:
+        with self._mutex:
             self._changed.wait_for(condition, seconds)
 
     def _notify_waiters(self) -> None:
-        with self._changed:
+        with self._mutex:
             self._changed.notify_all()
 
     # Callbacks, of which each call has a thread of its own

@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from types import FrameType
 
 import pytest
 
@@ -20,6 +19,7 @@ from shedlock_py._process import monotonic
 from shedlock_py._timers import Timer, WorkerPool, request_in_worker, worker_pool
 from shedlock_py.testing.forks import in_child
 from tests.support.polling import wait_until
+from tests.support.signals import interrupted, moments_are_known
 
 SOON = 10.0
 KINDS = [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException, ValueError]
@@ -425,31 +425,6 @@ def test_a_forked_child_does_not_wait_for_its_parents_releases() -> None:
     assert float(done.stdout) < 30
 
 
-class HandlerError(Exception):
-    """A signal handler raised it."""
-
-
-def interrupted(call: Callable[[], object], number: int) -> bool:
-    """Whether ``call`` raised at the ``number``-th moment at which Python may run a signal handler in it.
-
-    Those are the beginnings of its functions, and the returns of functions in C.
-    """
-    moments = iter(range(number))
-
-    def handler(frame: FrameType, event: str, argument: object) -> None:
-        if event in ("call", "c_return") and next(moments, None) is None:
-            raise HandlerError
-
-    sys.setprofile(handler)
-    try:
-        call()
-    except HandlerError:
-        return True
-    finally:
-        sys.setprofile(None)
-    return False
-
-
 def ends_in_another_thread(call: Callable[[], object]) -> bool:
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
@@ -457,7 +432,7 @@ def ends_in_another_thread(call: Callable[[], object]) -> bool:
     return not thread.is_alive()
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="there the `with` of a lock calls a function in C, too")
+@moments_are_known
 @pytest.mark.parametrize("method", ["submit", "schedule", "cancel"])
 def test_an_exception_of_a_signal_handler_keeps_no_lock(method: str, name: str) -> None:
     """At no moment. The thread is there already: what an interrupted ``Thread.start`` leaves is Python's."""

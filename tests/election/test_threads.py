@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 import threading
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.election.test_elector import is_released, lead
 from tests.guides.examples.scripts import run_python
 from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
+from tests.support.signals import interrupted, moments_are_known
 
 pytestmark = pytest.mark.parametrize("kind", ["threads"], indirect=True)
 
@@ -43,6 +45,22 @@ def test_stop_in_a_listener_returns_at_once(make_elector: MakeElector, store: Fa
         wait_until(lambda: stopped == [False], what="stop() returned")
         assert elector.stop("10s")
     assert is_released(store)
+
+
+@moments_are_known
+@pytest.mark.parametrize("method", ["stop", "wait_until_leader"])
+def test_an_exception_of_a_signal_handler_keeps_no_lock(method: str, make_elector: MakeElector) -> None:
+    """At no moment of a call of the main thread. The election would stand still: no renewal, and no end."""
+    number, is_over = 0, False
+    while not is_over:
+        elector = make_elector(**LONG)
+        lead(elector)
+        is_over = not interrupted(partial(getattr(elector, method), "0s"), number)
+        thread, ended = in_background(elector.stop)
+        thread.join(10)
+        assert ended == [True], f"moment {number}"
+        number += 1
+    assert number > 5
 
 
 def test_a_callback_of_a_former_start_delays_no_release(make_elector: MakeElector, store: FaultyProvider) -> None:
