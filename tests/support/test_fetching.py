@@ -229,12 +229,12 @@ def test_a_system_without_a_mirror_of_debian_says_so(tmp_path: Path, monkeypatch
 
 def test_a_program_of_a_package_is_not_the_script_that_needs_the_python_of_the_fetch(tmp_path: Path) -> None:
     for folder, content in (("bin", b"#!/gone/bin/python\n"), ("package/programs", b"\x7fELF"), ("share", b"#!/x\n")):
-        program = tmp_path / folder / "etcd"
+        program = tmp_path / folder / "valkey"
         program.parent.mkdir(parents=True)
         program.write_bytes(content)
         program.chmod(0o755)
-    (tmp_path / "package" / "etcd").mkdir()
-    assert SOURCES["etcd"].command(tmp_path, "etcd") == [str(tmp_path / "package/programs/etcd")]
+    (tmp_path / "package" / "valkey").mkdir()
+    assert SOURCES["valkey"].command(tmp_path, "valkey") == [str(tmp_path / "package/programs/valkey")]
 
 
 @pytest.mark.parametrize("libraries", ["usr/lib", "lib"])
