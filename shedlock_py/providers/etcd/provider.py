@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -13,7 +13,7 @@ from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.providers.cas import CasPrograms, CasReply, parse_options
 from shedlock_py.providers.etcd.clients import AsyncEtcdClient, EtcdClient
 from shedlock_py.providers.etcd.urls import Place
-from shedlock_py.providers.etcd.wire import ALARMS, MEMBERS, NOT_ETCD, Command, EtcdError, classify
+from shedlock_py.providers.etcd.wire import ALARMS, MEMBERS, NOT_ETCD, STATUS, Command, EtcdError, classify
 from shedlock_py.providers.kit import AsyncProgramProvider, Check, Failure, ProgramProvider, not_known, split_options
 
 
@@ -21,16 +21,14 @@ class EtcdPrograms(CasPrograms):
     """The programs of a compare-and-swap store, and what the errors of etcd and httpx mean."""
 
     def checks(self) -> Program[Command, CasReply, list[Check]]:
-        try:
-            reply = yield MEMBERS
-            found = [_members(reply.value.get("members", ()))]
-        except ProviderError as error:
-            found = [not_known(self, "members", error)]
-        try:
-            reply = yield ALARMS
-            found += map(_alarm, reply.value.get("alarms", ()))
-        except ProviderError as error:
-            found.append(not_known(self, "alarms", error))
+        found: list[Check] = []
+        for check, command, read in _CHECKS:
+            try:
+                reply = yield command
+            except ProviderError as error:
+                found.append(not_known(self, check, error))
+            else:
+                found += read(reply.value)
         return found
 
     def classify(self, error: Exception) -> Failure:
@@ -51,25 +49,47 @@ class EtcdPrograms(CasPrograms):
 
 
 _EVEN = "an even number of members bears no more losses than one less: take 3 or 5"
+_SAFE_SINCE = ((3, 4, 22), (3, 5, 6))
+"""Since these, members no longer disagree for good: docs/providers/etcd.md."""
 
 
-def _members(members: Sequence[Mapping[str, Any]]) -> Check:
-    voters = sum(not member.get("isLearner") for member in members)
+def _release(status: Mapping[str, Any]) -> list[Check]:
+    """Of the member that replied."""
+    version = str(status.get("version", ""))
+    try:
+        major, minor, patch = map(int, version.split("-")[0].split("."))
+    except ValueError:
+        return [Check("release", "ok", f"not known: {version!r}")]
+    for safe in _SAFE_SINCE:
+        if safe[:2] == (major, minor) and patch < safe[2]:
+            message = f"{version}: after a crash its members may disagree, and two nodes get the same lock"
+            return [Check("release", "warning", message, "upgrade to {}.{}.{} or newer".format(*safe))]
+    return [Check("release", "ok", version)]
+
+
+def _members(reply: Mapping[str, Any]) -> list[Check]:
+    voters = sum(not member.get("isLearner") for member in reply.get("members", ()))
     may_lose = (voters - 1) // 2
     if voters == 1:
-        return Check("members", "ok", "1: without it, no lock is granted")
+        return [Check("members", "ok", "1: without it, no lock is granted")]
     message = f"{voters}, of which {may_lose} may be lost"
     if voters % 2 == 0:
-        return Check("members", "warning", message, _EVEN)
-    return Check("members", "ok", message)
+        return [Check("members", "warning", message, _EVEN)]
+    return [Check("members", "ok", message)]
 
 
-def _alarm(alarm: Mapping[str, Any]) -> Check:
-    kind = alarm.get("alarm", "")
+def _alarms(reply: Mapping[str, Any]) -> list[Check]:
+    return [_alarm(alarm.get("alarm", "")) for alarm in reply.get("alarms", ())]
+
+
+def _alarm(kind: str) -> Check:
     if kind == "NOSPACE":
         hint = "compact and defragment it, then etcdctl alarm disarm: docs of etcd, Maintenance"
         return Check("alarms", "failed", "NOSPACE: the quota is used up, and etcd takes no writes", hint)
-    return Check("alarms", "failed", f"{kind}", "see etcd's own documentation of this alarm")
+    return Check("alarms", "failed", kind, "see etcd's own documentation of this alarm")
+
+
+_CHECKS = (("release", STATUS, _release), ("members", MEMBERS, _members), ("alarms", ALARMS, _alarms))
 
 
 class EtcdLockProvider(ProgramProvider):

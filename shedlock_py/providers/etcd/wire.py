@@ -64,6 +64,8 @@ class Version(NamedTuple):
 
 
 Command = CasCommand | ClusterRequest
+STATUS = ClusterRequest("/v3/maintenance/status", {})
+"""Of the member that replies."""
 MEMBERS = ClusterRequest("/v3/cluster/member/list", {})
 ALARMS = ClusterRequest("/v3/maintenance/alarm", {"action": "GET"})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import closing
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from shedlock_py.provider import Check
 from shedlock_py.providers.etcd import EtcdLockProvider
+from shedlock_py.testing.proxy import TcpProxy
 from tests.cli.harness import run
 from tests.stores.etcd.conftest import Open
 from tests.support.availability import private_server
@@ -23,8 +25,45 @@ def checks_of(open_url: Open, url: str) -> list[Check]:
 
 
 def test_a_member_alone(etcd_server: EtcdServer, open_url: Open) -> None:
-    found = checks_of(open_url, etcd_server.url())
-    assert found == [Check("members", "ok", "1: without it, no lock is granted")]
+    release, members = checks_of(open_url, etcd_server.url())
+    assert release == Check("release", "ok", etcd_server.version()[1])
+    assert members == Check("members", "ok", "1: without it, no lock is granted")
+
+
+@pytest.mark.parametrize(
+    ("version", "cure"),
+    [
+        ("3.5.1", "upgrade to 3.5.6 or newer"),
+        ("3.5.5", "upgrade to 3.5.6 or newer"),
+        ("3.5.6", None),
+        ("3.4.21", "upgrade to 3.4.22 or newer"),
+        ("3.4.22", None),
+        ("3.6.0", None),
+    ],
+)
+def test_releases_whose_members_may_disagree(
+    etcd_server: EtcdServer, open_url: Open, version: str, cure: str | None
+) -> None:
+    with member_of(version, etcd_server) as member:
+        found, *_ = checks_of(open_url, etcd_server.url(via=member.address))
+    assert (found.check, found.status, found.hint) == ("release", "warning" if cure else "ok", cure)
+    assert found.message.startswith(version)
+
+
+def test_a_release_that_is_not_known(etcd_server: EtcdServer, open_url: Open) -> None:
+    with member_of("", etcd_server) as member:
+        found, *_ = checks_of(open_url, etcd_server.url(via=member.address))
+    assert found == Check("release", "ok", "not known: ''")
+
+
+def member_of(version: str, server: EtcdServer) -> TcpProxy:
+    """A front end of ``server`` that says that it is of another version."""
+
+    def with_version(reply: bytes) -> bytes:
+        said = f'"version":"{version}"'.encode()
+        return re.sub(rb'"version":"3[^"]*"', lambda true: said.ljust(len(true[0])), reply)  # as many bytes
+
+    return TcpProxy(server.address, rewrite=with_version)
 
 
 def test_a_member_without_space(etcd_server: EtcdServer, open_url: Open) -> None:
@@ -32,7 +71,7 @@ def test_a_member_without_space(etcd_server: EtcdServer, open_url: Open) -> None
     alarm = {"memberID": member["ID"], "alarm": "NOSPACE"}
     etcd_server.ask("/v3/maintenance/alarm", action="ACTIVATE", **alarm)
     try:
-        _, found = checks_of(open_url, etcd_server.url())
+        *_, found = checks_of(open_url, etcd_server.url())
         done = run("doctor", "--json", store=etcd_server.url())
     finally:
         etcd_server.ask("/v3/maintenance/alarm", action="DEACTIVATE", **alarm)
@@ -40,7 +79,8 @@ def test_a_member_without_space(etcd_server: EtcdServer, open_url: Open) -> None
     assert found.message.startswith("NOSPACE: ")
     assert "alarm disarm" in str(found.hint)
     assert done.exit_code == 1
-    assert [each["check"] for each in json.loads(done.stdout)["checks"]] == ["reach the store", "members", "alarms"]
+    shown = [each["check"] for each in json.loads(done.stdout)["checks"]]
+    assert shown == ["reach the store", "release", "members", "alarms"]
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.matrix)])
@@ -48,7 +88,7 @@ def test_members(size: int) -> None:
     with private_server("etcd", lambda: EtcdCluster(size)) as cluster:
         provider = EtcdLockProvider(cluster.members[0].url())
         with closing(provider):
-            (found,) = provider.checks()
+            _, found = provider.checks()
     if size == 3:
         assert found == Check("members", "ok", "3, of which 1 may be lost")
     else:
