@@ -1,7 +1,7 @@
 """Run the rows of the matrix one after the other; ``make test-all``.
 
-A row whose tests passed is not run again until a file of the clone changes, unless ``--again`` says so. Once every row
-has run, the tables in docs/tested-with.md are written.
+A row whose tests passed is not run again until a file of the clone changes, unless ``--again`` says so. The tables in
+docs/tested-with.md show what came of each row when it last ran on committed files, and at which commit.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.matrix import report
@@ -25,6 +26,7 @@ from tests.matrix.environments import (
     Environment,
     SetupError,
     build_wheel,
+    commit,
     copy_tests,
     digest,
 )
@@ -64,33 +66,30 @@ def main() -> int:
 
 def run_all(rows: list[Row], options: argparse.Namespace) -> int:
     copy_tests()
-    wheel, state = build_wheel(), digest()
+    wheel, state, tested = build_wheel(), digest(), commit()
+    is_recorded = tested is not None and not options.pytest and not is_ci()
     results: dict[str, Result] = {}
     for number, row in enumerate(rows, 1):
         title = f"[{number}/{len(rows)}] {row.name}"
-        former = load(row.name, state)
-        if former is not None and former.is_green and not options.again and not options.pytest:
+        former = load(row.name)
+        is_done = former is not None and former.is_green and former.digest == state
+        if former is not None and is_done and not options.again and not options.pytest:
             print(f"{title}: passed before, and nothing has changed", flush=True)
             results[row.name] = former
             continue
         print(f"{title}: {row.what}", flush=True)
-        results[row.name] = result = run(row, wheel, Result(state), [*options.parallel.split(), *options.pytest], title)
-        if not options.pytest:
+        result = Result(state, tested or "", f"{datetime.now(UTC):%Y-%m-%d}")
+        results[row.name] = run(row, wheel, result, [*options.parallel.split(), *options.pytest], title)
+        if is_recorded:
             save(row.name, result)
+            report.write_page(report.page({each.name: load(each.name) for each in ROWS}))
         print(report.line(row.name, result), *(f"{'':12}{test}" for test in result.failed), sep="\n", flush=True)
-    return finish(results, state, is_part=bool(options.pytest))
-
-
-def finish(results: dict[str, Result], state: str, *, is_part: bool) -> int:
-    """Print the table and the last line, and write the page if every row has run on these files."""
     print("", *(report.line(name, result) for name, result in results.items()), "", sep="\n")
-    every = {row.name: results.get(row.name) or load(row.name, state) for row in ROWS}
-    whole = {name: result for name, result in every.items() if result is not None}
-    if len(whole) == len(ROWS) and not is_part:
-        report.write_page(report.page(whole))
-        print(f"wrote {PAGE}")
-    else:
-        print(f"{len(ROWS) - len(whole)} of {len(ROWS)} rows have not run on these files; {PAGE} stays as it is")
+    print(
+        f"{PAGE} shows it"
+        if is_recorded
+        else "nothing is recorded: files differ from the commit, arguments for pytest were given, or CI is set"
+    )
     passed, failed = report.counts(results)
     print(f"{passed} passed, {failed} failed")
     not_tried = [name for name, result in results.items() if not result.tried]

@@ -22,6 +22,8 @@ TREE = BUILD / "tree"
 ENVIRONMENTS = PROJECT / ".venv-matrix"
 PACKAGE = "shedlock_py"
 PAGE = "docs/tested-with.md"
+RESULTS = "tests/matrix/last_runs/"
+"""What came of each row when it last ran: committed, so that rows may run on several days or machines."""
 SERVERS = ("SecantusDB",)
 """Servers that pip installs: they run on the interpreter of `.venv` in every row."""
 PACKAGED = (f"{PACKAGE}/", "pyproject.toml", "README.md", "LICENSE")
@@ -43,12 +45,20 @@ def files() -> list[str]:
 
 
 def digest(*prefixes: str) -> str:
-    """Changes whenever one of the files changes, except the page that ``make test-all`` writes."""
+    """Changes whenever one of the files changes, except those that ``make test-all`` writes."""
     found = hashlib.sha256()
     for name in files():
-        if name != PAGE and name.startswith(prefixes or ("",)):
+        if not name.startswith((PAGE, RESULTS)) and name.startswith(prefixes or ("",)):
             found.update(f"{name}\0".encode() + (PROJECT / name).read_bytes())
     return found.hexdigest()
+
+
+def commit() -> str | None:
+    """The one that is checked out; ``None`` if files differ from it."""
+    others = (f":!{PAGE}", f":!{RESULTS}")
+    if _run("git", "status", "--porcelain", "--", ".", *others, cwd=PROJECT):
+        return None
+    return _run("git", "rev-parse", "--short=8", "HEAD", cwd=PROJECT).strip()
 
 
 def copy_tests() -> None:

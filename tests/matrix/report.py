@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.matrix.environments import PAGE, PROJECT
@@ -58,13 +57,20 @@ def line(name: str, result: Result) -> str:
     return f"{verdict:>10}  {name:32}{numbers}  {result.seconds / 60:5.1f} min  {result.trouble}".rstrip()
 
 
-def page(results: Mapping[str, Result]) -> str:
-    """The tables in Markdown."""
+def page(last: Mapping[str, Result | None]) -> str:
+    """The tables in Markdown.
+
+    :param last: what came of each row when it last ran; ``None`` for one that never did.
+    """
+    results = {name: result for name, result in last.items() if result is not None}
+    never = ", ".join(f"`{name}`" for name, result in last.items() if result is None)
     passed, failed = counts(results)
     minutes = sum(result.seconds for result in results.values()) / 60
+    days = sorted({result.day for result in results.values()})
     return "\n".join(
         [
-            f"Run of {datetime.now(UTC):%Y-%m-%d}: {minutes:.0f} minutes. **{passed} passed, {failed} failed.**",
+            f"{len(results)} rows, run on {' and '.join(days)}: {minutes:.0f} minutes. "
+            f"**{passed} passed, {failed} failed.**" + (f" Not run yet: {never}." if never else ""),
             "",
             "## Rows",
             "",
@@ -94,16 +100,15 @@ def write_page(text: str, path: Path = PROJECT / PAGE) -> None:
 def _rows(results: Mapping[str, Result]) -> list[str]:
     what = {row.name: row.what for row in ROWS}
     lines = [
-        f"| row | what runs | {' | '.join(SHOWN)} | servers | passed | failed | skipped | minutes |",
-        f"|---|---|{'---|' * len(SHOWN)}---|--:|--:|--:|--:|",
+        f"| row | what runs | {' | '.join(SHOWN)} | servers | commit | passed | failed | skipped | minutes |",
+        f"|---|---|{'---|' * len(SHOWN)}---|---|--:|--:|--:|--:|",
     ]
     for name, result in results.items():
         shown = " | ".join(result.versions.get(package.lower(), "–") for package in SHOWN)
         servers = ", ".join(f"{product} {' and '.join(found)}" for product, found in result.servers.items()) or "–"
         numbers = f"{result.passed} | {result.failures} | {sum(result.skipped.values())} | {result.seconds / 60:.1f}"
-        lines.append(
-            f"| `{name}` | {what[name]} | {shown} | {servers} | {numbers if result.tried else '– | – | – | –'} |"
-        )
+        numbers = numbers if result.tried else "– | – | – | –"
+        lines.append(f"| `{name}` | {what[name]} | {shown} | {servers} | {result.commit} | {numbers} |")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""What came of a row: read from pytest's report, kept in a file until the files of the clone change."""
+"""What came of a row when it last ran: read from pytest's report, kept in a file of the clone."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tests.matrix.environments import BUILD
+from tests.matrix.environments import PROJECT, RESULTS
 
 CONTRACT = "tests.contract."
 
 
 @dataclass
 class Result:
-    """:ivar passed: how many tests; the others by outcome, the skipped ones by reason.
+    """:ivar digest: of the files that were tested; ``commit``: where they are.
+    :ivar day: when.
+    :ivar passed: how many tests; the others by outcome, the skipped ones by reason.
     :ivar contract: how many tests of the contract passed, by their class.
     :ivar versions: of the interpreter and of what is installed; ``servers``: of what the tests met.
     :ivar left_out: requirements that cannot be installed, with the reason.
@@ -23,6 +25,8 @@ class Result:
     """
 
     digest: str
+    commit: str
+    day: str
     seconds: float = 0.0
     passed: int = 0
     failed: list[str] = field(default_factory=list)
@@ -63,16 +67,13 @@ class Result:
 
 def save(name: str, result: Result) -> None:
     _file(name).parent.mkdir(parents=True, exist_ok=True)
-    _file(name).write_text(json.dumps(asdict(result), indent=1))
+    _file(name).write_text(json.dumps(asdict(result), indent=1) + "\n")
 
 
-def load(name: str, digest: str) -> Result | None:
-    """What came of the row when the clone was as it is now."""
-    if not _file(name).exists():
-        return None
-    result = Result(**json.loads(_file(name).read_text()))
-    return result if result.digest == digest else None
+def load(name: str) -> Result | None:
+    """``None`` if the row has never run."""
+    return Result(**json.loads(_file(name).read_text())) if _file(name).exists() else None
 
 
 def _file(name: str) -> Path:
-    return BUILD / "results" / f"{name}.json"
+    return PROJECT / RESULTS / f"{name}.json"

@@ -38,7 +38,7 @@ def test_is_skipped(number): pytest.skip("no server")
 
 
 def result(**values: object) -> Result:
-    return Result(digest="", **values)  # type: ignore[arg-type]  # of Result's own fields
+    return Result("", "abc12345", "2026-11-26", **values)  # type: ignore[arg-type]  # of Result's own fields
 
 
 def test_a_report_is_counted(tmp_path: Path) -> None:
@@ -74,15 +74,18 @@ def test_the_page_says_what_ran_and_what_did_not(tmp_path: Path) -> None:
         skipped={"no server": 3}, left_out={"gevent": "no wheel"},
     )  # fmt: skip
     report.write_page(
-        report.page({ROWS[0].name: found, ROWS[1].name: result(trouble="no Python 9.9", tried=False)}), page
+        report.page(
+            {ROWS[0].name: found, ROWS[1].name: result(trouble="no Python 9.9", tried=False), ROWS[2].name: None}
+        ),
+        page,
     )
     text = page.read_text()
     assert text.startswith("before\n<!--")
     assert text.endswith("-->\nafter\n")
     assert "old" not in text
     for part in (
-        "**205 passed, 0 failed.**",
-        "| PostgreSQL 18.1 | 205 | 0 | 3 |",
+        f"2 rows, run on 2026-11-26: 0 minutes. **205 passed, 0 failed.** Not run yet: `{ROWS[2].name}`.",
+        "| PostgreSQL 18.1 | abc12345 | 205 | 0 | 3 |",
         "| PostgreSQL 18.1 | psycopg2-binary 2.9.13 | sync | 200 |",
         f"- `{ROWS[0].name}`: gevent: no wheel",
         f"- `{ROWS[0].name}`: 3 tests skipped: no server",
