@@ -21,7 +21,7 @@ CHECKS = {
     "redis": ["eviction", "persistence", "replication"],
     "redis+quorum": ["servers", "eviction", "replication"],
     "mongodb": ["replication"],
-    "etcd": ["members"],
+    "etcd": ["release", "members"],
     "dynamodb": ["replication"],
     "s3": ["conditions"],
     "kubernetes": ["permissions"],
