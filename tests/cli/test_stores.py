@@ -21,7 +21,7 @@ CHECKS = {
     "redis": ["eviction", "persistence", "replication"],
     "redis+quorum": ["servers", "eviction", "replication"],
     "mongodb": ["replication"],
-    "etcd": ["release", "members"],
+    "etcd": ["version", "members"],
     "dynamodb": ["replication"],
     "s3": ["conditions"],
     "kubernetes": ["permissions"],

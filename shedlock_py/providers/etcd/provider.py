@@ -53,18 +53,18 @@ _SAFE_SINCE = ((3, 4, 22), (3, 5, 6))
 """Since these, members no longer disagree for good: docs/providers/etcd.md."""
 
 
-def _release(status: Mapping[str, Any]) -> list[Check]:
+def _version(status: Mapping[str, Any]) -> list[Check]:
     """Of the member that replied."""
     version = str(status.get("version", ""))
     try:
         major, minor, patch = map(int, version.split("-")[0].split("."))
     except ValueError:
-        return [Check("release", "ok", f"not known: {version!r}")]
+        return [Check("version", "ok", f"not known: {version!r}")]
     for safe in _SAFE_SINCE:
         if safe[:2] == (major, minor) and patch < safe[2]:
             message = f"{version}: after a crash its members may disagree, and two nodes get the same lock"
-            return [Check("release", "warning", message, "upgrade to {}.{}.{} or newer".format(*safe))]
-    return [Check("release", "ok", version)]
+            return [Check("version", "warning", message, "upgrade to {}.{}.{} or newer".format(*safe))]
+    return [Check("version", "ok", version)]
 
 
 def _members(reply: Mapping[str, Any]) -> list[Check]:
@@ -89,7 +89,7 @@ def _alarm(kind: str) -> Check:
     return Check("alarms", "failed", kind, "see etcd's own documentation of this alarm")
 
 
-_CHECKS = (("release", STATUS, _release), ("members", MEMBERS, _members), ("alarms", ALARMS, _alarms))
+_CHECKS = (("version", STATUS, _version), ("members", MEMBERS, _members), ("alarms", ALARMS, _alarms))
 
 
 class EtcdLockProvider(ProgramProvider):

@@ -25,8 +25,8 @@ def checks_of(open_url: Open, url: str) -> list[Check]:
 
 
 def test_a_member_alone(etcd_server: EtcdServer, open_url: Open) -> None:
-    release, members = checks_of(open_url, etcd_server.url())
-    assert release == Check("release", "ok", etcd_server.version()[1])
+    version, members = checks_of(open_url, etcd_server.url())
+    assert version == Check("version", "ok", etcd_server.version()[1])
     assert members == Check("members", "ok", "1: without it, no lock is granted")
 
 
@@ -46,14 +46,14 @@ def test_releases_whose_members_may_disagree(
 ) -> None:
     with member_of(version, etcd_server) as member:
         found, *_ = checks_of(open_url, etcd_server.url(via=member.address))
-    assert (found.check, found.status, found.hint) == ("release", "warning" if cure else "ok", cure)
+    assert (found.check, found.status, found.hint) == ("version", "warning" if cure else "ok", cure)
     assert found.message.startswith(version)
 
 
 def test_a_release_that_is_not_known(etcd_server: EtcdServer, open_url: Open) -> None:
     with member_of("", etcd_server) as member:
         found, *_ = checks_of(open_url, etcd_server.url(via=member.address))
-    assert found == Check("release", "ok", "not known: ''")
+    assert found == Check("version", "ok", "not known: ''")
 
 
 def member_of(version: str, server: EtcdServer) -> TcpProxy:
@@ -80,7 +80,7 @@ def test_a_member_without_space(etcd_server: EtcdServer, open_url: Open) -> None
     assert "alarm disarm" in str(found.hint)
     assert done.exit_code == 1
     shown = [each["check"] for each in json.loads(done.stdout)["checks"]]
-    assert shown == ["reach the store", "release", "members", "alarms"]
+    assert shown == ["reach the store", "version", "members", "alarms"]
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.matrix)])
