@@ -60,40 +60,44 @@ def main() -> int:
             print(f"the wheel cannot be built, or the clone not be read: {error}")
             return 2
         except KeyboardInterrupt:
-            print("\ninterrupted; rows that passed do not run again on these files")
+            print("\ninterrupted; recorded rows that passed do not run again on these files")
             return 130
 
 
 def run_all(rows: list[Row], options: argparse.Namespace) -> int:
     copy_tests()
     wheel, state, tested = build_wheel(), digest(), commit()
-    is_recorded = tested is not None and not options.pytest and not is_ci()
+    unrecorded = _why_unrecorded(tested, options)
     results: dict[str, Result] = {}
     for number, row in enumerate(rows, 1):
         title = f"[{number}/{len(rows)}] {row.name}"
         former = load(row.name)
-        is_done = former is not None and former.is_green and former.digest == state
-        if former is not None and is_done and not options.again and not options.pytest:
+        if former and former.is_green and former.digest == state and not unrecorded and not options.again:
             print(f"{title}: passed before, and nothing has changed", flush=True)
             results[row.name] = former
             continue
         print(f"{title}: {row.what}", flush=True)
         result = Result(state, tested or "", f"{datetime.now(UTC):%Y-%m-%d}")
         results[row.name] = run(row, wheel, result, [*options.parallel.split(), *options.pytest], title)
-        if is_recorded:
+        if not unrecorded and (result.tried or former is None):  # a row that cannot run here may have run elsewhere
             save(row.name, result)
             report.write_page(report.page({each.name: load(each.name) for each in ROWS}))
         print(report.line(row.name, result), *(f"{'':12}{test}" for test in result.failed), sep="\n", flush=True)
     print("", *(report.line(name, result) for name, result in results.items()), "", sep="\n")
-    print(
-        f"{PAGE} shows it"
-        if is_recorded
-        else "nothing is recorded: files differ from the commit, arguments for pytest were given, or CI is set"
-    )
+    print(f"nothing is recorded: {unrecorded}" if unrecorded else f"recorded in {PAGE}")
     passed, failed = report.counts(results)
     print(f"{passed} passed, {failed} failed")
     not_tried = [name for name, result in results.items() if not result.tried]
     return int(failed > 0 or (is_ci() and bool(not_tried)))
+
+
+def _why_unrecorded(tested: str | None, options: argparse.Namespace) -> str:
+    """Empty if the run is recorded."""
+    if is_ci():
+        return "CI is set"
+    if options.pytest:
+        return "pytest has more arguments"
+    return "" if tested else "the clone has uncommitted changes"
 
 
 def run(row: Row, wheel: Path, result: Result, arguments: list[str], title: str) -> Result:

@@ -54,7 +54,7 @@ def digest(*prefixes: str) -> str:
 
 
 def commit() -> str | None:
-    """The one that is checked out; ``None`` if files differ from it."""
+    """Return the checked-out commit, or ``None`` if the clone has uncommitted changes."""
     others = (f":!{PAGE}", f":!{RESULTS}")
     if _run("git", "status", "--porcelain", "--", ".", *others, cwd=PROJECT):
         return None

@@ -146,4 +146,4 @@ def _not_tried(results: Mapping[str, Result]) -> list[str]:
 
 def _plain(text: str) -> str:
     """On one line, and no markup."""
-    return " ".join(text.split()).replace("<", "&lt;").replace("|", "\\|").replace(str(Path.home()), "~")
+    return " ".join(text.split()).replace("<", "&lt;").replace("|", "\\|")

@@ -15,8 +15,8 @@ CONTRACT = "tests.contract."
 
 @dataclass
 class Result:
-    """:ivar digest: of the files that were tested; ``commit``: where they are.
-    :ivar day: when.
+    """:ivar digest: hash of the tested files; ``commit``: the commit that has them.
+    :ivar day: when the row ran, in UTC.
     :ivar passed: how many tests; the others by outcome, the skipped ones by reason.
     :ivar contract: how many tests of the contract passed, by their class.
     :ivar versions: of the interpreter and of what is installed; ``servers``: of what the tests met.
@@ -66,8 +66,10 @@ class Result:
 
 
 def save(name: str, result: Result) -> None:
+    """The file is committed: it names nobody's home directory."""
     _file(name).parent.mkdir(parents=True, exist_ok=True)
-    _file(name).write_text(json.dumps(asdict(result), indent=1) + "\n")
+    text = json.dumps(asdict(result), indent=1).replace(str(Path.home()), "~")
+    _file(name).write_text(f"{text}\n")
 
 
 def load(name: str) -> Result | None:

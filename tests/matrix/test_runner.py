@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.matrix import environments, report
+from tests.matrix import environments, report, results
 from tests.matrix.__main__ import chosen
-from tests.matrix.environments import PACKAGED, PROJECT, Environment, SetupError, digest, files
+from tests.matrix.environments import PACKAGED, PAGE, PROJECT, RESULTS, Environment, SetupError, commit, digest, files
 from tests.matrix.results import Result
 from tests.matrix.rows import ROWS, Row
 from tests.support.fetching import MissingError
@@ -162,6 +162,38 @@ def test_no_requirement_is_left_out_because_the_network_failed(tmp_path: Path, m
 def test_the_files_of_the_clone_are_known() -> None:
     assert {"pyproject.toml", "tests/matrix/rows.py", "shedlock_py/guard.py"} <= set(files())
     assert digest(*PACKAGED) not in (digest(), digest("pyproject.toml"))
+
+
+def test_a_commit_is_named_if_only_the_records_of_runs_differ_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> str:
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com", *words]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
+
+    monkeypatch.setattr(environments, "PROJECT", tmp_path)
+    for name in ("code.py", PAGE):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("one")
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "all")
+    head, state = git("rev-parse", "--short=8", "HEAD"), digest()
+
+    (tmp_path / PAGE).write_text("two")
+    (tmp_path / RESULTS).mkdir(parents=True)
+    (tmp_path / RESULTS / "row.json").write_text("{}")
+    assert (commit(), digest()) == (head, state)
+    (tmp_path / "code.py").write_text("two")
+    assert commit() is None
+    assert digest() != state
+
+
+def test_what_is_saved_is_loaded_without_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "PROJECT", tmp_path)
+    assert results.load("row") is None
+    results.save("row", result(passed=7, trouble=f"{Path.home()}/x is not there"))
+    assert results.load("row") == result(passed=7, trouble="~/x is not there")
 
 
 MISSING = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,22 +50,22 @@ class EtcdPrograms(CasPrograms):
 
 
 _EVEN = "an even number of members bears no more losses than one less: take 3 or 5"
-_SAFE_SINCE = ((3, 4, 22), (3, 5, 6))
-"""Since these, members no longer disagree for good: docs/providers/etcd.md."""
+_MINIMUM = {(3, 4): 22, (3, 5): 6}
+"""The first patch of a series that etcd's authors recommend for production: docs/providers/etcd.md."""
 
 
 def _version(status: Mapping[str, Any]) -> list[Check]:
-    """Of the member that replied."""
+    """Check the version of the member that replied."""
     version = str(status.get("version", ""))
-    try:
-        major, minor, patch = map(int, version.split("-")[0].split("."))
-    except ValueError:
+    numbers = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", version)
+    if numbers is None:
         return [Check("version", "ok", f"not known: {version!r}")]
-    for safe in _SAFE_SINCE:
-        if safe[:2] == (major, minor) and patch < safe[2]:
-            message = f"{version}: after a crash its members may disagree, and two nodes get the same lock"
-            return [Check("version", "warning", message, "upgrade to {}.{}.{} or newer".format(*safe))]
-    return [Check("version", "ok", version)]
+    major, minor, patch = map(int, numbers.groups())
+    least = _MINIMUM.get((major, minor), 0)
+    if patch >= least:
+        return [Check("version", "ok", version)]
+    message = f"{version}: its members may come to disagree, and two nodes then get the same lock"
+    return [Check("version", "warning", message, f"upgrade to {major}.{minor}.{least} or newer")]
 
 
 def _members(reply: Mapping[str, Any]) -> list[Check]:
@@ -79,7 +80,7 @@ def _members(reply: Mapping[str, Any]) -> list[Check]:
 
 
 def _alarms(reply: Mapping[str, Any]) -> list[Check]:
-    return [_alarm(alarm.get("alarm", "")) for alarm in reply.get("alarms", ())]
+    return [_alarm(str(alarm.get("alarm", ""))) for alarm in reply.get("alarms", ())]
 
 
 def _alarm(kind: str) -> Check:

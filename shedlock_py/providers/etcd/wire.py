@@ -65,7 +65,7 @@ class Version(NamedTuple):
 
 Command = CasCommand | ClusterRequest
 STATUS = ClusterRequest("/v3/maintenance/status", {})
-"""Of the member that replies."""
+"""The status of one member: its version, among others."""
 MEMBERS = ClusterRequest("/v3/cluster/member/list", {})
 ALARMS = ClusterRequest("/v3/maintenance/alarm", {"action": "GET"})
 
