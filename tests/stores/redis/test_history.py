@@ -252,7 +252,7 @@ def test_permissions(store: Store, name: str) -> None:
         assert jobs.undo(acquired(jobs, f"{name}-2"))
         assert outcomes(tools, name) == [None, "lost"]
         assert outcomes(tools, f"{name}-2") == []
-        with pytest.raises(ProviderError, match="hgetall"):
+        with pytest.raises(ProviderError, match=r"hgetall|can't run this command"):  # the words of Redis 7.0
             outcomes(jobs, name)
         for user in ("jobs", "tools"):
             send(client, "ACL", "DELUSER", f"{user}-{name}")
