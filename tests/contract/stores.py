@@ -18,6 +18,9 @@ from shedlock_py.testing.contract import BlockingLockProvider, ContractBase, Loc
 from shedlock_py.testing.proxy import Address, TcpProxy
 from tests.support.polling import wait_until
 
+BUSY = "20s"
+"""A time limit for where no test waits for its end: a busy machine does not reach it."""
+
 
 class ContractStore(ABC):
     """Lock records of their own, and the providers of one class of tests.
@@ -110,10 +113,12 @@ class ByDateStore(StallingStore):
 
     def __init__(self, kind: Any, url: Callable[..., str], address: Address, *, via_proxy: bool) -> None:
         self._url = url
-        super().__init__(kind, url(), {"clock_error": "0s"}, address, via_proxy=via_proxy)
+        options = {"clock_error": "0s"} if via_proxy else {"clock_error": "0s", "timeout": BUSY}
+        super().__init__(kind, url(), options, address, via_proxy=via_proxy)
 
     def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
-        return partial(self.kind, self._url(via=self.through(via)), **self.options), None
+        options = self.options if via is None else {"clock_error": "0s"}
+        return partial(self.kind, self._url(via=self.through(via)), **options), None
 
 
 class WritesProxy(TcpProxy):

@@ -39,7 +39,7 @@ class S3Store(ByDateStore):
 
 class S3Contract(CasContract):
     kind: ClassVar[Any] = S3LockProvider
-    herd: ClassVar[int] = 50  # a hundred take 2.5 s, client and server together, of the time limit of 5 s
+    herd: ClassVar[int] = 50  # a hundred take 2.5 s, client and server together
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> S3Store:
