@@ -16,7 +16,6 @@ from apscheduler.executors.debug import DebugExecutor
 from apscheduler.executors.pool import BasePoolExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 from apscheduler.jobstores.base import BaseJobStore
 from apscheduler.jobstores.memory import MemoryJobStore
-from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 
@@ -24,6 +23,7 @@ from shedlock_py import InMemoryLockProvider, LockProvider
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.apscheduler import jobs
+from tests.apscheduler.nodes import sql_job_store
 from tests.support.loop_threads import EventLoopThread
 from tests.support.polling import wait_until
 
@@ -132,9 +132,7 @@ def make_inner(kind: str) -> BaseExecutor | None:
 
 
 def make_store(store: str, directory: Path) -> BaseJobStore:
-    return (
-        MemoryJobStore() if store == "memory" else SQLAlchemyJobStore(f"sqlite:///{directory}/jobs-{next(_numbers)}.db")
-    )
+    return MemoryJobStore() if store == "memory" else sql_job_store(f"sqlite:///{directory}/jobs-{next(_numbers)}.db")
 
 
 @contextmanager

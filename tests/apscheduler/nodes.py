@@ -49,4 +49,5 @@ class Node:
 
 
 def sql_job_store(url: str, **connect_args: Any) -> SQLAlchemyJobStore:
+    """Connections end with their use: a scheduler that shuts down may leave one in a pool."""
     return SQLAlchemyJobStore(url, engine_options={"poolclass": NullPool, "connect_args": connect_args})
