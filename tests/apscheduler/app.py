@@ -137,13 +137,18 @@ def make_store(store: str, directory: Path) -> BaseJobStore:
 
 @contextmanager
 def running(
-    directory: Path, kind: str = "thread", store: str = "memory", provider: Any = None, **options: Any
+    directory: Path,
+    kind: str = "thread",
+    store: str = "memory",
+    provider: Any = None,
+    url_options: str = "",
+    **options: Any,
 ) -> Iterator[App]:
     """A running scheduler. A process pool gets its locks from a SQLite file, all others from memory."""
     with ExitStack() as stack:
         given: Any
         if kind == "process":
-            given, provider = stack.enter_context(sqlite_locks(directory))
+            given, provider = stack.enter_context(sqlite_locks(directory, url_options))
         else:
             given = provider = provider or InMemoryLockProvider()
         settings: dict[str, Any] = {
@@ -163,9 +168,9 @@ def running(
 
 
 @contextmanager
-def sqlite_locks(directory: Path) -> Iterator[tuple[str, SqlAlchemyLockProvider]]:
+def sqlite_locks(directory: Path, options: str = "") -> Iterator[tuple[str, SqlAlchemyLockProvider]]:
     """A lock table in a new file: its URL, and a provider for the test."""
-    url = f"sqlite:///{directory}/locks-{next(_numbers)}.db"
+    url = f"sqlite:///{directory}/locks-{next(_numbers)}.db{options}"
     with closing(SqlAlchemyLockProvider(url, timeout="60s")) as provider:  # however busy the disk is
         provider.create_schema()
         yield url, provider
