@@ -88,7 +88,11 @@ class App:
 
     def wait(self, task: Task, *codes: int, count: int = 1) -> list[Any]:
         """Wait until there are ``count`` such events; more are an error."""
-        wait_until(lambda: len(self.codes(task, *codes)) >= count, what=f"{count} event(s) {codes} of {task.id}")
+        wait_until(
+            lambda: len(self.codes(task, *codes)) >= count,
+            timeout=60,  # the first job of a process pool waits for its workers, and from Python 3.14 for a fork server
+            what=f"{count} event(s) {codes} of {task.id}",
+        )
         events = self.codes(task, *codes)
         assert len(events) == count, [vars(event) for event in events]
         return events
