@@ -18,8 +18,10 @@ from tests.support.polling import until, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 
-LEASE = "3s"
-"""The first heartbeat is sent after a second; a child that waits for its reply would wait for ten."""
+LEASE = "9s"
+"""The first heartbeat is sent after three seconds; a child that waits for its reply would wait for ten, and fails after
+five. The lease is still live then.
+"""
 
 
 async def test_a_child_does_not_wait_for_its_parents_heartbeat(recorded: RecordingListener) -> None:
