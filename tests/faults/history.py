@@ -1,7 +1,7 @@
 """What happened: every operation of every worker, with the moments before and after it.
 
-All processes of a trial append to one file. A line is one ``os.write``, so that it is there, whole, however the process
-ends. An operation has two lines: one that never ended (its process was killed) has only the first. The clock is
+All processes of a trial append to one file. A line is one unbuffered write, so that it is there, whole, however the
+process ends. An operation has two lines: one that never ended (its process was killed) has only the first. The clock is
 the one by which leases are trusted: one machine, one clock.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -152,7 +151,8 @@ class Logbook:
 
     def __init__(self, path: Path, worker: str) -> None:
         self.worker = worker
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # Not a bare descriptor: after close(), its number may be that of another logbook, and a late end go there.
+        self._file = path.open("ab", buffering=0)
         self._numbers = itertools.count()
 
     def mark(self, kind: str, worker: str, before: float) -> None:
@@ -184,10 +184,10 @@ class Logbook:
             self._write({"number": number, "ended": ended, "outcome": entry.outcome, **known})
 
     def close(self) -> None:
-        os.close(self._file)
+        self._file.close()
 
     def _write(self, facts: dict[str, Any]) -> None:
-        os.write(self._file, f"{json.dumps({'worker': self.worker, **facts})}\n".encode())
+        self._file.write(f"{json.dumps({'worker': self.worker, **facts})}\n".encode())
 
 
 class Entry:

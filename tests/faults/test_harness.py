@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +29,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "history"
 
 
+@pytest.fixture
+def logbook(path: Path) -> Iterator[Logbook]:
+    with closing(Logbook(path, "w")) as logbook:
+        yield logbook
+
+
 def read(path: Path) -> History:
     return Reader(path).update().history()
 
@@ -34,9 +42,9 @@ def read(path: Path) -> History:
 # Histories
 
 
-def test_an_acquisition(path: Path) -> None:
+def test_an_acquisition(path: Path, logbook: Logbook) -> None:
     before = monotonic()
-    provider = RecordedProvider(InMemoryLockProvider(), Logbook(path, "w"), keep_alive=True)
+    provider = RecordedProvider(InMemoryLockProvider(), logbook, keep_alive=True)
     lease = provider.acquire(LockRequest("job", "1m", "1s"))
     assert lease is not None
     assert provider.acquire(LockRequest("job", "2m")) is None
@@ -59,9 +67,9 @@ def test_an_acquisition(path: Path) -> None:
     assert moments == sorted(moments)
 
 
-def test_an_error(path: Path) -> None:
+def test_an_error(path: Path, logbook: Logbook) -> None:
     store = FaultyProvider()
-    provider = RecordedProvider(store, Logbook(path, "w"))
+    provider = RecordedProvider(store, logbook)
     lease = provider.acquire(LockRequest("job", "1m"))
     assert lease is not None
     store.fail("extend")
@@ -72,10 +80,10 @@ def test_an_error(path: Path) -> None:
     assert extend.trusted_before == extend.trusted_until == lease.trusted_until
 
 
-def test_a_lease_that_a_guard_has_undone_is_held_until_the_next_attempt(path: Path) -> None:
+def test_a_lease_that_a_guard_has_undone_is_held_until_the_next_attempt(path: Path, logbook: Logbook) -> None:
     """No operation of the history says that it was undone; the grant came too late for the task."""
     store = InMemoryLockProvider()
-    provider, reader = RecordedProvider(store, Logbook(path, "w"), keep_alive=True), Reader(path)
+    provider, reader = RecordedProvider(store, logbook, keep_alive=True), Reader(path)
     lease = provider.acquire(LockRequest("job", "1m"))
     assert lease is not None
     assert reader.update().holding["w"].name == "job"
@@ -85,8 +93,8 @@ def test_a_lease_that_a_guard_has_undone_is_held_until_the_next_attempt(path: Pa
     assert not reader.update().holding
 
 
-def test_half_a_line_is_read_when_it_is_whole(path: Path) -> None:
-    Logbook(path, "w").mark("killed", "v", 1.0)
+def test_half_a_line_is_read_when_it_is_whole(path: Path, logbook: Logbook) -> None:
+    logbook.mark("killed", "v", 1.0)
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])
     reader = Reader(path)
@@ -94,6 +102,19 @@ def test_half_a_line_is_read_when_it_is_whole(path: Path) -> None:
     path.write_bytes(whole)
     (mark,) = reader.update().history().marks
     assert (mark.kind, mark.worker, mark.before) == ("killed", "v", 1.0)
+
+
+def test_an_operation_that_outlasts_its_history_writes_nothing_into_another(path: Path, tmp_path: Path) -> None:
+    """A thread may still wait for the store when its trial ends; the next trial's file then has the same number."""
+    first, second = Logbook(path, "w"), tmp_path / "second"
+    late = first.operation("acquire", "job")
+    late.__enter__()
+    first.close()
+    with closing(Logbook(second, "w")), pytest.raises(ValueError, match="closed"):
+        late.__exit__(None, None, None)
+    assert second.read_bytes() == b""
+    (operation,) = read(path).operations
+    assert operation.ended is None
 
 
 def test_the_fenced_log_refuses_older_tokens(tmp_path: Path) -> None:
