@@ -291,6 +291,14 @@ class Fleet:
         for name in self.names:
             self.wait(lambda name=name: self.reader.update().last_grants.get(name, 0.0) > now, f"a grant of {name}")  # type: ignore[misc]  # bound
 
+    def wait_for_later_write(self, worker: WorkerProcess) -> None:
+        """Until a lease that was granted after that of ``worker`` has written; an older one may do so still."""
+        held = self.reader.update().holding[worker.name]
+        token = held.token or 0
+        self.wait(
+            lambda: self.reader.update().last_writes.get(held.name, 0) > token, f"a write after that of {worker.name}"
+        )
+
     def run_for(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         self.wait(lambda: time.monotonic() >= until, "the time", timeout=seconds + TIMEOUT)

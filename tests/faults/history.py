@@ -210,6 +210,8 @@ class Reader:
         self._under_way: Counter[str] = Counter()
         self.last_grants: dict[str, float] = {}
         """By lock name: when the last lease was granted, as far as is known."""
+        self.last_writes: dict[str, int] = {}
+        """By lock name: the highest fencing token with which something was written."""
         self.counts: Counter[tuple[str, str, str | None]] = Counter()
         """How often each worker ended each kind of operation with each outcome."""
 
@@ -250,3 +252,5 @@ class Reader:
             if operation.kind in ("acquire", "take_over") and operation.outcome == "granted":
                 self.holding[worker] = operation
                 self.last_grants[operation.name] = operation.end
+            if operation.kind == "write" and operation.outcome == "done" and operation.token is not None:
+                self.last_writes[operation.name] = max(operation.token, self.last_writes.get(operation.name, 0))

@@ -93,6 +93,15 @@ def test_a_lease_that_a_guard_has_undone_is_held_until_the_next_attempt(path: Pa
     assert not reader.update().holding
 
 
+def test_an_older_lease_that_still_writes_is_not_the_last_to_write(path: Path, logbook: Logbook) -> None:
+    """A careless worker writes until the resource has met a higher token."""
+    reader = Reader(path)
+    for token, outcome, highest in ((7, "done", 7), (6, "done", 7), (9, "refused", 7), (8, "done", 8)):
+        with logbook.operation("write", "job", token=token) as entry:
+            entry.outcome = outcome
+        assert reader.update().last_writes == {"job": highest}
+
+
 def test_half_a_line_is_read_when_it_is_whole(path: Path, logbook: Logbook) -> None:
     logbook.mark("killed", "v", 1.0)
     whole = path.read_bytes()

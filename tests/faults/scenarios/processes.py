@@ -36,11 +36,11 @@ def kills(store: Store, seed: int, number: int) -> Report:
 @scenario(2, "SIGSTOP past the lease", least=3)
 @by_trial
 def stops(store: Store, seed: int, number: int) -> Report:
-    """A holder is stopped at work until another has written, and goes on: it knows at once, its writes are refused."""
+    """A holder is stopped at work until the next has written, and goes on: it knows at once, its writes are refused."""
     with Fleet(store, size=3, behaviour=CARELESS, seed=seed) as fleet:
         for _ in range(STOPS_PER_TRIAL):
             victim = fleet.stop_at_work()
-            fleet.wait_for_count("write", "done", 1, but=victim.name)
+            fleet.wait_for_later_write(victim)
             fleet.resume(victim)
             fleet.wait_for_grants(1)
         history = fleet.end()
