@@ -104,6 +104,10 @@ class StallingStore(ContractStore):
             self._proxy.resume()
 
 
+EXACT = {"clock_error": "0s"}
+"""The test server is on this machine: its clock is ours."""
+
+
 class ByDateStore(StallingStore):
     """A store whose time is that of a ``Date`` header, from one server.
 
@@ -113,11 +117,11 @@ class ByDateStore(StallingStore):
 
     def __init__(self, kind: Any, url: Callable[..., str], address: Address, *, via_proxy: bool) -> None:
         self._url = url
-        options = {"clock_error": "0s"} if via_proxy else {"clock_error": "0s", "timeout": BUSY}
+        options = EXACT if via_proxy else {**EXACT, "timeout": BUSY}
         super().__init__(kind, url(), options, address, via_proxy=via_proxy)
 
     def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
-        options = self.options if via is None else {"clock_error": "0s"}
+        options = self.options if via is None else EXACT
         return partial(self.kind, self._url(via=self.through(via)), **options), None
 
 

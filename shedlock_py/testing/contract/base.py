@@ -76,11 +76,12 @@ class ContractBase:
     def delete_record(self, provider: LockProvider, name: str) -> None:
         """Remove the record from the store, as an operator would by hand, also while it is held.
 
-        This default deletes nothing if :attr:`clock_resolution` is too small.
+        This default prunes it, and fails if :attr:`clock_resolution` is too small for that.
         """
         provider.force_release(name)
         time.sleep(self.clock_resolution)
         provider.prune(0)
+        assert provider.record(name) is None, f"{name} was not pruned: clock_resolution is too small"
 
     @pytest.fixture(autouse=True)
     def events(self) -> Iterator[RecordingListener]:
