@@ -77,8 +77,8 @@ def drop(store: Store, fleet: Fleet) -> None:
         fleet.wait_for_count("acquire", "error", 1)
         store.prepare()
     elif store.family == "mongodb":
-        # SecantusDB 0.7.0b3 may keep two documents of one _id then, if upserts are under way, also without us (3 of
-        # 129 tries): nobody then gets the lock that they are the record of.
+        # If upserts are under way, SecantusDB 0.7.0b3 may have two documents of one _id afterwards, also without this
+        # library (3 of 129 tries). We think that this is why one trial ended with a lock that nobody got.
         _collection(store, lambda collection: collection.drop())
     elif isinstance(store, EtcdStore | DynamoDBStore | S3Store | KubernetesStore):
         store.delete_all()
