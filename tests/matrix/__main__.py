@@ -47,6 +47,7 @@ def main() -> int:
     if options.list or not rows:
         print(*(f"{row.name:32}{row.what}" for row in ROWS), sep="\n")
         return 0 if options.list else 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the tests of a row end too
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / "lock").open("w") as lock:  # the kernel frees it when this process ends
         try:

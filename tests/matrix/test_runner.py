@@ -15,6 +15,8 @@ from tests.matrix.environments import PACKAGED, PAGE, PROJECT, RESULTS, Environm
 from tests.matrix.results import Result
 from tests.matrix.rows import ROWS, Row
 from tests.support.fetching import MissingError
+from tests.support.polling import wait_until
+from tests.support.processes import is_running
 
 TESTS = """
 import pytest
@@ -194,6 +196,27 @@ def test_what_is_saved_is_loaded_without_the_home_directory(tmp_path: Path, monk
     assert results.load("row") is None
     results.save("row", result(passed=7, trouble=f"{Path.home()}/x is not there"))
     assert results.load("row") == result(passed=7, trouble="~/x is not there")
+
+
+STOPPED = """
+import os, sys
+from pathlib import Path
+from tests.matrix import __main__ as runner
+
+runner.BUILD = runner.TREE = Path(sys.argv.pop())
+command = ["sh", "-c", "sleep 100 & echo $!; wait"]
+runner.run_all = lambda rows, options: runner._follow(command, os.environ, runner.BUILD / "log", "row")
+sys.exit(runner.main())
+"""
+
+
+def test_whoever_terminates_the_runner_ends_the_programs_of_the_row(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with subprocess.Popen([sys.executable, "-c", STOPPED, str(tmp_path)], cwd=PROJECT) as runner:
+        wait_until(lambda: log.exists() and log.read_text().endswith("\n"))
+        runner.terminate()
+        assert runner.wait(30) == 130
+    wait_until(lambda: not is_running(int(log.read_text())))
 
 
 MISSING = """
