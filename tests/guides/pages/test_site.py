@@ -15,6 +15,10 @@ from shedlock_py.cli.app import shedlock
 from tests.guides.documents import DOCS, anchors, without_code
 from tests.guides.examples.scripts import PROJECT, run_python
 
+pytestmark = pytest.mark.skipif(
+    not (PROJECT / "shedlock_py").is_dir(),
+    reason="the pages are built from, and link to, the package's files; this copy of the clone has none",
+)
 DOCUMENTS = [*sorted(PROJECT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 
 
