@@ -14,10 +14,7 @@ from shedlock_py.request import validate_name
 
 T = TypeVar("T")
 
-NO_HISTORY = (
-    "This provider keeps no run history: open it with history=50, in the URL ?history=50 or SHEDLOCK_HISTORY=50. "
-    "Without it, the page knows the present and not the past."
-)
+PRESENT_ONLY = "Without one, the page knows the present and not the past."
 RECENT = 10
 """Runs of each name that the list of all jobs reads."""
 NAMES_AT_ONCE = 200
@@ -33,7 +30,7 @@ class Store:
 
     def __init__(self, provider: Any) -> None:
         self.provider: Any = provider
-        self.why_no_history = NO_HISTORY
+        self.why_no_history = f"This provider keeps no run history. {PRESENT_ONLY}"
 
     @property
     def locks(self) -> LockProvider:
@@ -80,7 +77,9 @@ class Store:
         """What ``read`` returns; None if there is no history, or only that part of the store fails."""
         try:
             return read()
-        except ConfigurationError:
+        except ConfigurationError as error:  # says whether history= in the URL helps: some stores keep none
+            why = printable(one_line(error))
+            self.why_no_history = f"{why[:1].upper()}{why[1:]}. {PRESENT_ONLY}"
             return None
         except ProviderUnreachable:
             raise

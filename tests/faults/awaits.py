@@ -31,11 +31,11 @@ class Moment:
             asyncio.get_running_loop().call_soon(self._act)
 
     def task_factory(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
-        task = asyncio.Task(self._watched(work), loop=loop, **options)
+        task = asyncio.Task(self.watched(work), loop=loop, **options)
         task.add_done_callback(lambda _: work.close())  # if it was cancelled before its first step
         return task
 
-    async def _watched(self, work: Any) -> Any:
+    async def watched(self, work: Any) -> Any:
         return await _stepped(work, self.waited)
 
 
@@ -77,7 +77,7 @@ async def out_of_time(moment: Moment, work: Coroutine[Any, Any, T]) -> T:
     async with asyncio.timeout(None) as limit:
         loop = asyncio.get_running_loop()
         moment.strike(lambda: None if limit.expired() else limit.reschedule(loop.time()))
-        result = await work
+        result: T = await moment.watched(work)
         moment.strike(lambda: None)
         return result
 

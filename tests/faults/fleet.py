@@ -277,6 +277,13 @@ class Fleet:
         """Until it holds a lease and is in the middle of no operation; or until that is not so."""
         self.wait(lambda: self.is_working(worker) == is_working, f"{worker.name} {'' if is_working else 'not '}at work")
 
+    def wait_until_trusting(self, worker: WorkerProcess, seconds: float) -> None:
+        """Until it is at work, with a lease that it trusts for some seconds more."""
+        self.wait(
+            lambda: self.is_working(worker) and self.reader.trusted_until.get(worker.name, 0.0) > monotonic() + seconds,
+            f"{worker.name} at work with a lease that it trusts",
+        )
+
     def wait(self, condition: Callable[[], object], what: str, timeout: float = TIMEOUT) -> None:
         """Until it is so; fails, too, if a worker has died of something else than us."""
 

@@ -207,6 +207,8 @@ class Reader:
         self.holding: dict[str, Operation] = {}
         """By worker: the acquire that granted the lease which it has not begun to release. Removed when the
         worker's next acquire starts: the guard has then undone a grant that came too late."""
+        self.trusted_until: dict[str, float] = {}
+        """By worker: of the lease that it was granted, or has extended, last."""
         self._under_way: Counter[str] = Counter()
         self.last_grants: dict[str, float] = {}
         """By lock name: when the last lease was granted, as far as is known."""
@@ -249,6 +251,8 @@ class Reader:
             operation = self._operations[key] = replace(self._operations[key], **facts)
             self._under_way[worker] -= 1
             self.counts[worker, operation.kind, operation.outcome] += 1
+            if operation.outcome == ("done" if operation.kind == "extend" else "granted"):
+                self.trusted_until[worker] = operation.trusted_until
             if operation.kind in ("acquire", "take_over") and operation.outcome == "granted":
                 self.holding[worker] = operation
                 self.last_grants[operation.name] = operation.end

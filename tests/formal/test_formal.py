@@ -53,7 +53,8 @@ def test_a_recorded_history_is_a_behaviour_of_the_specification(history: History
     "promise", ["I1", *(pytest.param(each, marks=pytest.mark.matrix) for each in ("I2", "I6", "I7"))]
 )
 def test_an_altered_history_is_refused(history: History, promise: str) -> None:
-    """I1: a second grant while the lock is held. I2: a release after a successor's grant, which the store confirmed.
+    """I1: a second grant while the lock is held. I2: a release of a killed holder's lease after its successor's
+    grant, which the store confirmed.
 
     I6: trust that lasts too long. I7: a token that is not greater.
     """
@@ -65,11 +66,19 @@ def test_an_altered_history_is_refused(history: History, promise: str) -> None:
         extra = _second_grant(first)
         altered = sorted([*operations, extra], key=lambda each: each.started)
     elif promise == "I2":
-        release = next(each for each in operations if each.kind == "release" and each.outcome == "done")
-        successor = next(each for each in grants if each.started > release.started)
+        releases = [each for each in operations if each.kind == "release" and each.outcome == "done"]
+        killed = next(each for each in grants if each.claim not in {release.claim for release in releases})
+        successor = next(each for each in grants if each.started > killed.started)
         assert successor.ended is not None
-        late = replace(release, started=successor.ended + 1e-5, ended=successor.ended + 2e-5)
-        altered = sorted([each for each in operations if each is not release] + [late], key=lambda each: each.started)
+        late = replace(
+            releases[0],
+            worker=killed.worker,
+            claim=killed.claim,
+            token=killed.token,
+            started=successor.ended + 1e-5,
+            ended=successor.ended + 2e-5,
+        )
+        altered = sorted([*operations, late], key=lambda each: each.started)
     elif promise == "I6":
         later = replace(first, trusted_until=first.started + first.at_most * 1.5)
         altered = [later if each is first else each for each in operations]

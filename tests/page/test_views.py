@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from shedlock_py import AsyncInMemoryLockProvider, ConfigurationError, InMemoryLockProvider, LockRequest, ProviderError
+from shedlock_py.history import Run
 from shedlock_py.page import page_app
 from shedlock_py.provider import LockProvider
 from tests.page.client import Client
@@ -172,6 +174,26 @@ def test_a_provider_without_history(sample: Sample, kind: type[InMemoryLockProvi
     assert "web-2" in client.html("/leaders")
     assert "keeps no run history" in client.html("/store")
     assert len(names_in(client.html("/?sort=took&show=overdue"))) == 0
+
+
+class OfAStoreWithoutHistory(InMemoryLockProvider):
+    """As etcd, S3, DynamoDB and Kubernetes."""
+
+    def recent_runs(self, names: Iterable[str], limit: int = 20) -> dict[str, list[Run]]:
+        raise ConfigurationError("this store keeps no run history")
+
+    def runs(self, name: str, limit: int = 20) -> list[Run]:
+        raise ConfigurationError("this store keeps no run history")
+
+
+def test_nobody_is_told_to_open_a_store_with_history_that_keeps_none(sample: Sample) -> None:
+    client = Client(page_app(OfAStoreWithoutHistory(shared_with=sample.provider)))
+    for path in ("/", "/job?name=import"):
+        html = client.html(path)
+        assert "This store keeps no run history. Without one, the page knows the present and not the past." in html
+        assert "history=50" not in html
+    client = Client(page_app(InMemoryLockProvider(shared_with=sample.provider)))
+    assert "This provider keeps no run history: open it with history=50" in client.html("/")
 
 
 def test_an_async_provider(sample: Sample) -> None:

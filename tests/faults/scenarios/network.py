@@ -47,7 +47,7 @@ def _cut_and_healed(store: Store, seed: int, number: int, *, cut_off: Callable[[
         victim = fleet.add(via=[proxy.address for proxy in proxies], behaviour=victims)
         fleet.wait_until_working(victim)
         fleet.run_for(fleet.random.uniform(0.0, 0.3))
-        fleet.wait_until_working(victim)
+        fleet.wait_until_trusting(victim, LEASE / 6)
         with fleet.disturbed(victim, [*(proxy.address for proxy in proxies), *store.addresses]):
             with fleet.marked("cut", victim):
                 for proxy in proxies:
