@@ -15,6 +15,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakValueDictionary
@@ -253,18 +254,35 @@ def request_in_worker(provider: object, request: Callable[[], T], seconds: float
 
 _unfinished: PerProcess[set[Future[Any]]] = PerProcess(set)
 _is_registered = False
+_FAR_AWAY = threading.TIMEOUT_MAX / 2
+"""Seconds."""
 
 
 def finish_at_exit(future: Future[Any]) -> None:
-    """Let a normal interpreter exit wait for ``future``, and for all others, :data:`EXIT_SECONDS` at most."""
+    """Let a normal interpreter exit wait for ``future``, and for all others, :data:`EXIT_SECONDS` at most.
+
+    Until then the timer keeps its thread: Python 3.12 and later start no thread during the exit, and without a timer
+    the requests of the future would have no time limit.
+    """
     global _is_registered
     if not _is_registered:
         # Not at import: handlers run in reverse order, and the application's, which close its clients, come after.
         _is_registered = True
         atexit.register(_finish)
     unfinished = _unfinished.get()
+
+    def finished(future: Future[Any]) -> None:
+        unfinished.discard(future)
+        _keep_timer(future, monotonic())
+
     unfinished.add(future)
-    future.add_done_callback(unfinished.discard)
+    _keep_timer(future, monotonic() + _FAR_AWAY)
+    future.add_done_callback(finished)
+
+
+def _keep_timer(future: Future[Any], until: float) -> None:
+    with suppress(RuntimeError):  # the system refuses a thread: the future will meet that, too
+        timer().schedule(future.done, until)  # any callback that does nothing
 
 
 def _finish() -> None:

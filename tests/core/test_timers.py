@@ -16,7 +16,7 @@ import pytest
 
 from shedlock_py import InMemoryLockProvider, _timers
 from shedlock_py._process import monotonic
-from shedlock_py._timers import Timer, WorkerPool, request_in_worker, worker_pool
+from shedlock_py._timers import Timer, WorkerPool, finish_at_exit, request_in_worker, worker_pool
 from shedlock_py.testing.forks import in_child
 from tests.support.polling import wait_until
 from tests.support.signals import interrupted, moments_are_known
@@ -400,6 +400,48 @@ def test_the_end_of_the_interpreter(seconds: float, is_waited_for: bool, output:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, output, "")
     assert monotonic() - began < 20
+
+
+NO_THREAD_AT_EXIT = """
+import atexit, threading, time
+from shedlock_py._timers import WorkerPool, finish_at_exit, monotonic, timer
+begun, has_fired, is_ending = threading.Event(), threading.Event(), threading.Event()
+def work():
+    begun.set()
+    is_ending.wait()
+    timer().schedule(has_fired.set, monotonic())  # the time limit of a request
+    has_fired.wait()
+    print("finished", flush=True)
+finish_at_exit(WorkerPool(1, "pool").submit(work))
+begun.wait()
+time.sleep(0.2)  # in which a timer without anything to do ends
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+def end():
+    threading.Thread.start = refuse  # as Python 3.12 does by itself
+    is_ending.set()
+atexit.register(end)
+"""
+
+
+def test_what_the_exit_waits_for_has_a_timer() -> None:
+    """An undo after Ctrl-C, with psycopg: without a timer it sends nothing, and the name stays locked."""
+    done = subprocess.run(
+        [sys.executable, "-c", NO_THREAD_AT_EXIT], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "finished\n", "")
+
+
+def test_the_timer_that_was_kept_for_the_exit_ends(
+    pool: WorkerPool, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, before = Timer(), set(threading.enumerate())
+    monkeypatch.setattr("shedlock_py._timers.timer", lambda: own)
+    finish_at_exit(pool.submit(gate.wait))
+    (thread,) = [each for each in set(threading.enumerate()) - before if each.name == "shedlock-timer"]
+    gate.set()
+    thread.join(SOON)
+    assert not thread.is_alive()
 
 
 EXIT_OF_A_CHILD = """

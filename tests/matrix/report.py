@@ -25,9 +25,11 @@ SERVERS = {
     "test_s3": ("SeaweedFS",),
     "test_kubernetes": ("Kubernetes API server",),
 }
-MYSQL_CLIENTS = {"Pymysql": "PyMySQL", "Mysqlclient": "mysqlclient", "Asyncmy": "asyncmy", "Aiomysql": "aiomysql"}
+MYSQL_CLIENTS = {
+    "Mysqlclient": "mysqlclient", "Asyncmy": "asyncmy", "AsyncPause": "asyncmy", "Aiomysql": "aiomysql", "": "PyMySQL"
+}  # fmt: skip
 CLIENTS = {
-    "test_postgresql": {"Psycopg2": "psycopg2-binary", "Asyncpg": "asyncpg", "": "psycopg"},
+    "test_postgresql": {"Psycopg2": "psycopg2-binary", "Asyncpg": "asyncpg", "AsyncPause": "asyncpg", "": "psycopg"},
     "test_mariadb": MYSQL_CLIENTS,
     "test_mysql": MYSQL_CLIENTS,
     "test_redis": {"": "redis"},
@@ -112,6 +114,11 @@ def _rows(results: Mapping[str, Result]) -> list[str]:
     return lines
 
 
+def client_of(module: str, name: str) -> str:
+    """The package through which a class of the contract's tests talks to its server."""
+    return next(package for part, package in CLIENTS[module].items() if part in name)
+
+
 def _clients(results: Mapping[str, Result]) -> list[str]:
     table: dict[tuple[str, str, str], int] = defaultdict(int)
     for result in results.values():
@@ -120,7 +127,7 @@ def _clients(results: Mapping[str, Result]) -> list[str]:
             met = [product for product in SERVERS.get(module, ()) if product in result.servers]
             if len(met) == 1:
                 server = f"{met[0]} {' and '.join(result.servers[met[0]])}"
-                client = next(package for part, package in CLIENTS[module].items() if part in name)
+                client = client_of(module, name)
                 kind = "async" if "Async" in name or client in ASYNC_ONLY else "sync"
                 table[server, f"{client} {result.versions.get(client.lower(), '')}", kind] += passed
     return [

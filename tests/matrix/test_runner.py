@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -102,6 +103,22 @@ def test_every_part_of_the_contract_has_its_clients() -> None:
     ours = {path.stem for path in (PROJECT / "tests" / "contract").glob("test_*.py")}
     others = {"test_memory", "test_sqlite", "test_django"}
     assert ours - report.CLIENTS.keys() == others, "which have no server, or no client of their own"
+
+
+DRIVERS = {"psycopg2": "psycopg2-binary", "psycopg_async": "psycopg", "pymysql": "PyMySQL", "mysqldb": "mysqlclient"}
+"""By their names in a URL, where that is not the package's."""
+
+
+@pytest.mark.parametrize("module", report.CLIENTS)
+def test_each_class_of_the_contract_is_counted_for_its_client(module: str) -> None:
+    classes = [
+        each for name, each in vars(import_module(f"tests.contract.{module}")).items() if name.startswith("Test")
+    ]
+    assert classes
+    for each in classes:
+        client = report.client_of(module, each.__name__)
+        if driver := getattr(each, "driver", "").partition("+")[2]:
+            assert client == DRIVERS.get(driver, driver), each.__name__
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
