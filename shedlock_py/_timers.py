@@ -6,6 +6,9 @@ one provider and one lane, so that a hanging store does not delay other stores, 
 heartbeat nor a release.
 
 All threads are daemons, so a hanging store does not keep the interpreter from ending. A forked child starts its own.
+
+Python 3.12 and later start no thread while ``atexit`` handlers run, and some wait there for jobs, whose leases must be
+kept alive and released. So the timer keeps its thread, and workers keep theirs for a minute.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-IDLE_SECONDS = 5.0
+IDLE_SECONDS = 60.0
 """A worker thread ends after this time without work."""
 EXIT_SECONDS = 2.0
 """The longest time for which the exit of the interpreter waits for :func:`finish_at_exit`."""
@@ -134,7 +137,10 @@ class WorkerPool:
 
 
 class Timer:
-    """One thread that runs callbacks at given moments. A callback must not wait for anything."""
+    """One thread that runs callbacks at given moments. A callback must not wait for anything.
+
+    The thread starts with the first callback, and stays.
+    """
 
     def __init__(self) -> None:
         self._mutex = threading.RLock()  # `with` this one, not the condition: see _PoolState
@@ -183,18 +189,16 @@ class Timer:
             del callback
 
     def _next_callback(self) -> Callable[[], object] | None:
-        """Wait for the next callback; None: none is scheduled, and the thread ends."""
+        """Wait for the next callback; None: Ctrl-C interrupted the start of this thread, and it ends."""
         with self._mutex:
             while self._thread is threading.current_thread():
-                if not self._due:
-                    self._thread = None
-                    break
-                callback, when = min(self._due.items(), key=lambda due: due[1])
-                seconds = when - monotonic()
-                if seconds <= 0:
+                when = min(self._due.values(), default=None)
+                seconds = None if when is None else when - monotonic()
+                if seconds is not None and seconds <= 0:
+                    callback = min(self._due, key=self._due.__getitem__)
                     del self._due[callback]
                     return callback
-                self._wakes_at = when
+                self._wakes_at = inf if when is None else when
                 self._changed.wait(seconds)
         return None
 
@@ -254,35 +258,18 @@ def request_in_worker(provider: object, request: Callable[[], T], seconds: float
 
 _unfinished: PerProcess[set[Future[Any]]] = PerProcess(set)
 _is_registered = False
-_FAR_AWAY = threading.TIMEOUT_MAX / 2
-"""Seconds."""
 
 
 def finish_at_exit(future: Future[Any]) -> None:
-    """Let a normal interpreter exit wait for ``future``, and for all others, :data:`EXIT_SECONDS` at most.
-
-    Until then the timer keeps its thread: Python 3.12 and later start no thread during the exit, and without a timer
-    the requests of the future would have no time limit.
-    """
+    """Let a normal interpreter exit wait for ``future``, and for all others, :data:`EXIT_SECONDS` at most."""
     global _is_registered
     if not _is_registered:
         # Not at import: handlers run in reverse order, and the application's, which close its clients, come after.
         _is_registered = True
         atexit.register(_finish)
     unfinished = _unfinished.get()
-
-    def finished(future: Future[Any]) -> None:
-        unfinished.discard(future)
-        _keep_timer(future, monotonic())
-
     unfinished.add(future)
-    _keep_timer(future, monotonic() + _FAR_AWAY)
-    future.add_done_callback(finished)
-
-
-def _keep_timer(future: Future[Any], until: float) -> None:
-    with suppress(RuntimeError):  # the system refuses a thread: the future will meet that, too
-        timer().schedule(future.done, until)  # any callback that does nothing
+    future.add_done_callback(unfinished.discard)
 
 
 def _finish() -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -16,7 +17,7 @@ import pytest
 
 from shedlock_py import InMemoryLockProvider, _timers
 from shedlock_py._process import monotonic
-from shedlock_py._timers import Timer, WorkerPool, finish_at_exit, request_in_worker, worker_pool
+from shedlock_py._timers import Timer, WorkerPool, request_in_worker, worker_pool
 from shedlock_py.testing.forks import in_child
 from tests.support.polling import wait_until
 from tests.support.signals import interrupted, moments_are_known
@@ -358,13 +359,17 @@ def test_a_timer_that_cannot_start_tries_again(no_threads: NoThreads) -> None:
     wait_until(lambda: first.calls == 1 and second.calls == 1)
 
 
-def test_a_timer_without_targets_has_no_thread() -> None:
+def test_a_timer_without_targets_keeps_its_thread(no_threads: NoThreads) -> None:
+    """Python 3.12 and later start none while the interpreter ends."""
     timer, target = Timer(), Target()
-    before = threading.active_count()
+    timer.schedule(target.wake, monotonic())
+    wait_until(lambda: target.calls == 1)
     timer.schedule(target.wake, monotonic() + 60)
     timer.cancel(target.wake)
-    timer.schedule(target.wake, monotonic())
-    wait_until(lambda: target.calls == 1 and threading.active_count() <= before)
+    time.sleep(0.1)
+    with no_threads:
+        timer.schedule(target.wake, monotonic() + 0.05)
+        wait_until(lambda: target.calls == 2)
 
 
 # The end of the interpreter
@@ -402,48 +407,6 @@ def test_the_end_of_the_interpreter(seconds: float, is_waited_for: bool, output:
     assert monotonic() - began < 20
 
 
-NO_THREAD_AT_EXIT = """
-import atexit, threading, time
-from shedlock_py._timers import WorkerPool, finish_at_exit, monotonic, timer
-begun, has_fired, is_ending = threading.Event(), threading.Event(), threading.Event()
-def work():
-    begun.set()
-    is_ending.wait()
-    timer().schedule(has_fired.set, monotonic())  # the time limit of a request
-    has_fired.wait()
-    print("finished", flush=True)
-finish_at_exit(WorkerPool(1, "pool").submit(work))
-begun.wait()
-time.sleep(0.2)  # in which a timer without anything to do ends
-def refuse(thread):
-    raise RuntimeError("can't create new thread at interpreter shutdown")
-def end():
-    threading.Thread.start = refuse  # as Python 3.12 does by itself
-    is_ending.set()
-atexit.register(end)
-"""
-
-
-def test_what_the_exit_waits_for_has_a_timer() -> None:
-    """An undo after Ctrl-C, with psycopg: without a timer it sends nothing, and the name stays locked."""
-    done = subprocess.run(
-        [sys.executable, "-c", NO_THREAD_AT_EXIT], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "finished\n", "")
-
-
-def test_the_timer_that_was_kept_for_the_exit_ends(
-    pool: WorkerPool, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own, before = Timer(), set(threading.enumerate())
-    monkeypatch.setattr("shedlock_py._timers.timer", lambda: own)
-    finish_at_exit(pool.submit(gate.wait))
-    (thread,) = [each for each in set(threading.enumerate()) - before if each.name == "shedlock-timer"]
-    gate.set()
-    thread.join(SOON)
-    assert not thread.is_alive()
-
-
 EXIT_OF_A_CHILD = """
 import os, threading, time
 from shedlock_py import _timers
@@ -465,6 +428,13 @@ def test_a_forked_child_does_not_wait_for_its_parents_releases() -> None:
         [sys.executable, "-c", EXIT_OF_A_CHILD], capture_output=True, text=True, timeout=100, check=True
     )
     assert float(done.stdout) < 30
+
+
+def end(timer: Timer) -> None:
+    """Let its thread end, which otherwise stays."""
+    with timer._mutex:
+        timer._thread = None
+        timer._changed.notify()
 
 
 def ends_in_another_thread(call: Callable[[], object]) -> bool:
@@ -492,6 +462,6 @@ def test_an_exception_of_a_signal_handler_keeps_no_lock(method: str, name: str) 
         assert ends_in_another_thread(calls[method]), f"moment {number}"
         timer.cancel(int)
         timer.cancel(float)
-        timer.schedule(bool, monotonic())  # its thread finds nothing more to do and ends
+        end(timer)
         number += 1
     assert number > 1
