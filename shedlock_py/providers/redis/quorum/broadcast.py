@@ -109,12 +109,11 @@ class QuorumClient:
         broadcast = _Broadcast(command, self._servers, timeout)
         workers = self._claim_workers if command.is_claim else self._workers
         for server in broadcast.addressed:
-            program, request = broadcast.start(server)
+            request = partial(run, *broadcast.start(server))
             try:
-                future = workers[server.number].submit(partial(run, program, request))
-            except RuntimeError as error:  # no thread can be started
-                future = Future()
-                future.set_exception(NoReply(f"{server.place}: {error}"))
+                future = workers[server.number].submit(request)
+            except RuntimeError:  # no thread can be started: better one server after the other than none
+                future = _run_here(request)
             broadcast.futures[server.number] = future
         while (seconds := broadcast.seconds_left()) > 0:
             wait(broadcast.pending(), seconds, FIRST_COMPLETED)
@@ -126,6 +125,16 @@ class QuorumClient:
         for server in self._servers:
             if isinstance(server.client, ManagedClient):
                 server.client.close()
+
+
+def _run_here(request: Callable[[], Any]) -> Future[Any]:
+    """Its time is limited by the broadcast's, as in a thread."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(request())
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 class AsyncQuorumClient:

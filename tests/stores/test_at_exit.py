@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,15 +11,14 @@ from uuid import uuid4
 
 import pytest
 
-from shedlock_py import provider_from_url
-from tests.support.stores import Store
+from tests.support.stores import ALL, Store
 
 SCRIPT = """
-import atexit, sys, threading, time
-from shedlock_py import hold, provider_from_url
+import atexit, json, sys, threading, time
+from shedlock_py import hold
+from tests.support.stores import open_provider
 
-provider = provider_from_url(sys.argv[1] + "?timeout=2s")
-provider.create_schema()
+provider = open_provider(**json.loads(sys.argv[1]))
 has_begun, is_ending = threading.Event(), threading.Event()
 
 def job():
@@ -39,12 +39,13 @@ atexit.register(end)  # as Flask's extension waits for the jobs of its scheduler
 
 
 @pytest.mark.parametrize(
-    "driver", ["postgresql+psycopg", pytest.param("postgresql+psycopg2", marks=pytest.mark.matrix)]
+    "kind", [kind if kind == "postgres" else pytest.param(kind, marks=pytest.mark.matrix) for kind in ALL]
 )
-def test_a_job_that_ends_at_exit_releases_its_lock(make_store: Callable[..., Store], driver: str) -> None:
-    url, name = str(make_store("postgres", driver).where()), f"at-exit-{uuid4().hex}"
-    subprocess.run([sys.executable, "-c", SCRIPT, url, name], timeout=60, check=True)
-    with closing(provider_from_url(url)) as provider:  # type: ignore[type-var]  # PostgreSQL's can be closed
-        record = provider.record(name)
+def test_a_job_that_ends_at_exit_releases_its_lock(make_store: Callable[..., Store], kind: str) -> None:
+    store, name = make_store(kind), f"at-exit-{uuid4().hex}"
+    arguments = store.arguments() | {"options": {**store.options, "timeout": "2s"}}
+    subprocess.run([sys.executable, "-c", SCRIPT, json.dumps(arguments), name], timeout=60, check=True)
+    with closing(store.open()) as observer:
+        record = observer.record(name)
     assert record is not None
     assert not record.is_held
