@@ -7,8 +7,8 @@ heartbeat nor a release.
 
 All threads are daemons, so a hanging store does not keep the interpreter from ending. A forked child starts its own.
 
-Python 3.12 and later start no thread while ``atexit`` handlers run, and some wait there for jobs, whose leases must be
-kept alive and released. So the timer keeps its thread, and workers keep theirs for a minute.
+Python 3.12 and later start no thread while ``atexit`` handlers run. Some wait there for jobs, which must release their
+leases, and a release may need the timer for its time limit. So the timer keeps its thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-IDLE_SECONDS = 60.0
+IDLE_SECONDS = 5.0
 """A worker thread ends after this time without work."""
 EXIT_SECONDS = 2.0
 """The longest time for which the exit of the interpreter waits for :func:`finish_at_exit`."""

@@ -14,7 +14,7 @@ from shedlock_py.request import validate_name
 
 T = TypeVar("T")
 
-PRESENT_ONLY = "Without one, the page knows the present and not the past."
+PRESENT_ONLY = "The page knows the present and not the past."
 RECENT = 10
 """Runs of each name that the list of all jobs reads."""
 NAMES_AT_ONCE = 200

@@ -190,7 +190,7 @@ def test_nobody_is_told_to_open_a_store_with_history_that_keeps_none(sample: Sam
     client = Client(page_app(OfAStoreWithoutHistory(shared_with=sample.provider)))
     for path in ("/", "/job?name=import"):
         html = client.html(path)
-        assert "This store keeps no run history. Without one, the page knows the present and not the past." in html
+        assert "This store keeps no run history. The page knows the present and not the past." in html
         assert "history=50" not in html
     client = Client(page_app(InMemoryLockProvider(shared_with=sample.provider)))
     assert "This provider keeps no run history: open it with history=50" in client.html("/")

@@ -69,35 +69,3 @@ def test_heartbeats_go_on_where_threads_can_start_and_the_lease_is_reported_lost
 def test_a_lost_lease_is_reported(interpreter: str) -> None:
     """At the end of the task, where no thread can be started for it."""
     assert run(interpreter, keep_alive=False) == ["False False", "['overrun']"]
-
-
-AT_EXIT = """
-import atexit, threading, time
-from shedlock_py import InMemoryLockProvider, hold
-
-has_begun, is_ending = threading.Event(), threading.Event()
-def job():
-    with hold("job", lock_at_most_for="21s", keep_alive=True, provider=InMemoryLockProvider()) as lease:
-        has_begun.set()
-        is_ending.wait()
-        time.sleep(14)
-        print(lease.is_trusted())
-thread = threading.Thread(target=job, daemon=True)
-def refuse(thread):
-    raise RuntimeError("can't create new thread at interpreter shutdown")
-def end():
-    threading.Thread.start = refuse  # as Python 3.12 does by itself
-    is_ending.set()
-    thread.join()
-thread.start()
-has_begun.wait()
-time.sleep(8)  # one heartbeat
-atexit.register(end)
-"""
-
-
-@pytest.mark.matrix
-def test_a_lease_is_kept_alive_while_an_exit_handler_waits_for_its_job() -> None:
-    """The worker of the last heartbeat is there still, seven seconds later."""
-    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")

@@ -50,9 +50,8 @@ def acquire_into(leases: list[Lease], provider: LockProvider) -> None:
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_a_herd_of_skips(quorum: Quorum, hangs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_herd_of_skips(quorum: Quorum, hangs: bool) -> None:
     """Each server has a limited number of threads, which end; a server that hangs needs no more."""
-    monkeypatch.setattr("shedlock_py._timers.IDLE_SECONDS", 5.0)
     before = set(threading.enumerate())
     provider = quorum.provider()
     acquired(provider)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from shedlock_py._process import PerLoop, monotonic
+from shedlock_py._process import PerLoop, is_from_signal, monotonic
 from shedlock_py._program import Program, run, run_async
 from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError, ProviderError
@@ -108,13 +108,17 @@ class QuorumClient:
             return time.sleep(_shortest(command.seconds, timeout))
         broadcast = _Broadcast(command, self._servers, timeout)
         workers = self._claim_workers if command.is_claim else self._workers
+        refused: list[tuple[Callable[[], Any], Future[Any]]] = []
         for server in broadcast.addressed:
             request = partial(run, *broadcast.start(server))
             try:
                 future = workers[server.number].submit(request)
-            except RuntimeError:  # no thread can be started: better one server after the other than none
-                future = _run_here(request)
+            except RuntimeError:  # no thread can be started
+                future = Future()
+                refused.append((request, future))
             broadcast.futures[server.number] = future
+        for refused_request, future in refused:  # better one after the other than not at all
+            _run_here(refused_request, future)
         while (seconds := broadcast.seconds_left()) > 0:
             wait(broadcast.pending(), seconds, FIRST_COMPLETED)
         for future in broadcast.pending():
@@ -127,14 +131,14 @@ class QuorumClient:
                 server.client.close()
 
 
-def _run_here(request: Callable[[], Any]) -> Future[Any]:
-    """Its time is limited by the broadcast's, as in a thread."""
-    future: Future[Any] = Future()
+def _run_here(request: Callable[[], Any], future: Future[Any]) -> None:
+    """In the time that the broadcast has left; to connect may take longer, as may a request of a user's client."""
     try:
         future.set_result(request())
     except Exception as error:
+        if is_from_signal(error):
+            raise
         future.set_exception(error)
-    return future
 
 
 class AsyncQuorumClient:
