@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -23,6 +24,7 @@ from tests.stores.sql.stores import DATABASE, Store, acquired, drivers_of
 from tests.support.availability import private_server
 from tests.support.database import DatabaseServer
 from tests.support.servers import MySqlServer
+from tests.support.tls import Certificates
 
 all_drivers = pytest.mark.parametrize("driver", drivers_of("mysql"))
 
@@ -87,10 +89,17 @@ def test_without_cryptography_the_error_says_what_to_install(driver: str, store:
 
 
 class TlsMySqlServer(MySqlServer):
-    """Makes certificates of its own at its first start, as MySQL does by default."""
+    """Not with the certificates that MySQL makes: Python 3.13 does not trust them by default."""
+
+    @cached_property
+    def certificates(self) -> Certificates:
+        return Certificates(self.data)
 
     def command(self, port: int) -> list[str]:
-        return [*super().command(port), "--auto-generate-certs=ON", "--require-secure-transport=ON"]
+        own = self.certificates
+        files = {"ca": own.authority, "cert": own.server, "key": own.server_key}
+        options = [f"--ssl-{what}={file}" for what, file in files.items()]
+        return [*super().command(port), *options, "--require-secure-transport=ON"]
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +135,7 @@ def provider_with_tls(store: Store, authority: Path, **options: Any) -> LockProv
 @all_drivers
 def test_tls(driver: str, tls_server: TlsMySqlServer, name: str) -> None:
     store = Store(tls_server, driver)
-    authority = Path(tls_server.data, "ca.pem")
+    authority = tls_server.certificates.authority
     with store.stack:
         if driver == "mysql+aiomysql":  # takes no certificates from a URL
             context = ssl.create_default_context(cafile=str(authority))
@@ -146,7 +155,7 @@ def test_i13_the_end_of_tls_is_not_awaited(driver: str, tls_server: TlsMySqlServ
     """When a server stands still, all connections are closed. Asyncmy waited half a minute for each idle one."""
     store = Store(tls_server, driver)
     with store.stack:
-        provider: Any = provider_with_tls(store, Path(tls_server.data, "ca.pem"), timeout="2s")
+        provider: Any = provider_with_tls(store, tls_server.certificates.authority, timeout="2s")
         provider.create_schema()
 
         async def fill_pool() -> None:
