@@ -192,14 +192,14 @@ class Timer:
         """Wait for the next callback; None: Ctrl-C interrupted the start of this thread, and it ends."""
         with self._mutex:
             while self._thread is threading.current_thread():
-                when = min(self._due.values(), default=None)
-                seconds = None if when is None else when - monotonic()
-                if seconds is not None and seconds <= 0:
+                when = min(self._due.values(), default=inf)
+                seconds = when - monotonic()
+                if seconds <= 0:
                     callback = min(self._due, key=self._due.__getitem__)
                     del self._due[callback]
                     return callback
-                self._wakes_at = inf if when is None else when
-                self._changed.wait(seconds)
+                self._wakes_at = when
+                self._changed.wait(min(seconds, threading.TIMEOUT_MAX))
         return None
 
 

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -362,11 +361,15 @@ def test_a_timer_that_cannot_start_tries_again(no_threads: NoThreads) -> None:
 def test_a_timer_without_targets_keeps_its_thread(no_threads: NoThreads) -> None:
     """Python 3.12 and later start none while the interpreter ends."""
     timer, target = Timer(), Target()
+    threads: list[threading.Thread] = []
+    timer.schedule(lambda: threads.append(threading.current_thread()), monotonic())
+    wait_until(lambda: threads)
     timer.schedule(target.wake, monotonic())
     wait_until(lambda: target.calls == 1)
     timer.schedule(target.wake, monotonic() + 60)
     timer.cancel(target.wake)
-    time.sleep(0.1)
+    threads[0].join(0.1)
+    assert threads[0].is_alive()
     with no_threads:
         timer.schedule(target.wake, monotonic() + 0.05)
         wait_until(lambda: target.calls == 2)
