@@ -42,8 +42,7 @@ class OnLoop:
             return found
 
         def call(*arguments: Any, **options: Any) -> Any:
-            result = found(*arguments, **options)  # of a plain function, too, that passes a coroutine on
-            return self.run(result) if inspect.iscoroutine(result) else result
+            return self._on_loop(partial(found, *arguments, **options))
 
         return call
 
@@ -56,13 +55,23 @@ class OnLoop:
         """
         if self._loop.is_closed():
             work.close()
+        result: T = self._on_loop(lambda: work)
+        return result
+
+    def _on_loop(self, call: Callable[[], Any]) -> Any:
+        """Carry ``call`` out on the event loop, and the coroutine that it may return.
+
+        This thread creates no coroutine: an exception of a signal handler would leave it without an owner.
+        """
+        if self._loop.is_closed():
             raise ConfigurationError(f"{self!r} is closed")
-        future = asyncio.run_coroutine_threadsafe(_in_task(work), self._loop)
+        outcome: Future[Any] = Future()
         try:
-            return future.result(self.longest_wait)
+            self._loop.call_soon_threadsafe(_start, call, outcome)
+            return outcome.result(self.longest_wait)
         finally:
-            future.cancel()  # does nothing if it is done
-            del future  # to which its exception refers, through this frame
+            outcome.cancel()  # does nothing if it is done
+            del outcome  # to which its exception refers, through this frame
 
 
 class OnOwnLoop(OnLoop):
@@ -128,8 +137,33 @@ class _DaemonExecutor(ThreadPoolExecutor):
         """The threads are daemons."""
 
 
-async def _in_task(work: Coroutine[Any, Any, T]) -> T:
-    return await start_task(work)
+def _start(call: Callable[[], Any], outcome: Future[Any]) -> None:
+    """Start ``call`` on the running event loop, unless its caller has given up. Cancel it when the caller gives up."""
+    if outcome.cancelled():
+        return
+    loop, task = asyncio.get_running_loop(), start_task(_carry_out(call, outcome))
+
+    def cancel(_: Future[Any]) -> None:
+        if outcome.cancelled() and not loop.is_closed():
+            loop.call_soon_threadsafe(task.cancel)
+
+    outcome.add_done_callback(cancel)
+    task.add_done_callback(lambda _: outcome.cancel())  # it was cancelled; else this does nothing
+
+
+async def _carry_out(call: Callable[[], Any], outcome: Future[Any]) -> None:
+    try:
+        result = call()
+        if inspect.iscoroutine(result):  # of a plain function, too, that passes one on
+            result = await result
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # SystemExit would end the event loop, past the caller
+        if outcome.set_running_or_notify_cancel():
+            outcome.set_exception(error)
+    else:
+        if outcome.set_running_or_notify_cancel():  # else the caller has given up
+            outcome.set_result(result)
 
 
 async def _called(make: Callable[[], T]) -> T:

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from shedlock_py import AsyncInMemoryLockProvider, ConfigurationError, LockReque
 from shedlock_py.blocking import OnOwnLoop
 from shedlock_py.options import is_async_provider
 from tests.support.doubles import AsyncFaultyProvider
-from tests.support.polling import until, wait_until
+from tests.support.polling import wait_until
 
 variable: ContextVar[str] = ContextVar("variable")
 
@@ -77,7 +78,6 @@ def test_ctrl_c_cancels_the_call_and_the_end_of_the_loop_waits_for_what_it_must_
     facade, cancelled, undone = OnOwnLoop(AsyncInMemoryLockProvider), threading.Event(), threading.Event()
 
     async def work() -> None:
-        await in_call(threading.main_thread().ident or 0)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         try:
             await asyncio.sleep(3600)
@@ -91,6 +91,55 @@ def test_ctrl_c_cancels_the_call_and_the_end_of_the_loop_waits_for_what_it_must_
     assert cancelled.wait(30)
     facade.close()
     assert undone.is_set()
+
+
+def test_ctrl_c_at_any_line_leaves_no_call(opened: Callable[[Any], Any]) -> None:
+    """Warnings fail a test: a coroutine without an owner would be one that "was never awaited"."""
+    begun: list[str] = []
+    ended: list[str] = []
+
+    async def pause() -> None:
+        begun.append("pause")
+        try:
+            await asyncio.Event().wait()  # nobody sets it
+        finally:
+            ended.append("pause")
+
+    provider: Any = AsyncInMemoryLockProvider()
+    provider.pause = pause
+    facade = opened(provider)
+    lines = 0
+    while interrupted_at(lines, facade.pause):
+        lines += 1
+        facade.record("job")  # on the loop, after what the interrupted call has left there
+        wait_until(lambda: len(begun) == len(ended), what="the end of the call")
+    assert lines > 20
+
+
+def interrupted_at(line: int, call: Callable[[], Any]) -> bool:
+    """Raise KeyboardInterrupt after so many lines of ``call``; whether that was before it waited for its result."""
+    is_waiting = False
+    lines = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal is_waiting, lines
+        if frame.f_code is threading.Condition.wait.__code__:
+            is_waiting = True
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        if event == "line":
+            lines += 1
+            if lines > line:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:  # noqa: SIM105 (the lines of suppress() would count)
+        call()
+    except KeyboardInterrupt:
+        pass
+    return not is_waiting
 
 
 def test_a_call_that_never_ends_does_not_keep_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +167,6 @@ def test_a_name_lookup_that_hangs_keeps_neither_the_loop_nor_the_interpreter(mon
     monkeypatch.setattr("socket.getaddrinfo", lambda *_: found.wait())  # as one of a name server that does not reply
 
     async def look_up() -> None:
-        await in_call(threading.main_thread().ident or 0)
         loop = asyncio.get_running_loop()
         loop.call_later(0.05, signal.pthread_kill, threading.main_thread().ident or 0, signal.SIGINT)
         await loop.getaddrinfo("example.invalid", 80)
@@ -155,11 +203,6 @@ def test_the_loop_ends_whatever_close_does(close: Callable[[], Any]) -> None:
     facade = OnOwnLoop(lambda: provider)
     with pytest.raises((OSError, ZeroDivisionError)):
         facade.close()
-
-
-async def in_call(thread: int) -> None:
-    """Until ``thread`` waits for the result. Before, a signal would find the call in no hand that could cancel it."""
-    await until(lambda: sys._current_frames()[thread].f_code is threading.Condition.wait.__code__)
 
 
 async def called(function: Callable[[], Any]) -> Any:
