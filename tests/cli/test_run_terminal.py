@@ -271,7 +271,7 @@ def blocks_signals(pid: int) -> bool:
     with suppress(OSError):
         status = dict(re.findall(r"(\w+):\t(.*)", Path(f"/proc/{pid}/status").read_text()))
         is_blocked = int(status["SigBlk"], 16) & 1 << (signal.SIGTSTP - 1)
-        return "python" in status["Name"] and bool(is_blocked)  # a shell that starts one blocks signals, too
+        return int(status["Threads"]) > 1 and bool(is_blocked)  # a shell that starts one blocks signals, too
     return False
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 from urllib.parse import quote
 
+from tests.support.asking import reply_to
 from tests.support.database import Address
 from tests.support.ports import LOOPBACK, free_port
 from tests.support.releases import Fetched, Release
@@ -50,9 +51,7 @@ class ConsulServer(ServerProcess):
         request = urllib.request.Request(
             "http://{}:{}{}".format(*self.address, path), data, {"X-Consul-Token": TOKEN}, method=method
         )
-        with urllib.request.urlopen(request, timeout=5) as reply:
-            content: bytes = reply.read()
-            return content
+        return reply_to(request)
 
     def delete(self, key: str) -> None:
         """Remove a key by hand."""

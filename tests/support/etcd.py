@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from shedlock_py.testing.proxy import TcpProxy
+from tests.support.asking import reply_to
 from tests.support.connections import process_of
 from tests.support.database import Address
 from tests.support.dates import ClockedProxy
@@ -108,9 +109,8 @@ class EtcdServer(ServerProcess):
         request = urllib.request.Request(
             f"{self.scheme}://{host}:{port}{path}", json.dumps(body).encode(), self.headers
         )
-        with urllib.request.urlopen(request, timeout=5, context=self.tls_context()) as reply:
-            answer: dict[str, Any] = json.load(reply)
-            return answer
+        answer: dict[str, Any] = json.loads(reply_to(request, self.tls_context()))
+        return answer
 
     def tls_context(self) -> ssl.SSLContext | None:
         """For :meth:`ask`."""

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import yaml
 
+from tests.support.asking import reply_to
 from tests.support.database import Address
 from tests.support.dates import ClockedProxy
 from tests.support.etcd import EtcdServer
@@ -189,9 +190,7 @@ class KubernetesServer(ServerProcess):
         request = urllib.request.Request(f"https://{host}:{port}{path}", method=method)
         request.add_header("Content-Type", "application/json")
         request.data = None if body is None else json.dumps(body).encode()
-        with urllib.request.urlopen(request, timeout=5, context=self.certificates.client_context()) as reply:
-            content: bytes = reply.read()
-            return content
+        return reply_to(request, self.certificates.client_context())
 
     @property
     def plain(self) -> Address:
