@@ -148,10 +148,12 @@ def test_a_node_that_stands_by_ends_at_once(nodes: Nodes, number: signal.Signals
 
 
 def test_a_signal_that_is_for_the_command_ends_no_leadership(nodes: Nodes) -> None:
+    # sigwait() takes a signal that comes before it, too; just before pause(), its handler would not be called.
     python = (
-        "import signal; signal.signal(1, lambda *args: print('reloaded', flush=True)); print('ready', flush=True)\n"
+        "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {1}); print('ready', flush=True)\n"
+        "signal.sigwait({1}); print('reloaded', flush=True); signal.pause()"
     )
-    process = nodes.start_leading(python=f"{python}while True: signal.pause()")
+    process = nodes.start_leading(python=python)
     process.send_signal(signal.SIGHUP)
     assert process.stdout is not None
     assert process.stdout.readline() == "reloaded\n"
