@@ -15,7 +15,7 @@ from bson import SON
 from bson.codec_options import TypeRegistry
 from pymongo import AsyncMongoClient, MongoClient
 
-from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
+from shedlock_py.providers.mongodb import MongoLockProvider
 from shedlock_py.testing.contract import BlockingLockProvider
 from shedlock_py.testing.proxy import Address, TcpProxy
 from tests.contract.stores import ContractStore, StallingStore, StoreContract
@@ -70,15 +70,18 @@ class MongoStore(StallingStore):
     def close(self) -> None:
         self._admin["contract"][self.options["collection"]].drop()
         super().close()
+        if self.is_async:
+            forget_sockets()
 
 
 def forget_sockets() -> None:
-    """PyMongo's async client loses the socket with which it was trying to connect when it is closed."""
+    """PyMongo's async client, when it is closed, loses the socket with which it was trying to connect."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()  # here, not in another test
 
 
+@pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning")  # see forget_sockets()
 class MongoContract(StoreContract):
     kind: ClassVar[Any] = MongoLockProvider
     via_proxy: ClassVar[bool] = False
@@ -92,10 +95,8 @@ class MongoContract(StoreContract):
         return MongoStore(server, cls.kind, users_client=cls.users_client, via_proxy=cls.via_proxy, history=cls.history)
 
     @pytest.fixture
-    def unreachable(self) -> Iterator[str]:
-        yield f"mongodb://127.0.0.1:{free_port()}/shedlock?timeout=300ms"
-        if self.kind is AsyncMongoLockProvider:
-            forget_sockets()
+    def unreachable(self) -> str:
+        return f"mongodb://127.0.0.1:{free_port()}/shedlock?timeout=300ms"
 
     @pytest.fixture
     def make_history_provider(self, store: ContractStore) -> Iterator[Callable[[Any], Any]]:
@@ -112,5 +113,3 @@ class MongoContract(StoreContract):
     def proxy(self, store: ContractStore) -> Iterator[TcpProxy]:
         with TcpProxy(store.address) as proxy:
             yield proxy
-        if store.is_async:
-            forget_sockets()
