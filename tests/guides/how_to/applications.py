@@ -135,14 +135,12 @@ def application(command: str, directory: Path, copies: int = 1, **variables: str
                 )
                 app.processes.append(process)
         yield app
-    except BaseException:
-        print(log.read_text())
-        raise
     finally:
         for process in app.processes:
             if process.poll() is None:
                 kill_tree(process.pid)
                 process.wait()
+        print(log.read_text())  # pytest shows it if the test fails
 
 
 def get(port: int, path: str) -> str:
