@@ -121,8 +121,7 @@ class ByDateStore(StallingStore):
         super().__init__(kind, url(), options, address, via_proxy=via_proxy)
 
     def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
-        options = self.options if via is None else EXACT
-        return partial(self.kind, self._url(via=self.through(via)), **options), None
+        return partial(self.kind, self._url(via=self.through(via)), **self.options), None
 
 
 class WritesProxy(TcpProxy):

@@ -54,7 +54,7 @@ def split(items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.
 def skip_missing_drivers(items: Iterable[pytest.Item]) -> None:
     """Where pip has no driver for an interpreter, `make test-all` goes without it and names it in its table."""
     for item in items:
-        if (driver := _driver(item)) and (reason := _import_error(MODULES.get(driver, driver))):
+        if (driver := _driver(item)) and (reason := _why_missing(driver)):
             item.add_marker(pytest.mark.skip(reason=f"no driver {driver}: {reason}"))
 
 
@@ -73,6 +73,11 @@ def is_marked(tests: object) -> bool:
     return isinstance(marks, list) and any(mark.name == "matrix" for mark in marks)
 
 
+def is_installed(driver: str) -> bool:
+    """Whether there is the package of this driver, as of "mysql+mysqldb"."""
+    return not _why_missing(driver.partition("+")[2])
+
+
 def _driver(item: pytest.Item) -> str:
     """The driver of an SQL store that this test is about, or nothing."""
     parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
@@ -81,9 +86,9 @@ def _driver(item: pytest.Item) -> str:
 
 
 @cache
-def _import_error(module: str) -> str:
+def _why_missing(driver: str) -> str:
     try:
-        import_module(module)
+        import_module(MODULES.get(driver, driver))
     except ImportError as error:
         return str(error)
     return ""

@@ -154,9 +154,10 @@ def test_replies_that_arrived_while_the_event_loop_was_blocked(quorum: Quorum, m
     assert outcome(provider) == "skip"
     assert provider.release(lease)
     for limit in ("BROADCAST_SECONDS", "GRACE_SECONDS"):
-        monkeypatch.setattr(quorum_clients, limit, 0.05)
+        monkeypatch.setattr(quorum_clients, limit, 0.2)  # in which a busy machine connects
+    monkeypatch.setattr(quorum_clients, "READ_SECONDS", 1.0)  # and reads
     short = quorum.provider(kind="async")
-    block_when_redis_is_asked(monkeypatch, 0.1)
+    block_when_redis_is_asked(monkeypatch, 0.1)  # for each of the three servers
     for blocked in (provider, short):
         lease = acquired(blocked)
         assert all(map(quorum.is_held, range(quorum.size)))

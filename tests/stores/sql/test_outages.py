@@ -11,6 +11,7 @@ import pytest
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable, attempt
 from tests.stores.sql.stores import DRIVERS, Store, acquired
 from tests.support.database import DatabaseServer
+from tests.support.matrix import is_installed
 from tests.support.polling import wait_until
 
 LONGEST = 40.0
@@ -52,15 +53,21 @@ class Attempts:
         assert all(re.search(words, str(error)) for error in self.failed.values()), self.failed
 
 
+def open_stores(stack: ExitStack, servers: dict[str, DatabaseServer]) -> list[Store]:
+    """One for each driver that this interpreter has."""
+    stores = [Store(servers[product], driver) for driver, product in DRIVERS.items() if is_installed(driver)]
+    for store in stores:
+        stack.enter_context(store.stack)
+    return stores
+
+
 def open_all(stack: ExitStack, servers: dict[str, DatabaseServer], *, engines: bool = True) -> dict[str, LockProvider]:
     """Providers of every driver, with a connection in their pools."""
     providers = {}
-    for driver, product in DRIVERS.items():
-        store = Store(servers[product], driver)
-        stack.enter_context(store.stack)
-        providers[driver] = store.provider()
+    for store in open_stores(stack, servers):
+        providers[store.driver] = store.provider()
         if engines:
-            providers[f"{driver} (engine)"] = store.provider_of_engine()
+            providers[f"{store.driver} (engine)"] = store.provider_of_engine()
     for provider in providers.values():
         provider.records("warm")
     return providers
@@ -97,11 +104,7 @@ def test_i5_a_restart_and_an_outage(servers: dict[str, DatabaseServer], name: st
 def test_i5_a_server_that_stands_still(servers: dict[str, DatabaseServer], name: str) -> None:
     with ExitStack() as stack:
         warm = open_all(stack, servers, engines=False)
-        cold = {}
-        for driver, product in DRIVERS.items():
-            store = Store(servers[product], driver)
-            stack.enter_context(store.stack)
-            cold[f"{driver} (cold)"] = store.provider()
+        cold = {f"{store.driver} (cold)": store.provider() for store in open_stores(stack, servers)}
         providers = {**warm, **cold}
         for server in servers.values():
             server.pause()
