@@ -43,7 +43,7 @@ class Server:
         self.url = f"http://127.0.0.1:{port}/metrics"
 
     def scrape(self) -> Scrape:
-        with urlopen(self.url, timeout=10) as response:
+        with urlopen(self.url, timeout=60) as response:
             return Scrape(response.read().decode())
 
 

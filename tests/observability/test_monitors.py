@@ -216,6 +216,7 @@ def test_a_service_that_never_replies_delays_no_job(
     assert warnings_of(caplog) == ["check-ins: a message is dropped, jobs are not affected: 127.0.0.1: ReadTimeout"]
     assert not listener.flush("10ms")
     service.is_silent = False
+    assert listener.flush("30s")  # the tests that follow look at the log
 
 
 def test_a_service_that_refuses_connections(

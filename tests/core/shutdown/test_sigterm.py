@@ -115,7 +115,7 @@ def test_leases_are_released_and_the_process_ends(
     assert "left to expire" not in ended[2]
     assert is_free(provider)
     assert provider.record("late") is None
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 30
 
 
 def test_the_recipe_for_apscheduler(url: str, provider: LockProvider) -> None:
@@ -145,7 +145,7 @@ def test_a_second_signal_does_not_wait(url: str, provider: LockProvider) -> None
         status, output, err = terminated(process)
     assert (status, err) == (143, "")
     assert "task ended" not in output
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 30
     assert not is_free(provider)
 
 

@@ -89,11 +89,11 @@ class Application:
 
     def watch(self, workers: int = WORKERS) -> tuple[datetime, datetime]:
         """Wait until all workers are there, then for `FIRE_TIMES` fire times to be over in all of them."""
-        wait_until(lambda: len(self._last()) == workers, timeout=30, what=f"{workers} workers with a scheduler")
+        wait_until(lambda: len(self._last()) == workers, timeout=60, what=f"{workers} workers with a scheduler")
         begin = max(self._last().values()) + 2 * SECOND
         end = begin + FIRE_TIMES * SECOND
         # Each worker takes its fire times one after the other: one that has had a later one is through.
-        wait_until(lambda: min(self._last().values()) >= end, timeout=30, what=f"all workers past {end}")
+        wait_until(lambda: min(self._last().values()) >= end, timeout=60, what=f"all workers past {end}")
         return begin, end
 
     def _last(self) -> dict[int, datetime]:

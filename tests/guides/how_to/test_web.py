@@ -56,8 +56,8 @@ def test_a_job_that_repeats_runs_in_one_worker_of_four(tmp_path: Path) -> None:
     _, uvicorn = Page("fastapi").commands("uvicorn ")
     directory = copied("fastapi", tmp_path)
     with application(f"{uvicorn} --port {free_port()}", directory, SHEDLOCK_HISTORY="50") as app:
-        wait_until(lambda: app.log.read_text().count("startup complete") == 4, timeout=30, what="four workers")
-        wait_until(lambda: app.log.read_text().count("cleaned up") >= 3, timeout=30, what="three runs")
+        wait_until(lambda: app.log.read_text().count("startup complete") == 4, timeout=60, what="four workers")
+        wait_until(lambda: app.log.read_text().count("cleaned up") >= 3, timeout=60, what="three runs")
         assert app.terminate() == [0]
     provider: Any = provider_from_url(f"sqlite:///{directory}/app.db?history=50")
     slots = [run.fire_time for run in reversed(provider.runs("clean-up"))]
@@ -77,7 +77,7 @@ def test_a_job_that_is_cancelled_at_the_end_releases_its_lock(tmp_path: Path) ->
     directory = copied("fastapi", tmp_path, more=LONG_JOB)
     provider = provider_from_url(f"sqlite:///{directory}/app.db")
     with application(command("fastapi", free_port()), directory) as app:
-        wait_until(lambda: "long has begun" in app.log.read_text(), timeout=30, what="the long job")
+        wait_until(lambda: "long has begun" in app.log.read_text(), timeout=60, what="the long job")
         (record,) = provider.records("long")
         assert record.is_held
         assert app.terminate() == [0]
