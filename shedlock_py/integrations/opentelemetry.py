@@ -125,13 +125,13 @@ class OpenTelemetryListener:
         run = self._runs.get(lease)
         if run is None:
             return  # the run began before this listener was configured
-        run.has_finished = True
-        # Not with the token of attach(): the task may end in another context, or before a lock that it took later.
-        contexts.attach(self._without_ended_runs(contexts.get_current()))
         run.span.set_attribute("shedlock.outcome", event.outcome)
         run.span.set_attribute("shedlock.task_duration", event.duration.total_seconds())
         if event.outcome == "failed" and event.error is not None:
             _record(run.span, event.error)
+        run.has_finished = True  # from now on another thread, with LeaseLost, may end the span
+        # Not with the token of attach(): the task may end in another context, or before a lock that it took later.
+        contexts.attach(self._without_ended_runs(contexts.get_current()))
         if lease.has_ended():
             self._end(lease)  # the task released the lease itself: no further event comes
         elif lease.is_lost():

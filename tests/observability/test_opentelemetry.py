@@ -15,7 +15,7 @@ import pytest
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
@@ -24,6 +24,7 @@ from shedlock_py import (
     InMemoryLockProvider,
     LeaderElector,
     Lease,
+    LeaseLost,
     LockAcquired,
     LockReleased,
     LockRequest,
@@ -417,6 +418,28 @@ def test_runs_that_never_end_are_not_kept(store: InMemoryLockProvider) -> None:
     assert [lease for lease in leases if lease() is not None] == []
     assert depths == [1]
     tracing.provider.shutdown()
+
+
+def test_a_loss_that_is_reported_while_the_task_finishes(
+    tracing: Tracing, store: InMemoryLockProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By keep-alive's thread, at the moment at which this thread sets the outcome."""
+    lease = store.acquire(LockRequest("job", "1m"))
+    assert lease
+    tracing.listener(LockAcquired("job", lease, timedelta(0)))
+    store.force_release("job")
+    assert store.extend(lease, "1m") is None
+    set_attribute = Span.set_attribute
+
+    def set_after_the_loss(span: Span, key: str, value: Any) -> None:
+        if key == "shedlock.outcome":
+            tracing.listener(LeaseLost("job", lease, "revoked"))
+        set_attribute(span, key, value)
+
+    monkeypatch.setattr(Span, "set_attribute", set_after_the_loss)
+    tracing.listener(TaskFinished("job", lease, timedelta(0), "succeeded", None))
+    found = attributes(tracing.span("run job"))
+    assert (found["outcome"], found["lost_reason"]) == ("succeeded", "revoked")
 
 
 def test_spans_begin_with_the_request(tracing: Tracing, store: InMemoryLockProvider) -> None:
