@@ -223,6 +223,7 @@ from pathlib import Path
 from tests.matrix import __main__ as runner
 
 runner.BUILD = runner.TREE = Path(sys.argv.pop())
+runner.REPORT_EVERY = 0.0
 command = ["sh", "-c", "sleep 100 & echo $!; wait"]
 runner.run_all = lambda rows, options: runner._follow(command, os.environ, runner.BUILD / "log", "row")
 sys.exit(runner.main())
@@ -231,8 +232,11 @@ sys.exit(runner.main())
 
 def test_whoever_terminates_the_runner_ends_the_programs_of_the_row(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with subprocess.Popen([sys.executable, "-c", STOPPED, str(tmp_path)], cwd=PROJECT) as runner:
-        wait_until(lambda: log.exists() and log.read_text().endswith("\n"))
+    command = [sys.executable, "-c", STOPPED, str(tmp_path)]
+    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as runner:
+        assert runner.stdout
+        assert "row" in runner.stdout.readline(), "it follows the program, which may have written before"
+        wait_until(lambda: log.read_text().endswith("\n"))
         runner.terminate()
         assert runner.wait(30) == 130
     wait_until(lambda: not is_running(int(log.read_text())))
