@@ -17,6 +17,7 @@ from shedlock_py.providers.redis import (
     RedisLockProvider,
     RedisQuorumLockProvider,
 )
+from shedlock_py.providers.redis.quorum import broadcast
 from shedlock_py.testing.contract import (
     AsyncHistoryContract,
     AsyncLockProviderContract,
@@ -148,6 +149,11 @@ class OnQuorum(RedisContract):
 
     size: ClassVar[int]
     herd: ClassVar[int] = 30  # each caller sends a request to each server
+
+    @pytest.fixture(autouse=True)
+    def _on_a_busy_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A broadcast waits for servers that are up for as long as they may need there."""
+        monkeypatch.setattr(broadcast, "BROADCAST_SECONDS", 4.0)
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> RedisStore:
