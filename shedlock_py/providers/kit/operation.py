@@ -48,7 +48,8 @@ class TimedOut(Exception):
 
     If a command was sent, the client must not use that connection again: the undo would be lost on it as well.
 
-    :param waiting_for: what the client waited for, for the message: "a free connection", "a connection", "a reply".
+    :param waiting_for: what the client waited for, for the message: "its turn", "a free connection",
+        "a connection", "a reply".
     :param sent: whether a byte of the command may have reached the store.
     """
 
