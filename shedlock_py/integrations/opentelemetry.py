@@ -73,6 +73,7 @@ class OpenTelemetryListener:
                     run.span.set_attribute("shedlock.lost_reason", reason)
                     run.span.add_event("shedlock.lease_lost", {"shedlock.lost_reason": reason})
                     run.span.set_status(StatusCode.ERROR, LOST)
+                    run.is_loss_reported = True
                     if run.has_finished:
                         self._end(lease)
             case TaskFinished():
@@ -129,14 +130,12 @@ class OpenTelemetryListener:
         run.span.set_attribute("shedlock.task_duration", event.duration.total_seconds())
         if event.outcome == "failed" and event.error is not None:
             _record(run.span, event.error)
-        run.has_finished = True  # from now on another thread, with LeaseLost, may end the span
+        run.has_finished = True
         # Not with the token of attach(): the task may end in another context, or before a lock that it took later.
         contexts.attach(self._without_ended_runs(contexts.get_current()))
-        if lease.has_ended():
-            self._end(lease)  # the task released the lease itself: no further event comes
-        elif lease.is_lost():
-            run.span.set_status(StatusCode.ERROR, LOST)
-            self._end(lease)  # LeaseLost came, or is coming in another thread
+        # LeaseLost may be coming in another thread: whichever event is the later one ends the span.
+        if run.is_loss_reported or lease.has_ended():  # or the task has released the lease itself
+            self._end(lease)  # no further event comes
 
     def _fail(self, event: ProviderFailed) -> None:
         run = None if event.lease is None else self._runs.get(event.lease)
@@ -195,6 +194,7 @@ class Run:
         self.span = span
         self.parent = parent
         self.has_finished = False
+        self.is_loss_reported = False
         self._lease = ref(lease)
 
     def has_ended(self) -> bool:

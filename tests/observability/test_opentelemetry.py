@@ -160,7 +160,7 @@ async def fails_to_extend(job: Job) -> None:
         (succeeds, "release", "ProviderUnreachable: no reply", ["exception"], {"outcome": "succeeded"}),
         (fails_to_extend, "extend", None, ["exception"], {"outcome": "succeeded"}),
         (is_taken_over, "", "the lease was lost", ["shedlock.lease_lost"], {"lost_reason": "revoked"}),
-        (is_taken_over_and_waits, "", "the lease was lost", None, {"outcome": "succeeded"}),
+        (is_taken_over_and_waits, "", "the lease was lost", None, {"outcome": "succeeded", "lost_reason": "revoked"}),
         (releases, "", None, [], {"outcome": "succeeded"}),
     ],
 )
@@ -440,6 +440,17 @@ def test_a_loss_that_is_reported_while_the_task_finishes(
     tracing.listener(TaskFinished("job", lease, timedelta(0), "succeeded", None))
     found = attributes(tracing.span("run job"))
     assert (found["outcome"], found["lost_reason"]) == ("succeeded", "revoked")
+
+
+def test_a_run_ends_whose_loss_was_reported_before(tracing: Tracing, store: InMemoryLockProvider) -> None:
+    """Nothing more is emitted of it if the release finds another holder."""
+    lease = store.acquire(LockRequest("job", "1m"))
+    assert lease
+    tracing.listener(LockAcquired("job", lease, timedelta(0)))
+    tracing.listener(LeaseLost("job", lease, "unreachable"))
+    tracing.listener(TaskFinished("job", lease, timedelta(0), "succeeded", None))
+    found = attributes(tracing.span("run job"))
+    assert (found["outcome"], found["lost_reason"]) == ("succeeded", "unreachable")
 
 
 def test_spans_begin_with_the_request(tracing: Tracing, store: InMemoryLockProvider) -> None:
