@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import closing
 from uuid import uuid4
 
@@ -14,6 +13,7 @@ from shedlock_py.providers.redis import RedisQuorumLockProvider
 from tests.stores.redis_quorum.conftest import MakeQuorum
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, leave_out_of_scripts, outcome, start_new_quorum
 from tests.support.availability import private_server
+from tests.support.polling import wait_until
 from tests.support.redis import RedisServer
 from tests.support.workers import workers
 
@@ -178,12 +178,17 @@ def test_one_server_under_three_names_is_no_quorum(redis_nodes: list[RedisServer
     host, port = redis_nodes[0].address
     urls = [f"redis://{name}:{port}" for name in (host, "localhost", "127.0.0.2")]
     provider = RedisQuorumLockProvider(urls, key_prefix=f"test-{uuid4().hex[:8]}", longest_lease="3ms")
+
+    def refusal() -> str:
+        """First a quarantine; a vote that comes late keeps the server for three seconds, in which this is a skip."""
+        try:
+            assert provider.acquire(LockRequest(NAME, "3ms")) is None
+        except ProviderError as error:
+            return str(error)
+        return ""
+
     with closing(provider):
-        with pytest.raises(ProviderUnreachable, match="quarantine"):
-            provider.acquire(LockRequest(NAME, "3ms"))
-        time.sleep(0.004)  # the quarantine
-        with pytest.raises(ProviderError, match="one and the same"):
-            provider.acquire(LockRequest(NAME, "3ms"))
+        wait_until(lambda: "one and the same" in refusal(), what="refused because it is one server")
 
 
 def test_start_new_quorum_by_ten_processes_at_once(make_quorum: MakeQuorum) -> None:
