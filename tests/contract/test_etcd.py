@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
 
+import httpx
 import pytest
 
 from shedlock_py.providers.etcd import AsyncEtcdLockProvider, EtcdLockProvider
@@ -55,7 +56,9 @@ class EtcdContract(CasContract):
 
     @staticmethod
     def in_write(name: str) -> str:
-        return f'{_encoded(name)}","target":"MOD"'
+        key = _encoded(name)
+        body = httpx.Request("POST", "http://etcd", json={"key": key, "target": "MOD"}).content.decode()
+        return body[body.index(key) : -1]  # httpx writes spaces before 0.28
 
     @staticmethod
     def in_read(name: str) -> str:
