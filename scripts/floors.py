@@ -13,15 +13,17 @@ FLOOR = re.compile(r"(?P<package>[\w-]+)(?:\[[\w,]+\])?>=(?P<oldest>[\d.]+)(?:,<
 def floors() -> dict[str, tuple[str, str]]:
     """For each package of the extras its oldest release, and the extra.
 
-    :raises ValueError: a requirement that does not say ``>=``.
+    :raises ValueError: a requirement that does not say ``>=``, or a package with two oldest releases.
     """
     extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    found = {}
+    found: dict[str, tuple[str, str]] = {}
     for extra, requirements in extras.items():
         for requirement in requirements:
             floor = FLOOR.fullmatch(requirement)
             if floor is not None:
-                found[floor["package"]] = (floor["oldest"], extra)
+                oldest, other = found.setdefault(floor["package"], (floor["oldest"], extra))
+                if oldest != floor["oldest"]:
+                    raise ValueError(f"{requirement!r} in the extra {extra!r} is another release than in {other!r}")
             elif not requirement.startswith("shedlock_py["):
                 raise ValueError(f"{requirement!r} in the extra {extra!r} has no oldest release")
     return found
