@@ -327,7 +327,7 @@ def test_a_returned_connection_wakes_a_thread_that_waits(server: Server) -> None
 
 
 def test_a_thread_that_waits_replaces_a_lost_connection(threaded: ConnectionPool[Connection]) -> None:
-    lost = [threaded.connection(monotonic() + 10, is_urgent=False) for _ in range(COUNT)]
+    lost = all_of(threaded)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(take_and_return, threaded)
         wait([waiting], 0.1)
@@ -335,6 +335,26 @@ def test_a_thread_that_waits_replaces_a_lost_connection(threaded: ConnectionPool
         lost.clear()
         assert waiting.result() < BUSY
     assert all_are_free(threaded)
+
+
+def test_an_error_that_is_kept_of_an_earlier_request_keeps_no_connection(threaded: ConnectionPool[Connection]) -> None:
+    """Its traceback refers to what the request had: in a log record, or in a driver's cycle of references."""
+
+    def fail() -> None:
+        with ExitStack() as stack:
+            raise OSError([stack.enter_context(lent) for lent in all_of(threaded)])
+
+    with pytest.raises(OSError, match="Lent") as kept:
+        fail()
+    lost = all_of(threaded)
+    lost.clear()
+    assert take_and_return(threaded) < BUSY
+    assert all_are_free(threaded)
+    assert kept
+
+
+def all_of(pool: ConnectionPool[Connection]) -> list[Lent[Connection]]:
+    return [pool.connection(monotonic() + 10, is_urgent=False) for _ in range(COUNT)]
 
 
 def take_and_return(pool: ConnectionPool[Connection]) -> float:

@@ -96,6 +96,7 @@ class Operation:
     def carry_out(self, program: Program[Any, Any, T]) -> Program[Any, Any, T]:
         """Pass the commands of ``program`` on, and retry each where that is safe."""
         failures: list[Failure] = []
+        explained: BaseException | None = None
         history_error: Exception | None = None
         try:
             command = next(program)
@@ -134,6 +135,9 @@ class Operation:
             result: T = stop.value
             return result
         finally:
+            # An exception that goes on must not refer to itself through this frame: only the garbage collector would
+            # delete it, and a pool waits for the deletion of a slot that a signal handler's exception has taken out.
+            explained = history_error = None
             program.close()
 
     def _plain(self, command: Any, failure: Failure) -> Any:

@@ -36,14 +36,17 @@ class Lent(Generic[C]):
         its host name means another server now.
     """
 
-    __slots__ = ("__weakref__", "_generation", "_lane", "_pool", "connection", "is_good")
+    __slots__ = ("_generation", "_lane", "_pool", "_slot", "connection", "is_good")
 
-    def __init__(self, lane: _Lane[C] = _NONE, connection: C = _NONE, generation: object = None) -> None:
+    def __init__(
+        self, lane: _Lane[C] = _NONE, slot: _Slot = _NONE, connection: C = _NONE, generation: object = None
+    ) -> None:
         self.connection = connection
         self.is_good = False
         self._generation = generation
         """The pool's, when the connection was opened; None: it is not open."""
         self._lane = lane
+        self._slot = slot
         self._pool: ConnectionPool[C] = _NONE
 
     def __enter__(self) -> Lent[C]:
@@ -52,9 +55,20 @@ class Lent(Generic[C]):
     def __exit__(self, *_: object) -> None:
         self._pool._give_back(self)
 
+    def _renewed(self) -> Lent[C]:
+        """The same connection and slot for the next user. A traceback may keep this object for long."""
+        slot, self._slot = self._slot, _NONE
+        return Lent(self._lane, slot, self.connection, self._generation)
+
+
+class _Slot:
+    """One of the connections that a pool may have. Only the object that has the connection refers to it."""
+
+    __slots__ = ("__weakref__",)
+
 
 class _Lane(Generic[C]):
-    """Some slots of a pool, and the threads that wait for one. A slot is a :class:`Lent`, open or not yet.
+    """Some slots of a pool, each in a :class:`Lent`, and the threads that wait for one.
 
     It survives exceptions that a signal handler raises at any moment: ``threading.Semaphore`` is Python code around a
     lock, and an exception in there keeps the lock for ever. Here each step is one atomic call. If an exception makes a
@@ -65,7 +79,7 @@ class _Lane(Generic[C]):
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._slots: set[ReferenceType[Lent[C]]] = set()
+        self._slots: set[ReferenceType[_Slot]] = set()
         self.waiting: deque[Any] = deque()
         """Locks of the threads that wait."""
         self.free: deque[Lent[C]] = deque()
@@ -74,16 +88,16 @@ class _Lane(Generic[C]):
 
     def add_missing(self) -> None:
         while len(self._slots) < self._count:
-            slot = Lent(self)
+            slot = _Slot()
             self._slots.add(ref(slot, self._slots.discard))
-            self.free.appendleft(slot)
+            self.free.appendleft(Lent(self, slot))
 
-    def put(self, slot: Lent[C]) -> None:
-        if len(self._slots) <= self._count:  # else two threads have replaced the same one
-            if slot.connection is None:
-                self.free.appendleft(slot)
+    def put(self, idle: Lent[C]) -> None:
+        if len(self._slots) <= self._count:  # else two threads have replaced the same slot
+            if idle.connection is None:
+                self.free.appendleft(idle)
             else:
-                self.free.append(slot)
+                self.free.append(idle)
         if self.waiting:
             self.wake()
 
@@ -141,24 +155,24 @@ class ConnectionPool(Generic[C]):
         :raises NotSent: from the driver's error: no connection could be opened.
         """
         try:
-            slot = self._for_all.free.pop()
+            lent = self._for_all.free.pop()
         except IndexError:
-            slot = self._wait((self._for_all, self._for_urgent) if is_urgent else (self._for_all,), until)
-        slot._pool = self
-        slot.is_good = False
+            lent = self._wait((self._for_all, self._for_urgent) if is_urgent else (self._for_all,), until)
+        lent._pool = self
+        lent.is_good = False
         try:
             if until <= monotonic():  # the threads that had it until now gave up at the same moment
-                slot.is_good = True
+                lent.is_good = True
                 raise TimedOut(FREE_CONNECTION, sent=False)
-            if slot._generation is not self._generation:
-                self._close(slot)
+            if lent._generation is not self._generation:
+                self._close(lent)
                 generation = self._generation
-                slot.connection = self._opened(until)
-                slot._generation = generation
+                lent.connection = self._opened(until)
+                lent._generation = generation
         except BaseException:
-            self._give_back(slot)
+            self._give_back(lent)
             raise
-        return slot
+        return lent
 
     def outdate(self) -> None:
         """Do not use the present connections again. Each is closed when it would be taken, or is returned."""
@@ -172,14 +186,14 @@ class ConnectionPool(Generic[C]):
     def _close_idle(self) -> None:
         """Close the idle connections that are outdated."""
         for lane in (self._for_all, self._for_urgent):
-            slots: list[Lent[C]] = []
+            idle: list[Lent[C]] = []
             with suppress(IndexError):
                 while True:
-                    slots.append(lane.free.popleft())
-            for slot in slots:
-                if slot._generation is not self._generation:
-                    self._close(slot)
-                lane.put(slot)
+                    idle.append(lane.free.popleft())
+            for lent in idle:
+                if lent._generation is not self._generation:
+                    self._close(lent)
+                lane.put(lent)
 
     def _wait(self, lanes: tuple[_Lane[C], ...], until: float) -> Lent[C]:
         while True:
@@ -205,22 +219,21 @@ class ConnectionPool(Generic[C]):
                         if lane.free:
                             lane.wake()
 
-    def _give_back(self, slot: Lent[C]) -> None:
-        is_current = slot._generation is self._generation
-        is_fault = is_current and not slot.is_good
+    def _give_back(self, lent: Lent[C]) -> None:
+        is_current = lent._generation is self._generation
+        is_fault = is_current and not lent.is_good
         try:
             if is_fault:
                 self.outdate()
             if not is_current or is_fault:
-                self._close(slot)
+                self._close(lent)
         finally:
-            slot._pool = _NONE
-            slot._lane.put(slot)
+            lent._lane.put(lent._renewed())
         if is_fault:
             self._close_idle()
 
-    def _close(self, slot: Lent[C]) -> None:
-        connection, slot.connection, slot._generation = slot.connection, _NONE, None
+    def _close(self, lent: Lent[C]) -> None:
+        connection, lent.connection, lent._generation = lent.connection, _NONE, None
         if connection is not None:
             self._disconnect_quietly(connection)
 
