@@ -56,13 +56,13 @@ class Lent(Generic[C]):
         self._pool._give_back(self)
 
     def _renewed(self) -> Lent[C]:
-        """The same connection and slot for the next user. A traceback may keep this object for long."""
+        """The same connection and slot for the next user: a traceback may keep this object for long."""
         slot, self._slot = self._slot, _NONE
         return Lent(self._lane, slot, self.connection, self._generation)
 
 
 class _Slot:
-    """One of the connections that a pool may have. Only the object that has the connection refers to it."""
+    """The right to one of a pool's connections. Only the :class:`Lent` that has it now refers to it."""
 
     __slots__ = ("__weakref__",)
 
