@@ -159,7 +159,6 @@ class ConnectionPool(Generic[C]):
         except IndexError:
             lent = self._wait((self._for_all, self._for_urgent) if is_urgent else (self._for_all,), until)
         lent._pool = self
-        lent.is_good = False
         try:
             if until <= monotonic():  # the threads that had it until now gave up at the same moment
                 lent.is_good = True
