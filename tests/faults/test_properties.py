@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -24,6 +25,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 SETTINGS = settings.get_profile("faults")
+pytestmark = pytest.mark.timeout(900)  # the full one computes for more than a minute, on a machine that is not busy
 
 MILLISECOND = timedelta(milliseconds=1)
 lengths = st.integers(3, 20_000).map(lambda milliseconds: milliseconds * MILLISECOND)
