@@ -63,7 +63,9 @@ def test_what_needs_no_store(tmp_path: Path) -> None:
 
 
 def test_modules_that_are_imported() -> None:
-    assert inprocess.modules("import shedlock_py") - inprocess.modules("pass") <= 85
+    """At most 85 on Python 3.11, of which these three bring 45; on Python 3.15 they bring 59."""
+    pythons = inprocess.modules("import dataclasses, inspect, logging")
+    assert inprocess.modules("import shedlock_py") - pythons <= 40
 
 
 def test_targets_have_a_direction() -> None:

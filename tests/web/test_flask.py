@@ -69,6 +69,7 @@ def test_a_failure_at_the_start_stops_what_was_started() -> None:
     assert not elector.is_leader()
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # the elector's thread
 def test_a_forked_child_starts_its_own_and_stops_nothing_of_the_parent() -> None:
     provider = InMemoryLockProvider()
     elector = LeaderElector(provider, "one")
