@@ -19,7 +19,7 @@ from tests.support.stores import ALL, Store
 
 LEASE, RENEW, RETRY = 3.0, 2.0, 0.5
 LONGER = {"kubernetes": 2.0}
-"""By how much these durations are longer, on the store that replies last when the machine is busy."""
+"""These durations are so many times as long on a store that is slow when the machine is busy."""
 SLOW = 1.5
 """Seconds that a busy machine may add."""
 CLOCK_ERROR = 1.0
@@ -53,8 +53,11 @@ def longer(store: Store) -> float:
 @pytest.fixture
 def fleet(url: str, longer: float, tmp_path: Path) -> Iterator[Fleet]:
     names = [f"{tmp_path.name[-30:]}-{name}" for name in ELECTIONS]
-    durations = zip(("lease_duration", "renew_deadline", "retry_period"), (LEASE, RENEW, RETRY), strict=True)
-    options = {name: f"{seconds * longer}s" for name, seconds in durations}
+    options = {
+        "lease_duration": f"{LEASE * longer}s",
+        "renew_deadline": f"{RENEW * longer}s",
+        "retry_period": f"{RETRY * longer}s",
+    }
     with ExitStack() as stack:
         fleet = stack.enter_context(Fleet(url, tmp_path, names, options=options))
         fleet.wait_for_leaders()
