@@ -64,6 +64,7 @@ class LockRecord:
     locked_at: datetime
     lock_until: datetime
     fencing_token: int | None
+    """At least that of the last acquisition: some stores add 1 when the lock is freed. None: the store has none."""
     last_fire_time: datetime | None
     read_at: datetime = field(compare=False)
     """The store's clock when it was read."""

@@ -13,7 +13,6 @@ import pytest
 from sqlalchemy import AsyncAdaptedQueuePool, NullPool, create_engine, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from shedlock_py import LockProvider
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from shedlock_py.testing.contract import NetworkContract, StallingStoreContract
 from shedlock_py.testing.proxy import Address
@@ -124,12 +123,3 @@ class SqlNetworkContract(SqlServerContract, NetworkContract):
     """SQL stores behind a network."""
 
     most_connections: ClassVar[int] = 5
-
-    @pytest.mark.parametrize("at_least", ["0s"])
-    def test_i4_an_extension_that_arrives_after_the_release_changes_nothing(
-        self, proxied_provider: LockProvider, provider: LockProvider, proxy: Any, name: str, at_least: str
-    ) -> None:
-        """Not during a minimum hold: the record does not show that the lease was released."""
-        super().test_i4_an_extension_that_arrives_after_the_release_changes_nothing(
-            proxied_provider, provider, proxy, name, at_least
-        )

@@ -79,7 +79,7 @@ def _is_extend(sql: str) -> bool:
 
 
 def _is_release(sql: str) -> bool:
-    return _is_hold(sql) and "fencing_token" not in sql and "locked_by" in sql
+    return _is_hold(sql) and "AND fencing_token =" not in sql and "locked_by" in sql
 
 
 def _is_undo(sql: str) -> bool:
@@ -214,7 +214,7 @@ _LATE, _LATE_BY_HAND, _TWICE = (
     SCENES["late, by hand"],
     Scene((Plan(1, extensions=(1, 2), retries=True),)),
 )
-_LATE_EXTENSION = Scene((Plan(2, 1, extensions=(2,)), Plan(2, 1)))
+_LATE_EXTENSION = SCENES["minimum, late extension"]
 _LONG_MINIMUM = Scene((Plan(2, 2, extensions=(1,)), Plan(2, 2)))
 _SHORTER = Scene((Plan(2, extensions=(1,)), Plan(2)))
 
@@ -244,6 +244,9 @@ MUTANTS = {
     "ended claims are granted again": Mutant(
         "redis", _LATE_BY_HAND, "granted again for nobody",
         _script("acquire", "if record[2] == ARGV[1] then", "if record[2] == ARGV[1] and lock_until > now then"),
+    ),
+    "a release leaves the token": Mutant(
+        "sql", _LATE_EXTENSION, "held again for nobody", _sql(_is_release, "fencing_token + 1", "fencing_token")
     ),
     "late extensions": Mutant(
         "redis", _LATE_EXTENSION, "held again for nobody", _script("extend", " or record[4] == record[3]", "")

@@ -49,10 +49,9 @@ class Observed(NamedTuple):
 
 @dataclass(frozen=True)
 class Promises:
-    """``marks_releases``: a record shows that its lease was released, so that a late heartbeat finds out."""
+    """What must be true after each step."""
 
     plans: tuple[Plan, ...]
-    marks_releases: bool
 
     def observe(self, seen: Observed, old: Record, new: Record, message: Message) -> tuple[Observed, str]:
         """After the store has carried ``message`` out: what the observer knows, and what is broken, if anything."""
@@ -100,7 +99,7 @@ class Promises:
             return "a lease that was ended by hand is alive again"
         if new.left > old.left and not old.left:
             return "an expired lease is alive again"
-        if new.left > old.left and me in seen.released and message.kind in self._must_find_it_released:
+        if new.left > old.left and me in seen.released and message.kind in (*CLAIMS, "extend"):
             return f"I3: claimant {me} has released the lock, and it is held again for nobody"
         if new.left < seen.kept and message.kind != "undo":
             return f"I4: {message.kind} frees the lock {seen.kept - new.left} ticks before the minimum hold is over"
@@ -117,11 +116,6 @@ class Promises:
             case "undo":
                 return 0
         return plan.at_most
-
-    @property
-    def _must_find_it_released(self) -> tuple[str, ...]:
-        # SQL has no mark. There a heartbeat that is still under way can prolong a minimum hold: the guard waits for it.
-        return (*CLAIMS, "extend") if self.marks_releases else CLAIMS
 
     def broken_by_trust(self, record: Record, claimants: Sequence[Claimant], seen: Observed) -> str:
         for me, claimant in enumerate(claimants):

@@ -22,6 +22,7 @@ class Scene(NamedTuple):
 SCENES = {
     "quiet": Scene((Plan(2), Plan(2))),
     "minimum": Scene((Plan(2, 1, extensions=(1,)), Plan(2, 1))),
+    "minimum, late extension": Scene((Plan(2, 1, extensions=(2,)), Plan(2, 1))),
     "minimum, sent twice": Scene((Plan(2, 1, retries=True), Plan(2, 1))),
     "clock stands still": Scene((Plan(2), Plan(2)), clock_stands_still=True),
     "retries": Scene((Plan(2, retries=True), Plan(2))),

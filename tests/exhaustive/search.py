@@ -85,7 +85,7 @@ class Search:
         self.claimants = Claimants(self.store.programs, longest)
         step_us = 0 if self.clock_stands_still else STEP_US
         self.records = Records(self.name, self.store, self.claimants, step_us)
-        self.promises = Promises(self.plans, marks_releases=self.name in ("redis", "mongodb"))
+        self.promises = Promises(self.plans)
 
     def start(self) -> State:
         claimants = tuple(self.claimants.new(me, plan) for me, plan in enumerate(self.plans))

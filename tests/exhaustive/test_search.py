@@ -19,6 +19,7 @@ NAMES = ("sql", "redis", "mongodb", "memory")
 """Stores whose commands have no moments in them. The search always stands at the same one."""
 SHORT = {
     "retries": ("sql", "redis", "mongodb"),
+    "minimum, late extension": ("memory",),
     "late, by hand": ("redis",),
     "one fire time": ("sql", "redis", "mongodb"),
     "clock stands still": ("sql", "redis", "mongodb", "memory"),

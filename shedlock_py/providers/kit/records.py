@@ -81,7 +81,10 @@ class RecordPrograms(StorePrograms):
         def set_end(record: LockRecord, now: datetime) -> LockRecord | None:
             if (record.locked_by, record.fencing_token) != (lease.locked_by, lease.fencing_token):
                 return None
-            return replace(record, lock_until=now + lock_for) if record.lock_until > now else None
+            if record.lock_until <= now:
+                return None
+            until = now + lock_for
+            return _freed(record, until) if releasing else replace(record, lock_until=until)
 
         def end_run(records: Records, now: datetime, is_held: bool) -> None:
             runs = records.runs.get(lease.name, [])
@@ -144,9 +147,14 @@ def _undone(locked_by: str, former_fire_time: datetime | None) -> _Step:
         newest = record.last_fire_time
         if former_fire_time and newest:
             newest = min(newest, former_fire_time)
-        return replace(record, lock_until=min(record.lock_until, now), last_fire_time=newest)
+        return replace(_freed(record, min(record.lock_until, now)), last_fire_time=newest)
 
     return undo
+
+
+def _freed(record: LockRecord, lock_until: datetime) -> LockRecord:
+    """Its token changes, so that an extension which comes later no longer matches, not even during a minimum hold."""
+    return replace(record, lock_until=lock_until, fencing_token=(record.fencing_token or 0) + 1)
 
 
 def _changed(
@@ -157,6 +165,7 @@ def _changed(
         changed = step(record, now) if record else None
         if changed is not None:
             records.by_name[name] = changed
+            records.last_token = max(records.last_token, changed.fencing_token or 0)
         if then is not None:
             then(records, now, changed is not None)
         return changed is not None

@@ -110,7 +110,8 @@ _POSTGRESQL = SqlClock(
 )
 
 _MYSQL = SqlClock(
-    # The start of the statement, which is on the safe side. Not NOW(), which follows the session's time zone.
+    # The start of the statement, also after waiting for a row: a lease is shorter by that. Not NOW(), which follows the
+    # session's time zone.
     now="UTC_TIMESTAMP(6)",
     until="UTC_TIMESTAMP(6) + INTERVAL :hold_ms * 1000 MICROSECOND",
     latest_fire_time="UTC_TIMESTAMP(6) + INTERVAL :tolerance_ms * 1000 MICROSECOND",

@@ -55,6 +55,11 @@ class SqlReply(NamedTuple):
     id: int = 0
 
 
+# Whatever frees a lock also changes its token, so that an extension which comes later no longer matches: neither during
+# a minimum hold, nor on MySQL, where the clock of a statement that waited for the row stands at its start.
+# An odd value stays as it is.
+_NEXT_TOKEN = f"fencing_token = CASE WHEN fencing_token < {2**63 - 1} THEN fencing_token + 1 ELSE fencing_token END"
+
 # One row: the schema that the session's default leads to, and whether the table is there.
 _LOCATE = {
     # reset_val is the search path that the session began with: of the URL, the role or the database. Without pg_temp at
@@ -86,10 +91,11 @@ class Statements:
         # A late copy of an acquire can be granted again, with a later token, after the lease has ended. An extension
         # must not match that record. (Without the column for tokens the two look alike.)
         this_lease = f"{this_claim} AND fencing_token = :fencing_token" if extra_columns else this_claim
-        hold = "UPDATE {{table}} SET lock_until = {{until}} WHERE {which} AND lock_until > {now}"
-        self.extend = self.compile(hold.format(which=this_lease, now=now), "count")
+        hold = "UPDATE {{table}} SET lock_until = {{until}}{frees} WHERE {which} AND lock_until > {now}"
+        self.extend = self.compile(hold.format(frees="", which=this_lease, now=now), "count")
         # A release compares no token, so that it also frees what a late copy was granted.
-        self.release = self.compile(hold.format(which=this_claim, now=now), "count")
+        frees = f", {_NEXT_TOKEN}" if extra_columns else ""
+        self.release = self.compile(hold.format(frees=frees, which=this_claim, now=now), "count")
         self.undo = self.compile(f"UPDATE {{table}} SET {self._undone()} WHERE {this_claim}", "count")
         self.forget_fire_time = self.compile(
             "UPDATE {table} SET last_fire_time = NULL WHERE name = :name AND last_fire_time IS NOT NULL", "count"
@@ -129,6 +135,7 @@ class Statements:
         if self.extra_columns:
             former = self.clock.moment.format("former_fire_time")
             changes += f", last_fire_time = CASE WHEN last_fire_time > {former} THEN {former} ELSE last_fire_time END"
+            changes += f", {_NEXT_TOKEN}"
         return changes
 
     def _select(self) -> str:

@@ -1,17 +1,20 @@
 """Late copies of commands, where the contract does not show it: verify(), tables of Java, sql_mode."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Connection, event, text
 
-from shedlock_py import LeaseLostError, LockProvider, LockRecord, LockRequest
+from shedlock_py import Lease, LeaseLostError, LockProvider, LockRecord, LockRequest
 from shedlock_py._process import monotonic
-from shedlock_py._program import run
+from shedlock_py._program import Program, run
 from shedlock_py.lease import Claim
+from shedlock_py.providers.sqlalchemy.statements import SqlReply
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.sql.stores import (
     DRIVERS,
@@ -24,6 +27,8 @@ from tests.stores.sql.stores import (
     record_of,
     run_program,
 )
+from tests.stores.sql.test_verify import is_waiting
+from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.programs
 
@@ -93,6 +98,64 @@ def test_i1_nor_from_a_holder_that_writes_no_token(driver: str, store: Store, ho
     assert before.is_held
     holding.deliver()
     assert record_of(other, name) == before
+
+
+FREES: dict[str, Callable[[Any, Lease], Program[Any, Any, Any]]] = {
+    "release": lambda programs, lease: programs.hold(lease, timedelta(0), releasing=True),
+    "force release": lambda programs, lease: programs.force_release(lease.name),
+    "undo": lambda programs, lease: programs.undo_claim(lease.name, lease.locked_by, None),
+}
+
+
+@pytest.mark.parametrize("frees", FREES)
+@pytest.mark.parametrize("driver", ONE_EACH)
+def test_i3_an_extension_that_waits_while_the_lock_is_freed_does_not_hold_it_again(
+    driver: str, store: Store, name: str, frees: str
+) -> None:
+    """On MySQL the clock of a statement stands at its start, so the waiting one does not see that the lease is over."""
+    provider: Any = store.provider()
+    lease = acquired(provider, name)
+    with ThreadPoolExecutor(1) as pool:
+        with record_taken(store, name) as session:
+            extending = pool.submit(provider.extend, lease, "1h")
+            wait_until(lambda: is_waiting(store), what="the extension waiting for the row")
+            assert run(FREES[frees](provider.programs, lease), in_session(session)) is True
+        assert extending.result(20) is None
+    assert not record_of(provider, name).is_held
+
+
+@pytest.mark.parametrize("driver", ONE_EACH)
+def test_i2_nor_does_a_transaction_that_waits_to_verify_commit(driver: str, store: Store, name: str) -> None:
+    application = Application(store)
+    provider: Any = application.provider
+    lease = acquired(provider, name)
+    with ThreadPoolExecutor(1) as pool:
+        with record_taken(store, name) as session:
+            committing = pool.submit(application.run_verified, lease, lambda _: None)
+            wait_until(lambda: is_waiting(store), what="the transaction waiting for the row")
+            assert run(provider.programs.force_release(name), in_session(session)) is True
+        with pytest.raises(LeaseLostError):
+            committing.result(20)
+
+
+@contextmanager
+def record_taken(store: Store, name: str) -> Iterator[Connection]:
+    """A session whose transaction has locked the record; it commits at the end."""
+    with store.connect() as session:
+        session.exec_driver_sql("BEGIN")
+        session.execute(text("SELECT name FROM shedlock WHERE name = :name FOR UPDATE"), {"name": name})
+        yield session
+        session.exec_driver_sql("COMMIT")
+
+
+def in_session(session: Connection) -> Callable[[Any], SqlReply]:
+    """Carries commands out in the transaction of ``session``."""
+
+    def execute(command: Any) -> SqlReply:
+        result = session.exec_driver_sql(command.statement.sql, dict(command.values))
+        return SqlReply(rows=result.all() if result.returns_rows else (), changed=result.rowcount)
+
+    return execute
 
 
 CHANGES: dict[str, Callable[[LockRecord], LockRecord]] = {
