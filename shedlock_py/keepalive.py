@@ -255,7 +255,7 @@ class BaseKeepAlive:
 class ThreadKeepAlive(BaseKeepAlive):
     """Keeps the lease alive, or only watches it, while a block of ordinary code runs.
 
-    Afterwards no heartbeat is in flight: one after the release would prolong a minimum hold.
+    Afterwards no heartbeat is in flight: in a table without tokens, one after the release could hold the lock again.
     """
 
     def __init__(self, active: ActiveLease, store: LockProvider, keep_alive: bool, on_lost: OnLost) -> None:

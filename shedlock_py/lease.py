@@ -113,6 +113,7 @@ class Lease:
     _shortest_repeated: timedelta | None = None
     """Of the extensions that the store may execute again at any time."""
     _lost = False
+    _is_being_released = False
     _ended = False
 
     def __init__(
@@ -170,6 +171,10 @@ class Lease:
         """Whether this lease was released: there is nothing left to do in the store."""
         return self._ended
 
+    def is_being_released(self) -> bool:
+        """Whether its release has begun: nothing may extend it any more, also an extension that is under way."""
+        return self._is_being_released or self._ended
+
     def is_lost(self) -> bool:
         """Whether the store has replied that it does not have this lease."""
         return self._lost
@@ -190,6 +195,7 @@ class Lease:
 
     def begin_release(self) -> timedelta:
         """End the trust. Returns for how long the store must still refuse the lock to others."""
+        self._is_being_released = True
         self._trusted_until = _NEVER
         self._latest = None  # an extension that is still under way gives no trust back
         return self.remaining_minimum()

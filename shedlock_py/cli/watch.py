@@ -91,10 +91,9 @@ class _Lines:
             line = json.dumps({"time": utc(moment), "change": change, "error": details or None, "lock": lock})
         else:
             if record is not None:
-                details = f"{printable(record.name)}  by {holder_of(record)}"
-                if record.is_held:  # a free one may have the next token already
-                    token = "" if record.fencing_token is None else f", token {record.fencing_token}"
-                    details += f", for {in_words(record.remaining)}{token}"
+                held = f", for {in_words(record.remaining)}" if record.is_held else ""
+                token = "" if record.fencing_token is None else f", token {record.fencing_token}"
+                details = f"{printable(record.name)}  by {holder_of(record)}{held}{token}"
             line = f"{local_iso(moment)}  {change:<11}  {details}".rstrip()
         click.echo(line)  # flushes, so that a reader of the pipe gets the line at once
 

@@ -116,6 +116,18 @@ def test_i6_an_extension_that_is_late_does_not_shorten_a_newer_one(store: Store)
     assert store.entries["job"].record.lock_until >= now + timedelta(seconds=10)
 
 
+@pytest.mark.parametrize("old_note", [True, False])
+def test_i3_an_extension_that_finds_the_lock_released_does_not_hold_it_again(store: Store, old_note: bool) -> None:
+    """During its minimum hold. It has read the record, or reads it once its write was refused."""
+    node = replica(store)
+    lease = acquired(node, LockRequest("job", "1m", "20s"))
+    lease.note = lease.note if old_note else None
+    store.meanwhile(0, lambda: node.release(lease))
+    assert node.extend(lease, "1h") is None
+    store.clock.advance(25)
+    assert not node.record("job").is_held
+
+
 def test_a_slow_reply_is_no_jump_of_the_clock(store: Store) -> None:
     """A reply that takes longer than the two seconds by which dates are cut."""
     node = replica(store)

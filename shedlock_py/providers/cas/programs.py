@@ -192,6 +192,8 @@ class CasPrograms(StorePrograms):
         for _ in range(MOST_TRIES):
             if entry is None or not _is_of(lease, entry, now):
                 return False
+            if lease.is_being_released() and not releasing:
+                return False  # during a minimum hold, the record does not show it
             # Computed in each round: a newer extension may cause the conflict, and this one must not shorten it.
             until = now if is_free else self._end_of(lock_for, time)
             record = replace(entry.record, lock_until=until, read_at=now)

@@ -89,7 +89,10 @@ class StorePrograms(ABC):
 
     @abstractmethod
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Any, Any, bool]:
-        """Let exactly this lease end ``lock_for`` from now. False: the store does not have it any more."""
+        """Let exactly this lease end ``lock_for`` from now. False: the store does not have it any more.
+
+        After a release, an undo or a force release no extension matches, also one that waited for the record meanwhile.
+        """
 
     @abstractmethod
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Any, Any, bool]:
@@ -277,7 +280,7 @@ class StorePrograms(ABC):
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Program[Any, Any, Lease | None]:
         extension = lease.begin_extension(lock_at_most_for)
-        if lease.has_ended():
+        if lease.is_being_released():
             return None
         operation = Operation(self, "extend", lease.name)
         if not (yield from operation.carry_out(self.hold(lease, extension.lock_for, releasing=False))):

@@ -153,7 +153,7 @@ def _undone(locked_by: str, former_fire_time: datetime | None) -> _Step:
 
 
 def _freed(record: LockRecord, lock_until: datetime) -> LockRecord:
-    """Its token changes, so that an extension which comes later no longer matches, not even during a minimum hold."""
+    """The record after a release. Its token changes, so that an extension which comes later no longer matches."""
     return replace(record, lock_until=lock_until, fencing_token=(record.fencing_token or 0) + 1)
 
 

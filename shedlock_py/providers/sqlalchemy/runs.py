@@ -122,12 +122,10 @@ class RunStatements:
         moment, text, number = self._clock.moment, self._clock.text, self._clock.number
         token = "fencing_token" if plain.extra_columns else self._next_token()
         values = ["name", token, "locked_by", "locked_at", moment.format("fire_time"), moment.format("next_fire_time")]
-        # A claim that is carried out twice has the same token both times.
-        is_new = "" if plain.extra_columns else f" AND {_NO_ROW_YET}"
         begin = (
             # A late copy of a claim may find its record, but neither a lease nor its run any more.
             f", begun AS (INSERT INTO {{runs}} ({', '.join(_COLUMNS)}) SELECT {', '.join(values)} FROM granted "
-            f"WHERE lock_until > {now}{is_new} ON CONFLICT DO NOTHING)"
+            f"WHERE lock_until > {now} AND {_NO_ROW_YET} ON CONFLICT DO NOTHING)"
         )
         newest = f"SELECT fencing_token FROM {{runs}} WHERE {_THIS_NAME} ORDER BY fencing_token DESC"
         oldest = (

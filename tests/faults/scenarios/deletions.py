@@ -39,7 +39,8 @@ BEHAVIOUR = Behaviour(
     at_most=0.8, at_least=0.05, work=(0.1, 0.4), pause=(0.0, 0.04), extends=0.7, keeps_alive=0.3, forgets=0.1
 )
 DELETIONS_PER_TRIAL = 3
-"""At least: it goes on until a holder has noticed."""
+"""At least: it goes on until a holder has noticed, but not for ever."""
+MOST_DELETIONS = 20
 UNDONE_BY_IT = frozenset({"overlap", "refused write", "minimum hold"})
 """Rules that a deletion breaks for the leases that it meets, and for no other."""
 TOKENS = frozenset({"token", "refused write"})
@@ -133,7 +134,7 @@ def with_deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> R
 
     def trial(number: int) -> Report:
         with Fleet(store, size=3, names=2, behaviour=BEHAVIOUR, seed=seed + number) as fleet:
-            for number in count(1):
+            for deleted in count(1):
                 fleet.run_for(fleet.random.uniform(0.0, 0.2))
                 holder = fleet.stop_at_work()  # so that there is one, however long the deletion takes
                 with fleet.marked("deleted", EVERYBODY):
@@ -141,7 +142,8 @@ def with_deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> R
                 fleet.resume(holder)
                 fleet.wait_for_each_name()
                 # A holder may forget to ask, or ask while the table is gone once more.
-                if number >= DELETIONS_PER_TRIAL and fleet.count("release", "lost") + fleet.count("extend", "lost"):
+                has_noticed = fleet.count("release", "lost") + fleet.count("extend", "lost") > 0
+                if deleted >= (DELETIONS_PER_TRIAL if has_noticed else MOST_DELETIONS):
                     break
             history = fleet.end()
         report = judge(history, rules_of(store, off=TOKENS if store.kept_longer else frozenset()))

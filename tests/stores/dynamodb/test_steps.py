@@ -70,6 +70,19 @@ def test_i6_an_extension_that_is_late_matches_no_newer_one_with_the_same_end(pro
     assert record_of(provider, "job").lock_until >= table.now + 10 * SECOND
 
 
+@pytest.mark.parametrize("old_note", [True, False])
+def test_i3_an_extension_that_finds_the_lock_released_does_not_hold_it_again(
+    provider: Any, table: Table, old_note: bool
+) -> None:
+    """During its minimum hold. It has read the item, or gets it once its change was refused."""
+    lease = acquired(provider, LockRequest("job", "1m", "20s"))
+    lease.note = lease.note if old_note else None
+    table.meanwhile = lambda: provider.release(lease)
+    assert provider.extend(lease, "1h") is None
+    table.clock.advance(25)
+    assert not record_of(provider, "job").is_held
+
+
 def test_a_lease_that_is_over_by_an_old_note_only_is_extended(provider: Any, table: Table) -> None:
     """Of two extensions at once, the reply to the shorter one came last, although the store carried it out first."""
     lease = acquired(provider, LockRequest("job", "2s"))

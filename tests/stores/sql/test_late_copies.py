@@ -218,6 +218,21 @@ def test_i6_what_was_extended_meanwhile_is_not_cut_short(
         provider.force_release(name)
 
 
+@pytest.mark.parametrize("driver", ONE_EACH)
+def test_i12_a_late_copy_during_the_minimum_hold_begins_no_run(driver: str, store: Store, name: str) -> None:
+    with store.table() as table:
+        provider: Any = store.provider(table_name=table, history=3)
+        provider.create_schema()
+        sent: list[Any] = []
+        lease = run(provider.programs.acquire(LockRequest(name, "1m", "1m")), noting(provider, sent))
+        assert provider.release(lease)
+        for command in sent:
+            carry_out(provider, command)
+        [only] = provider.runs(name)
+        store.execute(f"DROP TABLE {table}_runs")
+    assert (only.fencing_token, only.outcome) == (lease.fencing_token, "ok")
+
+
 def noting(provider: LockProvider, sent: list[Any]) -> Callable[[Any], Any]:
     """Carries commands out, and keeps them."""
 
