@@ -150,7 +150,8 @@ class LeaderElector(Elector):
         """Lead by force. The store refuses the former leader at once; waits until that node has stopped trusting.
 
         That takes ``renew_deadline`` at most, if a node led or, with ``takeover="observed"``, may have led. False: this
-        node did not lead within ``timeout``, another took over from it at once, or it takes no part in the election.
+        node did not lead within ``timeout``, another took over from it at once, its lease ended before it led, or it
+        takes no part in the election.
         """
         seconds = parse_timeout(timeout)
         if not self._is_here():
