@@ -189,7 +189,8 @@ class Guarded(Supervisor):
             self.report(f"{why}; the command has ended, but another may have run at the same time")
 
     def _why(self, reason: LostReason | None) -> str:
-        match reason:
+        """:param reason: None: the event with the reason has not come yet."""
+        match reason or ("unreachable" if self._is_unreachable else None):
             case "revoked":
                 return "was freed or taken over by force"
             case "unreachable":

@@ -18,6 +18,7 @@ from shedlock_py.testing.blocking import BlockingLockProvider
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis_quorum.by_hand import ByHand
 from tests.support.database import Address
+from tests.support.polling import wait_until
 from tests.support.ports import free_port
 from tests.support.redis import RedisServer
 
@@ -111,6 +112,10 @@ class Quorum:
 
     def is_held(self, number: int, name: str = NAME) -> bool:
         return int(self.fields(number, name).get("lock_until", 0)) > self.now(number)
+
+    def wait_until_free(self) -> None:
+        """On all servers: an operation waits for a majority, and only for a moment for the others."""
+        wait_until(lambda: not any(map(self.is_held, range(self.size))), what="the lock free on all servers")
 
     def votes(self, number: int) -> bool:
         """Whether this server is known to be out of quarantine."""

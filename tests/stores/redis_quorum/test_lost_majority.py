@@ -75,7 +75,7 @@ def test_extend_and_release_can_be_repeated_after_an_outage(quorum: Quorum, kind
     quorum.cut_off()
     assert not lease.is_trusted()
     assert provider.release(lease)
-    assert not any(map(quorum.is_held, range(quorum.size)))
+    quorum.wait_until_free()
     assert outcome(provider) == "lease"
 
 
