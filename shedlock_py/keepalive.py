@@ -197,11 +197,11 @@ class BaseKeepAlive:
         return "unreachable" if self._plan.failures or self._in_flight or self._is_queued else "overrun"
 
     def _lose(self, reason: LostReason) -> None:
-        """The lease is lost, unless the task has released it."""
+        """The lease is lost, unless the task itself releases it."""
         if self._is_over:
             return
         self._is_over = True
-        if not self._lease.has_ended():
+        if not self._lease.is_being_released():
             self._lease.lose()
             self._active.is_loss_reported = True
             self._events.append(LeaseLost(self._lease.name, self._lease, reason))
@@ -255,7 +255,8 @@ class BaseKeepAlive:
 class ThreadKeepAlive(BaseKeepAlive):
     """Keeps the lease alive, or only watches it, while a block of ordinary code runs.
 
-    Afterwards no heartbeat is in flight: in a table without tokens, one after the release could hold the lock again.
+    At its end it waits for heartbeats in flight, for STOP_SECONDS at most: in a table without tokens, a heartbeat after
+    the release could hold the lock again.
     """
 
     def __init__(self, active: ActiveLease, store: LockProvider, keep_alive: bool, on_lost: OnLost) -> None:

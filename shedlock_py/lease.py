@@ -172,7 +172,7 @@ class Lease:
         return self._ended
 
     def is_being_released(self) -> bool:
-        """Whether its release has begun: nothing may extend it any more, also an extension that is under way."""
+        """Whether a release or an undo has begun. From then on nothing extends it, not even what is under way."""
         return self._is_being_released or self._ended
 
     def is_lost(self) -> bool:

@@ -28,7 +28,10 @@ class LockProvider(Protocol):
         """One attempt, never waits for the lock. None: held elsewhere, or the fire time is not newer (a skip)."""
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        """Hold for ``lock_at_most_for`` from now on, and return the same lease. None: it is lost or was released."""
+        """Hold for ``lock_at_most_for`` from now on, and return the same lease. None: it is lost or was released.
+
+        In our stores a release counts from its beginning, even if it failed.
+        """
 
     def release(self, lease: Lease) -> bool:
         """Release exactly this acquisition; others get it once ``lock_at_least_for`` is over. False: it had ended."""

@@ -118,7 +118,7 @@ def test_i6_an_extension_that_is_late_does_not_shorten_a_newer_one(store: Store)
 
 @pytest.mark.parametrize("old_note", [True, False])
 def test_i3_an_extension_that_finds_the_lock_released_does_not_hold_it_again(store: Store, old_note: bool) -> None:
-    """During its minimum hold. It has read the record, or reads it once its write was refused."""
+    """During its minimum hold. Without a note it reads first; with one, its write is refused first."""
     node = replica(store)
     lease = acquired(node, LockRequest("job", "1m", "20s"))
     lease.note = lease.note if old_note else None

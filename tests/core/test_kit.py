@@ -280,6 +280,17 @@ def test_a_release_that_is_interrupted_goes_on() -> None:
     assert is_free_for(store, LockRequest("job", "1m"))
 
 
+def test_a_lease_whose_release_failed_is_extended_no_more_and_can_be_released() -> None:
+    provider, client = faulty(InMemoryLockProvider())
+    lease = provider.acquire(LockRequest("job", "1h"))
+    assert lease is not None
+    client.raises = [Refused()]
+    with pytest.raises(ProviderError):
+        provider.release(lease)
+    assert provider.extend(lease, "1m") is None
+    assert provider.release(lease) is True
+
+
 def test_an_undo_that_has_waited_for_longer_than_its_lease_is_not_begun() -> None:
     provider, client = faulty(InMemoryLockProvider())
     provider.programs.timeout = 0.05

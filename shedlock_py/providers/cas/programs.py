@@ -193,7 +193,7 @@ class CasPrograms(StorePrograms):
             if entry is None or not _is_of(lease, entry, now):
                 return False
             if lease.is_being_released() and not releasing:
-                return False  # during a minimum hold, the record does not show it
+                return False  # the record of a minimum hold looks like that of a live lease
             # Computed in each round: a newer extension may cause the conflict, and this one must not shorten it.
             until = now if is_free else self._end_of(lock_for, time)
             record = replace(entry.record, lock_until=until, read_at=now)

@@ -152,7 +152,7 @@ class DynamoDBPrograms(StorePrograms):
             if known is None or _is_over(known, now):
                 return False
             if lease.is_being_released() and not releasing:
-                return False  # during a minimum hold, the item does not show it
+                return False  # the item of a minimum hold looks like that of a live lease
             is_free = releasing and not lock_for
             until = max(now, known.locked_at) if is_free else self._end_of(lock_for, time)
             written = Written(known.locked_at, milliseconds_up(until), (known.version or 0) + 1)

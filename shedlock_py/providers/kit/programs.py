@@ -91,7 +91,7 @@ class StorePrograms(ABC):
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Any, Any, bool]:
         """Let exactly this lease end ``lock_for`` from now. False: the store does not have it any more.
 
-        After a release, an undo or a force release no extension matches, also one that waited for the record meanwhile.
+        After a release, an undo or a force release no extension matches, not even one that waited for the record.
         """
 
     @abstractmethod

@@ -110,7 +110,7 @@ _POSTGRESQL = SqlClock(
 )
 
 _MYSQL = SqlClock(
-    # The start of the statement, also after waiting for a row: a lease is shorter by that. Not NOW(), which follows the
+    # The start of the statement. If it waits for a row, the lease is shorter by that. Not NOW(), which follows the
     # session's time zone.
     now="UTC_TIMESTAMP(6)",
     until="UTC_TIMESTAMP(6) + INTERVAL :hold_ms * 1000 MICROSECOND",

@@ -123,7 +123,7 @@ class RunStatements:
         token = "fencing_token" if plain.extra_columns else self._next_token()
         values = ["name", token, "locked_by", "locked_at", moment.format("fire_time"), moment.format("next_fire_time")]
         begin = (
-            # A late copy of a claim may find its record, but neither a lease nor its run any more.
+            # A late copy of a claim may find its record when the lease is over, or released with a minimum hold.
             f", begun AS (INSERT INTO {{runs}} ({', '.join(_COLUMNS)}) SELECT {', '.join(values)} FROM granted "
             f"WHERE lock_until > {now} AND {_NO_ROW_YET} ON CONFLICT DO NOTHING)"
         )

@@ -57,7 +57,7 @@ class SqlReply(NamedTuple):
 
 # Whatever frees a lock also changes its token, so that an extension which comes later no longer matches: neither during
 # a minimum hold, nor on MySQL, where the clock of a statement that waited for the row stands at its start.
-# The greatest tokens stay as they are.
+# A token near the greatest BIGINT stays as it is.
 _NEXT_TOKEN = f"fencing_token = CASE WHEN fencing_token < {2**63 - 2} THEN fencing_token + 1 ELSE fencing_token END"
 
 # One row: the schema that the session's default leads to, and whether the table is there.

@@ -13,6 +13,7 @@ import pytest
 
 from shedlock_py import (
     ConfigurationError,
+    InMemoryLockProvider,
     Lease,
     LeaseLost,
     LockExtended,
@@ -27,6 +28,7 @@ from shedlock_py import (
 )
 from shedlock_py._timers import HEARTBEAT_WORKERS, WorkerPool, worker_pool
 from shedlock_py.durations import Duration
+from shedlock_py.providers.kit import ProgramProvider
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
@@ -270,3 +272,26 @@ def test_no_heartbeat_where_nothing_is_locked(store: FaultyProvider, monkeypatch
     before = threading.active_count()
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
         assert threading.active_count() == before
+
+
+def test_a_lease_that_the_task_itself_is_releasing_is_not_reported_lost(recorded: RecordingListener) -> None:
+    """Its trust ends when the release begins, and the reply may take long."""
+    programs, goes_on = InMemoryLockProvider().programs, threading.Event()
+
+    class Client:
+        def execute(self, command: Any, timeout: float | None) -> Any:
+            if threading.current_thread().name == "releasing":
+                assert goes_on.wait(30)
+            return programs.store.execute(command, timeout)
+
+    provider: Any = ProgramProvider(programs, Client())
+    began = time.monotonic()
+    with hold("job", lock_at_most_for="3s", keep_alive=True, provider=provider) as lease:
+        assert lease is not None
+        releasing = threading.Thread(target=provider.release, args=(lease,), name="releasing")
+        releasing.start()
+        wait_until(lambda: time.monotonic() > began + 1.3, what="the time of the first heartbeat")
+        goes_on.set()
+        releasing.join()
+    assert lease.has_ended()
+    assert not recorded.of(LeaseLost)

@@ -39,7 +39,7 @@ BEHAVIOUR = Behaviour(
     at_most=0.8, at_least=0.05, work=(0.1, 0.4), pause=(0.0, 0.04), extends=0.7, keeps_alive=0.3, forgets=0.1
 )
 DELETIONS_PER_TRIAL = 3
-"""At least: it goes on until a holder has noticed, but not for ever."""
+"""At least. More follow, up to MOST_DELETIONS, until a holder has noticed one."""
 MOST_DELETIONS = 20
 UNDONE_BY_IT = frozenset({"overlap", "refused write", "minimum hold"})
 """Rules that a deletion breaks for the leases that it meets, and for no other."""
@@ -134,15 +134,17 @@ def with_deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> R
 
     def trial(number: int) -> Report:
         with Fleet(store, size=3, names=2, behaviour=BEHAVIOUR, seed=seed + number) as fleet:
+            has_noticed = False
             for deleted in count(1):
                 fleet.run_for(fleet.random.uniform(0.0, 0.2))
                 holder = fleet.stop_at_work()  # so that there is one, however long the deletion takes
                 with fleet.marked("deleted", EVERYBODY):
                     delete(store, fleet)
+                before = lost(fleet)
                 fleet.resume(holder)
                 fleet.wait_for_each_name()
-                # A holder may forget to ask, or ask while the table is gone once more.
-                has_noticed = fleet.count("release", "lost") + fleet.count("extend", "lost") > 0
+                # A holder may forget to release, or send its request while the table is missing again.
+                has_noticed = has_noticed or lost(fleet) > before
                 if deleted >= (DELETIONS_PER_TRIAL if has_noticed else MOST_DELETIONS):
                     break
             history = fleet.end()
@@ -154,6 +156,10 @@ def with_deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> R
     shared = milliseconds(report.excused_overlap)
     report.notes.append(f"a holder whose record was deleted shared the lock for up to {shared} ms")
     return report
+
+
+def lost(fleet: Fleet) -> int:
+    return fleet.count("release", "lost") + fleet.count("extend", "lost")
 
 
 SINGLE = ("sqlite", "postgres", "mariadb", "mysql", "redis", "mongodb", "etcd", "dynamodb", "s3", "kubernetes")

@@ -372,7 +372,7 @@ ROWS: dict[str, Row] = {
         ),
         Refused(lambda: elector(holder="paused by alice"), "holder must not begin with 'paused by '"),
     ],
-    "a lease released twice, or extended after its release": [a_lease_that_was_released],
+    "a lease released twice, or extended after its release began, even if that failed": [a_lease_that_was_released],
     "a naive `fire_time`": [
         Refused(lambda: sl.LockRequest("job", "1m", fire_time=datetime(2026, 1, 1)), "an aware datetime"),
     ],

@@ -74,7 +74,7 @@ def test_i6_an_extension_that_is_late_matches_no_newer_one_with_the_same_end(pro
 def test_i3_an_extension_that_finds_the_lock_released_does_not_hold_it_again(
     provider: Any, table: Table, old_note: bool
 ) -> None:
-    """During its minimum hold. It has read the item, or gets it once its change was refused."""
+    """During its minimum hold. Without a note it reads first; with one, its write is refused first."""
     lease = acquired(provider, LockRequest("job", "1m", "20s"))
     lease.note = lease.note if old_note else None
     table.meanwhile = lambda: provider.release(lease)
