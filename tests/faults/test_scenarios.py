@@ -41,6 +41,8 @@ TAKEN_OVER = "take-over"
 REFUSED = {"acquire error": 6, "acquire granted": 4}
 DELETED = {"deleted": deletions.DELETIONS_PER_TRIAL, "after deletion lost": 1}
 ACTIONS = {f"{kind} {outcome}": number for kind, outcome, number in operators.ACTIONS}
+WITHOUT_PRUNE = {what: number for what, number in ACTIONS.items() if what != "prune done"}
+"""Where a young record is not pruned, so that it is a matter of chance whether one is."""
 SOAKED = {"acquire granted": soak.SIZE * 60}
 
 
@@ -128,9 +130,9 @@ SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
     (deletions.minority_emptied, "quorum sync private", {"emptied": 1}),
     (deletions.replaced, "sqlite sync, sqlite async", {"deleted": deletions.DELETIONS_PER_TRIAL}),
     (operators.operators,
-     "sqlite sync, postgres async, mariadb sync, mysql async, redis async, quorum sync, mongodb async, etcd sync, "
-     "s3 async, kubernetes async",
+     "sqlite sync, postgres async, mariadb sync, mysql async, redis async, quorum sync, mongodb async",
      {**ACTIONS, "write refused": 1}),
+    (operators.operators, "etcd sync, s3 async, kubernetes async", {**WITHOUT_PRUNE, "write refused": 1}),
     (operators.without_extra_columns, "postgres sync, mariadb async, mysql sync", ACTIONS),
     (switchovers.switchover, "postgres sync, postgres async", {"switchover": 1}),
     (failover.cancelled_acquire, "postgres sync", {"commit cancel": 1}),
@@ -246,7 +248,7 @@ def test_no_promise_is_broken(
     assert [f"{finding.rule}: {finding.text}" for finding in report.findings] == []
     assert report.trials > 0
     counts = report.counts | {TAKEN_OVER: len(report.takeovers)}
-    assert {what: counts[what] for what, least in happened.items() if counts[what] < least} == {}
+    assert {what: counts.get(what, 0) for what, least in happened.items() if counts.get(what, 0) < least} == {}
 
 
 @pytest.mark.parametrize(

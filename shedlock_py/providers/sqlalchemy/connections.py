@@ -237,7 +237,8 @@ class UserConnections(SqlConnections):
             try:
                 reply = super()._perform(connection, command, until)
                 connection.commit()
-            except Exception:
+            except self.engine.dialect.loaded_dbapi.Error:
+                # Not after the exception of a signal handler: a rollback would wait for the reply before it.
                 with suppress(Exception):
                     connection.rollback()  # the pool of the application may not do it
                 raise

@@ -99,7 +99,7 @@ def test_tls_with_certificates_of_ones_own(open_url: Open, name: str) -> None:
         for options, what in (
             ("tls=true", "CERTIFICATE_VERIFY_FAILED"),
             (f"ca={server.certificate}", "certificate required|bad certificate|disconnected|closed|EOF|reset|read"),
-            ("tls=false", "disconnected|reset|HTTP request to an HTTPS server"),
+            ("tls=false", "disconnected|reset|ReadError|HTTP request to an HTTPS server"),
             ("ca=/no/such/file", "No such file"),
         ):
             with pytest.raises(ProviderUnreachable, match=f"(?i){what}"):

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from tests.stores.sql.stores import (
     Store,
     acquired,
     drivers_of,
+    on_mysql_and_mariadb,
     record_of,
 )
 from tests.support.polling import wait_until
@@ -189,6 +191,33 @@ def test_an_interrupted_connection_is_not_used_again(driver: str, kind: str, sto
         connection.exec_driver_sql(unlock)
     assert record_of(provider, name).name == name
     assert provider.record("none") is None
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql"))
+@pytest.mark.parametrize("kind", ["url", "engine"])
+def test_an_interruption_before_the_reply_is_read_does_not_wait_for_it(
+    driver: str, kind: str, store: Store, name: str
+) -> None:
+    acquired(store.provider(), name)
+    provider = store.provider() if kind == "url" else store.provider_of_engine(pool_size=1, max_overflow=0)
+    provider.record("warm")
+
+    def interrupt(_frame: FrameType, what: str, function: Any) -> None:
+        if what == "c_return" and function.__name__ == "sendall":
+            sys.setprofile(None)
+            raise TooLong
+
+    with store.connect() as connection:
+        connection.exec_driver_sql("LOCK TABLES shedlock WRITE")  # so no reply comes
+        sys.setprofile(interrupt)
+        try:
+            with pytest.raises(TooLong):
+                provider.record(name)
+        finally:
+            sys.setprofile(None)
+        connection.exec_driver_sql("UNLOCK TABLES")
+    assert record_of(provider, name).name == name
 
 
 # StaticPool does not count in a thread-safe way who has its connection.
