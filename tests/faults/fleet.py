@@ -244,6 +244,10 @@ class Fleet:
         self.reader.update()
         return [worker for worker in self.workers if worker.name in self.reader.holding]
 
+    def losses(self) -> int:
+        """How often the store replied to a worker that it does not have its lease."""
+        return self.count("extend", "lost") + self.count("release", "lost")
+
     def count(self, kind: str, outcome: str, *, worker: WorkerProcess | None = None, but: str = "") -> int:
         """How many operations ended so; of one worker, or of all ``but`` one."""
         self.reader.update()

@@ -140,11 +140,11 @@ def with_deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> R
                 holder = fleet.stop_at_work()  # so that there is one, however long the deletion takes
                 with fleet.marked("deleted", EVERYBODY):
                     delete(store, fleet)
-                before = lost(fleet)
+                before = fleet.losses()
                 fleet.resume(holder)
                 fleet.wait_for_each_name()
                 # A holder may forget to release, or send its request while the table is missing again.
-                has_noticed = has_noticed or lost(fleet) > before
+                has_noticed = has_noticed or fleet.losses() > before
                 if deleted >= (DELETIONS_PER_TRIAL if has_noticed else MOST_DELETIONS):
                     break
             history = fleet.end()
@@ -156,10 +156,6 @@ def with_deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> R
     shared = milliseconds(report.excused_overlap)
     report.notes.append(f"a holder whose record was deleted shared the lock for up to {shared} ms")
     return report
-
-
-def lost(fleet: Fleet) -> int:
-    return fleet.count("release", "lost") + fleet.count("extend", "lost")
 
 
 SINGLE = ("sqlite", "postgres", "mariadb", "mysql", "redis", "mongodb", "etcd", "dynamodb", "s3", "kubernetes")

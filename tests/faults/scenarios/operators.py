@@ -71,8 +71,7 @@ def _operators(store: Store, budget: Budget, seed: int, *, has_tokens: bool) -> 
 def _is_enough(store: Store, fleet: Fleet, has_tokens: bool) -> bool:
     due = [action for action in ACTIONS if action[0] != "prune" or not store.kept_longer]  # such prune no young record
     is_done = all(fleet.count(kind, outcome) >= number for kind, outcome, number in due)
-    is_noticed = fleet.count("extend", "lost") + fleet.count("release", "lost") > 0
-    return is_done and is_noticed and (not has_tokens or fleet.count("write", "refused") > 0)
+    return is_done and fleet.losses() > 0 and (not has_tokens or fleet.count("write", "refused") > 0)
 
 
 @contextmanager

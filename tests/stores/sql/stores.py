@@ -249,6 +249,15 @@ def record_of(provider: LockProvider, name: str) -> LockRecord:
     return record
 
 
+def is_waiting(store: Store) -> bool:
+    """Whether a session waits for a row, of whichever table."""
+    if store.is_postgres:
+        return bool(store.query("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+    schema = "information_schema" if store.is_mariadb else "performance_schema"
+    waits = f"{schema}.global_status WHERE variable_name = 'Innodb_row_lock_current_waits'"
+    return int(store.query(f"SELECT variable_value FROM {waits}")) > 0
+
+
 def run_program(provider: Any, program: Any) -> Any:
     """What ``program`` returns when the provider's client carries its commands out."""
     facade = getattr(provider, "async_provider", None)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, event, text
 
 from shedlock_py import Lease, LeaseLostError, LockProvider, LockRecord, LockRequest
 from shedlock_py._process import monotonic
-from shedlock_py._program import Program, run
+from shedlock_py._program import run
 from shedlock_py.lease import Claim
 from shedlock_py.providers.sqlalchemy.statements import SqlReply
 from shedlock_py.testing.proxy import TcpProxy
@@ -24,10 +24,10 @@ from tests.stores.sql.stores import (
     Store,
     acquired,
     carry_out,
+    is_waiting,
     record_of,
     run_program,
 )
-from tests.stores.sql.test_verify import is_waiting
 from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.programs
@@ -100,7 +100,7 @@ def test_i1_nor_from_a_holder_that_writes_no_token(driver: str, store: Store, ho
     assert record_of(other, name) == before
 
 
-FREES: dict[str, Callable[[Any, Lease], Program[Any, Any, Any]]] = {
+FREES: dict[str, Callable[[Any, Lease], Any]] = {
     "release": lambda programs, lease: programs.hold(lease, timedelta(0), releasing=True),
     "force release": lambda programs, lease: programs.force_release(lease.name),
     "undo": lambda programs, lease: programs.undo_claim(lease.name, lease.locked_by, None),

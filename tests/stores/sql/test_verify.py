@@ -8,7 +8,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from shedlock_py import Lease, LeaseLostError, LockRequest
-from tests.stores.sql.stores import Application, Store, acquired
+from tests.stores.sql.stores import Application, Store, acquired, is_waiting
 from tests.support.polling import wait_until
 
 
@@ -66,14 +66,6 @@ def test_a_successor_waits_for_the_commit(store: Store, application: Application
     application.run_verified(lease, insert(work, 1), before_commit=wait)
     taking.join(20)
     assert counts == [1], "the successor must see what the holder did"
-
-
-def is_waiting(store: Store) -> bool:
-    if store.is_postgres:
-        return bool(store.query("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
-    schema = "information_schema" if store.is_mariadb else "performance_schema"
-    waits = f"{schema}.global_status WHERE variable_name = 'Innodb_row_lock_current_waits'"
-    return int(store.query(f"SELECT variable_value FROM {waits}")) > 0
 
 
 def run_with_heartbeat(
