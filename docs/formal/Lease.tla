@@ -1,6 +1,6 @@
 ------------------------------- MODULE Lease -------------------------------
 (* One lock of shedlock_py: a store, holders that claim the lock, and a network that loses, repeats and delays       *)
-(* messages. TLC tries every order of steps and checks the promises I1, I2, I4, I6 and I7 in each state.             *)
+(* messages. TLC tries every order of steps and checks the promises I1, I2, I4, I6, I7 and I12 in each state.        *)
 (* Time is counted in ticks, and every time is "ticks from now", so that there are few states. A crash needs no      *)
 (* step: a holder may stop anywhere. How to read TLA+, for those who know Python:                                    *)
 (*   A == B          defines A, like a function without a body; a definition may take arguments                      *)
@@ -25,7 +25,7 @@ VARIABLES record,      \* in the store: holder, token, and left: how long it is 
           sent,        \* requests. None is ever removed: the store may execute each late, twice, or never
           replies,     \* of the store: a reply may arrive late, or never
           claim,       \* what each holder knows; its times count down on its own clock
-          owed,        \* what the store has promised to each claim: the lease, and the minimum hold
+          owed,        \* what the store has promised to each claim (the lease, the minimum hold), and whether it is freed
           revoked      \* claims whose lease an operator has ended: they learn it from the next reply
 vars == <<record, tokens, sent, replies, claim, owed, revoked>>
 
@@ -33,7 +33,7 @@ Min(a, b) == IF a < b THEN a ELSE b
 Max(a, b) == IF a < b THEN b ELSE a
 Less(time, ticks) == IF time < ticks THEN 0 ELSE time - ticks
 NoRecord == [holder |-> None, token |-> 0, left |-> 0]
-Nothing == [lease |-> 0, least |-> 0]
+Nothing == [lease |-> 0, least |-> 0, freed |-> FALSE]
 Idle == [phase |-> "new", token |-> 0, trust |-> 0, worth |-> 0, least |-> 0, sends |-> 0, missed |-> 0,
          shortest |-> AtMost]
 Over == [Idle EXCEPT !.phase = "over"]
@@ -44,6 +44,7 @@ TrustOf(length) == Less(length, Slack + length \div 100)                   \* at
 IsFree(m) == record.left = 0                                               \* may the store grant the lock to m.claim?
 IsOwn(m) == record.holder = m.claim /\ record.token = m.token              \* is this still the acquisition of m?
 IsUndone(m) == record.holder = m.claim
+TokenOnceFree == record.token + 1                        \* of the record: no late extension is of that acquisition then
 NewToken(c) == tokens[2] + 1                             \* the store's clock in µs: above each token granted before
 TrustOnReply(k, length) == k.worth                                         \* counted from the moment of sending
 Unused(k) == k.least                                                       \* release keeps the rest of the minimum
@@ -84,23 +85,27 @@ Reply(m, token) == replies' = IF claim[m.claim].phase = "over" THEN replies
                               ELSE replies \union {[claim |-> m.claim, number |-> m.number, token |-> token]}
 Grant(m) == LET token == NewToken(m.claim)
     IN /\ record' = [holder |-> m.claim, token |-> token, left |-> m.for] /\ tokens' = <<tokens[2], token>>
-       /\ owed' = [owed EXCEPT ![m.claim] = [lease |-> m.for, least |-> AtLeast]] /\ Reply(m, token)
+       /\ owed' = [owed EXCEPT ![m.claim] = [lease |-> m.for, least |-> AtLeast, freed |-> FALSE]] /\ Reply(m, token)
 SetEnd(m, left) == /\ record' = [record EXCEPT !.left = left] /\ UNCHANGED tokens
-                   /\ owed' = [owed EXCEPT ![m.claim].lease = left,
-                                           ![m.claim].least = IF m.kind = "undo" THEN 0 ELSE @]
+                   /\ owed' = [owed EXCEPT ![m.claim].lease = IF owed[m.claim].freed THEN @ ELSE left]
+Free(m, left) == /\ record' = [record EXCEPT !.left = left, !.token = TokenOnceFree] /\ UNCHANGED <<tokens, replies>>
+                 /\ owed' = [owed EXCEPT ![m.claim] = [lease |-> left, freed |-> TRUE,
+                                                      least |-> IF m.kind = "undo" THEN 0 ELSE @.least]]
 Execute(m) == /\ \/ m.kind = "acquire" /\ record.holder = m.claim  \* sent twice: the same lease
                     /\ Reply(m, record.token) /\ UNCHANGED <<record, tokens, owed>>
                  \/ m.kind = "acquire" /\ record.holder # m.claim /\ IsFree(m) /\ Grant(m)
                  \/ m.kind = "extend" /\ record.left > 0 /\ IsOwn(m) /\ SetEnd(m, m.for) /\ Reply(m, m.token)
-                 \/ m.kind = "release" /\ record.left > 0 /\ IsOwn(m) /\ SetEnd(m, m.for) /\ UNCHANGED replies
-                 \/ m.kind = "undo" /\ record.left > 0 /\ IsUndone(m) /\ SetEnd(m, 0) /\ UNCHANGED replies
+                 \/ m.kind = "release" /\ record.left > 0 /\ IsOwn(m) /\ Free(m, m.for)
+                 \/ m.kind = "undo" /\ record.left > 0 /\ IsUndone(m) /\ Free(m, 0)
               /\ UNCHANGED <<sent, claim, revoked>>
 Operator(after) == /\ record.left > 0 /\ Cardinality(revoked) < Operations /\ revoked' = revoked \union {record.holder}
-                   /\ record' = after /\ owed' = [c \in Claims |-> Nothing] /\ UNCHANGED <<tokens, sent, replies, claim>>
+                   /\ record' = after /\ owed' = [c \in Claims |-> [Nothing EXCEPT !.freed = TRUE]]
+                   /\ UNCHANGED <<tokens, sent, replies, claim>>
+ForceRelease == Operator([record EXCEPT !.left = 0, !.token = TokenOnceFree])
 Pass(ticks, slow) == \* time goes by; the clocks of the claims in slow miss it
     /\ \A c \in slow : claim[c].phase \in {"acquires", "holds"} /\ claim[c].missed + ticks <= Drift
     /\ record' = [record EXCEPT !.left = Less(@, ticks)]
-    /\ owed' = [c \in Claims |-> [lease |-> Less(owed[c].lease, ticks), least |-> Less(owed[c].least, ticks)]]
+    /\ owed' = [c \in Claims |-> [owed[c] EXCEPT !.lease = Less(@, ticks), !.least = Less(@, ticks)]]
     /\ claim' = [c \in Claims |-> LET k == claim[c] IN
           IF c \in slow THEN [k EXCEPT !.missed = @ + ticks]
           ELSE [k EXCEPT !.trust = Less(@, ticks), !.worth = Less(@, ticks), !.least = Less(@, ticks)]]
@@ -108,7 +113,7 @@ Pass(ticks, slow) == \* time goes by; the clocks of the claims in slow miss it
 Next == \/ \E c \in Claims : Acquire(c) \/ Granted(c) \/ GiveUp(c) \/ Extended(c) \/ Release(c)
         \/ \E c \in Claims, length \in Lengths : Extend(c, length)
         \/ \E m \in sent : Execute(m)
-        \/ Operator([record EXCEPT !.left = 0]) \/ Operator(NoRecord)
+        \/ ForceRelease \/ Operator(NoRecord)
         \/ \E slow \in SUBSET Claims : Pass(1, slow)
 Spec == Init /\ [][Next]_vars
 
@@ -119,6 +124,7 @@ I4_MinimumHold == \A c \in Claims : owed[c].least > 0 => record.holder = c /\ re
 I6_TheHolderKnowsFirst == \A c \in Claims \ revoked : claim[c].trust > 0 =>
     record.holder = c /\ record.token = claim[c].token /\ record.left > 0
 I7_TokensGrow == tokens = <<0, 0>> \/ tokens[1] < tokens[2]
+I12_NoZombies == \A c \in Claims : record.holder = c /\ owed[c].freed => record.left <= owed[c].lease
 Bounded == tokens[2] <= Cardinality(Claims) + 1  \* late copies of requests may be granted without end: look at so many
 Symmetry == Permutations(Claims)  \* claims are alike: states that differ by their names only are one
 =============================================================================

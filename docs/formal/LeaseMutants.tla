@@ -13,4 +13,5 @@ I6_TrustOnReply_counts_from_the_reply(k, length) == TrustOf(length)
 I6_Narrowed_trusts_the_longer_one(k, length) == k.trust
 I6_IsOwn_compares_the_claim_only(m) == record.holder = m.claim
 I7_NewToken_counts_in_the_record(c) == record.token + 1
+I12_TokenOnceFree_is_the_same == record.token
 =============================================================================

@@ -55,7 +55,7 @@ End == LET o == Event.op c == Op(o).claim IN
 Store == \E o \in live \ done :
     /\ done' = done \union {o} /\ UNCHANGED <<next, now, live>>
     /\ \/ (Granting(o) \/ Unknown(o)) /\ Op(o).kind # "force_release" /\ Execute(Message(o))
-       \/ (Granting(o) \/ Unknown(o)) /\ Op(o).kind = "force_release" /\ Operator([record EXCEPT !.left = 0])
+       \/ (Granting(o) \/ Unknown(o)) /\ Op(o).kind = "force_release" /\ ForceRelease
        \/ /\ ~Granting(o) /\ ~Unknown(o) /\ UNCHANGED vars
           /\ CASE IsAcquire(o) -> ~IsFree(Message(o)) \/ now <= freed + Tolerance
                [] Op(o).kind = "force_release" -> record.left = 0
@@ -73,7 +73,7 @@ Time == LET gap == Event.at - now ticks == IF record.left > 0 THEN Min(gap, reco
 TraceNext == /\ next <= Len(Events)
              /\ Time \/ Store \/ Undo \/ Receive \/ Early \/ (Event.at = now /\ (Moment \/ Begin \/ End))
 TraceSpec == TraceInit /\ [][TraceNext]_traced
-Promises == /\ I1_MutualExclusion /\ I2_OwnWritesOnly /\ I4_MinimumHold /\ I6_TheHolderKnowsFirst /\ I7_TokensGrow
+Promises == /\ I1_MutualExclusion /\ I2_OwnWritesOnly /\ I4_MinimumHold /\ I6_TheHolderKnowsFirst /\ I7_TokensGrow /\ I12_NoZombies
             /\ (next > TLCGet(1) => TLCSet(1, next) /\ PrintT(<<"reached", next>>))
 ASSUME TLCSet(1, 0)
 Unfinished == next <= Len(Events)   \* TLC must find a behaviour that breaks this: the history is one
