@@ -92,7 +92,8 @@ def test_a_fork_in_the_middle_of_a_heartbeat(store: Store, monkeypatch: pytest.M
 
 FORKED = """
 import ctypes, json, os, signal, sys, threading, time
-from shedlock_py import ProviderError
+from contextlib import suppress
+from shedlock_py import ProviderUnreachable
 from tests.support.forks import prepare_for_c_forks
 from tests.support.stores import open_provider
 
@@ -107,7 +108,8 @@ def child():
     everybody = threading.Barrier(20)
     def work(number):
         everybody.wait(30)
-        provider.record(f"many-{number}")
+        with suppress(ProviderUnreachable):  # on a busy machine the limit may be over before all are connected
+            provider.record(f"many-{number}")
         done.append(number)
     done = []
     threads = [threading.Thread(target=work, args=(number,)) for number in range(20)]
@@ -118,7 +120,7 @@ def child():
     began = time.monotonic()
     try:
         provider.record("silent")
-    except ProviderError:
+    except ProviderUnreachable:
         return 0 if len(done) == 20 and time.monotonic() - began < 10 else 1
     return 2
 
