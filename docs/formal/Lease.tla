@@ -1,6 +1,6 @@
 ------------------------------- MODULE Lease -------------------------------
 (* One lock of shedlock_py: a store, holders that claim the lock, and a network that loses, repeats and delays       *)
-(* messages. TLC tries every order of steps and checks the promises I1, I2, I4, I6, I7 and I12 in each state.        *)
+(* messages. TLC tries every order of steps and checks the promises I1, I2, I3, I4, I6 and I7 in each state.         *)
 (* Time is counted in ticks, and every time is "ticks from now", so that there are few states. A crash needs no      *)
 (* step: a holder may stop anywhere. How to read TLA+, for those who know Python:                                    *)
 (*   A == B          defines A, like a function without a body; a definition may take arguments                      *)
@@ -25,7 +25,7 @@ VARIABLES record,      \* in the store: holder, token, and left: how long it is 
           sent,        \* requests. None is ever removed: the store may execute each late, twice, or never
           replies,     \* of the store: a reply may arrive late, or never
           claim,       \* what each holder knows; its times count down on its own clock
-          owed,        \* what the store has promised to each claim (the lease, the minimum hold), and whether it is freed
+          owed,        \* what the store has promised to each claim (the lease, the minimum hold), and whether it was freed
           revoked      \* claims whose lease an operator has ended: they learn it from the next reply
 vars == <<record, tokens, sent, replies, claim, owed, revoked>>
 
@@ -44,8 +44,8 @@ TrustOf(length) == Less(length, Slack + length \div 100)                   \* at
 IsFree(m) == record.left = 0                                               \* may the store grant the lock to m.claim?
 IsOwn(m) == record.holder = m.claim /\ record.token = m.token              \* is this still the acquisition of m?
 IsUndone(m) == record.holder = m.claim
-TokenOnceFree == record.token + 1                        \* of the record: no late extension is of that acquisition then
-NewToken(c) == tokens[2] + 1                             \* the store's clock in µs: above each token granted before
+TokenOnceFree == record.token + 1                         \* freeing changes it, so no late extension is its own
+NewToken(c) == Max(tokens[2], record.token) + 1          \* the store's clock in µs: above each token granted before
 TrustOnReply(k, length) == k.worth                                         \* counted from the moment of sending
 Unused(k) == k.least                                                       \* release keeps the rest of the minimum
 Lasting(k, length) == Max(length, k.least)                                 \* an extension does not cut it either
@@ -86,8 +86,9 @@ Reply(m, token) == replies' = IF claim[m.claim].phase = "over" THEN replies
 Grant(m) == LET token == NewToken(m.claim)
     IN /\ record' = [holder |-> m.claim, token |-> token, left |-> m.for] /\ tokens' = <<tokens[2], token>>
        /\ owed' = [owed EXCEPT ![m.claim] = [lease |-> m.for, least |-> AtLeast, freed |-> FALSE]] /\ Reply(m, token)
+IsFreed(c) == record.holder = c /\ owed[c].freed
 SetEnd(m, left) == /\ record' = [record EXCEPT !.left = left] /\ UNCHANGED tokens
-                   /\ owed' = [owed EXCEPT ![m.claim].lease = IF owed[m.claim].freed THEN @ ELSE left]
+                   /\ owed' = [owed EXCEPT ![m.claim].lease = IF IsFreed(m.claim) THEN @ ELSE left]
 Free(m, left) == /\ record' = [record EXCEPT !.left = left, !.token = TokenOnceFree] /\ UNCHANGED <<tokens, replies>>
                  /\ owed' = [owed EXCEPT ![m.claim] = [lease |-> left, freed |-> TRUE,
                                                       least |-> IF m.kind = "undo" THEN 0 ELSE @.least]]
@@ -120,11 +121,11 @@ Spec == Init /\ [][Next]_vars
 (* The promises.                                                                                                     *)
 I1_MutualExclusion == Cardinality({c \in Claims : owed[c].lease > 0}) <= 1
 I2_OwnWritesOnly == \A c \in Claims : owed[c].lease > 0 => record.holder = c /\ record.left >= owed[c].lease
+I3_FreedStaysFree == \A c \in Claims : IsFreed(c) => record.left <= owed[c].lease
 I4_MinimumHold == \A c \in Claims : owed[c].least > 0 => record.holder = c /\ record.left > 0
 I6_TheHolderKnowsFirst == \A c \in Claims \ revoked : claim[c].trust > 0 =>
     record.holder = c /\ record.token = claim[c].token /\ record.left > 0
 I7_TokensGrow == tokens = <<0, 0>> \/ tokens[1] < tokens[2]
-I12_NoZombies == \A c \in Claims : record.holder = c /\ owed[c].freed => record.left <= owed[c].lease
-Bounded == tokens[2] <= Cardinality(Claims) + 1  \* late copies of requests may be granted without end: look at so many
+Bounded == tokens[2] <= 2 * Cardinality(Claims)  \* late copies of requests may be granted without end: look at so many
 Symmetry == Permutations(Claims)  \* claims are alike: states that differ by their names only are one
 =============================================================================

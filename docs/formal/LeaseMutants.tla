@@ -6,6 +6,7 @@ EXTENDS Lease
 I1_IsFree_grants_a_held_lock(m) == TRUE
 I2_IsOwn_releases_by_name(m) == TRUE
 I2_IsUndone_undoes_by_name(m) == TRUE
+I3_TokenOnceFree_is_the_same == record.token
 I4_Unused_frees_at_once(k) == 0
 I4_Lasting_cuts_the_minimum(k, length) == length
 I6_TrustOf_has_no_margin(length) == length
@@ -13,5 +14,4 @@ I6_TrustOnReply_counts_from_the_reply(k, length) == TrustOf(length)
 I6_Narrowed_trusts_the_longer_one(k, length) == k.trust
 I6_IsOwn_compares_the_claim_only(m) == record.holder = m.claim
 I7_NewToken_counts_in_the_record(c) == record.token + 1
-I12_TokenOnceFree_is_the_same == record.token
 =============================================================================

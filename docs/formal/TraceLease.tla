@@ -12,7 +12,7 @@ VARIABLES next,   \* the next event
 traced == <<vars, next, now, live, done, freed>>
 
 TraceClaims == 1..Len(Tokens)
-TraceToken(c) == IF Tokens[c] > 0 THEN Tokens[c] ELSE tokens[2] + 1   \* 0: a grant that nobody has seen
+TraceToken(c) == IF Tokens[c] > 0 THEN Tokens[c] ELSE Max(tokens[2], record.token) + 1  \* 0: nobody saw the grant
 Event == Events[next]
 Op(o) == Ops[o]
 Message(o) == CHOOSE m \in sent : /\ m.kind = Op(o).kind /\ m.claim = Op(o).claim
@@ -73,7 +73,8 @@ Time == LET gap == Event.at - now ticks == IF record.left > 0 THEN Min(gap, reco
 TraceNext == /\ next <= Len(Events)
              /\ Time \/ Store \/ Undo \/ Receive \/ Early \/ (Event.at = now /\ (Moment \/ Begin \/ End))
 TraceSpec == TraceInit /\ [][TraceNext]_traced
-Promises == /\ I1_MutualExclusion /\ I2_OwnWritesOnly /\ I4_MinimumHold /\ I6_TheHolderKnowsFirst /\ I7_TokensGrow /\ I12_NoZombies
+Promises == /\ I1_MutualExclusion /\ I2_OwnWritesOnly /\ I4_MinimumHold /\ I3_FreedStaysFree
+            /\ I6_TheHolderKnowsFirst /\ I7_TokensGrow
             /\ (next > TLCGet(1) => TLCSet(1, next) /\ PrintT(<<"reached", next>>))
 ASSUME TLCSet(1, 0)
 Unfinished == next <= Len(Events)   \* TLC must find a behaviour that breaks this: the history is one

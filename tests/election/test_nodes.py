@@ -21,7 +21,7 @@ LEASE, RENEW, RETRY = 3.0, 2.0, 0.5
 SLOW = 1.5
 """Seconds that a busy machine may add."""
 LONGER = {"kubernetes": 2.0}
-"""All these durations are so many times as long on a store that is slow when the machine is busy."""
+"""A factor for LEASE, RENEW, RETRY and SLOW, for a store that is slow when the machine is busy."""
 CLOCK_ERROR = 1.0
 """The default of the stores that guess their own time: they keep a lease so much longer, too."""
 STORES = [

@@ -144,7 +144,7 @@ def postgres_log(store: Store) -> Iterator[Small]:
         own.symlink_to(there)
         subprocess.run(["chown", "-R", user, str(there)], check=True)
         with (server.data / "postgresql.auto.conf").open("a") as settings:
-            settings.write("restart_after_crash = off\n")  # recovery may find room, and the server go on
+            settings.write("restart_after_crash = off\n")  # it may find room, and never give up
         server.start()
         small = postgres_store(server).like(store)
         yield small, partial(_full_log, server, directory)
