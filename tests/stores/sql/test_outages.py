@@ -50,6 +50,7 @@ class Attempts:
         assert not others
         assert all(error.__cause__ is not None for error in self.failed.values())
         words = r"(?i)timed? ?out|in time|lost connection|refused|can't connect|connect call failed"
+        words += "|closed the connection unexpectedly"  # libpq says so, too, of a port where nobody listens: seen once
         assert all(re.search(words, str(error)) for error in self.failed.values()), self.failed
 
 
