@@ -108,7 +108,7 @@ def child():
     everybody = threading.Barrier(20)
     def work(number):
         everybody.wait(30)
-        with suppress(ProviderUnreachable):  # on a busy machine: before all have connected
+        with suppress(ProviderUnreachable):  # a busy machine may not connect all in time
             provider.record(f"many-{number}")
         done.append(number)
     done = []
