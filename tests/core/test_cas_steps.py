@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import Lease, LockRequest
+from shedlock_py import Lease, LockRequest, ProviderUnreachable
 from shedlock_py.providers import cas, kit
 from shedlock_py.testing import FakeClock
 
@@ -17,6 +17,11 @@ SECOND = timedelta(seconds=1)
 
 class Programs(cas.CasPrograms):
     def classify(self, error: Exception) -> kit.Failure:
+        match error:
+            case ConnectionResetError():
+                return kit.Failure.CONNECTION_LOST
+            case TimeoutError():
+                return kit.Failure.UNREACHABLE
         return kit.Failure.NOT_A_STORE_ERROR
 
 
@@ -30,6 +35,8 @@ class Store:
         self.commands: list[str] = []
         self.before: dict[int, Callable[[], object]] = {}
         """What happens before the command of this number is carried out, counted from now."""
+        self.lost: dict[int, Exception] = {}
+        """What a client raises in place of the reply to the command of this number, which is carried out."""
 
     def meanwhile(self, command: int, happens: Callable[[], object]) -> None:
         self.before[len(self.commands) + command] = happens
@@ -41,7 +48,10 @@ class Store:
         self.commands.append(type(command).__name__)
         now = self.clock()
         date = (self.epoch + timedelta(seconds=now)).replace(microsecond=0)
-        return cas.CasReply(self._value_of(command), cas.ServerTime(date, sent_at, now))
+        reply = cas.CasReply(self._value_of(command), cas.ServerTime(date, sent_at, now))
+        if error := self.lost.get(len(self.commands) - 1):
+            raise error
+        return reply
 
     def _value_of(self, command: cas.CasCommand) -> Any:
         match command:
@@ -175,3 +185,13 @@ def test_round_trips(store: Store) -> None:
     assert commands(lambda: node.release(leases[0])) == ["Write"]
     assert commands(lambda: leases.append(acquired(node, request))) == ["Read", "Write"]
     assert commands(lambda: node.take_over(request)) == ["Read", "Read", "Write"]
+
+
+def test_i12_a_grant_that_a_second_copy_does_not_settle_is_undone(store: Store) -> None:
+    """The second copy finds another version, as the first one has granted the lock. The read that follows would tell."""
+    node = replica(store)
+    store.lost = {2: ConnectionResetError(), 4: TimeoutError()}
+    with pytest.raises(ProviderUnreachable):
+        node.acquire(LockRequest("job", "30m"))
+    assert store.commands == ["Read", "Write", "Write", "Write", "Read", "Read", "Write"]
+    assert store.entries["job"].is_free

@@ -6,7 +6,15 @@ from datetime import datetime
 from typing import NamedTuple
 
 from shedlock_py.lease import Claim, Lease
-from shedlock_py.providers.dynamodb.wire import KEPT_FOR, Change, microseconds, milliseconds, parse_moment, surely_past
+from shedlock_py.providers.dynamodb.wire import (
+    KEPT_FOR,
+    Change,
+    Entry,
+    microseconds,
+    milliseconds,
+    parse_moment,
+    surely_past,
+)
 from shedlock_py.record import LockRecord
 
 _IS_FREE = "(attribute_not_exists(lockUntil) OR lockUntil <= :now OR lockUntil = :seen OR releasedBy = lockedBy)"
@@ -59,6 +67,8 @@ def claiming(
         condition = "attribute_exists(#key) AND attribute_not_exists(fencingToken)"
         if before.fencing_token is not None:
             condition, values["before"] = "fencingToken = :before", before.fencing_token
+        # ShedLock for Java leaves the token as it is.
+        condition, values["former"] = f"{condition} AND lockedBy = :former", before.locked_by
     if fire_time is not None:
         update += ", lastFireTime = :lastFireTime"
         values["lastFireTime"] = microseconds(fire_time)
@@ -93,6 +103,21 @@ def undoing(name: str, locked_by: str, former_fire_time: datetime | None = None)
         update, condition = f"{update}, lastFireTime = :former", f"{condition} AND lastFireTime > :former"
         values["former"] = microseconds(former_fire_time)
     return Change(name, update, condition, values)
+
+
+def freeing(entry: Entry, until: datetime) -> Change:
+    """Let the acquisition of ``entry`` end at ``until``, which has passed on all servers.
+
+    For one of ShedLock for Java, whose ``lockedBy`` does not tell it from the next one of the same host: so
+    ``releasedBy`` would free that as well.
+    """
+    values: dict[str, str | int] = {
+        "lockUntil": milliseconds(until),
+        "lockedBy": entry.record.locked_by,
+        "lockedAt": entry.locked_at,
+    }
+    condition = "lockedBy = :lockedBy AND lockedAt = :lockedAt"
+    return Change(entry.record.name, "SET lockUntil = :lockUntil", condition, values)
 
 
 def _expires_at(lock_until: str) -> int:

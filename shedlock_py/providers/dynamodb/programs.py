@@ -18,7 +18,7 @@ from shedlock_py.providers import aws
 from shedlock_py.providers.cas import DEFAULT_CLOCK_ERROR, ServerTime
 from shedlock_py.providers.cas.server_time import DRIFT, token_at
 from shedlock_py.providers.dynamodb import schema
-from shedlock_py.providers.dynamodb.changes import Written, claiming, holding, undoing
+from shedlock_py.providers.dynamodb.changes import Written, claiming, freeing, holding, undoing
 from shedlock_py.providers.dynamodb.wire import (
     Change,
     Command,
@@ -175,6 +175,18 @@ class DynamoDBPrograms(StorePrograms):
                 return reply.is_done
         return (yield from self._ask(undoing(name, locked_by))).is_done
 
+    def free(self, record: LockRecord) -> DynamoProgram[bool]:
+        if record.holder != record.locked_by:  # it has a claim id
+            return self.undo_claim(record.name, record.locked_by, None)
+        return self._free_from_java(record)
+
+    def _free_from_java(self, record: LockRecord) -> DynamoProgram[bool]:
+        reply = yield from self._ask(Read(record.name))
+        found = reply.entry
+        if found is None or (found.record.locked_by, found.record.locked_at) != (record.locked_by, record.locked_at):
+            return False
+        return (yield from self._ask(freeing(found, self._earliest_of_all(reply.time)))).is_done
+
     def forget_fire_time(self, name: str) -> DynamoProgram[bool]:
         reply = yield from self._ask(Change(name, "REMOVE lastFireTime", "attribute_exists(lastFireTime)"))
         return reply.is_done
@@ -200,7 +212,7 @@ class DynamoDBPrograms(StorePrograms):
         now = self._earliest(reply.time)
         # No replica gives a smaller token to a name that has no record. A younger record stays: the next token of its
         # name comes from it, not from a clock that is coarse (I7).
-        least = token_at(now - self.clock_error - timedelta(seconds=reply.time.resolution + 2 * DRIFT * RECENT))
+        least = token_at(self._earliest_of_all(reply.time))
         for entry in reply.entries:
             record, is_held = entry.record, self._is_held(entry, reply.time)
             if not is_held and now - record.lock_until >= unused_for and (record.fencing_token or 0) < least:
@@ -228,6 +240,10 @@ class DynamoDBPrograms(StorePrograms):
 
     def _earliest(self, time: ServerTime) -> datetime:
         return time.earliest(self.clock())
+
+    def _earliest_of_all(self, time: ServerTime) -> datetime:
+        """Also for another process, which goes by another server's reply, and by an older one."""
+        return self._earliest(time) - self.clock_error - timedelta(seconds=time.resolution + 2 * DRIFT * RECENT)
 
     def _latest(self, time: ServerTime) -> datetime:
         return time.latest(self.clock())

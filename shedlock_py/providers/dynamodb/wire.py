@@ -12,12 +12,13 @@ with milliseconds), so both can use one table, and these:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from shedlock_py._program import Program
+from shedlock_py.events import logger
 from shedlock_py.providers.aws import AwsReply, AwsRequest, Sleep
 from shedlock_py.providers.cas import ServerTime
 from shedlock_py.record import LockRecord
@@ -85,13 +86,14 @@ class Entry:
     """An item.
 
     :ivar is_free: it was released, so it is free whatever the clocks say.
-    :ivar lock_until: as the item has it.
+    :ivar lock_until: as the item has it; ``locked_at`` too.
     :ivar version: its ``leaseVersion``; None if it has none, as items of ShedLock for Java and of shedlock_py 0.1.0.
     """
 
     record: LockRecord
     is_free: bool
     lock_until: str
+    locked_at: str
     version: int | None
 
 
@@ -128,7 +130,7 @@ class Table:
         entries: list[Entry] = []
         while True:
             reply = yield self._request("scan", **arguments)
-            entries += filter(None, map(_entry, reply.value.get("Items", ())))
+            entries += _entries(reply.value.get("Items", ()))
             if "LastEvaluatedKey" not in reply.value:
                 return Reply(reply.time, entries=tuple(entries))
             arguments["ExclusiveStartKey"] = reply.value["LastEvaluatedKey"]
@@ -170,6 +172,17 @@ def _typed(values: Mapping[str, str | int]) -> dict[str, Any]:
     return {f":{name}": {"S": value} if isinstance(value, str) else {"N": str(value)} for name, value in values.items()}
 
 
+def _entries(items: Iterable[Mapping[str, Any]]) -> Iterator[Entry]:
+    for item in items:
+        try:
+            entry = _entry(item)
+        except ValueError as error:  # an item that is no lock record must not hide the others
+            logger.warning("records: an item is left out: %s", error)
+        else:
+            if entry is not None:
+                yield entry
+
+
 def _entry(item: Mapping[str, Any] | None) -> Entry | None:
     """:raises ValueError: the item is no lock record."""
     if not item:
@@ -187,7 +200,8 @@ def _entry(item: Mapping[str, Any] | None) -> Entry | None:
             read_at=_UNREAD,
         )
         is_free = item.get("releasedBy", {}).get("S") == record.locked_by
-        return Entry(record, is_free, texts["lockUntil"], int(version["N"]) if version else None)
+        version = int(version["N"]) if version else None
+        return Entry(record, is_free, texts["lockUntil"], texts["lockedAt"], version)
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise ValueError(f"not a lock record: {item!r:.200}") from error
 

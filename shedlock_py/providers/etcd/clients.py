@@ -73,7 +73,7 @@ class Exchange:
         failed: list[str] = []
         for endpoint in list(self._endpoints):
             try:
-                return (yield Request(endpoint + path, body, headers))
+                response = yield Request(endpoint + path, body, headers)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 failed.append(f"{endpoint}: {error}" if str(error) else f"{endpoint}: no connection in time")
                 self._avoid(endpoint)
@@ -82,6 +82,10 @@ class Exchange:
             except httpx.TransportError:
                 self._avoid(endpoint)  # the kit asks again, and then another member
                 raise
+            else:
+                if response.status_code >= 500:
+                    self._avoid(endpoint)  # it hears of no leader, or it is a learner: the next operation asks another
+                return response
         raise NotSent from httpx.ConnectError("; ".join(failed))
 
     def _avoid(self, endpoint: str) -> None:

@@ -140,7 +140,7 @@ def reply_of(status: int, text: str) -> dict[str, Any]:
             return dict(reply)
         case _, {"error": str(message)} | {"message": str(message)}:
             code = reply.get("code")
-            raise EtcdError(code if isinstance(code, int) else 0, message)
+            raise EtcdError(code if isinstance(code, int) else NOT_ETCD, message)
     raise EtcdError(NOT_ETCD, f"HTTP status {status}, and no reply of etcd: {text.strip()[:100]!r}")
 
 

@@ -91,7 +91,8 @@ class Operation:
         self.has_written = False
         """A command that can grant a lock was sent."""
         self.is_in_doubt = False
-        """The outcome of such a command is unknown."""
+        """The outcome of such a command was unknown once. The reply to its second copy need not settle that: where a
+        record's version no longer matches, the first copy may have changed it."""
 
     def carry_out(self, program: Program[Any, Any, T]) -> Program[Any, Any, T]:
         """Pass the commands of ``program`` on, and retry each where that is safe."""
@@ -125,7 +126,6 @@ class Operation:
                     else:
                         command, history_error = program.throw(explained), None
                 else:
-                    self.is_in_doubt = False
                     if history_error is not None:  # the same command without history has succeeded
                         self._programs.history_failed(history_error)
                         history_error = None

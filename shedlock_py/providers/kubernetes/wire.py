@@ -5,12 +5,13 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from shedlock_py.events import logger
 from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, Read, Write
 from shedlock_py.providers.kit import Failure
 from shedlock_py.providers.kubernetes.lease import API_VERSION, LABEL, entry_of, lease_of
@@ -103,7 +104,7 @@ def value_of(command: Command, status: int, reply: Any, clock_error: timedelta) 
                 raise ValueError(f"the Lease {object_name(name)} is the lock {entry.record.name!r}, not {name!r}")
             return entry
         case List():
-            return [_entry(item, clock_error) for item in _success(command, status, reply)["items"]]
+            return list(_entries(_success(command, status, reply)["items"], clock_error))
         case Write():
             if status == CONFLICT or (is_missing and command.if_version is not None):
                 return None
@@ -117,6 +118,14 @@ def value_of(command: Command, status: int, reply: Any, clock_error: timedelta) 
                 return False
             _success(command, status, reply)
             return True
+
+
+def _entries(leases: Iterable[Any], clock_error: timedelta) -> Iterator[Entry]:
+    for lease in leases:
+        try:
+            yield _entry(lease, clock_error)
+        except ValueError as error:  # a Lease that is no lock record must not hide the others
+            logger.warning("records: the Lease %r is left out: %s", lease["metadata"]["name"], error)
 
 
 def _entry(lease: Any, clock_error: timedelta) -> Entry:

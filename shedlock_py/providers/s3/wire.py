@@ -14,6 +14,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from shedlock_py._program import Program
+from shedlock_py.events import logger
 from shedlock_py.providers.aws import AwsReply, AwsRequest
 from shedlock_py.providers.cas import CasCommand, CasReply, Delete, Entry, List, Read, Write
 from shedlock_py.providers.kit import record_from_json, record_to_json
@@ -111,8 +112,13 @@ class Objects:
             page = yield self._request("list_objects_v2", **where)
             reply = page
             for key in (found["Key"] for found in page.value.get("Contents", ())):
-                if key.endswith(_SUFFIX):
+                if not key.endswith(_SUFFIX):
+                    continue
+                try:
                     reply, entry = yield from self._read(key)
+                except ValueError as error:  # an object that is no lock record must not hide the others
+                    logger.warning("records: the object %r is left out: %s", key, error)
+                else:
                     entries += [entry] if entry else []
             if not page.value.get("IsTruncated"):
                 return CasReply(entries, reply.time)

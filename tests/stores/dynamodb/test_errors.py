@@ -139,13 +139,23 @@ def test_a_profile_that_is_missing() -> None:
         {"lockUntil": "9999-01-01T00:00:00.000Z"},
     ],
 )
-def test_i5_an_item_with_odd_values(
-    provider: LockProvider, dynamodb_server: DynamoDBServer, table: str, name: str, values: dict[str, Any]
+def test_i5_an_item_with_odd_values_is_refused_and_hides_no_other(
+    provider: LockProvider,
+    dynamodb_server: DynamoDBServer,
+    table: str,
+    name: str,
+    values: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     dynamodb_server.put(table, _id=name, **values)
     for _ in range(2):
         with pytest.raises(ProviderError, match="not a lock record"):
             provider.acquire(LockRequest(name, "1m"))
+    acquired(provider, LockRequest(f"{name}-good", "1m"))
+    assert [record.name for record in provider.records(name)] == [f"{name}-good"]
+    assert f"{{'S': '{name}'}}" in caplog.text
+    provider.prune("1h")
+    assert record_of(provider, f"{name}-good").is_held
 
 
 def test_a_scan_of_several_pages(

@@ -96,6 +96,20 @@ def test_i1_a_released_lock_that_java_took_is_not_free(provider: LockProvider, j
     acquired(provider, LockRequest(name, "1m"))
 
 
+def test_i1_a_lock_that_an_operator_freed_and_java_took_again_is_not_free(
+    provider: LockProvider, java: Java, name: str
+) -> None:
+    """Java's holder is its host, and so the same after a restart."""
+    assert java.lock(name)
+    assert provider.force_release(name) is True
+    assert record_of(provider, name).is_held is False
+    assert java.lock(name)
+    assert record_of(provider, name).is_held
+    assert provider.acquire(LockRequest(name, "1m")) is None
+    assert provider.force_release(name) is True
+    acquired(provider, LockRequest(name, "1m"))
+
+
 def test_i6_a_lock_of_ours_that_java_unlocked_is_lost(provider: LockProvider, java: Java, name: str) -> None:
     """Java unlocks by name only, after a task that took longer than its lock."""
     lease = acquired(provider, LockRequest(name, "1m"))

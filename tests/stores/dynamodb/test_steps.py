@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shedlock_py import LockRequest
-from shedlock_py.providers.dynamodb.wire import Command, Reply
+from shedlock_py.providers.dynamodb.wire import Change, Command, Reply, milliseconds
 from shedlock_py.providers.kit import ProgramProvider
 from shedlock_py.testing import FakeClock
 from shedlock_py.testing.contract.base import acquired, record_of
@@ -26,14 +26,17 @@ class Table:
         self.clock = FakeClock()
         self.meanwhile: Callable[[], object] | None = None
         """What happens before the next command is carried out."""
+        self.before: type[object] | None = None
+        """Before the next one of this kind; None: of any kind."""
 
     @property
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.clock(), UTC)
 
     def execute(self, command: Command, _timeout: float | None) -> Reply:
-        sent_at, happens, self.meanwhile = self.clock(), self.meanwhile, None
-        if happens is not None:
+        sent_at, happens = self.clock(), self.meanwhile
+        if happens is not None and isinstance(command, self.before or object):
+            self.meanwhile = None
             happens()
         reply: Reply = self.model.received(
             self.model.execute(command, round(self.clock() * 1e6)), sent_at, self.clock()
@@ -92,3 +95,19 @@ def test_a_lease_that_is_over_by_an_old_note_only_is_extended(provider: Any, tab
     table.clock.advance(20)
     assert provider.extend(lease, "1m") is not None
     assert record_of(provider, "job").lock_until >= table.now + 60 * SECOND
+
+
+def test_i1_a_pause_does_not_replace_a_lock_that_java_took_while_it_was_decided(provider: Any, table: Table) -> None:
+    """Java leaves the fencing token as it is, by which the pause would know that the record is another one."""
+    provider.pause("job", "1m")
+
+    def java_locks() -> None:
+        table.clock.advance(90)
+        now, until = (milliseconds(table.now + wait * SECOND) for wait in (0, 60))
+        values = {"lockUntil": until, "lockedAt": now, "lockedBy": "java-0"}
+        update = "SET lockUntil = :lockUntil, lockedAt = :lockedAt, lockedBy = :lockedBy"
+        assert table.execute(Change("job", update, "lockUntil <= :lockedAt", values), None).is_done
+
+    table.meanwhile, table.before = java_locks, Change
+    assert provider.pause("job", "1m").holder == "java-0"
+    assert record_of(provider, "job").holder == "java-0"

@@ -48,13 +48,13 @@ def test_i13_a_member_that_does_not_reply_leaves_time_for_the_next(
         assert silent.bytes_to_server == 0, "requests go to the member that replied last"
 
 
-@pytest.fixture
-def web_server() -> Iterator[int]:
+@pytest.fixture(params=[b"<html>404 Not Found</html>", b'{"message": "404 Not Found"}', b'{"error": "404 Not Found"}'])
+def web_server(request: pytest.FixtureRequest) -> Iterator[int]:
     """The port of an HTTP server that is no etcd."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = b"<html>404 Not Found</html>"
+            body: bytes = request.param
             self.send_response(404)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -72,7 +72,7 @@ def web_server() -> Iterator[int]:
 
 
 def test_i5_something_that_is_no_etcd(web_server: int, open_url: Open, name: str) -> None:
-    with pytest.raises(ProviderUnreachable, match="HTTP status 404, and no reply of etcd: '<html>404") as caught:
+    with pytest.raises(ProviderUnreachable, match="HTTP status 404, and no reply of etcd: .*404 Not Found") as caught:
         open_url(f"etcd://127.0.0.1:{web_server}").acquire(LockRequest(name, "1m"))
     assert "JSON gateway" in str(caught.value.hint)
 
@@ -104,6 +104,21 @@ def test_tls_with_certificates_of_ones_own(open_url: Open, name: str) -> None:
         ):
             with pytest.raises(ProviderUnreachable, match=f"(?i){what}"):
                 open_url(f"{server.url()}?{options}&timeout=2s").acquire(LockRequest(name, "1m"))
+
+
+def test_a_learner_is_left_for_a_member_that_votes(open_url: Open, name: str) -> None:
+    """It replies at once, but with an error."""
+    ports = free_port(), free_port()
+    first = {"first": ports[0]}
+    with private_server("etcd", lambda: EtcdServer("first", first)) as voter:
+        voter.ask("/v3/cluster/member/add", peerURLs=[f"http://127.0.0.1:{ports[1]}"], isLearner=True)
+        peers, joins = {**first, "learner": ports[1]}, ["--initial-cluster-state=existing"]
+        with private_server("etcd", lambda: EtcdServer("learner", peers, joins)) as learner:
+            places = ",".join(f"127.0.0.1:{member.address[1]}" for member in (learner, voter))
+            provider = open_url(f"etcd://{places}")
+            with pytest.raises(ProviderUnreachable, match="learner"):
+                provider.acquire(LockRequest(name, "1m"))
+            assert provider.release(acquired(provider, LockRequest(name, "1m"))) is True
 
 
 def test_i5_a_command_that_no_quorum_confirms_is_no_skip(open_url: Open, name: str) -> None:

@@ -175,11 +175,12 @@ def test_what_we_may_do(code: int, reply: Any, expected: bool | None) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "hello", "[]", "null", "7", "{}", '{"locked_by": 7}', '{"locked_by": "a#b"}'])
-def test_an_annotation_with_odd_values(
-    kubernetes_server: KubernetesServer, open_url: Open, namespace: str, text: str
+def test_an_annotation_with_odd_values_is_refused_and_hides_no_other(
+    kubernetes_server: KubernetesServer, open_url: Open, namespace: str, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     provider = open_url(kubernetes_server.url(namespace))
-    acquired(provider, REQUEST)
+    for request in (REQUEST, LockRequest("good", "1m")):
+        acquired(provider, request)
     path = LEASES.format(namespace) + "/job"
     lease = kubernetes_server.ask("GET", path)
     lease["metadata"]["annotations"][RECORD] = text
@@ -187,6 +188,10 @@ def test_an_annotation_with_odd_values(
     with pytest.raises(ProviderError, match="not a lock record") as caught:
         provider.acquire(REQUEST)
     assert not isinstance(caught.value, ProviderUnreachable)
+    assert [record.name for record in provider.records()] == ["good"]
+    assert "the Lease 'job' is left out" in caplog.text
+    provider.prune("1h")
+    assert record_of(provider, "good").is_held
 
 
 @pytest.mark.parametrize("spec", [{}, {"holderIdentity": "a", "leaseDurationSeconds": 9}])

@@ -115,16 +115,18 @@ def test_prefixes_are_apart(s3_server: S3Server, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"hello", b"[]", b"{}", b'{"name": "job", "write": "x"}', b"\xff"])
-def test_an_object_that_is_no_record_is_named(
-    provider: LockProvider, s3_server: S3Server, prefix: str, body: bytes
+def test_i5_an_object_that_is_no_record_is_refused_and_hides_no_other(
+    provider: LockProvider, s3_server: S3Server, prefix: str, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     with s3_server.client() as client:
         client.put_object(Bucket=s3_server.bucket, Key=f"{prefix}/job.json", Body=body)
     with pytest.raises(ProviderError):
         provider.acquire(LockRequest("job", "1m"))
-    with pytest.raises(ProviderError):
-        provider.records()
     acquired(provider, LockRequest("another", "1m"))
+    assert [record.name for record in provider.records()] == ["another"]
+    assert f"the object '{prefix}/job.json' is left out" in caplog.text
+    provider.prune("1h")
+    assert record_of(provider, "another").is_held
     with s3_server.client() as client:
         client.delete_object(Bucket=s3_server.bucket, Key=f"{prefix}/job.json")
     acquired(provider, LockRequest("job", "1m"))
