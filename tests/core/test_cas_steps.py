@@ -188,7 +188,7 @@ def test_round_trips(store: Store) -> None:
 
 
 def test_i12_a_grant_that_a_second_copy_does_not_settle_is_undone(store: Store) -> None:
-    """The second copy finds another version, as the first one has granted the lock. The read that follows would tell."""
+    """The second copy finds another version, as the first one has granted the lock. The next read would tell."""
     node = replica(store)
     store.lost = {2: ConnectionResetError(), 4: TimeoutError()}
     with pytest.raises(ProviderUnreachable):

@@ -72,7 +72,7 @@ def web_server(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def test_i5_something_that_is_no_etcd(web_server: int, open_url: Open, name: str) -> None:
-    with pytest.raises(ProviderUnreachable, match="HTTP status 404, and no reply of etcd: .*404 Not Found") as caught:
+    with pytest.raises(ProviderUnreachable, match=r"HTTP status 404, and no reply of etcd: .*404 Not Found") as caught:
         open_url(f"etcd://127.0.0.1:{web_server}").acquire(LockRequest(name, "1m"))
     assert "JSON gateway" in str(caught.value.hint)
 
