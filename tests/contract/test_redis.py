@@ -153,7 +153,7 @@ class OnQuorum(RedisContract):
     @pytest.fixture(autouse=True)
     def _on_a_busy_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A broadcast waits for servers that are up for as long as they may need there."""
-        monkeypatch.setattr(broadcast, "BROADCAST_SECONDS", 4.0)
+        monkeypatch.setattr(broadcast, "BROADCAST_SECONDS", 8.0)
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> RedisStore:

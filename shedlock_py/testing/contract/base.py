@@ -134,7 +134,7 @@ def failing(provider: Any, *operations: str) -> Any:
     return SimpleNamespace(**methods | {operation: failing_operation(operation) for operation in operations})
 
 
-def eventually(get: Callable[[], T | None], what: str = "it") -> T:
+def eventually(get: Callable[[], T | None], what: str = "it", longest_wait: float = LONGEST_WAIT) -> T:
     """The first result of ``get`` that is not None or False."""
     began = time.monotonic()
     while True:
@@ -142,7 +142,7 @@ def eventually(get: Callable[[], T | None], what: str = "it") -> T:
         if result is not None and result is not False:
             return result
         waited = time.monotonic() - began
-        assert waited < LONGEST_WAIT, f"{what} did not happen within {LONGEST_WAIT:g} s"
+        assert waited < longest_wait, f"{what} did not happen within {longest_wait:g} s"
         time.sleep(0.005 + waited / 20)  # a long wait ends a little late, and does not keep the store busy
 
 

@@ -136,7 +136,7 @@ def count_up(factory: ProcessFactory, name: str, counter: Path, start: Barrier) 
         provider.record(name)  # connect first
         start.wait(START_UP)
         for _ in range(ROUNDS):
-            lease = eventually(lambda: provider.acquire(LockRequest(name, LONG)), "a grant")
+            lease = eventually(lambda: provider.acquire(LockRequest(name, LONG)), "a grant", START_UP)  # no fairness
             value = int(counter.read_text())
             time.sleep(0.002)
             counter.write_text(str(value + 1))

@@ -137,7 +137,8 @@ def test_a_child_of_a_process_that_was_using_sqlite_is_refused(name: str, tmp_pa
 
 def test_i1_a_fork_while_a_connection_leaves_the_pool_of_sqlalchemy(name: str, tmp_path: Path) -> None:
     """Another thread forks at that moment: the child must know of the file, which the connection has open by then."""
-    provider = SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db")
+    # The schema waits for children, which a busy machine may be slow to start.
+    provider = SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db", timeout="30s")
 
     def child() -> None:
         with pytest.raises(ProviderError, match=REFUSED):
