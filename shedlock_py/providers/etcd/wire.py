@@ -138,9 +138,8 @@ def reply_of(status: int, text: str) -> dict[str, Any]:
     match status, reply:
         case 200, {"header": {}}:
             return dict(reply)
-        case _, {"error": str(message)} | {"message": str(message)}:
-            code = reply.get("code")
-            raise EtcdError(code if isinstance(code, int) else NOT_ETCD, message)
+        case _, {"error": str(message), "code": int(code)} | {"message": str(message), "code": int(code)}:
+            raise EtcdError(code, message)
     raise EtcdError(NOT_ETCD, f"HTTP status {status}, and no reply of etcd: {text.strip()[:100]!r}")
 
 
