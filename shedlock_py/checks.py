@@ -16,13 +16,14 @@ from typing import Any
 from shedlock_py.display import future_fire_time, in_words, one_line
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.lease import Lease
+from shedlock_py.overdue import DOCTOR
 from shedlock_py.provider import Check as Check
 from shedlock_py.provider import LockProvider
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 
 REACH, SETTINGS = "reach the store", "settings"
-NAME = "shedlock-doctor"
+NAME = DOCTOR
 """One name for all doctors: they leave one record behind, not one each."""
 REQUEST = LockRequest(NAME, "10s")
 PAIRS, MOST_SECONDS = 10, 3.0

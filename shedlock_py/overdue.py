@@ -15,6 +15,8 @@ DEFAULT_GRACE = timedelta(minutes=1)
 """How late a job may start."""
 FEWEST_GAPS = 3
 """Between the starts of runs: with fewer of them nobody knows how often a job runs."""
+DOCTOR = "shedlock-doctor"
+"""The lock that ``checks`` tries: many times within milliseconds, whenever an operator wants it. It is never due."""
 
 JobState = Literal["on_time", "overdue", "running", "paused", "unknown"]
 Basis = Literal["expected_every", "next_fire_time", "cadence"]
@@ -46,7 +48,8 @@ def punctuality(
 
     It is due ``expected_every`` after its last start, if that is given; else at the ``next_fire_time`` of its last run;
     else after the median gap between the starts of ``runs``, if there are three at least. It is overdue ``grace``
-    later, and where the gaps decide, half of their median later, if that is longer.
+    later, and where the gaps decide, half of their median later, if that is longer. The lock of the doctor is no job:
+    when it is due is unknown.
 
     :param runs: its last runs, newest first; those that were pauses or demotions do not count.
     """
@@ -60,8 +63,8 @@ def punctuality(
     has_ended = last is not None and last.locked_by == record.locked_by and last.outcome is not None
     if record.is_held and not has_ended:  # a lock with a minimum hold is held after the end of its run
         return Punctuality(record.name, "running", started)
-    if started is None:
-        return Punctuality(record.name, "unknown", None)
+    if started is None or record.name == DOCTOR:
+        return Punctuality(record.name, "unknown", started)
     since = started if record.pause is None else max(started, record.lock_until)  # nothing could run before that
     gaps = sorted(later.started - earlier.started for later, earlier in pairwise(runs))
     median = gaps[len(gaps) // 2] if len(gaps) >= FEWEST_GAPS else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from shedlock_py import InMemoryLockProvider, LockProvider, LockRequest
+from shedlock_py.checks import NAME as DOCTOR
+from shedlock_py.checks import checks_of
 from shedlock_py.testing import FakeClock
 from tests.cli.harness import run
 
@@ -252,6 +255,16 @@ def test_overdue_as_json() -> None:
     assert (new["state"], new["due"], new["basis"], new["late"]) == ("unknown", None, None, None)
     assert (paused["state"], paused["paused_by"], paused["pause_reason"]) == ("paused", "alice", "migration")
     assert paused["paused_until"] is not None
+
+
+def test_the_lock_of_the_doctor_is_no_job() -> None:
+    """It runs many times within milliseconds, when an operator starts it: nothing of it is due."""
+    deque(checks_of(provider), maxlen=0)
+    assert len(provider.runs(DOCTOR)) >= 5
+    clock.advance("1d")
+    assert run("overdue", store=STORE).exit_code == 0
+    [job] = json.loads(run("overdue", "--json", store=STORE).stdout)
+    assert (job["name"], job["state"], job["due"]) == (DOCTOR, "unknown", None)
 
 
 def test_overdue_in_an_empty_store() -> None:

@@ -140,6 +140,8 @@ def test_the_store(client: Client, sample: Sample) -> None:
     assert tried.status_code == 200
     assert "a second holder is refused" in tried.text
     assert sample.provider.record("shedlock-doctor") is not None
+    sample.clock.advance("1d")
+    assert "overdue" not in row(client.html("/"), "shedlock-doctor")  # however short its usual gap
 
 
 def test_hostile_names_holders_and_errors_are_text(client: Client) -> None:
