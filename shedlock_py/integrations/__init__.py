@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from shedlock_py.events import logger
+
 Label = Callable[[str], str]
 
 
@@ -14,8 +16,41 @@ def label_of(name: str, template: str | None, label: Label | None) -> str:
 
 
 def slug_of(name: str) -> str:
-    """``name`` as monitoring services name a check: lower-case letters, digits, "-" and "_"."""
+    """``name`` as monitoring services name a check: of a-z, 0-9, "-" and "_". Empty: it has none of these."""
     return re.sub("[^a-z0-9_]+", "-", name.lower()).strip("-")
+
+
+class Slugs:
+    """The slugs of labels. Warns once of each label that has none, or that shares the slug of another one.
+
+    :param longest: how many characters of a slug the service takes.
+    """
+
+    def __init__(self, longest: int | None = None) -> None:
+        self._longest = longest
+        self._slugs: dict[str, str] = {}
+        self._labels: dict[str, str] = {}
+        """The first label of each slug."""
+
+    def of(self, label: str) -> str:
+        slug = self._slugs.get(label)
+        if slug is None:
+            slug = self._slugs[label] = slug_of(label)[: self._longest]
+            first = self._labels.setdefault(slug, label)
+            if not slug:
+                logger.warning(
+                    "lock %r does not check in: none of a-z, 0-9 and _ is in its name; give it such a name by label=",
+                    label,
+                )
+            elif first != label:
+                logger.warning(
+                    "locks %r and %r share the check %r: if one stops, the check-ins of the other hide it; give one "
+                    "another name by label=",
+                    first,
+                    label,
+                    slug,
+                )
+        return slug
 
 
 def missing_extra(extra: str, package: str, error: ModuleNotFoundError) -> ModuleNotFoundError:

@@ -21,7 +21,7 @@ import shedlock_py
 from shedlock_py import ConfigurationError, Event, Lease, LeaseLost, LockAcquired, LockEvent, TaskFinished
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.history import describe_error
-from shedlock_py.integrations import Label, label_of, missing_extra, slug_of
+from shedlock_py.integrations import Label, Slugs, label_of, missing_extra
 from shedlock_py.outbox import DeliveryFailed, Outbox
 
 try:
@@ -52,7 +52,8 @@ class HealthchecksListener:
     thread of their own: a service that is dead or slow delays no job, and a message that it does not take is dropped.
 
     :param urls: the ping URL of each lock name; other locks send nothing. Or one URL for all of them, in which
-        ``{name}`` is replaced by the lock name as a slug: ``"https://hc-ping.com/ping-key/{name}?create=1"``.
+        ``{name}`` is replaced by the lock name as a slug: ``"https://hc-ping.com/ping-key/{name}?create=1"``. A slug
+        is in lower case, with "-" for all but a-z, 0-9 and "_". A name with none of these does not check in.
     :param label: makes the name of a check from a lock name. By default names that were filled from a template
         ("sync-{tenant}") share the check of their template; ``label=str`` gives each its own.
     :param timeout: how long a request may wait for the service, for each of: connecting, sending, its reply.
@@ -63,6 +64,7 @@ class HealthchecksListener:
         self, urls: Mapping[str, str] | str, *, label: Label | None = None, timeout: Duration = DEFAULT_TIMEOUT
     ) -> None:
         self._label = label
+        self._slugs = Slugs()
         self._urls: dict[str, str] = {}
         self._template: str | None = None
         if isinstance(urls, str):
@@ -109,7 +111,7 @@ class HealthchecksListener:
     def _url_of(self, event: LockEvent) -> str | None:
         label = label_of(event.lock_name, event.template, self._label)
         if self._template is not None:
-            slug = slug_of(label)
+            slug = self._slugs.of(label)
             return self._template.replace(PLACEHOLDER, slug) if slug else None
         return self._urls.get(event.lock_name) or self._urls.get(label)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from shedlock_py import ConfigurationError, Event, LockAcquired, LockEvent, TaskFinished
-from shedlock_py.integrations import Label, label_of, missing_extra, slug_of
+from shedlock_py.integrations import Label, Slugs, label_of, missing_extra
 
 try:
     from sentry_sdk.crons import capture_checkin
@@ -29,7 +29,8 @@ class SentryCronListener:
     in a thread of its own, so that no job waits for Sentry.
 
     :param slugs: the monitor's slug for each lock name; other locks report nothing. None: all locks do, each to the
-        monitor whose slug is the lock name in lower case, with "-" for other characters than letters, digits and "_".
+        monitor whose slug is the lock name in lower case, with "-" for all but a-z, 0-9 and "_", cut to 50 characters.
+        A name with none of these does not report.
     :param configs: the configuration of monitors by lock name, as ``capture_checkin`` takes it; Sentry creates or
         updates the monitor: ``{"nightly-report": {"schedule": {"type": "crontab", "value": "0 2 * * *"}}}``.
     :param label: makes the name of a monitor from a lock name. By default names that were filled from a template
@@ -51,9 +52,10 @@ class SentryCronListener:
         for name, slug in given_slugs.items():
             if not isinstance(slug, str) or not re.fullmatch(f"[a-z0-9_-]{{1,{LONGEST_SLUG}}}", slug):
                 raise ConfigurationError(
-                    f"slugs[{name!r}] must be 1 to {LONGEST_SLUG} lower-case letters, digits, '-' and '_', not {slug!r}"
+                    f"slugs[{name!r}] must be 1 to {LONGEST_SLUG} of a-z, 0-9, '-' and '_', not {slug!r}"
                 )
         self._slugs = slugs
+        self._made_slugs = Slugs(LONGEST_SLUG)
         self._configs = configs or {}
         self._label = label
 
@@ -74,7 +76,7 @@ class SentryCronListener:
     def _slug_of(self, event: LockEvent) -> str | None:
         label = label_of(event.lock_name, event.template, self._label)
         if self._slugs is None:
-            return slug_of(label)[:LONGEST_SLUG]
+            return self._made_slugs.of(label)
         return self._slugs.get(event.lock_name) or self._slugs.get(label)
 
     def _config_of(self, event: LockEvent) -> MonitorConfig | None:

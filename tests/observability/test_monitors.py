@@ -192,13 +192,43 @@ def test_other_locks_send_nothing(service: Service, store: InMemoryLockProvider)
     listener = HealthchecksListener({"job": f"{service.url}/job"})
     by_slug = HealthchecksListener(f"{service.url}/{{name}}")
     with configure(provider=store, listeners=[listener, by_slug]):
-        with hold("日本"):  # no slug can be made of it
+        with hold("日本"):
             pass
         with LeaderElector(store, "feed", **ELECTION) as elector:
             assert elector.wait_until_leader("10s")
     assert listener.flush("10s")
     assert by_slug.flush("10s")
     assert service.requests == []
+
+
+def test_a_name_of_which_no_check_is_made_is_warned_of_once(
+    service: Service, store: InMemoryLockProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody would notice otherwise: such a job is never missed."""
+    with configure(provider=store, listeners=[HealthchecksListener(f"{service.url}/{{name}}")]):
+        for name in ("日本", "日本", "ночной-отчёт"):
+            attempt(name, lambda: None)
+    assert warnings_of(caplog) == [
+        f"lock {name!r} does not check in: none of a-z, 0-9 and _ is in its name; give it such a name by label="
+        for name in ("日本", "ночной-отчёт")
+    ]
+
+
+def test_names_that_share_a_check_are_warned_of_once(
+    service: Service, store: InMemoryLockProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The check-ins of one hide that the other has stopped."""
+    template = f"{service.url}/{{name}}"
+    listeners = [HealthchecksListener(template), HealthchecksListener(template, label=lambda _: "all")]
+    with configure(provider=store, listeners=listeners):
+        for name in ("sync/eu", "sync-eu", "sync-eu", "sync-us", "sync/eu"):
+            attempt(name, lambda: None)
+        sync("a")
+        sync("b")  # they share the check of their template on purpose, and those of the second listener that of "all"
+    assert warnings_of(caplog) == [
+        "locks 'sync/eu' and 'sync-eu' share the check 'sync-eu': if one stops, the check-ins of the other hide it; "
+        "give one another name by label="
+    ]
 
 
 # A service that is ill

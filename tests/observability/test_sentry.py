@@ -106,6 +106,21 @@ def test_the_slug_of_a_monitor(sentry: Service, store: InMemoryLockProvider) -> 
     assert ended == ["sync-tenant", "sync-a", "all-of-them", "sync-tenant", "sync-b", "only-b", "x" * 50, "x" * 50]
 
 
+def test_monitors_that_nobody_would_miss_are_warned_of(
+    sentry: Service, store: InMemoryLockProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two names with the same first characters share a monitor."""
+    one, another = f"{'x' * 50}-1", f"{'x' * 50}-2"
+    listeners = [SentryCronListener(), SentryCronListener({one: "report", another: "report"})]
+    with configure(provider=store, listeners=listeners):
+        for name in ("日本", one, another, another):
+            attempt(name, lambda: None)
+    assert [record.getMessage().partition(":")[0] for record in caplog.records if record.levelname == "WARNING"] == [
+        "lock '日本' does not check in",
+        f"locks {one!r} and {another!r} share the check {'x' * 50!r}",
+    ]
+
+
 def test_the_configuration_of_a_monitor_is_sent_with_the_start(sentry: Service, store: InMemoryLockProvider) -> None:
     config: Any = {"schedule": {"type": "crontab", "value": "0 2 * * *"}, "checkin_margin": 5}
     with configure(provider=store, listeners=[SentryCronListener(configs={"job": config})]):
@@ -174,7 +189,7 @@ def test_a_program_that_ends_at_once_has_checked_in(service: Service) -> None:
     [
         ({"slugs": ["job"]}, "slugs must be a mapping"),
         ({"configs": ["job"]}, "configs must be a mapping"),
-        ({"slugs": {"job": "Job"}}, "lower-case letters"),
+        ({"slugs": {"job": "Job"}}, "1 to 50 of a-z"),
         ({"slugs": {"job": ""}}, "1 to 50"),
         ({"slugs": {"job": "x" * 51}}, "1 to 50"),
         ({"slugs": {"job": None}}, "not None"),
