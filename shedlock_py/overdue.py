@@ -1,16 +1,26 @@
-"""Which jobs are overdue: decided from the lock record and the last runs of a name, by the store's clock."""
+"""Which jobs are overdue: decided from the lock record and the last runs of a name, by the store's clock.
+
+The command line and the page read these runs with :func:`recent_runs`, so that both come to the same result.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
+from shedlock_py.errors import ProviderError, ProviderUnreachable
 from shedlock_py.history import Run
 from shedlock_py.record import LockRecord
+from shedlock_py.request import is_valid_name
 
+RECENT = 10
+"""How many of the last runs of a name decide."""
+NAMES_AT_ONCE = 200
+"""Each such request has the provider's time limit for itself."""
 DEFAULT_GRACE = timedelta(minutes=1)
 """How late a job may start."""
 FEWEST_GAPS = 3
@@ -78,3 +88,26 @@ def punctuality(
     else:
         return Punctuality(record.name, "unknown", started)
     return Punctuality(record.name, "overdue" if record.read_at > due + grace else "on_time", started, due, basis)
+
+
+def recent_runs(provider: Any, names: Iterable[str]) -> dict[str, list[Run]]:
+    """The last runs of each of ``names`` that has any, in few requests. ``provider`` has ``runs()`` at least.
+
+    Runs with odd values are left out, with a warning: those of one name must not hide the others.
+
+    :raises ConfigurationError: the provider keeps no history.
+    """
+    valid = [name for name in names if is_valid_name(name)]
+    found: dict[str, list[Run]] = {}
+    if getattr(provider, "recent_runs", None) is None:
+        for name in valid:
+            try:
+                found[name] = provider.runs(name, RECENT)
+            except ProviderUnreachable:
+                raise
+            except ProviderError as error:
+                logging.getLogger("shedlock_py").warning("%s", error)
+        return found
+    for start in range(0, max(1, len(valid)), NAMES_AT_ONCE):  # once without names: is there history at all?
+        found |= provider.recent_runs(valid[start : start + NAMES_AT_ONCE], RECENT)
+    return found

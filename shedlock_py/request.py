@@ -56,6 +56,14 @@ def validate_name(name: object, what: str = "lock name", longest: int = LONGEST_
     return name
 
 
+def is_valid_name(name: object) -> bool:
+    """Whether ``name`` can be a lock name: another program may have written any name to the store."""
+    try:
+        return bool(validate_name(name))
+    except ConfigurationError:
+        return False
+
+
 def validate_holder(holder: object) -> str:
     """``holder`` if a lock record can name it: a string of 1 to 200 printable characters, and no pause."""
     validated = validate_name(holder, "holder", LONGEST_HOLDER)

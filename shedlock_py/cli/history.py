@@ -14,22 +14,20 @@ from rich.text import Text
 from shedlock_py.cli import tables
 from shedlock_py.cli.common import (
     NO,
-    UNAVAILABLE,
+    OK,
     duration_option,
     json_option,
-    one_line,
     open_store,
     option,
     print_json,
     printable,
     store_option,
-    warn,
 )
 from shedlock_py.cli.names import name_argument, prefix_argument, record_or_fail
 from shedlock_py.display import duration_of, is_running, outcome_of
-from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError
 from shedlock_py.history import MOST_RUNS, Run
-from shedlock_py.overdue import Punctuality, punctuality
+from shedlock_py.overdue import Punctuality, punctuality, recent_runs
 from shedlock_py.provider import LockProvider
 from shedlock_py.record import LockRecord
 
@@ -128,26 +126,18 @@ def overdue(prefix: str, grace: timedelta, store: str | None, as_json: bool) -> 
     """Show the jobs that have not started when they should, of the locks whose names start with PREFIX.
 
     A job is due when its last run said that the next one would start: from expected_every of its lock, or from its
-    scheduler (under APScheduler). If it said nothing, after the usual time between its last runs, of which there must
-    be four. One that runs is not overdue, nor is one that is paused;
-    paused ones are shown. With --json all jobs are.
+    scheduler (under APScheduler). If it said nothing, after the usual time between its last ten runs, of which there
+    must be four. One that runs is not overdue, nor is one that is paused; paused ones are shown. With --json all are.
 
     Needs run history, as: shedlock history.
 
     Exit code 1: a job is overdue.
     """
-    found: list[tuple[LockRecord, Punctuality]] = []
-    has_failed = False
     with open_store(store) as opened:
         provider = _keeping(opened)
-        for record in provider.records(prefix):
-            try:
-                found.append((record, punctuality(record, provider.runs(record.name), grace=grace)))
-            except ProviderUnreachable:
-                raise
-            except ProviderError as error:  # odd values of one name must not hide the others
-                has_failed = True
-                warn(one_line(error))
+        records: list[LockRecord] = provider.records(prefix)
+        runs = recent_runs(provider, [record.name for record in records])
+    found = [(record, punctuality(record, runs.get(record.name, ()), grace=grace)) for record in records]
     late = [job for _, job in found if job.state == "overdue"]
     if as_json:
         print_json([_job_to_json(job, record) for record, job in found])
@@ -159,7 +149,7 @@ def overdue(prefix: str, grace: timedelta, store: str | None, as_json: bool) -> 
         unknown = sum(job.state == "unknown" for _, job in found)
         seldom = f", {unknown} of them with too few runs to know" if unknown else ""
         click.echo(f"no job is overdue: {len(found)} lock{'' if len(found) == 1 else 's'}{seldom}", err=True)
-    sys.exit(NO if late else UNAVAILABLE if has_failed else 0)
+    sys.exit(NO if late else OK)
 
 
 BASES = {"next_fire_time": "planned", "cadence": "usual gap", "expected_every": "expected", None: tables.NOTHING}

@@ -12,8 +12,7 @@ from urllib.parse import urlencode
 
 from shedlock_py import display
 from shedlock_py.history import Run
-from shedlock_py.overdue import Punctuality, punctuality
-from shedlock_py.page.reading import RECENT
+from shedlock_py.overdue import RECENT, Punctuality, punctuality
 from shedlock_py.record import LockRecord
 
 ROWS = 200

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from shedlock_py import overdue
 from shedlock_py.display import one_line, printable
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.history import Run
 from shedlock_py.provider import LockProvider
 from shedlock_py.record import LockRecord
-from shedlock_py.request import validate_name
+from shedlock_py.request import is_valid_name
 
 T = TypeVar("T")
 
 PRESENT_ONLY = "The page knows the present and not the past."
-RECENT = 10
-"""Runs of each name that the list of all jobs reads."""
-NAMES_AT_ONCE = 200
-"""Each such request has the provider's time limit for itself."""
 
 
 class Store:
@@ -52,7 +49,7 @@ class Store:
         """The last runs of one name; None: this provider keeps no history."""
         if not self.can("runs"):
             return None
-        if not _is_valid(name):  # another program has written its record; it has no runs
+        if not is_valid_name(name):  # another program has written its record; it has no runs
             return []
         runs: list[Run] | None = self._history(lambda: self.provider.runs(name, limit))
         return runs
@@ -61,17 +58,7 @@ class Store:
         """The last runs of each of ``names``, in few requests; None: this provider keeps no history."""
         if not self.can("runs"):
             return None
-        names = [name for name in names if _is_valid(name)]  # another program may have written any name
-        if not self.can("recent_runs"):
-            return self._history(lambda: {name: self.provider.runs(name, RECENT) for name in names})
-        found: dict[str, list[Run]] = {}
-        for start in range(0, max(1, len(names)), NAMES_AT_ONCE):
-            some = names[start : start + NAMES_AT_ONCE]
-            runs = self._history(lambda some=some: self.provider.recent_runs(some, RECENT))  # type: ignore[misc]
-            if runs is None:
-                return None
-            found |= runs
-        return found
+        return self._history(lambda: overdue.recent_runs(self.provider, names))
 
     def _history(self, read: Callable[[], T]) -> T | None:
         """What ``read`` returns; None if there is no history, or only that part of the store fails."""
@@ -86,10 +73,3 @@ class Store:
         except ProviderError as error:
             self.why_no_history = f"The run history cannot be read: {printable(one_line(error))}"
             return None
-
-
-def _is_valid(name: str) -> bool:
-    try:
-        return bool(validate_name(name))
-    except ConfigurationError:
-        return False

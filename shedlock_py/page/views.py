@@ -13,9 +13,10 @@ from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import OperatorAction
 from shedlock_py.history import MOST_RUNS, Run
+from shedlock_py.overdue import RECENT
 from shedlock_py.page.jobs import BAD, COLUMNS, FROM_RUNS, ROWS, SHOWN, Job, Query
 from shedlock_py.page.lanes import DAY, WEEK, chart
-from shedlock_py.page.reading import RECENT, Store
+from shedlock_py.page.reading import Store
 from shedlock_py.record import LockRecord
 
 MOST_ROWS_OF_RUNS = 200

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from shedlock_py import InMemoryLockProvider, LockProvider, LockRequest
+from shedlock_py import InMemoryLockProvider, LockProvider, LockRecord, LockRequest, ProviderError
 from shedlock_py.checks import NAME as DOCTOR
 from shedlock_py.checks import checks_of
+from shedlock_py.history import Run
+from shedlock_py.page import page_app
 from shedlock_py.testing import FakeClock
 from tests.cli.harness import run
+from tests.page.client import Client
 
 FIRE_TIME = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RED, GREEN, YELLOW = "\x1b[31m", "\x1b[32m", "\x1b[33m"
@@ -22,6 +26,7 @@ RED, GREEN, YELLOW = "\x1b[31m", "\x1b[32m", "\x1b[33m"
 clock = FakeClock()
 provider = InMemoryLockProvider(clock=clock, history=10)
 """The store of these tests: ``--store tests.cli.test_history:provider``. Its time passes as a test says."""
+LONG = InMemoryLockProvider(shared_with=provider, history=50)
 without_history = InMemoryLockProvider(shared_with=provider)
 STORE = f"{__name__}:provider"
 
@@ -33,13 +38,15 @@ def _empty() -> None:
     provider.prune(0)
 
 
-def ran(name: str, seconds: float = 1.5, error: Exception | None = None, **values: Any) -> None:
-    lease = provider.acquire(LockRequest(name, "1h", holder="web-1:7", **values))
+def ran(
+    name: str, seconds: float = 1.5, error: Exception | None = None, *, by: LockProvider = provider, **values: Any
+) -> None:
+    lease = by.acquire(LockRequest(name, "1h", holder="web-1:7", **values))
     assert lease is not None
     clock.advance(seconds)
     if error is not None:
         lease.outcome, lease.error = "failed", f"ValueError: {error}"
-    provider.release(lease)
+    by.release(lease)
 
 
 def every(name: str, gap: str, times: int, **values: Any) -> None:
@@ -265,6 +272,68 @@ def test_the_lock_of_the_doctor_is_no_job() -> None:
     assert run("overdue", store=STORE).exit_code == 0
     [job] = json.loads(run("overdue", "--json", store=STORE).stdout)
     assert (job["name"], job["state"], job["due"]) == (DOCTOR, "unknown", None)
+
+
+@pytest.mark.parametrize(("hours", "is_overdue"), [(30, False), (37, True)])
+def test_the_page_shows_the_same(hours: int, is_overdue: bool) -> None:
+    """Of a job that was hourly for long and is daily now: the same runs decide for both."""
+    every("report", "1h", 40, by=LONG)
+    every("report", "1d", 9, by=LONG)
+    ran("report", 0, by=LONG)
+    clock.advance(f"{hours}h")
+    assert run("overdue", store=f"{__name__}:LONG").exit_code == is_overdue
+    shown = Client(page_app(LONG)).html("/?show=overdue")
+    assert ("report" in shown) == is_overdue
+
+
+def test_many_locks_cost_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(300):
+        ran(f"job-{number:03}", 0)
+    requests: list[int] = []
+    recent_runs = provider.recent_runs
+
+    def counted(names: Sequence[str], limit: int) -> dict[str, list[Run]]:
+        requests.append(len(names))
+        return recent_runs(names, limit)
+
+    monkeypatch.setattr(provider, "recent_runs", counted)
+    monkeypatch.setattr(provider, "runs", lambda name, limit: pytest.fail("one request for each lock"))
+    assert run("overdue", store=STORE).stderr.startswith("no job is overdue: 300 locks")
+    assert requests == [200, 100]
+
+
+class Odd(InMemoryLockProvider):
+    """Its store has what another program wrote: names that the library refuses, runs with odd values."""
+
+    def __init__(self) -> None:
+        super().__init__(shared_with=provider, history=10)
+
+    def records(self, prefix: str = "") -> list[LockRecord]:
+        found = super().records(prefix)
+        return [*found, *(replace(found[0], name=name) for name in ("", "a\nb", "x" * 100))]
+
+    def runs(self, name: str, limit: int = 50) -> list[Run]:
+        if name == "odd":
+            raise ProviderError("runs of lock 'odd': its outcome is 'odd'", operation="runs", lock_name="odd")
+        return super().runs(name, limit)
+
+
+class OddOneByOne(Odd):
+    """A provider of somebody else, which has no method for many names."""
+
+    recent_runs = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("kind", ["Odd", "OddOneByOne"])
+def test_odd_values_of_one_lock_do_not_hide_the_others(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    ran("odd")
+    every("report", "10m", 4)
+    clock.advance("6m")
+    done = run("overdue", "--json", store=f"{__name__}:{kind}")
+    assert done.exit_code == 1
+    states = {job["name"]: job["state"] for job in json.loads(done.stdout)}
+    assert states == {"odd": "unknown", "report": "overdue", "": "unknown", "a\nb": "unknown", "x" * 100: "unknown"}
+    assert kind == "Odd" or "its outcome is 'odd'" in caplog.text
 
 
 def test_overdue_in_an_empty_store() -> None:

@@ -19,7 +19,7 @@ from shedlock_py.history import Run as HistoryRun
 from shedlock_py.integrations.django import lock_provider
 from shedlock_py.integrations.django.models import Lock, Run
 from shedlock_py.record import LockRecord
-from shedlock_py.request import validate_name
+from shedlock_py.request import is_valid_name
 
 ROWS = 100
 NAMES_AT_ONCE = 200
@@ -182,18 +182,10 @@ def _run_rows(name: str) -> list[dict[str, Any]]:
         record = provider.record(name)
         runs: list[HistoryRun] = provider.runs(name)
         return [] if record is None else [_run_row(run, record) for run in runs]
-    records = {record.name: record for record in provider.records() if _is_valid(record.name)}
+    records = {record.name: record for record in provider.records() if is_valid_name(record.name)}
     names = sorted(records, key=lambda each: records[each].locked_at, reverse=True)[:NAMES_AT_ONCE]
     found = [run for runs in provider.recent_runs(names).values() for run in runs]
     return [_run_row(run, records[run.name]) for run in sorted(found, key=lambda run: run.started, reverse=True)]
-
-
-def _is_valid(name: str) -> bool:
-    """Another program may have written any name."""
-    try:
-        return bool(validate_name(name))
-    except ConfigurationError:
-        return False
 
 
 def _run_row(run: HistoryRun, record: LockRecord) -> dict[str, Any]:
