@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ LONGEST_HEAD = 16_384
 @option("--election", "elections", envvar="SHEDLOCK_PAGE_ELECTIONS", multiple=True, metavar="NAME",
         help="A lock name that is an election, for the view of leaders; may be repeated.")  # fmt: skip
 @option("--out", envvar="SHEDLOCK_PAGE_OUT", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-        help="Serve nothing, but write one self-contained HTML file.")  # fmt: skip
+        help="Serve nothing, but write one self-contained HTML file; - is standard output.")  # fmt: skip
 @store_option
 def page(
     port: int, host: str, token: str | None, allow_changes: bool, elections: tuple[str, ...], out: Path | None,
@@ -76,15 +77,27 @@ def _is_loopback(host: str) -> bool:
 
 
 def _write(out: Path, html: str) -> None:
-    """Write the file whole or not at all."""
-    partial = out.with_name(f".{out.name}.{os.getpid()}")
+    """Write a file whole or not at all; write to standard output, a pipe or a device as it is."""
+    if str(out) == "-":
+        click.echo(html.encode(), nl=False)
+        return
+    partial: Path | None = None
     try:
+        mode = out.stat().st_mode if out.exists() else None
+        if mode is not None and not stat.S_ISREG(mode):
+            out.write_text(html, encoding="utf-8")
+            return
+        target = out.resolve()  # a link stays one
+        partial = target.with_name(f".{target.name}.{os.getpid()}")
         with partial.open("x", encoding="utf-8") as file:  # never through a link that another user has put there
+            if mode is not None:
+                partial.chmod(stat.S_IMODE(mode))  # the file that is replaced may be private
             file.write(html)
-        partial.replace(out)
+        partial.replace(target)
     except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
+        if partial is not None:
+            with suppress(OSError):
+                partial.unlink()
         fail(f"{out} cannot be written: {error.strerror}", IO_ERROR)
     click.echo(printable(str(out)))
 

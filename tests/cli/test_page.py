@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import urllib.error
@@ -13,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -157,6 +159,50 @@ def test_a_file_of_a_store_that_does_not_reply(tmp_path: Path) -> None:
     assert done.exit_code == 69
     assert "s3cret-pw" not in done.stderr
     assert not (tmp_path / "x.html").exists()
+
+
+def test_a_dash_is_standard_output(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    done = run("page", "--out", "-", store=store)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("<!doctype html>")
+    assert done.stdout.endswith("</html>")
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_what_is_no_regular_file_is_written_and_not_replaced(store: str, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    found: list[str] = []
+    reader = Thread(target=lambda: found.append(pipe.read_text()), daemon=True)
+    reader.start()
+    done = run("page", "--out", str(pipe), store=store)
+    assert (done.exit_code, done.output) == (0, "")  # more on standard output would be in the file of /dev/stdout
+    assert pipe.is_fifo()
+    reader.join(10)
+    assert found[0].startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_the_target_of_a_link_is_replaced(store: str, tmp_path: Path, exists: bool) -> None:
+    (tmp_path / "site").mkdir()
+    target, link = tmp_path / "site" / "report.html", tmp_path / "link.html"
+    link.symlink_to("site/report.html")
+    if exists:
+        target.write_text("before")
+    assert run("page", "--out", str(link), store=store).exit_code == 0
+    assert link.is_symlink()
+    assert target.read_text().startswith("<!doctype html>")
+    assert [each.name for each in target.parent.iterdir()] == ["report.html"]
+
+
+def test_a_file_keeps_its_mode(store: str, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    out.touch(0o600)
+    assert run("page", "--out", str(out), store=store).exit_code == 0
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    assert out.read_text()
 
 
 def test_without_its_packages(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
