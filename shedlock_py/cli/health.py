@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from shedlock_py.cli.common import UNAVAILABLE, fail
+from shedlock_py.cli.listening import all_addresses, listening
 from shedlock_py.election.elector import LeaderElector
 
 SECONDS = 5.0
@@ -16,7 +16,7 @@ SECONDS = 5.0
 
 
 @contextmanager
-def served(elector: LeaderElector, host: str, port: int) -> Iterator[None]:
+def served(elector: LeaderElector, host: str | None, port: int) -> Iterator[None]:
     """Serve ``/``: 200 while this node takes part, and ``/leader``: 200 while it leads; else 503."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -42,10 +42,10 @@ def served(elector: LeaderElector, host: str, port: int) -> Iterator[None]:
         def log_message(self, format: str, *args: object) -> None:
             """Write nothing: a probe comes every few seconds."""
 
-    try:
-        server = ThreadingHTTPServer((host, port), Handler)
-    except OSError as error:
-        fail(f"cannot listen on {host} port {port}: {error.strerror}; another --health-port may be free", UNAVAILABLE)
+    listener = listening(host or all_addresses(), port, "--health-port")
+    server = ThreadingHTTPServer(listener.getsockname()[:2], Handler, bind_and_activate=False)
+    server.socket.close()  # it is of IPv4
+    server.socket = listener
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.1,), name="shedlock-health", daemon=True).start()
     try:

@@ -80,8 +80,7 @@ if TYPE_CHECKING:
 @option(
     "--health-host",
     envvar="SHEDLOCK_HEALTH_HOST",
-    default="0.0.0.0",
-    show_default=True,
+    show_default="all addresses",
     metavar="ADDRESS",
     help="Where to answer. A probe of Kubernetes comes from outside the pod.",
 )
@@ -98,7 +97,7 @@ def lead(
     takeover: str,
     on_exit: OnExit,
     health_port: int | None,
-    health_host: str,
+    health_host: str | None,
     holder: str | None,
     store: str | None,
     command: list[str],
@@ -211,7 +210,7 @@ def _check(provider: LockProvider, name: str) -> None:
         warn(f"election {name!r}: the store does not reply, trying again: {one_line(error)}")
 
 
-def _health(elector: LeaderElector, host: str, port: int | None) -> AbstractContextManager[None]:
+def _health(elector: LeaderElector, host: str | None, port: int | None) -> AbstractContextManager[None]:
     if port is None:
         return nullcontext()
     from shedlock_py.cli.health import served  # late: the server of the standard library takes its time to load

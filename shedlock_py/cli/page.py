@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import socket
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Any
 
 import click
 
-from shedlock_py.cli.common import IO_ERROR, UNAVAILABLE, fail, open_store, option, printable, store_option
+from shedlock_py.cli.common import IO_ERROR, fail, open_store, option, printable, store_option
+from shedlock_py.cli.listening import listening
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.provider import LockProvider
 
@@ -107,19 +107,14 @@ def _serve(app: Any, host: str, port: int, provider: LockProvider, what: str) ->
         import uvicorn
     except ModuleNotFoundError as error:
         raise ConfigurationError("serving the page needs uvicorn: pip install 'shedlock_py[cli,page]'") from error
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listening = socket.create_server(address[:2], family=family)
-    except OSError as error:
-        fail(f"cannot listen on {host} port {port}: {error.strerror}; another --port may be free", UNAVAILABLE)
     shown = f"[{host}]" if ":" in host else host
-    with listening, suppress(KeyboardInterrupt):
+    with listening(host, port, "--port") as listener, suppress(KeyboardInterrupt):
         click.echo(
-            f"http://{shown}:{listening.getsockname()[1]}/ shows {printable(repr(provider))}; {what}; Ctrl-C ends"
+            f"http://{shown}:{listener.getsockname()[1]}/ shows {printable(repr(provider))}; {what}; Ctrl-C ends"
         )
         config = uvicorn.Config(
             app, http="h11", lifespan="off", ws="none", access_log=False, log_level="warning", server_header=False,
             limit_concurrency=MOST_CONNECTIONS, h11_max_incomplete_event_size=LONGEST_HEAD, timeout_keep_alive=5,
             timeout_graceful_shutdown=5,
         )  # fmt: skip
-        uvicorn.Server(config).run(sockets=[listening])
+        uvicorn.Server(config).run(sockets=[listener])

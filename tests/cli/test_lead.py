@@ -6,12 +6,13 @@ import json
 import os
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 import pytest
@@ -401,9 +402,9 @@ def test_options_behind_the_name_need_the_dashes() -> None:
 # Health checks
 
 
-def ask(port: int, path: str) -> tuple[int, dict[str, object]]:
+def ask(port: int, path: str, address: str = "127.0.0.1") -> tuple[int, dict[str, object]]:
     try:
-        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as reply:
+        with urlopen(f"http://{address}:{port}{path}", timeout=10) as reply:
             return reply.status, json.loads(reply.read())
     except HTTPError as error:
         with error:
@@ -421,6 +422,26 @@ def test_health_checks(nodes: Nodes, tmp_path: Path) -> None:
     assert [ask(ports[1], path) for path in ("/", "/leader")] == [(200, follower), (503, follower)]
 
 
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+def test_health_checks_over_ipv6(nodes: Nodes) -> None:
+    """All addresses are those of both families, for probes of clusters that have IPv6 only."""
+    ports = [free_port(), free_port()]
+    nodes.start_leading("--health-port", str(ports[0]))
+    nodes.start_waiting("--health-port", str(ports[1]), "--health-host", "::1")
+    assert [ask(ports[0], "/", address)[0] for address in ("127.0.0.1", "[::1]")] == [200, 200]
+    assert ask(ports[1], "/leader", "[::1]")[0] == 503
+    with pytest.raises(URLError, match="refused"):
+        ask(ports[1], "/")
+
+
 def test_a_port_that_is_taken(nodes: Nodes) -> None:
     port = free_port()
     nodes.start_leading("--health-port", str(port), "--health-host", "127.0.0.1")
@@ -429,3 +450,9 @@ def test_a_port_that_is_taken(nodes: Nodes) -> None:
     assert err == (
         f"shedlock: cannot listen on 127.0.0.1 port {port}: Address already in use; another --health-port may be free\n"
     )
+
+
+def test_an_address_of_another_machine(nodes: Nodes) -> None:
+    code, _, err = nodes.runs.end(nodes.start("--health-port", str(free_port()), "--health-host", "192.0.2.1"))
+    assert code == 69
+    assert re.fullmatch(r"shedlock: cannot listen on 192.0.2.1 port \d+: Cannot assign requested address\n", err)
