@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -52,6 +53,12 @@ def find_program(name: str) -> str:
     raise CannotStart(f"command not found: {name}", NOT_FOUND)
 
 
+def _is_text(program: str) -> bool:
+    """Whether it can be a script of the shell, and not a program for another machine."""
+    with open(program, "rb") as file:
+        return b"\0" not in file.read(128)
+
+
 class Child:
     """The running command, with this process's standard streams and the signal mask ``mask``.
 
@@ -70,10 +77,19 @@ class Child:
         self._exit_code: int | None = None
         environ = {name: value for name, value in os.environ.items() if name not in variables}
         environ |= {name: str(value) for name, value in variables.items() if value is not None}
-        try:
-            self.pid = os.posix_spawn(
-                program, list(command), environ, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON, setpgroup=0
+
+        def spawn(path: str, words: Sequence[str]) -> int:
+            return os.posix_spawn(
+                path, list(words), environ, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON, setpgroup=0
             )
+
+        try:
+            try:
+                self.pid = spawn(program, command)
+            except OSError as error:
+                if error.errno != errno.ENOEXEC or not _is_text(program):
+                    raise
+                self.pid = spawn("/bin/sh", ["sh", program, *command[1:]])  # a script without "#!", as execvp() runs it
         except OSError as error:  # no right to, no interpreter, no such format, too many arguments
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
             raise CannotStart(f"cannot execute {command[0]}: {error.strerror}", code) from None

@@ -93,6 +93,15 @@ def test_a_command_that_cannot_run_takes_no_lock(runs: Runs) -> None:
     assert runs.provider.record("job") is None
 
 
+def test_a_script_without_an_interpreter_is_run_by_the_shell(runs: Runs) -> None:
+    """As by shells, cron, timeout and flock."""
+    script = runs.path("script")
+    script.write_text('echo "$0" "$2" "$SHEDLOCK_LOCK_NAME"; exit 3\n')
+    script.chmod(0o755)
+    done = runs.run("job", "--at-most", "1m", words=[str(script), "-a", "b c"])
+    assert done == (3, f"{script} b c job\n", "")
+
+
 def test_without_a_token_there_is_none_in_the_environment(runs: Runs) -> None:
     runs.use_provider(
         "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider\n"
