@@ -59,6 +59,8 @@ __all__ = [
 
 WIDE = 110
 """Columns of a terminal from which on a table has everything."""
+LEAST_WIDTHS = {"": 72, "Since": 58, "Remaining": 44}
+"""Columns of a terminal below which a column of the table is left out: lock names and holders need the room."""
 STYLES = {"held": "green", "demoted": "magenta", "paused": "yellow", "free": ""}
 """Colours that are readable on white as on black."""
 
@@ -124,7 +126,9 @@ def records_table(records: Sequence[LockRecord], width: int, parts_left: Sequenc
     is_wide = width >= WIDE
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     more = ("" if parts_left else "Token", "Last fire time") if is_wide else ("",) if parts_left else ()
-    for title in ("Lock", "State", "Holder", "Since", "Remaining", *more):
+    titles = ("Lock", "State", "Holder", "Since", "Remaining", *more)
+    shown = [number for number, title in enumerate(titles) if width >= LEAST_WIDTHS.get(title, 0)]
+    for title in (titles[number] for number in shown):
         is_folded = title in ("Lock", "Holder")
         table.add_column(title, overflow="fold" if is_folded else "ellipsis", no_wrap=not is_folded)
     for number, record in enumerate(records):
@@ -144,5 +148,5 @@ def records_table(records: Sequence[LockRecord], width: int, parts_left: Sequenc
             cells.append(token_of(record))
         if is_wide:
             cells.append(local_time(record.last_fire_time, record.read_at))
-        table.add_row(*cells)
+        table.add_row(*(cells[number] for number in shown))
     return table

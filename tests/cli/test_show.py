@@ -52,6 +52,24 @@ def test_a_line_is_never_wrapped(store: str) -> None:
     assert lines[1].endswith("h" * 200)
 
 
+@pytest.mark.parametrize(
+    ("width", "titles"),
+    [
+        (30, "Lock State Holder"), (50, "Lock State Holder Remaining"), (60, "Lock State Holder Since Remaining"),
+    ],
+)  # fmt: skip
+def test_a_narrow_terminal_has_room_for_names(store: str, width: int, titles: str) -> None:
+    take(store, "sync-feeds-of-acme", holder="reports-7d9c5b6f4:1")
+    done = run("list", store=store, FORCE_COLOR="1", NO_COLOR="", TERM="xterm", COLUMNS=str(width))
+    title, *lines = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout).splitlines()
+    assert title.split() == titles.split()
+    assert max(map(len, lines)) <= width
+    columns = [title.index(each) for each in ("Lock", "State", "Holder")]
+    end = title.index("Holder") + 20 if width == 30 else title.index(titles.split()[3])
+    assert "".join(line[: columns[1]].strip() for line in lines) == "sync-feeds-of-acme"
+    assert "".join(line[columns[2] : end].strip() for line in lines) == "reports-7d9c5b6f4:1"
+
+
 def test_columns_stand_below_each_other_whatever_the_script(store: str) -> None:
     take(store, "名前🐑")
     take(store, "größe")
