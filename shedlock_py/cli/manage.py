@@ -84,7 +84,8 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
 def _is_sure(record: LockRecord) -> bool:
     """Whether the operator at the terminal wants to free a paused lock; not without a terminal."""
     question = f"lock {record.name!r} is {pause_in_words(record)}. Jobs start again at once. Free it?"
-    return sys.stdin.isatty() and click.confirm(question, err=True)
+    has_terminal = sys.stdin is not None and sys.stdin.isatty()  # None: it was closed before the start
+    return has_terminal and click.confirm(question, err=True)
 
 
 @click.command(short_help="Delete records that were not used for long.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ from shedlock_py import InMemoryLockProvider, LockProvider, LockRecord
 from shedlock_py.cli.watch import Watch
 from shedlock_py.testing import FakeClock
 from tests.cli.harness import insert, provider_at, run, shedlock_command, take
-from tests.cli.terminal import Terminal, command
+from tests.cli.terminal import Terminal, command, environment
 from tests.support.polling import wait_until
 
 HOSTILE = "\x1b[2J[red]x[/red]\n\u202eevil"
@@ -220,6 +221,14 @@ def test_release_with_force_asks_on_a_terminal(typed: str, code: int, store: str
         terminal.type(typed)
         assert terminal.end() == code
     assert job_of(store).is_held is (code != 0)
+
+
+def test_release_with_force_and_without_standard_input_refuses(store: str) -> None:
+    paused(store)
+    words = ["sh", "-c", 'exec "$@" <&-', "sh", *command("release", "job", "--force", "--store", store)]
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (64, "")
+    assert "or free it with --force --yes" in done.stderr
 
 
 def test_yes_is_for_paused_locks_only(store: str) -> None:

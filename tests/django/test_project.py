@@ -140,6 +140,18 @@ def test_the_command_line_uses_the_store_of_the_settings(small_project: Project,
     assert "manage.py shedlock --help" in errors
 
 
+def test_the_command_line_takes_the_options_that_django_has_honoured(small_project: Project) -> None:
+    (small_project.directory / "more").mkdir()
+    (small_project.directory / "more" / "of_production.py").write_text("from mysite.settings import *")
+    small_project.manage("migrate")
+    options = ("--settings=of_production", "--pythonpath", "more")
+    words = ("echo", "--settings", "of the command")
+    output, _ = small_project.manage("shedlock", "run", "job", *options, "--at-most", "1m", "--", *words)
+    assert output == "--settings of the command\n"
+    output, _ = small_project.manage("shedlock", *options, "list", "--json")
+    assert [record["name"] for record in json.loads(output)] == ["job"]
+
+
 def test_a_wrong_setting_is_reported_and_nothing_runs_without_a_lock(small_project: Project) -> None:
     small_project.add_settings(SHEDLOCK={"DEFAULT_LOCK_AT_MOST_FOR": "ten minutes"})
     _, errors = small_project.manage("check", code=1)

@@ -20,8 +20,8 @@ class Command(BaseCommand):
     requires_system_checks: Sequence[str] = ()  # jobs are started with it
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """All options are those of the command line, and its exit codes are those of this process."""
-        _shedlock(argv[2:], f"{argv[0]} {argv[1]}")
+        """All other options are those of the command line, and its exit codes are those of this process."""
+        _shedlock(_without_options_of_django(argv[2:]), f"{argv[0]} {argv[1]}")
 
     def print_help(self, prog_name: str, subcommand: str) -> None:
         _shedlock(["--help"], f"{prog_name} {subcommand}")
@@ -37,6 +37,20 @@ class Command(BaseCommand):
             except SystemExit as error:
                 if error.code:
                     raise
+
+
+def _without_options_of_django(arguments: list[str]) -> list[str]:
+    """Drop ``--settings`` and ``--pythonpath``, which Django has honoured, but not from the command after "--"."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    kept: list[str] = []
+    own = iter(arguments[:end])
+    for argument in own:
+        name, equals, _ = argument.partition("=")
+        if name not in ("--settings", "--pythonpath"):
+            kept.append(argument)
+        elif not equals:
+            next(own, None)  # its value
+    return kept + arguments[end:]
 
 
 def _shedlock(arguments: Sequence[str], name: str) -> None:
