@@ -205,9 +205,12 @@ def test_a_name_of_which_no_check_is_made_is_warned_of_once(
     service: Service, store: InMemoryLockProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody would notice otherwise: such a job is never missed."""
-    with configure(provider=store, listeners=[HealthchecksListener(f"{service.url}/{{name}}")]):
+    listener = HealthchecksListener(f"{service.url}/{{name}}")
+    with configure(provider=store, listeners=[listener]):
         for name in ("日本", "日本", "ночной-отчёт"):
             attempt(name, lambda: None)
+    assert listener.flush("10s")
+    assert service.requests == []
     assert warnings_of(caplog) == [
         f"lock {name!r} does not check in: none of a-z, 0-9 and _ is in its name; give it such a name by label="
         for name in ("日本", "ночной-отчёт")
@@ -225,6 +228,7 @@ def test_names_that_share_a_check_are_warned_of_once(
             attempt(name, lambda: None)
         sync("a")
         sync("b")  # they share the check of their template on purpose, and those of the second listener that of "all"
+    assert all(listener.flush("30s") for listener in listeners)  # the tests that follow look at the log
     assert warnings_of(caplog) == [
         "locks 'sync/eu' and 'sync-eu' share the check 'sync-eu': if one stops, the check-ins of the other hide it; "
         "give one another name by label="
