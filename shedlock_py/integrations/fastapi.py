@@ -9,7 +9,8 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextvars import copy_context
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial, wraps
@@ -45,8 +46,8 @@ def lifespan(
     """A lifespan: ``FastAPI(lifespan=lifespan("postgresql://…", start=[scheduler, elector, clean_up]))``.
 
     At the start of each worker: ``configure()``, the tables, then what is in ``start``, in this order. At the end all
-    that is stopped, in reverse order: coroutine jobs are cancelled and release their locks, others are waited for. Then
-    the connections are closed.
+    that is stopped, in reverse order: coroutine jobs are cancelled and release their locks, others are waited for, as
+    long as they take. Then the connections are closed.
 
     :param provider: a URL, as for :func:`async_provider_from_url`, or a provider of yours, which is not closed.
     :param start: what runs while the application does: a scheduler of APScheduler, an elector, ``lead(…)``, or a
@@ -140,6 +141,9 @@ def repeat_every(
     that gets the lock; a worker that starts in the middle of a slot that was run waits for the next one. A store that
     fails is an error of that repetition.
 
+    A ``def`` runs in a thread, which cannot be stopped: if the task is cancelled, it ends when the function returns,
+    and the lock is held until then. ``on_lost="cancel"`` does not stop it either.
+
     :param wait_first: wait so many seconds before the first repetition; True: ``seconds``.
     :param logger: for what the function raises; by default ``shedlock_py``.
     :param raise_exceptions: end with what the function raises, which the task then has.
@@ -162,7 +166,7 @@ def repeat_every(
                 f"{name}: repeat_every takes the lock itself. Leave @scheduler_lock out; its options go to repeat_every"
             )
         is_async = inspect.iscoroutinefunction(function)
-        run = function if is_async else partial(asyncio.to_thread, function)
+        run = function if is_async else partial(_run_in_thread, function)
         LockRequest(name, "10m")  # is it a lock name? The durations' defaults may be configured later
 
         async def attempt_slot(slot: datetime) -> None:
@@ -184,6 +188,8 @@ def repeat_every(
                 slot = _EPOCH + (now - _EPOCH) // interval * interval
                 if slot != last:  # a timer may be early, by the wall clock
                     await attempt_slot(slot)
+                    if (task := asyncio.current_task()) is not None and task.cancelling():
+                        raise asyncio.CancelledError  # it came while a thread was waited for
                     last, repetitions = slot, repetitions + 1
                 await asyncio.sleep((slot + interval - datetime.now(UTC)).total_seconds())
             if on_complete is not None:
@@ -199,6 +205,19 @@ def repeat_every(
         return begin
 
     return decorate
+
+
+async def _run_in_thread(function: Callable[[], Any]) -> Any:
+    """Call ``function`` in a thread, as ``asyncio.to_thread`` does, and wait until it returns.
+
+    A cancellation does not end the wait, because a thread cannot be stopped and the lock must be held until then. The
+    caller asks ``Task.cancelling()`` afterwards.
+    """
+    work = asyncio.get_running_loop().run_in_executor(None, copy_context().run, function)
+    while not work.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({work})
+    return work.result()
 
 
 async def _call(callback: Callable[..., Any], *arguments: object) -> None:

@@ -22,6 +22,7 @@ from shedlock_py import (
     InMemoryLockProvider,
     LeaderElector,
     ProviderNotConfigured,
+    TaskFinished,
     configure,
     current_lease,
     provider_from_url,
@@ -29,6 +30,7 @@ from shedlock_py import (
 )
 from shedlock_py.integrations.apscheduler import ShedLockExecutor, lead
 from shedlock_py.integrations.fastapi import lifespan, repeat_every
+from shedlock_py.testing import RecordingListener
 from tests.support.doubles import FaultyProvider
 
 SLOT = 0.2
@@ -44,6 +46,11 @@ def workers(provider: InMemoryLockProvider, count: int, job: Callable[[], Any], 
     options = dict[str, Any](seconds=SLOT, lock="job") | options
     shared = AsyncInMemoryLockProvider(shared_with=provider)
     return [repeat_every(**options, provider=shared)(job) for _ in range(count)]
+
+
+def is_held(provider: InMemoryLockProvider, name: str) -> bool:
+    record = provider.record(name)
+    return record is not None and record.is_held
 
 
 async def run_all(begins: list[Any]) -> None:
@@ -127,6 +134,69 @@ def test_wait_first(provider: InMemoryLockProvider) -> None:
         return asyncio.get_running_loop().time() - began
 
     assert asyncio.run(main()) >= 0.3
+
+
+@pytest.mark.parametrize("end", ["lifespan", "two cancellations", "event loop"])
+def test_i1_a_function_in_a_thread_keeps_its_lock_until_it_ends(provider: InMemoryLockProvider, end: str) -> None:
+    """A cancelled task does not stop its thread: another worker ran the job beside it."""
+    has_begun, may_end = threading.Event(), threading.Event()
+    happened: list[str] = []
+
+    def job() -> None:
+        has_begun.set()
+        assert may_end.wait(10)
+        happened.append("held" if is_held(provider, "job") else "free")
+
+    (begin,) = workers(provider, 1, job, seconds=3600)
+
+    async def main() -> None:
+        async with lifespan(provider, start=[begin] if end == "lifespan" else [])("app"):
+            task = None if end == "lifespan" else await begin()
+            assert await asyncio.to_thread(has_begun.wait, 5)
+            asyncio.get_running_loop().call_later(0.1, may_end.set)
+            if task is not None and end == "two cancellations":
+                for _ in range(2):
+                    task.cancel()
+                    await asyncio.sleep(0.01)
+                await asyncio.wait({task})
+                assert task.cancelled()
+        happened.append("end")
+
+    asyncio.run(main())
+    assert happened == (["end", "held"] if end == "event loop" else ["held", "end"])
+    assert not is_held(provider, "job")
+
+
+@pytest.mark.parametrize("outcome", ["succeeded", "failed"])
+def test_i8_a_function_that_ends_after_the_cancellation_has_its_own_outcome(
+    provider: InMemoryLockProvider, caplog: pytest.LogCaptureFixture, outcome: str
+) -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+    caught: list[Exception] = []
+    listener = RecordingListener()
+
+    def job() -> None:
+        has_begun.set()
+        assert may_end.wait(10)
+        if outcome == "failed":
+            raise ValueError("no feed")
+
+    (begin,) = workers(provider, 1, job, seconds=3600, on_exception=caught.append)
+
+    async def main() -> asyncio.Task[None]:
+        task: asyncio.Task[None] = await begin()
+        assert await asyncio.to_thread(has_begun.wait, 5)
+        task.cancel()
+        await asyncio.sleep(0)
+        may_end.set()
+        await asyncio.wait({task}, timeout=10)
+        return task
+
+    with configure(listeners=[listener]), caplog.at_level(logging.ERROR):
+        assert asyncio.run(main()).cancelled()
+    assert [event.outcome for event in listener.of(TaskFinished)] == [outcome]
+    assert [str(error) for error in caught] == (["no feed"] if outcome == "failed" else [])
+    assert ("job failed: ValueError('no feed')" in caplog.text) == (outcome == "failed")
 
 
 def test_mistakes_of_repeat_every() -> None:
