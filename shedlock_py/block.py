@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from shedlock_py._process import OwningProcess, is_from_signal, monotonic
 from shedlock_py.config import emit, is_kept_alive, lock_request, resolve_async_provider, resolve_provider
-from shedlock_py.context import ActiveLease, Skipped, decide_skip, find_enclosing, lock_refused, process_gates, running
+from shedlock_py.context import (
+    ActiveLease,
+    Gate,
+    Skipped,
+    decide_skip,
+    find_enclosing,
+    lock_refused,
+    process_gates,
+    running,
+)
 from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable, as_exception
 from shedlock_py.events import (
     LeaseLost,
@@ -41,7 +50,11 @@ T = TypeVar("T")
 
 
 class Guard:
-    """What both blocks share. For one use. ``spec`` is the ``__shedlock__`` of the guarded function, if any."""
+    """What both blocks share. For one use.
+
+    :param spec: the ``__shedlock__`` of the guarded function, if any.
+    :param gates: those of the task, consulted before those of the process.
+    """
 
     skip: Skipped
     """Set when the block is skipped."""
@@ -55,9 +68,12 @@ class Guard:
     """The lease was granted, but the task will not run."""
     _kept_alive: BaseKeepAlive | None = None
 
-    def __init__(self, lock: str | LockRequest, options: LockOptions, spec: Any = None) -> None:
+    def __init__(
+        self, lock: str | LockRequest, options: LockOptions, spec: Any = None, gates: tuple[Gate, ...] = ()
+    ) -> None:
         self.options = options
         self.spec = spec
+        self._gates = gates
         self._request = lock if isinstance(lock, LockRequest) else None
         if isinstance(lock, LockRequest):
             self.name, self._template = lock.name, lock.template
@@ -94,7 +110,7 @@ class Guard:
         request = self._request or lock_request(
             self.name, options.lock_at_most_for, options.lock_at_least_for, template=self._template
         )
-        skip = decide_skip(self.name, process_gates)
+        skip = decide_skip(self.name, (*self._gates, *process_gates))
         if skip is None:
             return options.with_next_run(request)
         self.skipped(skip)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -186,6 +187,17 @@ def lock_refused(request: LockRequest, record: LockRecord | None) -> Skipped:
     last = record.last_fire_time if record is not None and not record.is_held else None
     has_run = request.fire_time is not None and last is not None and last >= request.fire_time
     return Skipped(request.name, "already_ran" if has_run else "held")
+
+
+def gates_of(task: Any) -> tuple[Gate, ...]:
+    """The gates that ``@leader_only`` left on a function, method, partial or callable object.
+
+    What takes a lock for such a task must consult them first: a follower must not keep the lock from the leader.
+    """
+    while isinstance(task, partial):
+        task = task.func
+    call = getattr(type(task), "__call__", None)  # noqa: B004 (not whether it is callable, but what a call runs)
+    return getattr(task, "__shedlock_gates__", ()) or getattr(call, "__shedlock_gates__", ())
 
 
 def not_leader(is_leader: Callable[[], bool]) -> Gate:

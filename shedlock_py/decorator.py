@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVa
 
 from shedlock_py._methods import bind_in_class
 from shedlock_py.block import AsyncBlock, Block, refuse_unfinished
-from shedlock_py.context import Skipped
+from shedlock_py.context import Skipped, gates_of
 from shedlock_py.durations import Duration
 from shedlock_py.guard import Executed, refuse_unfinished_function, run_guarded, run_guarded_async
 from shedlock_py.options import KeywordOptions, LockOptions, OnLost, check_on_lost
@@ -209,12 +209,14 @@ def _decorate(spec: LockSpec, on_skip: Any, function: Any) -> Any:
 
 
 def _guard_sync(spec: LockSpec, function: Callable[P, R], signature: inspect.Signature, on_skip: Any) -> Any:
+    gates = gates_of(function)
+
     def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
         name = _lock_name(spec, function, signature, args, kwargs)
-        return run_guarded(Block(name, spec.options, spec), lambda: function(*args, **kwargs))
+        return run_guarded(Block(name, spec.options, spec, gates), lambda: function(*args, **kwargs))
 
     def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
-        block = Block(_lock_name(spec, function, signature, args, kwargs), spec.options, spec)
+        block = Block(_lock_name(spec, function, signature, args, kwargs), spec.options, spec, gates)
         with block as lease:
             if lease is not None:
                 return refuse_unfinished(function(*args, **kwargs))
@@ -226,12 +228,14 @@ def _guard_sync(spec: LockSpec, function: Callable[P, R], signature: inspect.Sig
 def _guard_async(
     spec: LockSpec, function: Callable[P, Coroutine[Any, Any, R]], signature: inspect.Signature, on_skip: Any
 ) -> Any:
+    gates = gates_of(function)
+
     async def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
         name = _lock_name(spec, function, signature, args, kwargs)
-        return await run_guarded_async(AsyncBlock(name, spec.options, spec), lambda: function(*args, **kwargs))
+        return await run_guarded_async(AsyncBlock(name, spec.options, spec, gates), lambda: function(*args, **kwargs))
 
     async def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
-        block = AsyncBlock(_lock_name(spec, function, signature, args, kwargs), spec.options, spec)
+        block = AsyncBlock(_lock_name(spec, function, signature, args, kwargs), spec.options, spec, gates)
         async with block as lease:
             if lease is not None:
                 return refuse_unfinished(await function(*args, **kwargs))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, Unpack
 
 from shedlock_py.block import AsyncBlock, Block, refuse_unfinished
-from shedlock_py.context import Skipped
+from shedlock_py.context import Skipped, gates_of
 from shedlock_py.lease import Lease
 from shedlock_py.options import GuardOptions, LockOptions
 from shedlock_py.provider import AsyncLockProvider, LockProvider
@@ -52,7 +52,8 @@ def attempt(
     Parameters and errors as for :func:`hold`; what the task raises is raised.
     """
     refuse_unfinished_function(task)
-    return run_guarded(Block(lock, LockOptions.parse("attempt", options, is_async=False)), task)
+    block = Block(lock, LockOptions.parse("attempt", options, is_async=False), gates=gates_of(task))
+    return run_guarded(block, task)
 
 
 def run_guarded(block: Block, task: Callable[[], T]) -> Executed[T] | Skipped:
@@ -75,7 +76,8 @@ async def attempt_async(
     **options: Unpack[GuardOptions[AsyncLockProvider | LockProvider]],
 ) -> Executed[T] | Skipped:
     """:func:`attempt` for async tasks: ``task()`` is awaited."""
-    return await run_guarded_async(AsyncBlock(lock, LockOptions.parse("attempt_async", options)), task)
+    block = AsyncBlock(lock, LockOptions.parse("attempt_async", options), gates=gates_of(task))
+    return await run_guarded_async(block, task)
 
 
 async def run_guarded_async(block: AsyncBlock, task: Callable[[], Awaitable[T]]) -> Executed[T] | Skipped:

@@ -11,9 +11,10 @@ from datetime import timedelta
 from random import SystemRandom
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
+from shedlock_py._methods import bind_in_class
 from shedlock_py._process import OwningProcess, monotonic
 from shedlock_py.config import emit
-from shedlock_py.context import decide_skip, not_leader
+from shedlock_py.context import Gate, Skipped, gates_of, not_leader
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.election.program import Election, Intent
 from shedlock_py.election.settings import ElectionSettings
@@ -251,25 +252,47 @@ def leader_only(elector: Elector) -> _LeaderOnly:
 
     For ``def`` and ``async def``. A call checks once, when it begins, whether this node leads. A long task should call
     ``elector.is_leader()`` again, or pass ``elector.term`` to what it writes.
+
+    Together with ``@scheduler_lock``, in either order, or under ``attempt(…)``, ``repeat_every`` or a lock of
+    ``ShedLockExecutor``, a follower does not take the lock either. What reports skips has the reason "not_leader":
+    ``function.attempt()`` returns ``Skipped(lock_name, "not_leader")``.
+
+    :raises ConfigurationError: ``elector`` is no elector.
     """
     if not isinstance(elector, Elector):
         raise ConfigurationError("@leader_only needs an elector: @leader_only(elector)")
 
-    gates = [not_leader(elector.is_leader)]
+    gate = not_leader(elector.is_leader)
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        if inspect.iscoroutinefunction(function):
+    def decorate(function: Any) -> Any:
+        if isinstance(function, staticmethod | classmethod):
+            return type(function)(decorate(function.__func__))
 
-            @functools.wraps(function)
-            async def guarded_async(*args: Any, **kwargs: Any) -> Any:
-                return await function(*args, **kwargs) if decide_skip(elector.name, gates) is None else None
+        def skipped(*args: Any, **kwargs: Any) -> Skipped:
+            return Skipped(function.__shedlock__.lock_name(function, args, kwargs), "not_leader")
 
-            return guarded_async
-
-        @functools.wraps(function)
-        def guarded(*args: Any, **kwargs: Any) -> Any:
-            return function(*args, **kwargs) if decide_skip(elector.name, gates) is None else None
-
+        guarded = _call_if_passed(gate, function, lambda *_, **__: None)
+        guarded.__shedlock_gates__ = (gate, *gates_of(function))
+        if hasattr(function, "__shedlock__") and hasattr(function, "attempt"):  # it has a @scheduler_lock
+            guarded.attempt = _call_if_passed(gate, function.attempt, skipped)
+            bind_in_class(function, guarded)
         return guarded
 
     return cast(_LeaderOnly, decorate)
+
+
+def _call_if_passed(gate: Gate, function: Callable[..., Any], refused: Callable[..., Any]) -> Any:
+    """A function that calls ``function``, or ``refused`` if the gate refuses the call."""
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            return await function(*args, **kwargs) if gate() is None else refused(*args, **kwargs)
+
+        return call_async
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) if gate() is None else refused(*args, **kwargs)
+
+    return call

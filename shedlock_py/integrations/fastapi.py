@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from contextvars import copy_context
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, Unpack
 
 from shedlock_py.config import configure, lock_request
@@ -166,7 +166,11 @@ def repeat_every(
                 f"{name}: repeat_every takes the lock itself. Leave @scheduler_lock out; its options go to repeat_every"
             )
         is_async = inspect.iscoroutinefunction(function)
-        run = function if is_async else partial(_run_in_thread, function)
+
+        @wraps(function)  # with the gates that @leader_only left on it
+        async def run() -> Any:
+            return await (function() if is_async else _run_in_thread(function))
+
         LockRequest(name, "10m")  # is it a lock name? The durations' defaults may be configured later
 
         async def attempt_slot(slot: datetime) -> None:

@@ -16,7 +16,7 @@ from apscheduler.executors.base import run_job
 from shedlock_py import LockRequest, LockSkipped, ProviderError, Skipped
 from shedlock_py.block import AsyncBlock, Block
 from shedlock_py.config import emit, resolve_async_provider, resolve_provider
-from shedlock_py.context import add_alias, decide_skip, not_leader
+from shedlock_py.context import add_alias, decide_skip, gates_of, not_leader
 from shedlock_py.integrations.apscheduler.catch_up import is_missed
 from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent, RunResult, error_event
 from shedlock_py.integrations.apscheduler.fire_times import fire_time_of, next_fire_time_of
@@ -101,7 +101,7 @@ class JobProxy:
                 record = resolve_provider(options.provider, request.name).record(request.name)
                 if not is_missed(record, request.fire_time):
                     return []
-            with (block := Block(request, options)) as lease:
+            with (block := Block(request, options, gates=gates_of(self.job.func))) as lease:
                 if lease is None:
                     return [self._skipped(run_time, block.skip)]
                 self._log_catch_up(run_time)
@@ -124,7 +124,7 @@ class JobProxy:
                 record = await resolve_async_provider(options.provider, request.name).record(request.name)
                 if not is_missed(record, request.fire_time):
                     return []
-            async with (block := AsyncBlock(request, options)) as lease:
+            async with (block := AsyncBlock(request, options, gates=gates_of(self.job.func))) as lease:
                 if lease is None:
                     return [self._skipped(run_time, block.skip)]
                 self._log_catch_up(run_time)
