@@ -281,6 +281,11 @@ _UNLOCKED, _ASYNC_UNLOCKED = _Unlocked(), _AsyncUnlocked()
 _NO_PROVIDER = "no provider for lock {!r}: call {} first, or pass provider=…"
 
 
+def is_configured() -> bool:
+    """Whether :func:`configure` was called, so that the defaults are known."""
+    return _settings != Settings()
+
+
 def configured_providers() -> tuple[object, ...]:
     """The providers that :func:`configure` was given: of one store, for the two kinds of functions."""
     return tuple(provider for provider in (_settings.provider, _settings.async_provider) if provider is not None)

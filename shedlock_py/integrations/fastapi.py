@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Unpack
 
-from shedlock_py.config import configure, lock_request
+from shedlock_py.config import configure, is_configured, lock_request
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger as default_logger
@@ -152,7 +152,9 @@ def repeat_every(
     :param on_exception: called with what the function raises. Both may be coroutine functions.
     :param lock: the lock name; by default the module and name of the function.
     :param options: as for :func:`hold_async`: ``lock_at_most_for``, ``provider``, ``keep_alive``, …
-    :raises ConfigurationError: a value that cannot work, or the function has a ``@scheduler_lock``.
+    :raises ConfigurationError: a value that cannot work, or the function has a ``@scheduler_lock``. Durations that do
+        not go with the defaults of :func:`configure` are refused by the call that starts the repetition; if
+        ``configure()`` is called later, they are an error of each repetition.
     """
     interval = parse_duration(seconds, "seconds")
     LockOptions.parse("repeat_every", options)  # a mistake shows now
@@ -174,8 +176,8 @@ def repeat_every(
         LockRequest(name, "10m")  # is it a lock name? The durations' defaults may be configured later
 
         async def attempt_slot(slot: datetime) -> None:
-            request = lock_request(name, *durations, fire_time=slot)
             try:
+                request = lock_request(name, *durations, fire_time=slot)
                 await attempt_async(replace(request, next_fire_time=slot + interval), run, **options)
             except Exception as error:
                 if on_exception is not None:
@@ -201,6 +203,8 @@ def repeat_every(
 
         @wraps(function)
         async def begin() -> asyncio.Task[None]:
+            if is_configured():  # otherwise the durations' defaults may follow
+                lock_request(name, *durations)
             task = asyncio.create_task(repeat(), name=f"repeat {name}")
             _running.add(task)
             task.add_done_callback(_running.discard)

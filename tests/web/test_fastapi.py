@@ -28,6 +28,7 @@ from shedlock_py import (
     provider_from_url,
     scheduler_lock,
 )
+from shedlock_py.config import Settings
 from shedlock_py.integrations.apscheduler import ShedLockExecutor, lead
 from shedlock_py.integrations.fastapi import lifespan, repeat_every
 from shedlock_py.testing import RecordingListener
@@ -134,6 +135,61 @@ def test_wait_first(provider: InMemoryLockProvider) -> None:
         return asyncio.get_running_loop().time() - began
 
     assert asyncio.run(main()) >= 0.3
+
+
+TOO_LONG = r"lock_at_least_for \(0:15:00\) is longer than lock_at_most_for \(0:10:00\)"
+
+
+@pytest.mark.parametrize(
+    ("durations", "defaults", "words"),
+    [({"lock_at_least_for": "15m"}, {}, TOO_LONG), ({}, {"default_lock_at_most_for": None}, "no lock_at_most_for")],
+)
+def test_durations_that_cannot_work_end_the_start_of_the_application(
+    provider: InMemoryLockProvider, durations: dict[str, Any], defaults: dict[str, Any], words: str
+) -> None:
+    """The repeating task ended at its first slot, and nothing was logged."""
+    begin = repeat_every(seconds=3600, lock="job", **durations)(lambda: None)
+
+    async def main() -> None:
+        async with lifespan(provider, start=[begin], **defaults)("app"):
+            raise AssertionError("it began")
+
+    with pytest.raises(ConfigurationError, match=words):
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("before", [Settings(), Settings.from_env({})], ids=["not configured", "configured anew"])
+def test_durations_that_cannot_work_are_an_error_of_each_repetition(
+    provider: InMemoryLockProvider, caplog: pytest.LogCaptureFixture, before: Settings
+) -> None:
+    caught: list[Exception] = []
+    options: dict[str, Any] = {"lock": "job", "max_repetitions": 2, "on_exception": caught.append}
+    begin = repeat_every(seconds=SLOT, provider=provider, **options)(lambda: None)
+
+    async def main() -> None:
+        with before.apply():
+            task = await begin()
+        with configure(default_lock_at_most_for=None):
+            await task
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(main())
+    assert [type(error) for error in caught] == [ConfigurationError] * 2
+    assert caplog.text.count("job failed: ConfigurationError") == 2
+
+
+def test_it_may_be_configured_after_its_start(provider: InMemoryLockProvider) -> None:
+    ran: list[int] = []
+    begin = repeat_every(seconds=SLOT, lock="job", max_repetitions=1)(lambda: ran.append(1))
+
+    async def main() -> None:
+        with Settings().apply():
+            task = await begin()
+        with configure(provider=provider):
+            await task
+
+    asyncio.run(main())
+    assert ran == [1]
 
 
 @pytest.mark.parametrize("end", ["lifespan", "two cancellations", "event loop"])
