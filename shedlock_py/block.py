@@ -20,6 +20,7 @@ from shedlock_py.context import (
     Skipped,
     decide_skip,
     find_enclosing,
+    is_held_for,
     lock_refused,
     process_gates,
     running,
@@ -106,6 +107,7 @@ class Guard:
         enclosing = find_enclosing(self.name, options.provider, self.spec)
         if enclosing is not None:
             self.enclosing_lease = enclosing.lease
+            enclosing.is_alias_used |= enclosing.alias == (self.spec, self.name)
             return None
         request = self._request or lock_request(
             self.name, options.lock_at_most_for, options.lock_at_least_for, template=self._template
@@ -118,6 +120,8 @@ class Guard:
 
     def skipped(self, skip: Skipped) -> None:
         self.skip = skip
+        if skip.reason == "held" and self.spec is not None and is_held_for(self.spec, self.name):
+            self.spec.warn_of_executor(self.name)
         elapsed = timedelta(seconds=self._replied_at - self._sent_at)
         emit(LockSkipped(skip.lock_name, skip.reason, elapsed).filled_from(self._template))
 

@@ -57,6 +57,7 @@ class ActiveLease:
         self.keep_alive: KeepAlive | None = None
         self.is_loss_reported = False
         self.alias: tuple[object, str] | None = None
+        self.is_alias_used = False  # the function of the alias has found this lease
 
     def is_live_here(self) -> bool:
         """Whether the task runs, under a trusted lease, and calls or awaits the running code, which has its context.
@@ -212,6 +213,18 @@ def add_alias(spec: object, lock_name: str) -> None:
     store. Otherwise the function would find its lock held, by its own scheduler, and be skipped each time.
     """
     _live().alias = (spec, lock_name)
+
+
+def is_held_for(spec: object, lock_name: str) -> bool:
+    """Whether a scheduler of this process holds the lock for the function of ``spec``, and that has not found it yet.
+
+    If the function is then refused, most likely the scheduler's own call runs outside of the lease.
+    """
+    alias = spec, lock_name
+    return any(
+        active.alias == alias and not (active.is_alias_used or active.finished) and active.owner.is_current()
+        for active in list(running)
+    )
 
 
 def current_lease() -> Lease | None:

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 from shedlock_py.config import lock_request
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.events import logger
 from shedlock_py.options import LockOptions
 from shedlock_py.request import LockRequest, validate_name
 
@@ -35,6 +36,19 @@ class LockSpec:
         self.name = None if self.fields else validate_name(name.format())
         self.filled_template = name if self.fields else None
         """The template, if it is filled from each call."""
+        self._has_warned = False
+
+    def warn_of_executor(self, lock_name: str) -> None:
+        """Warn, once, that the function was skipped although its own scheduler holds the lock for it."""
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "lock %r: its function was skipped, although the executor that called it holds the lock for it. A "
+                "decorator above @scheduler_lock calls it in another thread or context, so the job does not run. Put "
+                "@scheduler_lock above that decorator, or start the thread in a copy of the context: "
+                "contextvars.copy_context().run",
+                lock_name,
+            )
 
     def check_fields(self, signature: inspect.Signature) -> None:
         """:raises ConfigurationError: the template uses a name that is not a parameter."""

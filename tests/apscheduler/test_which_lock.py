@@ -1,7 +1,11 @@
 """Which lock a job gets, for how long, from which provider; and what is refused."""
 
+import asyncio
+import functools
 import logging
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +23,7 @@ from shedlock_py import (
     Lease,
     LockRequest,
     ProviderNotConfigured,
+    Skipped,
     configure,
     hold,
     scheduler_lock,
@@ -252,6 +257,67 @@ def test_another_lock_than_the_decorators(tmp_path: Path, kind: str) -> None:
         app.events.clear()
         assert app.run_once(task).code == EVENT_JOB_SKIPPED
         assert task.runs == 1
+
+
+def in_a_new_thread(function: Any) -> Any:
+    """A decorator of somebody else's, as for a time limit."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(function, *args).result(10)
+
+    return call
+
+
+def on_a_new_event_loop(function: Any) -> Any:
+    @functools.wraps(function)
+    async def call(*args: Any) -> Any:
+        return await asyncio.to_thread(lambda: asyncio.run(function(*args)))
+
+    return call
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_a_job_that_its_own_lock_skips_is_warned_of_once(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A decorator calls it in another thread, where it is not inside the executor's lease. It never ran, silently."""
+    ran: list[int] = []
+
+    def job() -> None:
+        ran.append(1)
+
+    async def job_async() -> None:
+        ran.append(1)
+
+    lock = scheduler_lock("job", "1m")
+    function = in_a_new_thread(lock(job)) if kind == "thread" else on_a_new_event_loop(lock(job_async))
+    with running(tmp_path, kind) as app, configure(provider=app.provider):
+        task = Task(tmp_path)
+        for _ in range(2):
+            app.events.clear()
+            assert app.run_once(task, function, args=()).code == EVENT_JOB_EXECUTED
+    assert ran == []
+    assert len(warnings_of(caplog, "'job'", "in another thread or context", "copy_context")) == 1
+
+
+def test_a_call_beside_the_run_of_a_job_is_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    @scheduler_lock("job", "1m")
+    def job() -> None:
+        has_begun.set()
+        assert may_end.wait(10)
+
+    with running(tmp_path, "thread") as app, configure(provider=app.provider):
+        task = Task(tmp_path)
+        app.add(task, job, args=())
+        assert has_begun.wait(10)
+        assert job.attempt() == Skipped("job", "held")
+        may_end.set()
+        app.wait(task, *ENDS)
+    assert warnings_of(caplog, "another thread") == []
 
 
 # Jobs without a lock

@@ -446,6 +446,10 @@ ROWS: dict[str, Row] = {
     "under `ShedLockExecutor`, a job without a lock, or a job id in `locks=` that the scheduler does not have": [
         "tests/apscheduler/test_which_lock.py::test_a_job_without_a_lock_is_warned_of_once_in_a_process"
     ],
+    "under `ShedLockExecutor`, a decorator above `@scheduler_lock` that calls the function in another thread or "
+    "context, where its own executor's lock skips it": [
+        "tests/apscheduler/test_which_lock.py::test_a_job_that_its_own_lock_skips_is_warned_of_once"
+    ],
     "`lead` with a scheduler that runs already": [
         Refused(lambda: started(BackgroundScheduler(), lambda scheduler: lead(scheduler, elector())), "runs already"),
     ],
