@@ -98,6 +98,11 @@ class LockSpec:
         try:
             for field, placeholder in self._placeholders.items():
                 value = _FORMATTER.get_field(field, (), arguments)[0]
+                if _has_set(value):
+                    raise ConfigurationError(
+                        f"lock name {self.template!r}: {{{field}}} has a set, whose order is another one in each "
+                        f"process, and so would be its lock. Pass a list in its place, as sorted(…) makes it"
+                    )
                 has_address = isinstance(value, ModuleType) or re.search(_ADDRESS, placeholder.format_map(arguments))
                 if has_address and not isinstance(value, str):
                     raise ConfigurationError(
@@ -125,6 +130,15 @@ def declared_lock_names() -> set[str]:
 _FORMATTER = string.Formatter()
 _ADDRESS = " at 0x[0-9a-fA-F]{6,}"
 """In the default text of an object, such as "<app.Job object at 0x7f3a5c0d1e50>"."""
+
+
+def _has_set(value: object) -> bool:
+    """Whether ``value`` is a set, or a list, tuple or dict with one in it. Subclasses may have a text of their own."""
+    kind = type(value)
+    if kind in (list, tuple, dict):
+        values: Any = value
+        return any(map(_has_set, [*values, *values.values()] if kind is dict else values))
+    return kind in (set, frozenset)
 
 
 def _placeholders(template: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ import string
 import sys
 import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -183,9 +183,47 @@ def test_i1_an_object_whose_text_is_another_one_in_each_process_is_refused(
     assert provider.records() == []
 
 
+class Customer(NamedTuple):
+    id: int
+    tags: set[str]
+
+    def __str__(self) -> str:
+        return f"customer {self.id}"
+
+
+class Tags(frozenset[str]):
+    def __str__(self) -> str:
+        return ",".join(sorted(self))
+
+
+@pytest.mark.parametrize(
+    ("template", "argument"),
+    [
+        ("job-{tenant}", {"a", "b"}),
+        ("job-{tenant!r}", frozenset("ab")),
+        ("job-{tenant.tags}", SimpleNamespace(tags={"a", "b"})),
+        ("job-{tenant}", ["x", ({"a", "b"},)]),
+        ("job-{tenant}", {"x": {"a", "b"}}),
+        ("job-{tenant}", {frozenset("ab"): "x"}),
+        ("job-{args}", None),
+        ("job-{kwargs}", None),
+    ],
+)
+def test_i1_a_set_whose_order_is_another_one_in_each_process_is_refused(
+    provider: InMemoryLockProvider, template: str, argument: object
+) -> None:
+    with pytest.raises(ConfigurationError, match="has a set, whose order is another one in each process") as caught:
+        guarded(template)(argument, 7, {"a", "b"}, tags={"a", "b"})
+    assert "sorted(" in str(caught.value)
+    assert provider.records() == []
+
+
 @pytest.mark.parametrize(
     ("template", "argument", "name"),
     [
+        ("{tenant}", Tags("ba"), "a,b"),
+        ("{tenant}", Customer(7, {"a", "b"}), "customer 7"),
+        ("{tenant}", sorted({"b", "a"}), "['a', 'b']"),
         ("{tenant}", Shown(), "shown"),
         ("{tenant.id}", Shown(), "5"),
         ("{tenant}", Sensor(), "Sensor at 0x40"),

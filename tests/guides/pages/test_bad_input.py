@@ -185,6 +185,10 @@ ROWS: dict[str, Row] = {
         Refused(lambda: guard(with_tenant, "job-{tenant}")(job), "a function, is another one"),
         Refused(lambda: guard(with_tenant, "job-{tenant}")(re), "a module, is another one"),
     ],
+    "name template filled with a `set` or `frozenset`, or with a list, tuple or dict that has one in it": [
+        Refused(lambda: guard(with_tenant, "job-{tenant}")({"a"}), "{tenant} has a set"),
+        Refused(lambda: guard(with_tenant, "job-{tenant}")([frozenset("a")]), "as sorted(…) makes it"),
+    ],
     "a call whose arguments do not fit the function": [
         Refused(lambda: guard(with_tenant)(), "with_tenant(tenant: object) -> None: missing a required", TypeError),
         Refused(lambda: guard(with_tenant)(1, 2), "with_tenant(tenant: object) -> None: too many", TypeError),
