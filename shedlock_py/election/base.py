@@ -36,7 +36,7 @@ class CallbackCall:
     callback: Callback
 
 
-_current_calls: ContextVar[tuple[CallbackCall, ...]] = ContextVar("shedlock_current_calls", default=())
+_current_calls: ContextVar[frozenset[CallbackCall]] = ContextVar("shedlock_current_calls", default=frozenset())
 """The calls, of any elector, that the current code is part of."""
 
 
@@ -182,7 +182,7 @@ class Elector:
         raise NotImplementedError
 
     def _enter_call(self, call: CallbackCall) -> None:
-        _current_calls.set((*_current_calls.get(), call))
+        _current_calls.set(_current_calls.get() | {call})
 
     def _end_call(self, call: CallbackCall, error: BaseException | None = None) -> None:
         try:

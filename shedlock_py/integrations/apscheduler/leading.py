@@ -15,6 +15,7 @@ from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.base import STATE_RUNNING, STATE_STOPPED
 
 from shedlock_py import AsyncLeaderElector, ConfigurationError, LeaderElector
+from shedlock_py.election.base import CallbackCall
 from shedlock_py.events import logger
 from shedlock_py.integrations.apscheduler.executor import ShedLockExecutor
 from shedlock_py.integrations.apscheduler.options import check_scheduler
@@ -31,9 +32,10 @@ class lead:
     share one job store: a follower may add jobs, which the leader finds at its next renewal at the latest. Give jobs a
     ``misfire_grace_time`` longer than a fail-over takes (or None), or APScheduler drops what came due meanwhile.
 
-    At the end, and when the elector resigns, the scheduler is paused, its running jobs are waited for, and only then
-    another node can lead. When leadership is *lost*, nothing more is submitted, and running jobs go on: let long ones
-    check ``elector.is_leader()``.
+    At the end, and when the elector resigns, the scheduler is paused, its pass over the job stores and its running jobs
+    are waited for, and only then another node can lead. When leadership is *lost*, nothing more is submitted, and
+    running jobs go on: let long ones check ``elector.is_leader()``. A pass counts as a callback of the elector: in a
+    listener or a signal handler that runs in a pass, ``stop()`` does not wait for that pass.
 
     If a job store raises when the scheduler updates a job, the error is logged, and the next pass comes soon; a run
     that was submitted is not submitted again. A node whose scheduler has ended (its thread has died, it was shut down)
@@ -183,7 +185,9 @@ class lead:
             logger.error("election %r: %s, so this node leaves the election", self._elector.name, problem)
 
     def _is_busy(self) -> bool:
-        """Whether a job runs here. A ShedLockExecutor leaves the count to the executor inside."""
+        """Whether a pass or a job runs here. A ShedLockExecutor leaves the count to the executor inside."""
+        if self._passes.is_running():  # first: it may submit one more job
+            return True
         for executor in list(self._scheduler._executors.values()):
             counting = executor.inner if isinstance(executor, ShedLockExecutor) else executor
             with counting._lock:
@@ -204,7 +208,9 @@ class _LeaderPasses:
         self._scheduler = scheduler
         self._elector = elector
         self._process_jobs = scheduler._process_jobs
-        self._has_stopped_leading = self._has_failed = self._is_running = False
+        self._has_stopped_leading = self._has_failed = False
+        self._call = CallbackCall(self._run)
+        """Each pass. As a call of the elector, so that ``stop()`` in a pass does not wait for the end of that pass."""
         self._thread: int | None = None
         """The thread in which APScheduler itself, and not a job or another thread, uses the stores."""
         self._submitted: dict[tuple[str, str], list[Any]] = {}
@@ -217,9 +223,13 @@ class _LeaderPasses:
         self._woken_at = None
         self._submitted.clear()
 
+    def is_running(self) -> bool:
+        """Whether a pass is running, or about to check whether this node leads."""
+        return self._call in self._elector._calls
+
     def silence(self) -> float:
         """For how many seconds the scheduler has not begun a pass. Called before the scheduler is woken."""
-        if self._is_running:
+        if self.is_running():
             return 0.0
         now = time.monotonic()
         if self._woken_at is None:
@@ -229,10 +239,17 @@ class _LeaderPasses:
     def _run(self) -> Any:
         """One pass. Returns the seconds until the next, as APScheduler's own does."""
         self._woken_at = None
-        if not self._elector.is_leader():
-            return None
+        calls = self._elector._calls
+        try:
+            calls.add(self._call)  # before the check: a node that resigns waits for each pass that may submit a job
+            self._elector._enter_call(self._call)
+            return self._run_as_leader() if self._elector.is_leader() else None
+        finally:
+            calls.discard(self._call)  # not a function in Python, before which a signal handler could raise
+
+    def _run_as_leader(self) -> Any:
+        """The pass of a node that has just led."""
         self._has_stopped_leading = self._has_failed = False
-        self._is_running = True
         seconds = None
         try:
             with ExitStack() as stack:
@@ -250,7 +267,6 @@ class _LeaderPasses:
             self._fail("election %r: the scheduler has failed, and tries again", self._elector.name)
         finally:
             self._thread = self._woken_at = None
-            self._is_running = False
         if self._has_failed and self._scheduler.state == STATE_RUNNING:
             retry = float(self._scheduler.jobstore_retry_interval)  # or at the next renewal, if that is sooner
             return retry if seconds is None else min(seconds, retry)
