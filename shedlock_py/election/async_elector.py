@@ -11,6 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from shedlock_py._aio import ABANDON_SECONDS
 from shedlock_py._process import monotonic
 from shedlock_py._program import run_async
 from shedlock_py.config import as_async_provider
@@ -123,12 +124,12 @@ class AsyncLeaderElector(Elector):
 
     async def _campaign(self, election: Election) -> None:
         try:
-            await run_async(election.run(), self._execute)
+            await self._take_part(election)
         except GeneratorExit:  # its event loop was closed, or is the parent's: nothing is to be notified
             raise
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             if election.lease is not None:
-                logger.warning("election %r: cancelled, and not stopped: the lease has to expire", self.name)
+                logger.warning("election %r: cancelled before its callbacks returned: the lease expires", self.name)
             self._give_up(election)
             raise
         except BaseException as error:
@@ -138,6 +139,23 @@ class AsyncLeaderElector(Elector):
         finally:
             election.is_over = True
             self._notify_waiters()
+
+    async def _take_part(self, election: Election) -> None:
+        """Carry the program out. If the task is cancelled, resign, and wait :data:`ABANDON_SECONDS` for it at most.
+
+        If a signal handler raises ``SystemExit``, ``asyncio.run()`` cancels all tasks at once, so that no ``stop()``
+        comes before. If the handler has interrupted this task, the exception is raised here.
+        """
+        try:
+            await run_async(election.run(), self._execute)
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            election.intents.add("stop")
+            if (task := asyncio.current_task()) is not None:
+                task.uncancel()  # or timeouts in this task do not work before Python 3.11.3
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ABANDON_SECONDS):
+                    await run_async(election.run(), self._execute)
+            raise
 
     async def _execute(self, command: Command) -> Any:
         self._notify_waiters()

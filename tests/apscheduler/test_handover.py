@@ -160,6 +160,29 @@ def test_stop_in_a_pass_does_not_wait_for_the_pass(store: FaultyProvider, stack:
     wait_until(lambda: store.inner.acquire(REQUEST), what="the lease is released after the pass")
 
 
+def test_a_blocking_scheduler_that_is_stopped_in_a_pass(store: FaultyProvider) -> None:
+    """As a signal handler does it, which may interrupt a pass. The lease is released when ``start()`` returns."""
+
+    class Interrupted(MemoryJobStore):
+        def get_due_jobs(self, now: Any) -> Any:
+            node.lead.stop()
+            return super().get_due_jobs(now)
+
+    granted: list[Any] = []
+    node = Node("me", store, Interrupted(), BlockingScheduler)
+
+    def run() -> None:
+        node.lead.start()
+        granted.append(store.inner.acquire(REQUEST))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert granted[0] is not None
+    assert node.provider.calls["release"] == 1
+
+
 async def test_stop_in_a_pass_with_an_elector_on_an_event_loop(store: FaultyProvider) -> None:
     """From the scheduler's thread, the listener stops the elector on its loop, and waits for the result."""
     loop, stopped = asyncio.get_running_loop(), []

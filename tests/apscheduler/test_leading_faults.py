@@ -302,6 +302,7 @@ def test_sys_exit_under_a_blocking_scheduler_is_no_error_and_leaves_no_leader(
     jobs.error = SystemExit(143)
     with pytest.raises(SystemExit):
         node.lead.start()
+    assert node.provider.calls["release"] == 1, "start() waits for the release"
     assert node.elector.wait_until_leader() is False
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
     node.lead.stop()

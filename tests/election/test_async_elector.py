@@ -130,34 +130,102 @@ async def test_leader_only_of_a_coroutine_function(make_elector: MakeElector) ->
 
 
 @pytest.mark.parametrize("leads", [True, False])
-async def test_a_campaign_that_is_cancelled_ends_the_leadership(
+async def test_a_campaign_that_is_cancelled_resigns(
     make_elector: MakeElector, listener: RecordingListener, caplog: pytest.LogCaptureFixture, leads: bool
 ) -> None:
     """Those who wait for the node to lead go on."""
     if not leads:
         await lead(make_elector("leader"))
-    before = asyncio.all_tasks()
     called: list[str] = []
-    elector = make_elector(on_stopped_leading=lambda: called.append("stopped"))
-    await elector.start()
-    (campaign,) = asyncio.all_tasks() - before
+
+    async def stop_work() -> None:
+        await asyncio.sleep(0.1)
+        called.append("stopped")
+
+    elector = make_elector(on_stopped_leading=stop_work)
+    campaign = await started(elector)
     if leads:
         assert await elector.wait_until_leader("10s")
     waiting = [asyncio.create_task(call()) for call in (elector.wait_until_leader, elector.take_over)]
     await asyncio.sleep(0)
     campaign.cancel()
     await until(campaign.done)
+    assert campaign.cancelled()
     assert not elector.is_leader()
     assert called == ["stopped"] * leads
-    assert [event.reason for event in listener.of(LeadershipStopped)] == ["unreachable"] * leads
-    assert ("cancelled" in caplog.text) is leads
+    assert [event.reason for event in listener.of(LeadershipStopped)] == ["resigned"] * leads
+    assert (await elector.leader() is None) is leads, "the lease of this node is released"
+    assert "expires" not in caplog.text
     async with asyncio.timeout(10):
         assert await elector.wait_until_leader() is False
         assert await elector.take_over() is False
         await asyncio.gather(*waiting)
 
 
-def test_a_callback_that_calls_sys_exit_ends_the_program_and_the_leadership() -> None:
+async def started(elector: AsyncLeaderElector) -> asyncio.Task[Any]:
+    """Start the elector. Returns its task."""
+    before = asyncio.all_tasks()
+    await elector.start()
+    (campaign,) = asyncio.all_tasks() - before
+    return campaign
+
+
+@pytest.mark.parametrize("end", ["cancelled again", "time limit"])
+async def test_a_cancelled_campaign_does_not_wait_for_callbacks_without_limit(
+    make_elector: MakeElector, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """It renews the lease while it waits, and leaves it to expire then: two leaders must not work at once."""
+    called: list[None] = []
+    may_return = asyncio.Event()
+
+    async def stop_work() -> None:
+        called.append(None)
+        await may_return.wait()
+
+    if end == "time limit":
+        monkeypatch.setattr("shedlock_py.election.async_elector.ABANDON_SECONDS", 0.3)
+    elector = make_elector(on_stopped_leading=stop_work)
+    campaign = await started(elector)
+    assert await elector.wait_until_leader("10s")
+    campaign.cancel()
+    await until(lambda: called)
+    assert not campaign.done()
+    if end == "cancelled again":
+        campaign.cancel()
+    await until(campaign.done)
+    assert campaign.cancelled()
+    assert "cancelled before its callbacks returned: the lease expires" in caplog.text
+    assert await elector.leader() is not None
+    may_return.set()
+
+
+def test_asyncio_run_ends_with_a_release(listener: RecordingListener) -> None:
+    """A signal handler raises SystemExit in the event loop, and ``asyncio.run()`` then cancels all tasks at once."""
+    store = AsyncFaultyProvider(delay=0.02)
+    renewals: list[None] = []
+
+    async def main() -> None:
+        elector = AsyncLeaderElector(store, "election", on_stopped_leading=hand_over, **LONG)
+        elector.add_callbacks(on_renewed=lambda: renewals.append(None))
+        async with elector:
+            await until(lambda: renewals)
+            asyncio.get_running_loop().call_soon(sys.exit, 143)
+            await asyncio.sleep(20)
+
+    async def hand_over() -> None:
+        before = store.calls["extend"]
+        await until(lambda: store.calls["extend"] > before + 2)
+
+    with pytest.raises(SystemExit):
+        asyncio.run(main())
+    assert [event.reason for event in listener.of(LeadershipStopped)] == ["resigned"]
+    assert store.calls["release"] == 1
+    assert asyncio.run(store.inner.record("election")).is_held is False
+
+
+def test_a_callback_that_calls_sys_exit_ends_the_program_and_the_leadership(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """As Python's tasks do. A program that continues the event loop has an elector that does not lead any more."""
     loop = asyncio.new_event_loop()
 
@@ -167,7 +235,7 @@ def test_a_callback_that_calls_sys_exit_ends_the_program_and_the_leadership() ->
     async def leave_later() -> None:
         leave()
 
-    for callback, is_released in ((leave, False), (leave_later, True)):
+    for callback in (leave, leave_later):
         elector = AsyncLeaderElector(AsyncFaultyProvider(), "election", on_started_leading=callback, **LONG)
         loop.run_until_complete(elector.start())
         with pytest.raises(SystemExit):
@@ -177,9 +245,9 @@ def test_a_callback_that_calls_sys_exit_ends_the_program_and_the_leadership() ->
         for task in asyncio.all_tasks(loop):
             task.cancel()
         loop.run_until_complete(asyncio.sleep(0))
-        # The sync callback ended the elector's own task, so that the lease has to expire.
-        assert (loop.run_until_complete(elector.leader()) is None) is is_released
+        assert loop.run_until_complete(elector.leader()) is None, "the lease is released"
     loop.close()
+    assert "the elector has failed" not in caplog.text
 
 
 def test_ctrl_c_in_a_listener_keeps_no_callback_from_being_called() -> None:

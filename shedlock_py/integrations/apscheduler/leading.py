@@ -67,7 +67,11 @@ class lead:
         scheduler.runs_on_leader_only = True
 
     def start(self) -> Any:
-        """Start the scheduler, paused, and the elector."""
+        """Start the scheduler, paused, and the elector.
+
+        If it raises, as it does when Ctrl-C or SIGTERM ends a BlockingScheduler, this node has left the election:
+        ``start()`` waits for running jobs and the release of the lease, as ``stop()`` does.
+        """
         self._was_running = False
         self._passes.reset()
         if isinstance(self._elector, AsyncLeaderElector):
@@ -76,8 +80,10 @@ class lead:
         try:
             self._start_scheduler()  # returns at once, except for a BlockingScheduler
         except BaseException:
-            self._elector.stop(0)  # or this node would lead, with nothing that works
+            self._elector.stop()  # or this node would lead, with nothing that works
             raise
+        if self._scheduler.state == STATE_STOPPED:  # a BlockingScheduler, which was shut down
+            self._elector.stop()
         return None
 
     def stop(self) -> Any:

@@ -1,0 +1,62 @@
+"""A leader that gets a signal: python -m tests.election.leader URL KIND
+
+KIND: "threads" (a LeaderElector), "asyncio" (an AsyncLeaderElector), "blocking" (``lead`` with a BlockingScheduler),
+"asyncio-scheduler" (``lead`` with an AsyncIOScheduler and an AsyncLeaderElector).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+
+from shedlock_py import AsyncLeaderElector, LeaderElector, provider_from_url, release_on_sigterm
+from tests.election.electors import LONG
+
+
+def main(url: str, kind: str) -> None:
+    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
+    release_on_sigterm()
+    if kind.startswith("asyncio"):
+        asyncio.run(lead_async(url, kind))
+        return
+    elector = LeaderElector(provider_from_url(url), "election", **LONG)
+    if kind == "blocking":
+        from apscheduler.events import EVENT_SCHEDULER_RESUMED
+        from apscheduler.schedulers.blocking import BlockingScheduler
+
+        from shedlock_py.integrations.apscheduler import lead
+
+        scheduler = BlockingScheduler(timezone="UTC")
+        scheduler.add_listener(report, EVENT_SCHEDULER_RESUMED)
+        with lead(scheduler, elector):
+            pass
+    else:
+        with elector:
+            elector.wait_until_leader()
+            report()
+            time.sleep(60)
+
+
+async def lead_async(url: str, kind: str) -> None:
+    # The signal may interrupt the elector's own task, which calls the callback.
+    elector = AsyncLeaderElector(url, "election", on_started_leading=report, **LONG)
+    if kind == "asyncio-scheduler":
+        from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+        from shedlock_py.integrations.apscheduler import lead
+
+        async with lead(AsyncIOScheduler(timezone="UTC"), elector):
+            await asyncio.sleep(60)
+    else:
+        async with elector:
+            await asyncio.sleep(60)
+
+
+def report(*_: object) -> None:
+    print("leads", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
