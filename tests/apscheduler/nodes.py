@@ -14,6 +14,8 @@ from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, lead
 from tests.support.doubles import FaultyProvider
 
 DURATIONS: dict[str, Any] = {"lease_duration": "1800ms", "renew_deadline": "1500ms", "retry_period": "100ms"}
+LONG: dict[str, Any] = {"lease_duration": "1h", "renew_deadline": "50m", "retry_period": "50ms"}
+"""Only what the test does ends such a leadership."""
 
 
 class Node:
@@ -26,9 +28,10 @@ class Node:
         jobs: Any,
         scheduler: type[Any] = BackgroundScheduler,
         executor: Any = None,
+        durations: dict[str, Any] = DURATIONS,
     ) -> None:
         self.provider = FaultyProvider(store.inner)
-        self.elector = LeaderElector(self.provider, "scheduler", holder=holder, **DURATIONS)
+        self.elector = LeaderElector(self.provider, "scheduler", holder=holder, **durations)
         executors = {} if executor is None else {"default": executor(elector=self.elector)}
         self.scheduler = scheduler(
             jobstores={"default": jobs},

@@ -23,7 +23,7 @@ from sqlalchemy import NullPool
 
 from shedlock_py import AsyncLeaderElector, LockRequest
 from shedlock_py.integrations.apscheduler import ShedLockExecutor, lead
-from tests.apscheduler.nodes import DURATIONS, Node, sql_job_store
+from tests.apscheduler.nodes import LONG, Node, sql_job_store
 from tests.support.doubles import FaultyProvider
 from tests.support.loop_threads import EventLoopThread
 from tests.support.polling import until, wait_until
@@ -67,7 +67,7 @@ def start(node: Node, stack: ExitStack) -> None:
     else:
         threading.Thread(target=node.lead.start, daemon=True).start()
     stack.callback(node.lead.stop)
-    wait_until(lambda: node.elector.takes_part, what="it was started")
+    wait_until(lambda: node.scheduler.running, what="it was started")
 
 
 def keeps_its_lease(provider: Any) -> Callable[[], bool]:
@@ -85,8 +85,8 @@ def test_a_run_whose_update_is_slow_is_not_run_again_by_the_next_leader(
             super().update_job(job)
 
     url = f"sqlite:///{tmp_path}/jobs.db"
-    first = Node("first", store, Slow(url, engine_options={"poolclass": NullPool}))
-    second = Node("second", store, sql_job_store(url))
+    first = Node("first", store, Slow(url, engine_options={"poolclass": NullPool}), durations=LONG)
+    second = Node("second", store, sql_job_store(url), durations=LONG)
     start(first, stack)
     wait_until(first.elector.is_leader)
     start(second, stack)
@@ -110,7 +110,7 @@ def test_a_job_that_a_pass_is_submitting_runs_before_another_node_can_lead(
 ) -> None:
     refused: list[bool] = []
     executor = partial(ShedLockExecutor, provider=store.inner, lock_extractor=here)
-    node = Node("me", store, MemoryJobStore(), scheduler, executor)
+    node = Node("me", store, MemoryJobStore(), scheduler, executor, durations=LONG)
     node.scheduler.add_job(lambda: refused.append(store.inner.acquire(REQUEST) is None), "date", id="job")
     start(node, stack)
     wait_until(here.is_reached.is_set, what="the job is being submitted")
@@ -125,7 +125,7 @@ def test_a_job_that_a_pass_is_submitting_runs_before_another_node_can_lead(
 async def test_a_scheduler_thread_and_an_elector_on_an_event_loop(store: FaultyProvider, here: Stop) -> None:
     refused: list[bool] = []
     executor = ShedLockExecutor(provider=store.inner, lock_extractor=here)
-    elector = AsyncLeaderElector(store, "scheduler", **DURATIONS)
+    elector = AsyncLeaderElector(store, "scheduler", **LONG)
     scheduler = BackgroundScheduler(executors={"default": executor}, timezone="UTC")
     scheduler.add_job(
         lambda: refused.append(store.inner.acquire(REQUEST) is None), "date", id="job", misfire_grace_time=None
@@ -149,7 +149,7 @@ def test_stop_in_a_pass_does_not_wait_for_the_pass(store: FaultyProvider, stack:
     def stop(*_: Any) -> None:
         stopped.append(node.elector.stop("20s"))
 
-    node = Node("me", store, MemoryJobStore())
+    node = Node("me", store, MemoryJobStore(), durations=LONG)
     if caller == "job":
         node.scheduler.add_executor(DebugExecutor())  # it runs jobs in the pass
     else:
@@ -169,7 +169,7 @@ def test_a_blocking_scheduler_that_is_stopped_in_a_pass(store: FaultyProvider) -
             return super().get_due_jobs(now)
 
     granted: list[Any] = []
-    node = Node("me", store, Interrupted(), BlockingScheduler)
+    node = Node("me", store, Interrupted(), BlockingScheduler, durations=LONG)
 
     def run() -> None:
         node.lead.start()
@@ -190,7 +190,7 @@ async def test_stop_in_a_pass_with_an_elector_on_an_event_loop(store: FaultyProv
     def stop(event: object) -> None:
         stopped.append(asyncio.run_coroutine_threadsafe(elector.stop(), loop).result(20))
 
-    elector = AsyncLeaderElector(store, "scheduler", **DURATIONS)
+    elector = AsyncLeaderElector(store, "scheduler", **LONG)
     scheduler = BackgroundScheduler(timezone="UTC")
     scheduler.add_listener(stop, EVENT_JOB_SUBMITTED)
     scheduler.add_job(work, "date", id="job", misfire_grace_time=None)
@@ -201,7 +201,7 @@ async def test_stop_in_a_pass_with_an_elector_on_an_event_loop(store: FaultyProv
 
 async def test_a_task_that_a_pass_has_started_waits_in_stop(store: FaultyProvider) -> None:
     tasks: list[asyncio.Task[bool]] = []
-    elector = AsyncLeaderElector(store, "scheduler", **DURATIONS)
+    elector = AsyncLeaderElector(store, "scheduler", **LONG)
     scheduler = AsyncIOScheduler(timezone="UTC")
     scheduler.add_listener(lambda event: tasks.append(asyncio.create_task(elector.stop())), EVENT_JOB_SUBMITTED)
     scheduler.add_job(work, "date", id="job", misfire_grace_time=None)

@@ -29,7 +29,7 @@ from sqlalchemy import NullPool, text
 
 from shedlock_py import ConfigurationError, LeaderElector
 from shedlock_py.integrations.apscheduler import lead
-from tests.apscheduler.nodes import DURATIONS, Node, sql_job_store
+from tests.apscheduler.nodes import DURATIONS, LONG, Node, sql_job_store
 from tests.support.database import DatabaseServer
 from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
@@ -298,7 +298,7 @@ def test_sys_exit_under_a_blocking_scheduler_is_no_error_and_leaves_no_leader(
 ) -> None:
     """As a handler of SIGTERM raises it in the main thread."""
     jobs = Dying()
-    node = Node("me", store, jobs, BlockingScheduler)
+    node = Node("me", store, jobs, BlockingScheduler, durations=LONG)
     jobs.error = SystemExit(143)
     with pytest.raises(SystemExit):
         node.lead.start()
