@@ -101,7 +101,7 @@ def test_a_run_whose_update_is_slow_is_not_run_again_by_the_next_leader(
     second.scheduler.add_job(work, "date", id="later")
     wait_until(lambda: second.times("later"), what="a pass that has read all due jobs")
     second.lead.stop()
-    assert first.times() + second.times() == first.times()
+    assert (len(first.times()), second.times()) == (1, [])
 
 
 @pytest.mark.parametrize("scheduler", [BackgroundScheduler, BlockingScheduler, AsyncIOScheduler])
