@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -71,8 +72,12 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
         dialect = dialect.get_async_dialect_cls(parsed)  # psycopg is both
     if dialect.is_async is not is_async:
         raise ConfigurationError(
-            f"{parsed.drivername}:// is {'not an' if is_async else 'an'} async driver; use "
-            f"{' or '.join(f'{name}+{driver}://' for driver in drivers)}"
+            f"{parsed.drivername}:// is {'not an' if is_async else 'an'} async driver; use {_schemes(name, drivers)}"
+        )
+    if drivers and dialect.driver.removesuffix("_async") not in drivers:
+        raise ConfigurationError(
+            f"{parsed.drivername}:// was not tried, and an operation on it might wait for ever; use "
+            f"{_schemes(name, drivers)}"
         )
     if parsed.get_backend_name() == "sqlite" and parsed.host:
         raise ConfigurationError(
@@ -81,6 +86,10 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
         )
     _refuse_private_database(parsed)
     return with_absolute_path(parsed)
+
+
+def _schemes(name: str, drivers: Sequence[str]) -> str:
+    return " or ".join(f"{name}+{driver}://" for driver in drivers)
 
 
 def _refuse_private_database(url: URL) -> None:
@@ -100,10 +109,11 @@ def check_user_engine(engine: Engine) -> None:
     """:raises ConfigurationError: its connections are private, or the application and the provider would share one."""
     _refuse_private_database(engine.url)
     pool: Pool = engine.pool
-    if engine.dialect.name == "sqlite" and isinstance(pool, StaticPool | SingletonThreadPool):
+    if isinstance(pool, StaticPool | SingletonThreadPool):
+        database = "a file (sqlite:///locks.db) with the" if engine.dialect.name == "sqlite" else "an engine with its"
         raise ConfigurationError(
             f"this engine's {type(pool).__name__} gives the same connection to you and to the provider, which would "
-            f"share your transaction: use a file (sqlite:///locks.db) with the default pool"
+            f"share your transaction: use {database} default pool"
         )
 
 
@@ -169,6 +179,7 @@ def _time_limits(url: URL, timeout: float) -> dict[str, Any]:
                 "keepalives_interval": 1,
                 "keepalives_count": 3,
                 "tcp_user_timeout": 1000 * whole,
+                "client_encoding": "utf8",  # else the drivers take that of the database, which may be SQL_ASCII
             }
             if url.get_driver_name() != "psycopg2":
                 limits["prepare_threshold"] = None  # a pooler such as PgBouncer does not keep prepared statements

@@ -104,7 +104,8 @@ class Statements:
         select = self._select()
         size = "CAST(:size AS integer)" if dialect.name == "postgresql" else ":size"
         self.record = self.compile(f"{select} WHERE name = :name", "rows")
-        self.records = self.compile(f"{select} WHERE substr(name, 1, {size}) = :prefix", "rows")
+        # An empty text is NULL in some modes of MariaDB, as in Oracle.
+        self.records = self.compile(f"{select} WHERE {size} = 0 OR substr(name, 1, {size}) = :prefix", "rows")
         self.probe = self.compile(f"{select} WHERE 1 = 0", "rows")
         share = {"postgresql": " FOR SHARE", "sqlite": ""}.get(dialect.name, " LOCK IN SHARE MODE")
         self.verify_sql = f"SELECT 1 FROM {self.table_name} WHERE {this_lease} AND lock_until > {now}{share}"

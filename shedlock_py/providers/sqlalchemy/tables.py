@@ -63,6 +63,10 @@ class SqlTables(StorePrograms):
         self.extra_columns = extra_columns
         self._make_dialect = make_dialect
         self._schema = schema
+        if len(table_name.encode()) > dialect.max_identifier_length:  # PostgreSQL would cut it
+            raise ConfigurationError(
+                f"the name of the lock table may have {dialect.max_identifier_length} bytes at most: {table_name!r}"
+            )
         self._given_table = lock_table_of(dialect, table_name, schema)
         self.table_name = dialect.identifier_preparer.format_table(self._given_table)
         """As the user wrote it."""

@@ -5,12 +5,14 @@
 import asyncio
 import logging
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 import redis
@@ -38,6 +40,12 @@ class Refused(NamedTuple):
     call: Callable[[], object]
     words: str
     error: type[BaseException] = sl.ConfigurationError
+
+
+def without_its_package() -> None:
+    """As where the driver that the URL names is not installed."""
+    with patch.dict(sys.modules, {"pymysql": None}):
+        sl.provider_from_url("mysql+pymysql://host/db")
 
 
 def job() -> None: ...
@@ -333,9 +341,10 @@ ROWS: dict[str, Row] = {
         Refused(lambda: provider_from_text("data/locks.db"), 'neither a URL ("sqlite:///locks.db")'),
         Refused(lambda: sl.provider_from_url("sqlite://locks.db"), "a SQLite file needs three slashes"),
     ],
-    "an unknown URL scheme, a package that is missing": [
+    "an unknown URL scheme, a SQL driver that we do not know, a package that is missing": [
         Refused(lambda: sl.provider_from_url("redid://host"), "unknown scheme 'redid'; known are memory"),
-        Refused(lambda: sl.provider_from_url("postgresql+pg8000://host/db"), "pip install"),
+        Refused(without_its_package, "pip install 'pymysql'"),
+        Refused(lambda: sl.provider_from_url("postgresql+pg8000://host/db"), "use postgresql+psycopg://"),
         Refused(lambda: sl.provider_from_url("memory://?tabel=x"), "memory:// has no option tabel"),
     ],
     "a URL with an option that is unknown, or with a value that the option cannot have": [

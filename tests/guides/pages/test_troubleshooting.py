@@ -23,6 +23,7 @@ from tests.guides.pages.test_bad_input import (
     guard,
     only_async,
     with_tenant,
+    without_its_package,
     without_table,
 )
 from tests.support.ports import free_port
@@ -67,7 +68,7 @@ PROVOKED: dict[str, Callable[[], Any]] = {
     "is another one in each process": lambda: guard(with_tenant, "job-{tenant}")(object()),
     "whose work may end after the lock was released": guard(lambda: Future()),
     "store URL: unknown scheme": lambda: sl.provider_from_url("nosuch://host"),
-    "needs the package": lambda: sl.provider_from_url("postgresql+pg8000://host/db"),
+    "needs the package": without_its_package,
     "guards an ordinary function, but there is only an async provider": only_async,
     "is longer than lock_at_most_for": lambda: sl.LockRequest("nightly", "1m", "2m"),
     "uses {tenant}, which is no parameter of the function": lambda: sl.scheduler_lock("sync-{tenant}")(lambda x: x),

@@ -6,7 +6,6 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
@@ -14,9 +13,9 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, StaticPool, create_engine, event, text
+from sqlalchemy import Connection, Pool, SingletonThreadPool, StaticPool, create_engine, event, text
 
-from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py import ConfigurationError, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.sql.stores import (
@@ -220,30 +219,9 @@ def test_an_interruption_before_the_reply_is_read_does_not_wait_for_it(
     assert record_of(provider, name).name == name
 
 
-# StaticPool does not count in a thread-safe way who has its connection.
-@pytest.mark.filterwarnings("ignore:Double checkin attempted")
-@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2"])
-def test_i1_threads_that_share_one_connection_of_the_application(store: Store, name: str) -> None:
-    """PostgreSQL's drivers let them: each must get the reply to its own statement."""
-    provider = store.provider_of_engine(poolclass=StaticPool, isolation_level="AUTOCOMMIT")
-    locks = [f"{name}-{number}" for number in range(8)]
-    for lock in locks:
-        acquired(provider, lock)
-    wrong: list[object] = []
-
-    def use(lock: str) -> None:
-        for _ in range(100):
-            record = provider.record(lock)
-            if record is None or record.name != lock:
-                wrong.append(record)
-            if (lease := provider.acquire(LockRequest(lock, "1m"))) is not None:
-                wrong.append(lease)
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        with ThreadPoolExecutor(len(locks)) as threads:
-            list(threads.map(use, locks))
-    finally:
-        sys.setswitchinterval(before)
-    assert wrong == []
+@pytest.mark.parametrize("pool", [StaticPool, SingletonThreadPool])
+@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+def test_i9_an_engine_whose_connection_we_would_share(store: Store, pool: type[Pool]) -> None:
+    """A commit or a rollback of the provider would be one of the application's transaction."""
+    with pytest.raises(ConfigurationError, match=f"{pool.__name__}.*use an engine with its default pool"):
+        store.provider_of_engine(poolclass=pool)

@@ -11,7 +11,15 @@ from sqlalchemy import MetaData, create_engine, make_url, text
 
 from shedlock_py import ConfigurationError, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider, lock_table
-from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, SYNC_DRIVERS, Store, acquired, on_mysql_and_mariadb
+from tests.stores.sql.stores import (
+    ONE_ASYNC_EACH,
+    ONE_EACH,
+    SYNC_DRIVERS,
+    Store,
+    acquired,
+    on_mysql_and_mariadb,
+    record_of,
+)
 from tests.support.database import DatabaseServer
 from tests.support.workers import CallAll, workers
 
@@ -190,6 +198,32 @@ def test_by_a_user_who_may_not_create(store: Store, modest_url: str, name: str) 
     assert not isinstance(refused.value, ProviderUnreachable)
     assert refused.value.operation == "create_schema"
     assert refused.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"])
+def test_a_database_without_an_encoding(store: Store, postgres: DatabaseServer) -> None:
+    """As initdb makes it where the locale is C. The drivers would take its encoding for that of the session."""
+    database = "tests_sql_ascii"
+    try:
+        with postgres.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {database} ENCODING SQL_ASCII LOCALE 'C' TEMPLATE template0"))
+        provider = store.provider(url=postgres.url(store.driver, database))
+        provider.create_schema()
+        for name in ("job", "größe", "🔒"):
+            assert provider.release(acquired(provider, name))
+            assert record_of(provider, name).name == name
+    finally:
+        store.stack.close()
+        postgres.drop_database(database)
+
+
+@pytest.mark.parametrize("driver", ONE_EACH)
+def test_a_table_name_that_the_server_would_cut(store: Store) -> None:
+    """PostgreSQL does so without a word: two such tables would be one."""
+    longest = store.provider(table_name="t").programs.dialect.max_identifier_length
+    with pytest.raises(ConfigurationError, match=f"may have {longest} bytes at most"):
+        store.provider(table_name="ü" + "t" * (longest - 1))
+    store.provider(table_name="t" * longest)
 
 
 def test_a_table_that_is_not_ours(postgres: DatabaseServer) -> None:

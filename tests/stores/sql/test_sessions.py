@@ -163,3 +163,13 @@ def test_i9_a_grant_is_committed_where_autocommit_is_off(kind: str, store: Store
     assert store.query("SELECT locked_by FROM shedlock WHERE name = :name", name=name) == lease.locked_by
     assert provider.release(lease)
     assert store.query("SELECT lock_until <= UTC_TIMESTAMP(6) FROM shedlock WHERE name = :name", name=name)
+
+
+@pytest.mark.parametrize("driver", ["mariadb+pymysql"])
+@pytest.mark.parametrize("mode", ["ORACLE", "EMPTY_STRING_IS_NULL"])
+def test_records_where_an_empty_text_is_null(store: Store, name: str, mode: str) -> None:
+    provider = store.provider(url=make_url(store.url()).update_query_dict({"sql_mode": mode}).render_as_string(False))
+    lease = acquired(provider, name)
+    assert name in [record.name for record in provider.records()]
+    assert [record.name for record in provider.records(name)] == [name]
+    assert provider.release(lease)

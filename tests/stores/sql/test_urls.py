@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,19 @@ def test_neither_an_engine_nor_a_url(nonsense: Any) -> None:
     for provider_class in (SqlAlchemyLockProvider, AsyncSqlAlchemyLockProvider):
         with pytest.raises(ConfigurationError, match=r"(?i)engine|url"):
             provider_class(nonsense)
+
+
+@pytest.mark.parametrize(
+    ("driver", "instead"),
+    [
+        ("postgresql+pg8000", "postgresql+psycopg:// or postgresql+psycopg2://"),
+        ("mysql+mysqlconnector", "mysql+pymysql:// or mysql+mysqldb://"),
+        ("mariadb+mariadbconnector", "mariadb+pymysql:// or mariadb+mysqldb://"),
+    ],
+)
+def test_i13_a_driver_for_which_there_is_no_time_limit(driver: str, instead: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{re.escape(driver)}:// was not tried.*use {re.escape(instead)}$"):
+        provider_from_url(f"{driver}://user@host/db")
 
 
 MEMORY = [
