@@ -48,16 +48,16 @@ def test_neither_an_engine_nor_a_url(nonsense: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("driver", "instead"),
+    ("scheme", "instead"),
     [
         ("postgresql+pg8000", "postgresql+psycopg:// or postgresql+psycopg2://"),
         ("mysql+mysqlconnector", "mysql+pymysql:// or mysql+mysqldb://"),
         ("mariadb+mariadbconnector", "mariadb+pymysql:// or mariadb+mysqldb://"),
     ],
 )
-def test_i13_a_driver_for_which_there_is_no_time_limit(driver: str, instead: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{re.escape(driver)}:// was not tried.*use {re.escape(instead)}$"):
-        provider_from_url(f"{driver}://user@host/db")
+def test_i13_a_driver_for_which_there_is_no_time_limit(scheme: str, instead: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{re.escape(scheme)}:// was not tried.*use {re.escape(instead)}$"):
+        provider_from_url(f"{scheme}://user@host/db")
 
 
 MEMORY = [
