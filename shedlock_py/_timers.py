@@ -38,6 +38,8 @@ EXIT_SECONDS = 2.0
 """The longest time for which the exit of the interpreter waits for :func:`finish_at_exit`."""
 RETRY_SECONDS = 1.0
 """The timer runs a callback that failed again after this time."""
+LONGEST_SLEEP = 10.0
+"""Seconds. Sleeping counts on a clock that stands still while the system is suspended, leases on one that goes on."""
 
 
 # Worker pools
@@ -199,7 +201,7 @@ class Timer:
                     del self._due[callback]
                     return callback
                 self._wakes_at = when
-                self._changed.wait(min(seconds, threading.TIMEOUT_MAX))
+                self._changed.wait(min(seconds, LONGEST_SLEEP))
         return None
 
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable
 from shedlock_py._aio import start_task
 from shedlock_py._process import is_from_signal, monotonic
 from shedlock_py._program import run_async
+from shedlock_py._timers import LONGEST_SLEEP
 from shedlock_py.context import ActiveLease
 from shedlock_py.errors import LeaseLostError
 from shedlock_py.events import LeaseLost, logger
@@ -21,7 +22,7 @@ class TaskKeepAlive(BaseKeepAlive):
     """Keep-alive of async code. With "cancel", a lost lease becomes a ``LeaseLostError`` out of the block."""
 
     def __init__(self, active: ActiveLease, store: AsyncLockProvider, keep_alive: bool, on_lost: OnLost) -> None:
-        super().__init__(active, keep_alive, on_lost, clock=monotonic)
+        super().__init__(active, keep_alive, on_lost)
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -40,7 +41,7 @@ class TaskKeepAlive(BaseKeepAlive):
         if self._timer is not None:
             self._timer.cancel()
         if not self._is_over:
-            self._timer = self._loop.call_later(max(0.0, self._wakes_at() - monotonic()), self.wake)
+            self._timer = self._loop.call_later(min(self._sleeps_for(), LONGEST_SLEEP), self.wake)
 
     def _start_heartbeat(self) -> None:
         heartbeat = self._loop.create_task(self._send_heartbeat())

@@ -18,7 +18,7 @@ from shedlock_py.config import emit
 from shedlock_py.context import ActiveLease
 from shedlock_py.errors import as_exception
 from shedlock_py.events import Event, LeaseLost, LockExtended, LostReason, ProviderFailed, logger
-from shedlock_py.lease import Clock, Lease
+from shedlock_py.lease import Lease
 from shedlock_py.options import OnLost
 from shedlock_py.provider import LockProvider
 from shedlock_py.request import SLACK, TRUST_MARGIN
@@ -75,16 +75,14 @@ class BaseKeepAlive:
         keep_alive: bool,
         on_lost: OnLost,
         *,
-        clock: Clock = monotonic,
         random: Callable[[], float] | None = None,
     ) -> None:
         """:param keep_alive: whether to send heartbeats, or only to watch for the end of the lease.
-        :param clock: the monotonic clock that the lease counts on.
         :param random: see :class:`HeartbeatPlan`.
         """
         self._active = active
-        self._clock = clock
         self._lease = active.lease
+        self._clock = active.lease.now
         self._sends = keep_alive
         self._on_lost = on_lost
         # How long a heartbeat extends the lease: as long as the guard, or later the task, has requested.
@@ -126,14 +124,16 @@ class BaseKeepAlive:
         """Send no more heartbeats. Takes no lock, because the garbage collector calls it, in any thread."""
         self._is_over = True
 
-    def _wakes_at(self) -> float:
-        return min(self._plan.due, self._lease.trusted_until) if self._sends else self._lease.trusted_until
+    def _sleeps_for(self) -> float:
+        """For how many seconds nothing is due."""
+        until = min(self._plan.due, self._lease.trusted_until) if self._sends else self._lease.trusted_until
+        return max(0.0, until - self._clock())
 
     def _start_heartbeat(self) -> None:
         raise NotImplementedError
 
     def _schedule(self) -> None:
-        """Let :meth:`wake` be called at :meth:`_wakes_at`, unless all is over."""
+        """Let :meth:`wake` be called in :meth:`_sleeps_for` seconds, unless all is over."""
         raise NotImplementedError
 
     def _start_report(self) -> None:
@@ -267,7 +267,7 @@ class ThreadKeepAlive(BaseKeepAlive):
         """:raises RuntimeError: the system refuses a thread, so nothing would watch the lease."""
         self._active.keep_alive = self
         try:
-            timer().schedule(self.wake, self._wakes_at())
+            timer().schedule(self.wake, monotonic() + self._sleeps_for())
         except BaseException as error:
             self.__exit__()
             if not isinstance(error, RuntimeError):
@@ -292,7 +292,7 @@ class ThreadKeepAlive(BaseKeepAlive):
     def _schedule(self) -> None:
         with self._mutex, suppress(RuntimeError):  # if no thread starts, the callback stays scheduled
             if not self._is_over:
-                timer().schedule(self.wake, self._wakes_at())
+                timer().schedule(self.wake, monotonic() + self._sleeps_for())
 
     def _start_report(self) -> None:
         # If no thread starts, the timer logs the error and calls wake() again.

@@ -139,6 +139,10 @@ class Lease:
         """Until when the holder may trust this lease, in seconds of its own monotonic clock."""
         return self._trusted_until
 
+    def now(self) -> float:
+        """The holder's monotonic clock, which this lease counts on, in seconds. Of a test it may be a FakeClock."""
+        return self._clock()
+
     def trusted_for(self) -> timedelta:
         """For how long from now the holder may trust this lease; zero when no longer."""
         return timedelta(seconds=max(0.0, self._trusted_until - self._clock()))

@@ -8,6 +8,8 @@ the signal to the main thread again. The second signal ends the process, whichev
 from __future__ import annotations
 
 import _thread
+import os
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -20,6 +22,8 @@ from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import SkipReason, logger
 
 _POLL_SECONDS = 0.01
+_GREEN = ("gevent.monkey", "eventlet.patcher")
+"""Modules that replace threads and their idents."""
 _LATE_SECONDS = 1.0
 """How long the waiting thread's own signal may take to arrive, and how long a hanging log is waited for."""
 
@@ -122,7 +126,9 @@ def _wait_and_send(number: int, until: float) -> None:
         if state.is_ending or not is_handled or is_event_loops:
             return
         state.is_sending = True
-        if hasattr(signal, "pthread_kill"):
+        if any(name in sys.modules for name in _GREEN):  # all run in the main thread, which has another ident there
+            os.kill(os.getpid(), number)
+        elif hasattr(signal, "pthread_kill"):
             signal.pthread_kill(_main_thread(), number)  # to the main thread, so that it interrupts a system call there
         else:
             signal.raise_signal(number)

@@ -468,3 +468,16 @@ def test_an_exception_of_a_signal_handler_keeps_no_lock(method: str, name: str) 
         end(timer)
         number += 1
     assert number > 1
+
+
+def test_a_suspended_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sleeping does not count the time for which it was suspended. The clock of leases does."""
+    jump = 0.0
+    monkeypatch.setattr(_timers, "monotonic", lambda: monotonic() + jump)
+    monkeypatch.setattr(_timers, "LONGEST_SLEEP", 0.05)
+    called = threading.Event()
+    timer = Timer()
+    timer.schedule(called.set, monotonic() + 60)
+    assert not called.wait(0.2)
+    jump = 61.0
+    assert called.wait(SOON)

@@ -208,7 +208,7 @@ class SimulatedKeepAlive(BaseKeepAlive):
 
     def __init__(self, process: Process, provider: SimulatedProvider, lease: Lease) -> None:
         active = ActiveLease(lease, provider, _OWNER)
-        super().__init__(active, True, "continue", clock=process.clock, random=process.random.random)
+        super().__init__(active, True, "continue", random=process.random.random)
         self._process = process
         self._provider = provider
         self._scheduled = 0
@@ -232,7 +232,7 @@ class SimulatedKeepAlive(BaseKeepAlive):
     def _schedule(self) -> None:
         if not self._is_over:
             self._scheduled += 1
-            self._process.call_at(self._wakes_at(), self._timer, self._scheduled)
+            self._process.call_at(self._process.clock() + self._sleeps_for(), self._timer, self._scheduled)
 
     def _timer(self, number: int) -> None:
         if number == self._scheduled:

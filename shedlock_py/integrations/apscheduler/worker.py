@@ -14,6 +14,7 @@ from apscheduler.events import JobExecutionEvent
 from apscheduler.executors.base import run_job
 
 from shedlock_py import LockRequest, LockSkipped, ProviderError, Skipped
+from shedlock_py._process import is_from_signal
 from shedlock_py.block import AsyncBlock, Block
 from shedlock_py.config import emit, resolve_async_provider, resolve_provider
 from shedlock_py.context import add_alias, decide_skip, gates_of, not_leader
@@ -118,7 +119,9 @@ class JobProxy:
         try:
             request = self._request(run_time)
             if request is None:
-                return list(await run_coroutine_job(*self._call(run_time)))
+                events += await run_coroutine_job(*self._call(run_time))
+                _raise_failure(events)
+                return events
             options = self._guard_options()
             if self.is_catch_up:
                 record = await resolve_async_provider(options.provider, request.name).record(request.name)
@@ -132,6 +135,8 @@ class JobProxy:
                 events += await run_coroutine_job(*self._call(run_time))
                 _raise_failure(events)
         except BaseException as error:  # all of them, as run_coroutine_job does
+            if is_from_signal(error):
+                raise  # it is for the process, which would go on and skip each further run
             return events or [self._not_run(run_time, error)]
         return events
 

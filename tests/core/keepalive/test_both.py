@@ -12,6 +12,7 @@ import pytest
 
 from shedlock_py import (
     Executed,
+    InMemoryLockProvider,
     LeaseLost,
     LockExtended,
     LockReleased,
@@ -28,7 +29,7 @@ from shedlock_py import (
     scheduler_lock,
 )
 from shedlock_py.keepalive import MAX_IN_FLIGHT
-from shedlock_py.testing import RecordingListener
+from shedlock_py.testing import FakeClock, RecordingListener
 from tests.observability.ways import run_at_once
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 
@@ -267,3 +268,32 @@ def test_on_lost_also_without_keep_alive(twin: Twin, recorded: RecordingListener
     twin.run(body, keep_alive=False, on_lost=lost.append)
     assert [event.reason for event in recorded.of(LeaseLost)] == ["overrun"]
     assert twin.store.calls["extend"] == 0
+
+
+def test_a_lease_on_the_clock_of_a_test() -> None:
+    """Heartbeats come by real time: the clock of a test neither brings nor prevents one."""
+    for start in (0.0, 1e9):  # before and after this machine's own
+        recorded = RecordingListener()
+        provider = InMemoryLockProvider(clock=FakeClock(start=start))
+        with configure(listeners=[recorded]):
+            assert attempt("job", lambda: time.sleep(0.2), lock_at_most_for="30m", keep_alive=True, provider=provider)
+        assert recorded.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_heartbeats_of_a_lease_on_the_clock_of_a_test(is_async: bool) -> None:
+    clock, recorded = FakeClock(start=1e9), RecordingListener()
+    provider = InMemoryLockProvider(clock=clock)
+
+    async def body() -> None:
+        deadline = time.monotonic() + 20
+        while "LockExtended" not in recorded.kinds() and time.monotonic() < deadline:
+            clock.advance(0.05)
+            await asyncio.sleep(0.05)
+
+    with configure(provider=provider, listeners=[recorded]):
+        if is_async:
+            asyncio.run(attempt_async("job", body, lock_at_most_for=1, keep_alive=True))
+        else:
+            attempt("job", lambda: asyncio.run(body()), lock_at_most_for=1, keep_alive=True)
+    assert "LockExtended" in recorded.kinds()

@@ -234,3 +234,36 @@ def test_only_in_the_main_thread() -> None:
     assert "main thread" in str(errors[0])
     with pytest.raises(ConfigurationError):
         release_on_sigterm("soon")
+
+
+GREEN = """
+from gevent import monkey; monkey.patch_all()
+import os, signal, threading, time
+
+from shedlock_py import InMemoryLockProvider, configure, hold, release_on_sigterm
+
+provider = InMemoryLockProvider()
+
+
+def task():
+    with hold("job", lock_at_most_for="1h"):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.3)
+    print("task ended")
+
+
+configure(provider=provider)
+release_on_sigterm()
+threading.Thread(target=task).start()
+try:
+    time.sleep(20)
+finally:
+    print("finally", provider.record("job").is_held)
+"""
+
+
+def test_gevent_whose_threads_have_other_idents() -> None:
+    """``pthread_kill`` of such an ident hangs for ever, or crashes."""
+    pytest.importorskip("gevent")
+    done = subprocess.run([sys.executable, "-c", GREEN], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (143, "task ended\nfinally False\n"), done.stderr
