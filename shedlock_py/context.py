@@ -216,7 +216,7 @@ def add_alias(spec: object, lock_name: str) -> None:
 
 
 def is_held_for(spec: object, lock_name: str) -> bool:
-    """Whether a scheduler of this process holds the lock for the function of ``spec``, and that has not found it yet.
+    """Whether a scheduler of this process holds the lock for the function of ``spec``, which has not run inside it yet.
 
     If the function is then refused, most likely the scheduler's own call runs outside of the lease.
     """

@@ -44,7 +44,7 @@ def served(elector: LeaderElector, host: str | None, port: int) -> Iterator[None
 
     listener = listening(host or all_addresses(), port, "--health-port")
     server = ThreadingHTTPServer(listener.getsockname()[:2], Handler, bind_and_activate=False)
-    server.socket.close()  # it is of IPv4
+    server.socket.close()  # ThreadingHTTPServer has made one of IPv4
     server.socket = listener
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.1,), name="shedlock-health", daemon=True).start()

@@ -12,7 +12,7 @@ from shedlock_py.cli.common import UNAVAILABLE, fail
 def listening(host: str, port: int, option: str) -> socket.socket:
     """A socket that listens at ``host``; exits if there can be none.
 
-    A name that has addresses of both families stands for the one of IPv4. "::" is all addresses of both.
+    A name with addresses of both families is bound on IPv4. "::" is all addresses of both.
 
     :param option: of the port, for the message.
     """
@@ -30,5 +30,5 @@ def listening(host: str, port: int, option: str) -> socket.socket:
 
 
 def all_addresses() -> str:
-    """The address that stands for all: of both families, where this machine has IPv6."""
+    """The wildcard address: of both families if this machine has IPv6, else of IPv4."""
     return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"

@@ -20,6 +20,10 @@ def slug_of(name: str) -> str:
     return re.sub("[^a-z0-9_]+", "-", name.lower()).strip("-")
 
 
+MOST_LABELS = 10_000
+"""Of a process that are remembered. Names may be made at run time."""
+
+
 class Slugs:
     """The slugs of labels. Warns once of each label that has none, or that shares the slug of another one.
 
@@ -35,7 +39,10 @@ class Slugs:
     def of(self, label: str) -> str:
         slug = self._slugs.get(label)
         if slug is None:
-            slug = self._slugs[label] = slug_of(label)[: self._longest]
+            slug = slug_of(label)[: self._longest]
+            if len(self._slugs) >= MOST_LABELS:
+                return slug
+            self._slugs[label] = slug
             first = self._labels.setdefault(slug, label)
             if not slug:
                 logger.warning(

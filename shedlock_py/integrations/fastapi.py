@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import copy_context
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -194,7 +194,7 @@ def repeat_every(
                 slot = _EPOCH + (now - _EPOCH) // interval * interval
                 if slot != last:  # a timer may be early, by the wall clock
                     await attempt_slot(slot)
-                    if (task := asyncio.current_task()) is not None and task.cancelling():
+                    if not is_async and (task := asyncio.current_task()) is not None and task.cancelling():
                         raise asyncio.CancelledError  # it came while a thread was waited for
                     last, repetitions = slot, repetitions + 1
                 await asyncio.sleep((slot + interval - datetime.now(UTC)).total_seconds())
@@ -219,12 +219,21 @@ async def _run_in_thread(function: Callable[[], Any]) -> Any:
     """Call ``function`` in a thread, as ``asyncio.to_thread`` does, and wait until it returns.
 
     A cancellation does not end the wait, because a thread cannot be stopped and the lock must be held until then. The
-    caller asks ``Task.cancelling()`` afterwards.
+    caller checks ``Task.cancelling()`` afterwards.
     """
-    work = asyncio.get_running_loop().run_in_executor(None, copy_context().run, function)
+    is_cancelled = False
+
+    def call() -> Any:
+        if is_cancelled:
+            raise asyncio.CancelledError  # while it waited for a free thread
+        return function()
+
+    work = asyncio.get_running_loop().run_in_executor(None, copy_context().run, call)
     while not work.done():
-        with suppress(asyncio.CancelledError):
+        try:
             await asyncio.wait({work})
+        except asyncio.CancelledError:
+            is_cancelled = True
     return work.result()
 
 

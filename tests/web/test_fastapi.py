@@ -6,7 +6,8 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from shedlock_py.integrations.apscheduler import ShedLockExecutor, lead
 from shedlock_py.integrations.fastapi import lifespan, repeat_every
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import FaultyProvider
+from tests.support.polling import until
 
 SLOT = 0.2
 
@@ -190,6 +192,45 @@ def test_it_may_be_configured_after_its_start(provider: InMemoryLockProvider) ->
 
     asyncio.run(main())
     assert ran == [1]
+
+
+def test_a_coroutine_that_swallows_a_cancellation_runs_again(provider: InMemoryLockProvider) -> None:
+    """As a library's own time limit may do it, without ``uncancel()``."""
+    ran: list[int] = []
+
+    async def job() -> None:
+        ran.append(1)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(5)
+
+    asyncio.run(run_all(workers(provider, 1, job, max_repetitions=2)))
+    assert ran == [1, 1]
+
+
+def test_a_function_that_waits_for_a_free_thread_does_not_begin_after_a_cancellation(
+    provider: InMemoryLockProvider,
+) -> None:
+    ran: list[int] = []
+    may_end = threading.Event()
+    (begin,) = workers(provider, 1, lambda: ran.append(1), seconds=3600)
+
+    async def main() -> asyncio.Task[None]:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        busy = loop.run_in_executor(None, may_end.wait, 10)
+        task: asyncio.Task[None] = await begin()
+        await until(lambda: is_held(provider, "job"))
+        task.cancel()
+        loop.call_later(0.1, may_end.set)
+        await asyncio.wait({task, busy})
+        return task
+
+    assert asyncio.run(main()).cancelled()
+    assert ran == []
+    assert not is_held(provider, "job")
 
 
 @pytest.mark.parametrize("end", ["lifespan", "two cancellations", "event loop"])

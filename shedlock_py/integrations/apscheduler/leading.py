@@ -245,10 +245,12 @@ class _LeaderPasses:
     def _run(self) -> Any:
         """One pass. Returns the seconds until the next, as APScheduler's own does."""
         self._woken_at = None
+        if not self._elector.is_leader():
+            return None
         calls = self._elector._calls
+        self._elector._enter_call(self._call)  # first: a signal handler may call stop() after each of these lines
         try:
-            calls.add(self._call)  # before the check: a node that resigns waits for each pass that may submit a job
-            self._elector._enter_call(self._call)
+            calls.add(self._call)  # before the second check: a node that resigns waits for each pass that may submit
             return self._run_as_leader() if self._elector.is_leader() else None
         finally:
             calls.discard(self._call)  # not a function in Python, before which a signal handler could raise

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.dynamodb.wire import (
+    CLAIM_MARK,
     KEPT_FOR,
     Change,
     Entry,
@@ -17,7 +18,10 @@ from shedlock_py.providers.dynamodb.wire import (
 )
 from shedlock_py.record import LockRecord
 
-_IS_FREE = "(attribute_not_exists(lockUntil) OR lockUntil <= :now OR lockUntil = :seen OR releasedBy = lockedBy)"
+_IS_FREE = (
+    "(attribute_not_exists(lockUntil) OR lockUntil <= :now OR lockUntil = :seen"
+    " OR (releasedBy = lockedBy AND contains(lockedBy, :mark)))"
+)
 # I7. And a late copy of a claim has the token that the first copy has used.
 _IS_NEWER = "(attribute_not_exists(fencingToken) OR fencingToken < :fencingToken)"
 _IS_NEXT_FIRE_TIME = "(attribute_not_exists(lastFireTime) OR lastFireTime < :lastFireTime)"
@@ -56,7 +60,7 @@ def claiming(
         "expiresAt": _expires_at(written.lock_until),
     }
     if now is not None:
-        values["now"], values["seen"] = surely_past(now), seen
+        values["now"], values["seen"], values["mark"] = surely_past(now), seen, CLAIM_MARK
         if fire_time is not None:
             condition += f" AND {_IS_NEXT_FIRE_TIME}"
     elif before is None:

@@ -25,6 +25,9 @@ from shedlock_py.record import LockRecord
 
 CONDITION_FAILED = "ConditionalCheckFailedException"
 KEY = "_id"
+CLAIM_MARK = "#"
+"""Before the claim id. A holder without one, of ShedLock for Java, is the same in its next acquisition, so its
+``releasedBy`` says nothing. shedlock_py 0.1.0 wrote that when it freed such a lock by force."""
 EXPIRES_AT = "expiresAt"
 KEPT_FOR = timedelta(days=30)
 """How long DynamoDB's TTL keeps a lock that is not used."""
@@ -199,7 +202,7 @@ def _entry(item: Mapping[str, Any] | None) -> Entry | None:
             parse_moment(fire_time["S"]) if fire_time else None,
             read_at=_UNREAD,
         )
-        is_free = item.get("releasedBy", {}).get("S") == record.locked_by
+        is_free = CLAIM_MARK in record.locked_by and item.get("releasedBy", {}).get("S") == record.locked_by
         version = int(version["N"]) if version else None
         return Entry(record, is_free, texts["lockUntil"], texts["lockedAt"], version)
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:

@@ -84,7 +84,7 @@ class Exchange:
                 raise
             else:
                 if response.status_code >= 500:
-                    self._avoid(endpoint)  # it hears of no leader, or it is a learner: the next operation asks another
+                    self._avoid(endpoint)  # it has no leader, or is a learner: the next request goes to another
                 return response
         raise NotSent from httpx.ConnectError("; ".join(failed))
 

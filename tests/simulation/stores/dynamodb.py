@@ -175,6 +175,8 @@ def _function(function: str, tokens: list[str]) -> _Condition:
             return lambda item, values: values.get(name, name) not in item
         case "begins_with", [name, prefix]:
             return lambda item, values: item[values.get(name, name)]["S"].startswith(values[prefix]["S"])
+        case "contains", [name, part]:
+            return lambda item, values: name in item and values[part]["S"] in item[name]["S"]
     raise NotImplementedError(function)
 
 

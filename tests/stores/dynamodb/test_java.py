@@ -110,6 +110,16 @@ def test_i1_a_lock_that_an_operator_freed_and_java_took_again_is_not_free(
     acquired(provider, LockRequest(name, "1m"))
 
 
+def test_i1_a_lock_that_0_1_0_freed_and_java_took_again_is_not_free(
+    provider: LockProvider, java: Java, dynamodb_server: DynamoDBServer, table: str, name: str
+) -> None:
+    past = "2024-01-01T00:00:00.000Z"
+    dynamodb_server.put(table, _id=name, lockUntil=past, lockedAt=past, lockedBy=HOST, releasedBy=HOST)
+    assert java.lock(name)
+    assert record_of(provider, name).is_held
+    assert provider.acquire(LockRequest(name, "1m")) is None
+
+
 def test_i6_a_lock_of_ours_that_java_unlocked_is_lost(provider: LockProvider, java: Java, name: str) -> None:
     """Java unlocks by name only, after a task that took longer than its lock."""
     lease = acquired(provider, LockRequest(name, "1m"))
