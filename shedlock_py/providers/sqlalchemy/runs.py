@@ -53,7 +53,7 @@ class RunStatements:
     def __init__(self, plain: Statements, longest_wait: float | None) -> None:
         lock_table, dialect = plain.table, plain.dialect
         table = runs_table_of(lock_table, MetaData())
-        if len(table.name.encode()) > dialect.max_identifier_length:
+        if len(table.name.encode(errors="surrogatepass")) > dialect.max_identifier_length:
             raise ConfigurationError(
                 f"with history the name of the lock table may have {dialect.max_identifier_length - 5} bytes at most: "
                 f"history is kept in {table.name!r}"

@@ -63,7 +63,7 @@ class SqlTables(StorePrograms):
         self.extra_columns = extra_columns
         self._make_dialect = make_dialect
         self._schema = schema
-        if len(table_name.encode()) > dialect.max_identifier_length:  # PostgreSQL would cut it
+        if len(table_name.encode(errors="surrogatepass")) > dialect.max_identifier_length:  # PostgreSQL would cut it
             raise ConfigurationError(
                 f"the name of the lock table may have {dialect.max_identifier_length} bytes at most: {table_name!r}"
             )
