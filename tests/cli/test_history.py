@@ -321,7 +321,7 @@ class Odd(InMemoryLockProvider):
 class OddOneByOne(Odd):
     """A provider of somebody else, which has no method for many names."""
 
-    recent_runs = None  # type: ignore[assignment]
+    recent_runs = None  # type: ignore[assignment]  # in place of a class without this method
 
 
 @pytest.mark.parametrize("kind", ["Odd", "OddOneByOne"])

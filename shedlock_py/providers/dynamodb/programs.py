@@ -20,6 +20,7 @@ from shedlock_py.providers.cas.server_time import DRIFT, token_at
 from shedlock_py.providers.dynamodb import schema
 from shedlock_py.providers.dynamodb.changes import Written, claiming, freeing, holding, undoing
 from shedlock_py.providers.dynamodb.wire import (
+    CLAIM_MARK,
     Change,
     Command,
     Delete,
@@ -176,7 +177,7 @@ class DynamoDBPrograms(StorePrograms):
         return (yield from self._ask(undoing(name, locked_by))).is_done
 
     def free(self, record: LockRecord) -> DynamoProgram[bool]:
-        if record.holder != record.locked_by:  # it has a claim id
+        if CLAIM_MARK in record.locked_by:
             return self.undo_claim(record.name, record.locked_by, None)
         return self._free_from_java(record)
 
