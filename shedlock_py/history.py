@@ -7,20 +7,20 @@ when the runs are read, because it has no end and a successor.
 
 from __future__ import annotations
 
-import re
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import get_args
 
 from shedlock_py.lease import Lease, RunOutcome
-from shedlock_py.record import Pause, holder_of
+from shedlock_py.record import DEMOTED, Pause, holder_of
 
 LONGEST_ERROR = 200
 """Characters of an error that history keeps."""
 MOST_RUNS = 1000
 """The most runs of one name that a store can keep."""
-_DEMOTION = re.compile("demoted [0-9]+ms ")
-"""How the holder of a record begins that keeps an election without a leader: ``election.demotion``."""
+_logger = logging.getLogger("shedlock_py")
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,14 @@ class Run:
     @property
     def is_demotion(self) -> bool:
         """Whether it is no term of a leader: an operator had demoted one, and nobody led for this time."""
-        return _DEMOTION.match(self.holder) is not None
+        return DEMOTED.fullmatch(self.holder) is not None
 
     @property
     def duration(self) -> timedelta | None:
         """From start to end; None while there is no end, and for a run that vanished: nobody knows how long it ran."""
-        return None if self.ended is None or self.outcome == "vanished" else self.ended - self.started
+        if self.ended is None or self.outcome == "vanished":
+            return None
+        return max(timedelta(0), self.ended - self.started)  # the store's clock may have been set back
 
 
 def newest_first(runs: Iterable[Run], limit: int) -> list[Run]:
@@ -90,6 +92,15 @@ def error_of(lease: Lease) -> str | None:
     if isinstance(error, BaseException):
         return describe_error(error)
     return None if error is None else _shown(_first_line(error)) or None
+
+
+def outcome_of(lease: Lease) -> RunOutcome:
+    """``lease.outcome`` if it is one: code that releases by itself may have put anything there."""
+    if lease.outcome in get_args(RunOutcome):
+        return lease.outcome
+    outcome: RunOutcome = "ok" if lease.error is None else "failed"
+    _logger.warning("lock %r: %r is no outcome of a run, %r is kept", lease.name, lease.outcome, outcome)
+    return outcome
 
 
 def _first_line(error: object) -> str:

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from shedlock_py.durations import LONGEST, in_milliseconds
 from shedlock_py.election.settings import DRIFT_FACTOR
-from shedlock_py.record import LockRecord
+from shedlock_py.record import DEMOTED, LockRecord
 from shedlock_py.request import LONGEST_HOLDER, LockRequest
 
 
@@ -30,10 +30,10 @@ class Demotion:
     @classmethod
     def from_record(cls, record: LockRecord) -> Demotion | None:
         """The demotion that a record holds; None if a node holds the record."""
-        prefix, _, rest = record.holder.partition(" ")
-        milliseconds, _, leader = rest.partition("ms ")
-        if prefix != "demoted" or not milliseconds.isdecimal():
+        found = DEMOTED.fullmatch(record.holder)
+        if found is None:
             return None
+        milliseconds, leader = found.groups()
         # Another program may have written any number.
         return cls(leader, timedelta(milliseconds=min(int(milliseconds), in_milliseconds(LONGEST))))
 

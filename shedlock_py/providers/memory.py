@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime, timedelta
+from reprlib import repr as short_repr
 from typing import Any, Self
 
-from shedlock_py._process import monotonic
+from shedlock_py._process import PerProcess, monotonic
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.lease import Clock
@@ -30,11 +31,11 @@ class MemoryStore:
         self.epoch = datetime.now(UTC) - timedelta(seconds=clock())
         """The store's time when ``clock`` was at 0."""
         self._records = Records()
-        self._mutex = threading.Lock()
+        self._mutex = PerProcess(threading.Lock)  # a thread that a forked child does not have may hold its parent's
 
     def execute(self, command: RecordCommand, _timeout: float | None) -> Any:
         """Carry ``command`` out, alone with the records."""
-        with self._mutex:
+        with self._mutex.get():
             return command(self._records, self.epoch + timedelta(seconds=self.clock()))
 
 
@@ -58,6 +59,17 @@ class MemoryPrograms(RecordPrograms):
 
     def classify(self, error: Exception) -> Failure:
         return Failure.NOT_A_STORE_ERROR
+
+
+def _store_of(shared_with: object, clock: Clock) -> MemoryStore:
+    """The one of another provider, or a new one."""
+    if shared_with is None:
+        return MemoryStore(clock)
+    if not isinstance(shared_with, InMemoryLockProvider | AsyncInMemoryLockProvider):
+        raise ConfigurationError(f"shared_with is no provider in memory: {short_repr(shared_with)}; a clock is clock=…")
+    if clock is not monotonic:
+        raise ConfigurationError("a shared store has the clock that it was made with: leave clock out")
+    return shared_with.programs.store
 
 
 def _options_of(url: str) -> dict[str, Any]:
@@ -91,7 +103,7 @@ class InMemoryLockProvider(ProgramProvider):
         fire_time_tolerance: Duration | None = None,
         history: int | None = None,
     ) -> None:
-        store = shared_with.programs.store if shared_with is not None else MemoryStore(clock)
+        store = _store_of(shared_with, clock)
         super().__init__(MemoryPrograms(store, fire_time_tolerance, history), store)
 
     @classmethod
@@ -114,7 +126,7 @@ class AsyncInMemoryLockProvider(AsyncProgramProvider):
         fire_time_tolerance: Duration | None = None,
         history: int | None = None,
     ) -> None:
-        store = shared_with.programs.store if shared_with is not None else MemoryStore(clock)
+        store = _store_of(shared_with, clock)
         super().__init__(MemoryPrograms(store, fire_time_tolerance, history), _AsyncClient(store))
 
     @classmethod

@@ -1,11 +1,13 @@
 """A forked child requests locks under its own name, and does not touch the leases of its parent."""
 
 import os
+import signal
 import sys
+import threading
 
 import pytest
 
-from shedlock_py import InMemoryLockProvider, attempt, configure, current_lease, hold, scheduler_lock
+from shedlock_py import InMemoryLockProvider, LockRequest, attempt, configure, current_lease, hold, scheduler_lock
 from shedlock_py.config import lock_request
 from shedlock_py.testing.forks import in_child
 from tests.support.forks import check_fork_by_c
@@ -63,6 +65,28 @@ def test_a_block_that_was_made_before_the_fork_is_the_childs_where_it_is_entered
             assert lease.holder.endswith(f":{os.getpid()}")
 
     in_child(child)
+
+
+def test_a_child_that_is_forked_while_a_thread_is_in_the_memory_store() -> None:
+    """The thread that would leave it does not exist in the child."""
+    provider = InMemoryLockProvider()
+    is_in, is_over = threading.Event(), threading.Event()
+
+    def stay(*_: object) -> None:
+        is_in.set()
+        is_over.wait(60)
+
+    thread = threading.Thread(target=provider.programs.store.execute, args=(stay, None))
+    thread.start()
+    is_in.wait(60)
+
+    def child() -> None:
+        signal.alarm(20)  # it would wait for ever
+        assert provider.acquire(LockRequest("job", "1m"))
+
+    in_child(child)
+    is_over.set()
+    thread.join()
 
 
 def test_a_child_that_c_code_forked_frees_nothing() -> None:

@@ -14,6 +14,7 @@ from shedlock_py._program import Program
 from shedlock_py.election.settings import ElectionSettings
 from shedlock_py.errors import ProviderError, ProviderUnreachable
 from shedlock_py.history import Run, newest_first
+from shedlock_py.providers.kit import Undo
 from shedlock_py.providers.kit.pausing import Pausing, default_operator, resume
 from shedlock_py.record import Pause
 from shedlock_py.testing import FakeClock
@@ -149,6 +150,34 @@ def test_a_record_that_is_deleted_while_it_is_paused(stepped: Stepped) -> None:
     stepped.provider.prune(0)
     assert stepped.finish(program, reply).is_paused
     assert stepped.provider.record("job").is_paused  # type: ignore[union-attr]  # it is there
+
+
+@pytest.mark.parametrize("error", [ProviderUnreachable("away", operation="pause"), KeyboardInterrupt()], ids=repr)
+def test_i12_a_pause_that_fails_after_it_was_granted_is_undone(stepped: Stepped, error: BaseException) -> None:
+    """To the operator it has failed, so it must not keep the job from running for an hour."""
+    program = stepped.pausing()
+    reply = None
+    for _ in range(3):  # read twice, as there is no record, and acquire
+        reply = stepped.step(program, reply)
+    program.send(reply)
+    undo = program.throw(error)
+    assert isinstance(undo, Undo)
+    assert stepped.provider.run(undo.program) is True
+    with pytest.raises(type(error)):
+        program.send(None)
+    assert stepped.job()
+
+
+def test_a_pause_that_has_replaced_another_is_not_undone(stepped: Stepped) -> None:
+    """The lock was not free before."""
+    stepped.provider.pause("job", "1m")
+    program = stepped.pausing()
+    reply = stepped.step(program)
+    reply = stepped.step(program, reply)
+    program.send(reply)
+    with pytest.raises(ProviderUnreachable):
+        program.throw(ProviderUnreachable("away", operation="pause"))
+    assert stepped.provider.acquire(LockRequest("job", "1m")) is None
 
 
 @pytest.mark.parametrize("how", ["ended", "replaced"])

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import AsyncLockProvider, LockProvider, LockSkipped
+from shedlock_py import (
+    AsyncInMemoryLockProvider,
+    AsyncLockProvider,
+    ConfigurationError,
+    InMemoryLockProvider,
+    LockProvider,
+    LockSkipped,
+)
 from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.guides.examples.scripts import run_python
@@ -28,6 +35,14 @@ def test_a_clock_that_is_advanced(minute: Any) -> None:
 def test_it_does_not_go_back() -> None:
     with pytest.raises(ValueError, match="does not go back"):
         FakeClock().advance(-1)
+
+
+def test_a_store_in_memory_that_is_made_with_a_clock_in_the_wrong_place() -> None:
+    for make in (InMemoryLockProvider, AsyncInMemoryLockProvider):
+        with pytest.raises(ConfigurationError, match="a clock is clock="):
+            make(FakeClock())  # type: ignore[arg-type]  # the mistake
+        with pytest.raises(ConfigurationError, match="leave clock out"):
+            make(InMemoryLockProvider(), clock=FakeClock())
 
 
 def test_a_listener_that_remembers() -> None:

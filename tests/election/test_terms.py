@@ -107,6 +107,8 @@ def test_only_a_demotion_looks_like_one() -> None:
         ("b", Demotion("", timedelta(0)).holder, True),
         ("c", "demoted node-1", False),
         ("d", "was demoted 5ms node-1", False),
+        ("e", "demoted 10", False),
+        ("f", "demoted \N{ARABIC-INDIC DIGIT THREE}ms node-1", False),
     ):
         lease = store.acquire(LockRequest(name, "1h", holder=holder))
         record = store.record(name)

@@ -28,6 +28,7 @@ from shedlock_py.providers.dynamodb.wire import (
     List,
     Read,
     Reply,
+    microseconds,
     milliseconds_up,
     parse_moment,
 )
@@ -189,8 +190,11 @@ class DynamoDBPrograms(StorePrograms):
         return (yield from self._ask(freeing(found, self._earliest_of_all(reply.time)))).is_done
 
     def forget_fire_time(self, name: str) -> DynamoProgram[bool]:
-        reply = yield from self._ask(Change(name, "REMOVE lastFireTime", "attribute_exists(lastFireTime)"))
-        return reply.is_done
+        record = yield from self.record(name)
+        if record is None or record.last_fire_time is None:
+            return False
+        newest = {"newest": microseconds(record.last_fire_time)}
+        return (yield from self._ask(Change(name, "REMOVE lastFireTime", "lastFireTime = :newest", newest))).is_done
 
     def record(self, name: str) -> DynamoProgram[LockRecord | None]:
         reply = yield from self._ask(Read(name))

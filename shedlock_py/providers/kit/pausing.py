@@ -58,13 +58,28 @@ class Pausing:
             if not isinstance(before, LockRecord):
                 record = yield from operation.carry_out(programs.record(name))
             is_paused = record is not None and record.is_paused
-            if record is not None and (self._is_done or (record.is_held and not is_paused)):
+            if record is not None and record.is_held and not is_paused:
                 return record
             claim = Claim(self._request, programs.clock, programs.new_claim_id)
             lease = yield from programs.claimed(operation, claim, before, force=is_paused)
-            self._is_done = lease is not None
-            self.granted = None if is_paused else lease
+            if lease is not None:
+                self.granted = None if is_paused else lease
+                record = yield from self._read_back(operation, claim)
+                if record is not None:
+                    self._is_done = True
+                    return record
         raise kept_changing("pause", name)
+
+    def _read_back(self, operation: Operation, claim: Claim) -> Program[Any, Any, LockRecord | None]:
+        """The record after ``claim`` was granted. If that fails, so does the pause, which must not stay."""
+        try:
+            return (yield from operation.carry_out(self._programs.record(claim.request.name)))
+        except GeneratorExit:
+            raise
+        except BaseException:
+            if self.granted is not None:
+                yield self._programs.undo_of(claim)
+            raise
 
     def seconds_until_next(self) -> float | None:
         """When to try again after an attempt; None: it is paused, or the time to wait is over."""

@@ -13,7 +13,7 @@ from shedlock_py._program import Program
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import logger
-from shedlock_py.history import Run, error_of, newest_first
+from shedlock_py.history import Run, error_of, newest_first, outcome_of
 from shedlock_py.lease import Claim, Clock, Lease, random_claim_id
 from shedlock_py.provider import Check
 from shedlock_py.providers.kit.operation import Failure, Operation, TimedOut, Undo, kept_changing, refused, unreachable
@@ -111,7 +111,7 @@ class StorePrograms(ABC):
 
     @abstractmethod
     def forget_fire_time(self, name: str) -> Program[Any, Any, bool]:
-        """Forget the newest fire time of ``name``. False: there was none."""
+        """Forget the newest fire time of ``name``, but none that is granted later. False: there was none."""
 
     @abstractmethod
     def prune(self, unused_for: timedelta) -> Program[Any, Any, int]:
@@ -291,7 +291,7 @@ class StorePrograms(ABC):
     def release(self, lease: Lease) -> Program[Any, Any, bool]:
         if lease.has_ended():
             return False
-        lease.error = error_of(lease)
+        lease.outcome, lease.error = outcome_of(lease), error_of(lease)
         operation, was_trusted = Operation(self, "release", lease.name), lease.is_trusted()
         lock_for = lease.begin_release()
         try:

@@ -115,6 +115,11 @@ class _AnyClient:
                 words = "" if userinfo else f": {error}"
             raise ConfigurationError(f"store URL: not of the form mongodb://user@host/database?option=value{words}")
 
+        in_path = place.partition("/")[2].partition(".")[2]
+        if in_path:  # PyMongo knows this form, and takes only the database from it
+            raise ConfigurationError(
+                f"store URL: has a collection, {in_path!r}: give it as MongoLockProvider(url, collection=…)"
+            )
         self._name = name
         self._clients = (
             PerLoop(lambda: open_client(AsyncMongoClient))

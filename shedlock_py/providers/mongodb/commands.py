@@ -73,12 +73,12 @@ def take_over(claim: Claim, before: LockRecord | None, tolerance: timedelta, run
     if before is None:
         conditions: list[dict[str, Any]] = [{"$eq": [{"$ifNull": ["$lockedBy", None]}, None]}]
     else:
-        # By the holder and the time as well: ShedLock for Java does not change the token.
+        # By the holder and the time as well, as ShedLock for Java does not change the token.
         token = None if before.fencing_token is None else Int64(before.fencing_token)
         conditions = [
             {"$eq": [{"$ifNull": ["$fencingToken", None]}, _literal(token)]},
             {"$eq": ["$lockedBy", _literal(before.locked_by)]},
-            {"$eq": [{"$toLong": "$lockedAt"}, Int64((before.locked_at - EPOCH) // timedelta(milliseconds=1))]},
+            is_locked_as(before),
         ]
     # An upsert would leave an empty document where the record was deleted meanwhile.
     return _claim(claim, conditions, tolerance, runs_kept, upsert=before is None)
@@ -113,6 +113,11 @@ def _claim(
             "collation": BYTE_BY_BYTE,
         },
     )
+
+
+def is_locked_as(record: LockRecord) -> dict[str, Any]:
+    """Whether it was locked when ``record`` was: ShedLock for Java changes neither the token nor its holder."""
+    return {"$eq": [{"$toLong": "$lockedAt"}, Int64((record.locked_at - EPOCH) // timedelta(milliseconds=1))]}
 
 
 def _checked(moment: datetime, tolerance: timedelta) -> dict[str, Any]:

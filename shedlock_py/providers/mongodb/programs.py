@@ -35,6 +35,7 @@ from shedlock_py.providers.mongodb.commands import (
     acquire,
     end_lost_run,
     extend,
+    is_locked_as,
     read,
     read_recent_runs,
     read_runs,
@@ -142,10 +143,15 @@ class MongoPrograms(StorePrograms):
 
     def free(self, record: LockRecord) -> Program[Command, Any, object]:
         acquisition = {"_id": record.name, "lockedBy": record.locked_by, "fencingToken": record.fencing_token}
-        return (yield update({**acquisition, "$expr": IS_HELD}, {"$set": {"lockUntil": NOW}}))
+        condition = {"$and": [IS_HELD, is_locked_as(record)]}
+        return (yield update({**acquisition, "$expr": condition}, {"$set": {"lockUntil": NOW}}))
 
     def forget_fire_time(self, name: str) -> Program[Command, Any, bool]:
-        result = yield update({"_id": name, "lastFireTime": {"$ne": None}}, {"$unset": "lastFireTime"})
+        record = yield from self.record(name)
+        if record is None or record.last_fire_time is None:
+            return False
+        newest = Int64((record.last_fire_time - EPOCH) // MICROSECOND)
+        result = yield update({"_id": name, "lastFireTime": newest}, {"$unset": "lastFireTime"})
         return bool(result.matched_count)
 
     def prune(self, unused_for: timedelta) -> Program[Command, Any, int]:

@@ -106,6 +106,8 @@ class _UserSuppliedClient(AnyClient):
     def __init__(self, client: Any) -> None:
         is_cluster = isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster)
         pool = getattr(client, "connection_pool", client)  # clients of a cluster have no pool of their own
+        if not getattr(pool, "is_master", True):
+            raise ConfigurationError("this client of a Sentinel reads from replicas: make it with master_for")
         options = getattr(pool, "connection_kwargs", {})
         retry = options.get("retry")  # redis-py's own default since version 6
         if retry is None:

@@ -22,7 +22,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
 
-IN_FRONT = ("numbers", "history")
+IN_FRONT = ("reading", "history")
 """What the scripts share."""
 
 
@@ -118,8 +118,8 @@ class Calls:
         token = b"" if record.fencing_token is None else record.fencing_token
         return Call(script("free"), (self.key(record.name),), (token,))
 
-    def forget_fire_time(self, name: str) -> Call:
-        return Call(script("forget_fire_time"), (self.key(name),))
+    def forget_fire_time(self, name: str, fire_time: datetime) -> Call:
+        return Call(script("forget_fire_time"), (self.key(name),), (optional_microseconds(fire_time),))
 
 
 def claim_args(claim: Claim) -> Args:

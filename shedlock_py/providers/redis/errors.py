@@ -10,6 +10,8 @@ from shedlock_py.providers.kit import Failure
 
 # Redis gives a code in front of the message; from inside a script, older versions put it further back, with a dash.
 _CODE = re.compile(r"(?:^|-)([A-Z]{3,})\b")
+_ODD_VALUE = "of this lock record is not a number"
+"""In the error of ``lua/reading.lua``, which has a value and a lock name that may look like a code."""
 _TEMPORARY_CODES = {
     "READONLY",  # a replica
     "OOM",
@@ -49,7 +51,7 @@ def is_temporary(error: BaseException) -> bool:
     """
     if isinstance(error, _TEMPORARY_ERRORS):
         return True
-    is_reply = isinstance(error, redis_errors.ResponseError)
+    is_reply = isinstance(error, redis_errors.ResponseError) and _ODD_VALUE not in str(error)
     return is_reply and not _TEMPORARY_CODES.isdisjoint(_CODE.findall(str(error)))
 
 

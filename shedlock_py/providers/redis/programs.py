@@ -96,7 +96,10 @@ class RedisPrograms(StorePrograms):
         return (yield self._calls.free(record))
 
     def forget_fire_time(self, name: str) -> Program[Command, Any, bool]:
-        return bool((yield self._calls.forget_fire_time(name)))
+        record = yield from self.record(name)
+        if record is None or record.last_fire_time is None:
+            return False
+        return bool((yield self._calls.forget_fire_time(name, record.last_fire_time)))
 
     def prune(self, unused_for: timedelta) -> Program[Command, Any, int]:
         deleted = 0
@@ -160,6 +163,10 @@ class RedisPrograms(StorePrograms):
         return classify(error, has_retries=self._client.has_retries)
 
     def hint(self, error: Exception) -> str | None:
+        if isinstance(error, RuntimeError):
+            return (
+                "a client of redis.asyncio belongs to the event loop that used it first: make another one for this loop"
+            )
         is_foreign = "WRONGTYPE" in str(error)
         return "another program uses this key: choose another key_prefix" if is_foreign else None
 
@@ -177,8 +184,8 @@ def to_record(name: str, key: bytes, row: Sequence[bytes | None], now: int) -> L
     numbers: list[int | None] = []
     try:
         for field, value in zip(("locked_at", "lock_until", "fencing_token", "last_fire_time"), values, strict=True):
-            longest = 18 if field == "last_fire_time" else 16  # as in numbers.lua
-            if value is not None and (len(value) > longest or not re.fullmatch(rb"-?[0-9]+", value)):
+            limit = 10**18 if field == "last_fire_time" else 2**53  # as in reading.lua
+            if value is not None and (not re.fullmatch(rb"-?[0-9]+", value) or abs(int(value)) >= limit):
                 raise ValueError(f"{field}: {value[:40].decode(errors='replace')!r}")
             numbers.append(None if value is None else int(value))
         locked_at, lock_until, fencing_token, last_fire_time = numbers

@@ -71,7 +71,8 @@ class SqlPrograms(SqlTables):
         try:
             granted = check_token(token, operation, request.name) if self.extra_columns else 0
         except ProviderError:
-            yield from self.undo_claim(request.name, claim.locked_by, request.fire_time and request.fire_time - _BEFORE)
+            if not force:  # of a take-over, the former holder may still trust its lease
+                yield from self.undo_for(request.name, claim.locked_by, request.fire_time)
             raise
         yield from self._history_after(command)
         return granted
@@ -159,8 +160,11 @@ class SqlPrograms(SqlTables):
 
     def forget_fire_time(self, name: str) -> SqlProgram[bool]:
         self._require_fire_times()
-        yield from self.locate()
-        reply = yield SqlCommand(self._sql.forget_fire_time, {"name": name})
+        record = yield from self.record(name, "forget_fire_time")
+        if record is None or record.last_fire_time is None:
+            return False
+        values = {"name": name, "fire_time": self._sql.clock.to_store(record.last_fire_time)}
+        reply = yield SqlCommand(self._sql.forget_fire_time, values)
         return bool(reply.changed)
 
     def prune(self, unused_for: timedelta) -> SqlProgram[int]:
@@ -280,7 +284,6 @@ def _sent(command: SqlCommand) -> SqlProgram[None]:
 
 
 _logger = logging.getLogger("shedlock_py")
-_BEFORE = timedelta(microseconds=1)
 _TRIMMING = "08"
 """The last digits of the claim ids, which are random, that trim on PostgreSQL: one in eight. To plan that part of the
 statement takes as long as all else that history adds to it."""

@@ -97,9 +97,8 @@ class Statements:
         frees = f", {_NEXT_TOKEN}" if extra_columns else ""
         self.release = self.compile(hold.format(frees=frees, which=this_claim, now=now), "count")
         self.undo = self.compile(f"UPDATE {{table}} SET {self._undone()} WHERE {this_claim}", "count")
-        self.forget_fire_time = self.compile(
-            "UPDATE {table} SET last_fire_time = NULL WHERE name = :name AND last_fire_time IS NOT NULL", "count"
-        )
+        is_newest = f"name = :name AND last_fire_time = {self.clock.fire_time}"
+        self.forget_fire_time = self.compile(f"UPDATE {{table}} SET last_fire_time = NULL WHERE {is_newest}", "count")
         self.prune = self.compile("DELETE FROM {table} WHERE lock_until <= {until}", "count")
         select = self._select()
         size = "CAST(:size AS integer)" if dialect.name == "postgresql" else ":size"

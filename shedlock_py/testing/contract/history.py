@@ -67,6 +67,16 @@ class HistoryContract(ContractBase):
         assert run.error == (expected if len(expected) <= 200 else f"{expected[:199]}…")
         assert keeper.runs(f"{name}x") == []
 
+    @pytest.mark.parametrize(("error", "kept"), [(None, "ok"), ("boom", "failed")])
+    @pytest.mark.parametrize("outcome", ["succeeded", None])
+    def test_i8_what_an_application_sets_as_the_outcome_of_its_lease(
+        self, keeper: Any, name: str, outcome: Any, error: str | None, kept: str
+    ) -> None:
+        lease = acquired(keeper, LockRequest(name, LONG))
+        lease.outcome, lease.error = outcome, error
+        assert keeper.release(lease) is True
+        assert [run.outcome for run in keeper.runs(name)] == [kept]
+
     def test_i8_what_an_application_sets_as_the_error_of_its_lease(self, keeper: Any, name: str) -> None:
         """Whatever it is, the lock is released, and the run ends."""
         given: dict[str, Any] = {

@@ -35,7 +35,7 @@ class NetworkContract(ContractBase):
     requests_before_take_over: ClassVar[int] = 1
     """Requests with the lock name that precede the one that takes over: it reads the record first."""
     requests_before_force_release: ClassVar[int] = 1
-    """The same for the request that frees."""
+    """The same for the request that frees, and for the one that forgets a fire time."""
     most_connections: ClassVar[int] = 20
     """How many connections the provider opens at most."""
 
@@ -303,6 +303,18 @@ class NetworkContract(ContractBase):
         successor = acquired(provider, LockRequest(name, LONG))
         proxy.deliver()
         has_lock(provider, successor)
+
+    def test_i11_a_late_copy_of_forget_fire_time_forgets_no_later_one(
+        self, proxied_provider: Any, provider: LockProvider, proxy: TcpProxy, name: str
+    ) -> None:
+        provider.release(acquired(provider, LockRequest(name, LONG, fire_time=FIRE_TIME)))
+        proxy.hold(name, skip=self.requests_before_force_release)
+        assert proxied_provider.forget_fire_time(name) is True
+        assert proxy.holds
+        request = LockRequest(name, LONG, fire_time=FIRE_TIME - timedelta(hours=1))
+        provider.release(acquired(provider, request))
+        proxy.deliver()
+        assert provider.acquire(request) is None
 
     def test_i6_an_extension_that_may_be_carried_out_again(
         self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str

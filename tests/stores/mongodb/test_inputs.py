@@ -77,6 +77,7 @@ def test_which_collection() -> None:
         "mongodb://u:hunter2@h:99999999/db", "mongodb://u:hunter2@@h/db", "mongodb://u:hun%ter2@h", "mongodb+srv://h:5",
         "mongodb://u:hunter2@h/?w=-3", "mongodb://u:hunter2@h/?timeoutMS=soon",
         "mongodb://u:hunter2@h/?authMechanism=PASSWORD", "mongodb://h/a b", "mongodb://h/?nonsense=1", "mongodb://h/?readPreference=nearby",
+        "mongodb://h/jobs.locks", "mongodb://u:hunter2@h/jobs.a.b?w=1",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("make", BOTH)

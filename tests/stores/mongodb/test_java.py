@@ -139,6 +139,16 @@ def test_i2_a_stale_lease_does_not_touch_theirs(provider: LockProvider, java: Ja
     assert provider.release(taken) is True
 
 
+def test_i1_a_late_copy_of_a_force_release_frees_no_later_lock_of_theirs(provider: Any, java: Java, name: str) -> None:
+    """The same host locks again, and changes neither its name nor the token."""
+    assert java.lock(name)
+    record = record_of(provider, name)
+    assert provider.force_release(name) is True
+    assert java.lock(name)
+    provider.run(provider.programs.free(record))
+    assert record_of(provider, name).is_held
+
+
 def test_their_unlock_goes_by_name_and_frees_ours(provider: LockProvider, java: Java, name: str) -> None:
     """So it is documented. We find out and do no harm."""
     lease = acquired(provider, name)

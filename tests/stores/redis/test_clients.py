@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+import redis.asyncio.sentinel
+import redis.sentinel
 
 from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
@@ -173,3 +175,12 @@ def close(provider: Any) -> None:
         provider.run(provider.async_provider.close())
     else:
         provider.close()
+
+
+@pytest.mark.parametrize("module", [redis.sentinel, redis.asyncio.sentinel])
+def test_a_sentinels_client_of_replicas_is_refused(module: Any) -> None:
+    """A replica that has lost its master says "held" of a lock that was released long ago."""
+    client = module.Sentinel([("127.0.0.1", 9)]).slave_for("mymaster")
+    make = RedisLockProvider if module is redis.sentinel else AsyncRedisLockProvider
+    with pytest.raises(ConfigurationError, match="make it with master_for"):
+        make(client)

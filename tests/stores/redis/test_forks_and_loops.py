@@ -131,3 +131,14 @@ def test_a_user_supplied_client_on_two_loops_never_reports_a_skip(redis_server: 
         with suppress(RuntimeError):
             first.run(client.aclose())
     gc.collect()  # here, not in another test
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_user_supplied_client_whose_loop_is_closed(redis_server: RedisEndpoint, name: str) -> None:
+    provider = AsyncRedisLockProvider(redis.asyncio.Redis.from_url(redis_server.url()))
+    assert asyncio.run(provider.acquire(LockRequest(name, "1m")))
+    with pytest.raises(ProviderError, match=r"Event loop is closed.*make another one for this loop"):
+        asyncio.run(provider.acquire(LockRequest(f"{name}-2", "1m")))
+    del provider
+    gc.collect()

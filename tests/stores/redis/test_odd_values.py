@@ -61,3 +61,36 @@ def test_odd_values(
     client.delete(key)
     assert provider.release(acquired(provider, name))
     assert provider.release(other)
+
+
+@pytest.mark.parametrize("token", [2**53, -(2**53)])
+def test_i7_a_token_beyond_the_numbers_of_lua(
+    provider: LockProvider, client: redis.Redis, name: str, token: int
+) -> None:
+    """Its numbers are exact below 2^53: beyond, the token that follows may be the same one."""
+    lease = acquired(provider, name)
+    client.hset(f"{name}:{{{name}}}", "fencing_token", token)
+    fails_for_that_name(lambda: provider.acquire(LockRequest(name, "1m")), name, "fencing_token")
+    fails_for_that_name(lambda: provider.record(name), name)
+    client.hset(f"{name}:{{{name}}}", "fencing_token", 2**53 - 2)
+    assert provider.release(lease) is True
+    assert acquired(provider, name).fencing_token == 2**53 - 1
+
+
+def test_prune_with_an_odd_vote(provider: LockProvider, client: redis.Redis, name: str) -> None:
+    provider.release(acquired(provider, "other"))
+    provider.release(acquired(provider, name))
+    client.hset(f"{name}:{{{name}}}", "vote_until", "soon")
+    assert provider.prune(0) == 1, "the record with the odd value stays"
+    assert [record.name for record in provider.records()] == [name]
+
+
+@pytest.mark.parametrize("code", ["OOM", "BUSY", "READONLY"])
+def test_a_name_with_a_code_of_redis(provider: LockProvider, client: redis.Redis, name: str, code: str) -> None:
+    name = f"job-{code}"
+    provider.release(acquired(provider, name))
+    prefix = next(iter(client.scan_iter(f"*{{{name}}}"))).decode().partition(":")[0]
+    client.hset(f"{prefix}:{{{name}}}", "lock_until", f"-{code} x")
+    with pytest.raises(ProviderError, match="is not a number") as odd:
+        provider.acquire(LockRequest(name, "1m"))
+    assert not isinstance(odd.value, ProviderUnreachable), "the server replied"

@@ -94,6 +94,34 @@ def test_a_user_who_may_not(guarded_store: Store, rules: tuple[str, ...], words:
 
 
 @pytest.mark.parametrize("kind", URL_KINDS)
+@pytest.mark.parametrize(
+    ("lacks", "operations"),
+    [
+        ("hmget", ["record", "records", "prune", "force_release", "resume"]),
+        ("hgetall", ["runs", "recent_runs"]),
+    ],
+)
+def test_a_tool_that_may_not_read(
+    guarded_store: Store, lacks: str, operations: list[str], kind: str, name: str
+) -> None:
+    """Not "there is no lock record", and not "no runs": a monitor would call each job well."""
+    user, (host, port) = f"u-{name}", guarded_store.server.address
+    arguments = {"records": [""], "prune": [0], "recent_runs": [[name]]}
+    with guarded_store.server.client() as client:
+        send(client, "ACL", "SETUSER", user, "on", ">hunter2", "~*", "+@all", f"-{lacks}")
+        url = f"redis://{{}}{host}:{port}"
+        full, limited = (
+            guarded_store.provider(url=url.format(login), history=5) for login in (":s3cret-pw@", f"{user}:hunter2@")
+        )
+        acquired(full, name)
+        for operation in operations:
+            with pytest.raises(ProviderError, match=MAY_NOT_RUN) as refused:
+                getattr(limited, operation)(*arguments.get(operation, [name]))
+            assert not isinstance(refused.value, ProviderUnreachable), "the server replied"
+        send(client, "ACL", "DELUSER", user)
+
+
+@pytest.mark.parametrize("kind", URL_KINDS)
 @pytest.mark.parametrize("foreign", ["SET {} v", "RPUSH {} v", "SADD {} v", "ZADD {} 1 v", "XADD {} * f v"])
 def test_a_foreign_key_of_that_name(store: Store, foreign: str, name: str) -> None:
     key = f"shedlock:{{{name}}}"

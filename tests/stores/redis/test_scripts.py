@@ -12,7 +12,7 @@ from shedlock_py.providers.redis.commands import KEPT_MS, script
 from tests.stores.redis.stores import send
 from tests.support.redis import RedisEndpoint
 
-IN_FRONT_OF_EACH = ["numbers.lua", "history.lua"]
+IN_FRONT_OF_EACH = ["reading.lua", "history.lua"]
 FOLDER = files("shedlock_py.providers.redis").joinpath("lua")
 FILES = sorted(file.name for file in FOLDER.iterdir())
 SCRIPTS = sorted({*FILES} - {*IN_FRONT_OF_EACH})

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from shedlock_py import (
     Lease,
     LockProvider,
     LockRequest,
+    ProviderUnreachable,
     async_provider_from_url,
     provider_from_url,
 )
@@ -51,6 +55,19 @@ def test_a_url_for_all(kind: str) -> None:
 def test_servers(kind: str, servers: str, places: list[str]) -> None:
     provider = KINDS[kind](f"redis+quorum://{servers}")
     assert repr(provider).partition(" at ")[2] == ", ".join(f"{place}/0" for place in places) + ">"
+
+
+def test_an_error_names_a_server_by_its_socket(tmp_path: Path) -> None:
+    places = [tmp_path / str(number) for number in (6379, 6380, 6381)]
+    with ExitStack() as stack:
+        for place in places:
+            silent = stack.enter_context(socket.socket(socket.AF_UNIX))
+            silent.bind(str(place))
+            silent.listen()
+        clients = [redis.Redis(unix_socket_path=str(place)) for place in places]
+        with pytest.raises(ProviderUnreachable) as silence:
+            RedisQuorumLockProvider(clients).acquire(LockRequest(NAME, "1m"))
+    assert f"unix://{places[0]}: no reply within" in str(silence.value)
 
 
 @pytest.mark.parametrize("written", ["p%40ss%2Fw%23rd", "p@ss", ""])

@@ -137,6 +137,18 @@ def test_the_last_token(driver: str, store: Store, name: str) -> None:
 
 
 @pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH])
+def test_i1_a_take_over_with_the_last_token_frees_nothing(driver: str, store: Store, name: str) -> None:
+    """The former holder may still trust its lease."""
+    provider = store.provider()
+    acquired(provider, name)
+    store.execute(f"UPDATE shedlock SET fencing_token = {2**63 - 2} WHERE name = :name", name=name)
+    with pytest.raises(ProviderError, match="fencing_token in its record is 92"):
+        provider.take_over(LockRequest(name, "1m"))
+    assert provider.acquire(LockRequest(name, "1m")) is None
+    store.execute("DELETE FROM shedlock WHERE name = :name", name=name)
+
+
+@pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH])
 def test_tokens_in_text(driver: str, store: Store, name: str, caplog: pytest.LogCaptureFixture) -> None:
     """A column of another type."""
     with store.table() as table:

@@ -4,10 +4,10 @@ local now = time[1] * 1000000 + time[2]
 local reply = {}
 
 for number, key in ipairs(KEYS) do
-    local record = redis.pcall('HMGET', key, 'lock_until', 'vote_until') -- a key of another type belongs to another program
-    local lock_until = not record.err and record[1] and tonumber(record[1]) -- nil for an odd value: kept
+    local record = unless_foreign(redis.pcall('HMGET', key, 'lock_until', 'vote_until')) or {}
+    local lock_until, vote_until = tonumber(record[1] or ''), tonumber(record[2] or 0) -- nil for an odd value: kept
     local is_old = lock_until and lock_until <= now - ARGV[1] * 1000
-    local is_wanted = is_old and tonumber(record[2] or 0) > now -- by a claim of a quorum
+    local is_wanted = not vote_until or vote_until > now -- by a claim of a quorum
     reply[number] = is_old and not is_wanted and redis.call('DEL', key) or 0
 end
 return reply

@@ -3,8 +3,8 @@ local time = redis.call('TIME')
 local reply = {time[1] * 1000000 + time[2]}
 
 for number, key in ipairs(KEYS) do
-    local record = redis.pcall('HMGET', key,
-        'locked_by', 'locked_at', 'lock_until', 'fencing_token', 'last_fire_time')
-    reply[number + 1] = not record.err and record[1] and record -- a key of another type belongs to another program
+    local record = unless_foreign(redis.pcall('HMGET', key,
+        'locked_by', 'locked_at', 'lock_until', 'fencing_token', 'last_fire_time'))
+    reply[number + 1] = record and record[1] and record
 end
 return reply

@@ -241,7 +241,7 @@ def _shortest(seconds: float, timeout: float | None) -> float:
 
 
 def _servers(clients: Sequence[AnyClient], key_prefix: str) -> list[QuorumServer]:
-    places = [client.place.rpartition("/")[0] for client in clients]
+    places = [client.place.rpartition("/")[0] if "host" in client.options else client.place for client in clients]
     for client, place in zip(clients, places, strict=True):
         if client.is_cluster:
             raise ConfigurationError("a quorum is made of independent masters, not of clusters")

@@ -239,7 +239,8 @@ class QuorumPrograms(StorePrograms):
         return self._majority.may_have_done((yield from self._majority.required("force_release", name, on_each)))
 
     def forget_fire_time(self, name: str) -> QuorumProgram:
-        return 1 in (yield from self._required("forget_fire_time", name, self._calls.forget_fire_time(name)))
+        on_each = OnEach(lambda server: server.programs.forget_fire_time(name), self._majority.agrees)
+        return True in (yield from self._majority.required("forget_fire_time", name, on_each))
 
     def prune(self, unused_for: timedelta) -> QuorumProgram:
         on_each = OnEach(lambda server: server.programs.prune(unused_for), self._majority.has_replied, is_long=True)

@@ -4,11 +4,21 @@ local function number(value, field)
     if not value then
         return nil
     end
-    local longest = field == 'last_fire_time' and 18 or 16
-    if not string.match(value, '^-?%d+$') or string.len(value) > longest then
+    local limit = field == 'last_fire_time' and 1e18 or 2^53 -- fire times are compared only
+    if not string.match(value, '^-?%d+$') or math.abs(tonumber(value)) >= limit then
         error(field .. ' of this lock record is not a number of microseconds or a token: \'' .. string.sub(value, 1, 40)
             .. '\'. Read it with HGETALL ' .. KEYS[1] .. ', and delete the key if the lock is not held.', 0)
     end
     return tonumber(value)
+end
+
+-- The reply of a pcall that read a key; nil: the key has another type, so it belongs to another program.
+local function unless_foreign(reply)
+    if not reply.err then
+        return reply
+    end
+    if not string.find(reply.err, 'WRONGTYPE') then
+        error(reply.err, 0)
+    end
 end
 
