@@ -7,7 +7,7 @@ that is closed there could not release the lease any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import TYPE_CHECKING, Any, Never, TypeVar
@@ -337,15 +337,16 @@ class AsyncBlock(Guard):
 def refuse_unfinished(value: T) -> T:
     """``value``, if the task's work is done.
 
-    :raises TypeError: the task returned a coroutine or generator, whose body would run after the release; or a Task or
-        Future, whose work may end after it.
+    :raises TypeError: the task returned something awaitable, or a generator or a context manager made of one, whose
+        body would run after the release; or a Task or Future, whose work may end after it.
     """
     if hasattr(type(value), "add_done_callback"):  # as futures of all libraries have; the type, for mocks have anything
         raise TypeError(
             f"the guarded task returned a {type(value).__name__}, whose work may end after the lock was released. Make "
             f"it an 'async def' that awaits the work, or wait for its result before returning"
         )
-    if not isinstance(value, CoroutineType | GeneratorType | AsyncGeneratorType):
+    body = getattr(value, "gen", value)  # that of a @contextmanager
+    if not isinstance(value, Awaitable) and not isinstance(body, GeneratorType | AsyncGeneratorType):
         return value
     if isinstance(value, CoroutineType):
         value.close()  # or Python warns that it was never awaited

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderNotConfigured
 from shedlock_py.events import Event, Listener, log_listener, logger
 from shedlock_py.lease import Claim, Lease
-from shedlock_py.options import check_keep_alive, is_async_provider
+from shedlock_py.options import check_keep_alive, is_async_callable, is_async_provider
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.request import LockRequest, check_hold_times, validate_holder
 from shedlock_py.urls import async_provider_from_url, provider_from_text, provider_from_url
@@ -165,7 +164,7 @@ def _checked(listeners: object) -> list[Listener]:
     for listener in found:
         if isinstance(listener, type):
             raise ConfigurationError(f"listener {listener.__name__} is a class: make one, as in {listener.__name__}()")
-        if not callable(listener) or inspect.iscoroutinefunction(listener):
+        if not callable(listener) or is_async_callable(listener):
             raise ConfigurationError(f"listener {listener!r} is not an ordinary function that takes an event")
     return found
 

@@ -13,7 +13,7 @@ from shedlock_py.block import AsyncBlock, Block, refuse_unfinished
 from shedlock_py.context import Skipped, gates_of
 from shedlock_py.durations import Duration
 from shedlock_py.guard import Executed, refuse_unfinished_function, run_guarded, run_guarded_async
-from shedlock_py.options import KeywordOptions, LockOptions, OnLost, check_on_lost
+from shedlock_py.options import KeywordOptions, LockOptions, OnLost, check_on_lost, is_async_callable
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.spec import LockSpec, declared
 
@@ -193,7 +193,7 @@ def _decorate(spec: LockSpec, on_skip: Any, function: Any) -> Any:
     spec.check_fields(signature)
     is_async = inspect.iscoroutinefunction(function)
     check_on_lost(spec.options.on_lost, is_async=is_async)
-    if inspect.iscoroutinefunction(on_skip) and not is_async:
+    if is_async_callable(on_skip) and not is_async:
         raise TypeError("on_skip is a coroutine function, but the guarded function is an ordinary one")
     guarded, attempt_call = (_guard_async if is_async else _guard_sync)(spec, function, signature, on_skip)
     functools.update_wrapper(guarded, function)

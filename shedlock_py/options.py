@@ -97,6 +97,11 @@ def check_keep_alive(keep_alive: object) -> None:
         raise ConfigurationError(f"keep_alive must be True or False, not {short_repr(keep_alive)}")
 
 
+def is_async_callable(found: object) -> bool:
+    """Whether a call of it must be awaited: a coroutine function, or an object whose ``__call__`` is one."""
+    return inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(getattr(type(found), "__call__", None))  # noqa: B004 (not "is it callable")
+
+
 def check_on_lost(on_lost: OnLost, *, is_async: bool) -> None:
     """:raises ConfigurationError: ``on_lost`` cannot be done, or not to an ordinary function."""
     if on_lost == "continue":
@@ -106,7 +111,7 @@ def check_on_lost(on_lost: OnLost, *, is_async: bool) -> None:
             "on_lost='cancel' needs an async task: Python cannot stop a thread. Give a callable that stops the task, "
             "or let the task check lease.is_trusted()"
         )
-    if inspect.iscoroutinefunction(on_lost) and not is_async:
+    if is_async_callable(on_lost) and not is_async:
         raise ConfigurationError("on_lost is a coroutine function, but the guarded task is an ordinary one")
     if on_lost != "cancel" and not callable(on_lost):
         raise ConfigurationError(f"on_lost must be 'continue', 'cancel' or a callable, not {on_lost!r}")

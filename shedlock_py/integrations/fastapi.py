@@ -149,7 +149,7 @@ def repeat_every(
     :param raise_exceptions: end with what the function raises, which the task then has.
     :param max_repetitions: end after so many slots, wherever they were run.
     :param on_complete: called after the last of them.
-    :param on_exception: called with what the function raises. Both may be coroutine functions.
+    :param on_exception: called with what the function raises, after that was logged. Both may be coroutine functions.
     :param lock: the lock name; by default the module and name of the function.
     :param options: as for :func:`hold_async`: ``lock_at_most_for``, ``provider``, ``keep_alive``, …
     :raises ConfigurationError: a value that cannot work, or the function has a ``@scheduler_lock``. Durations that do
@@ -159,7 +159,7 @@ def repeat_every(
     interval = parse_duration(seconds, "seconds")
     LockOptions.parse("repeat_every", options)  # a mistake shows now
     durations = options.pop("lock_at_most_for", None), options.pop("lock_at_least_for", None)
-    first = seconds if wait_first is True else float(wait_first or 0)
+    first = interval.total_seconds() if wait_first is True else float(wait_first or 0)
 
     def decorate(function: Callable[[], Any]) -> Callable[[], Awaitable[asyncio.Task[None]]]:
         name = lock or f"{function.__module__}.{function.__qualname__}"
@@ -171,7 +171,12 @@ def repeat_every(
 
         @wraps(function)  # with the gates that @leader_only left on it
         async def run() -> Any:
-            return await (function() if is_async else _run_in_thread(function))
+            try:
+                return await (function() if is_async else _run_in_thread(function))
+            except asyncio.CancelledError as error:
+                if _is_being_cancelled():
+                    raise
+                raise RuntimeError("the function awaited something that was cancelled") from error
 
         LockRequest(name, "10m")  # is it a lock name? The durations' defaults may be configured later
 
@@ -180,9 +185,13 @@ def repeat_every(
                 request = lock_request(name, *durations, fire_time=slot)
                 await attempt_async(replace(request, next_fire_time=slot + interval), run, **options)
             except Exception as error:
+                log = logger or default_logger
+                log.error("%s failed: %r", name, error, exc_info=error)
                 if on_exception is not None:
-                    await _call(on_exception, error)
-                (logger or default_logger).error("%s failed: %r", name, error, exc_info=error)
+                    try:
+                        await _call(on_exception, error)
+                    except Exception:
+                        log.exception("%s: on_exception failed", name)
                 if raise_exceptions:
                     raise
 
@@ -194,7 +203,7 @@ def repeat_every(
                 slot = _EPOCH + (now - _EPOCH) // interval * interval
                 if slot != last:  # a timer may be early, by the wall clock
                     await attempt_slot(slot)
-                    if not is_async and (task := asyncio.current_task()) is not None and task.cancelling():
+                    if not is_async and _is_being_cancelled():
                         raise asyncio.CancelledError  # it came while a thread was waited for
                     last, repetitions = slot, repetitions + 1
                 await asyncio.sleep((slot + interval - datetime.now(UTC)).total_seconds())
@@ -235,6 +244,11 @@ async def _run_in_thread(function: Callable[[], Any]) -> Any:
         except asyncio.CancelledError:
             is_cancelled = True
     return work.result()
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _call(callback: Callable[..., Any], *arguments: object) -> None:

@@ -24,6 +24,7 @@ from shedlock_py import (
     LockExtended,
     LockProvider,
     LockSkipped,
+    OperatorActed,
     ProviderFailed,
     TaskFinished,
 )
@@ -52,7 +53,7 @@ class PrometheusListener:
 
     Every metric of a lock name exists, at zero, as soon as the name is known: before its first run for ``lock_names``
     and for functions under ``@scheduler_lock``, wherever they are decorated (but for names that are filled from each
-    call), and at its first event for all others.
+    call), and at the first attempt to run it for all others.
 
     :param registry: where the metrics are registered; ``prometheus_client.REGISTRY`` by default.
     :param lock_names: names that are known in advance, such as those given to ``hold`` and ``attempt``.
@@ -123,7 +124,8 @@ class PrometheusListener:
         lock = ""
         if isinstance(event, LockEvent):
             lock = label_of(event.lock_name, event.template, self._label)
-            self._register(lock)
+            if _is_of_a_job(event):
+                self._register(lock)
         match event:
             case LockAcquired(_, lease, elapsed):
                 self._acquisitions.labels(lock, "acquired").inc()
@@ -182,6 +184,21 @@ class PrometheusListener:
     def describe(self) -> Iterable[Metric]:
         """The names of the metrics, so that a registry refuses a second listener."""
         return self._metrics.collect()
+
+
+def _is_of_a_job(event: LockEvent) -> bool:
+    """Whether ``event`` shows that this process runs the job of that lock, so that all series are to be there.
+
+    Not what an operator does, and nothing that an election does: an alert for a job without success would never end.
+    """
+    match event:
+        case LockSkipped(_, reason):
+            return reason != "not_leader"
+        case ProviderFailed(_, operation):
+            return operation == "acquire"  # a node whose store fails notices it when it reads the record
+        case OperatorActed():
+            return False
+    return True
 
 
 class PausedCollector:

@@ -61,6 +61,9 @@ def page_app(
     :param hosts: the host names that requests may be for; by default any.
     :raises ConfigurationError: a short token, or a name that no lock can have.
     """
+    for what, given in (("elections", elections), ("hosts", hosts)):
+        if isinstance(given, str):
+            raise ConfigurationError(f"{what} must be a list of names, not the text {given!r}")
     views = Views(allow_changes, [validate_name(name) for name in elections])
     page = _Page(provider, views, operator)
     guard = Middleware(

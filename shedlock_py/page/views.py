@@ -75,7 +75,7 @@ class Views:
                 "first": (page - 1) * ROWS + 1,
                 "page": page,
                 "pages": pages,
-                "counts": counts_of(records, jobs if runs_of_all is not None else None),
+                "counts": counts_of(found, jobs if runs_of_all is not None else None),
                 "no_history": "" if has_history else store.why_no_history,
             },
         )
@@ -102,7 +102,7 @@ class Views:
         if not self.allow_changes:
             return []
         # The lease of a leader is not to be freed, also after it was demoted: another could lead while it trusts it.
-        is_led = record.name in self.elections and leader_of(record) is not None
+        is_led = self._is_led(record)
         is_of_leader = is_led or Demotion.from_record(record) is not None
         able: list[tuple[str, str, bool]] = [
             ("pause", "Pause again…" if record.is_paused else "Pause…", store.can("pause") and not is_led),
@@ -111,6 +111,9 @@ class Views:
             ("demote", "Demote…", is_led),
         ]
         return [(action, words) for action, words, is_able in able if is_able]
+
+    def _is_led(self, record: LockRecord) -> bool:
+        return record.name in self.elections and leader_of(record) is not None
 
     def leaders(self, store: Store, values: Mapping[str, str]) -> Shown:
         records = {record.name: record for record in store.records()}
@@ -144,8 +147,8 @@ class Views:
             return problem(409, why_not or str(error), name)
         except ConfigurationError as error:
             return problem(400, why_not or str(error), name)
-        if action == "demote" and name not in self.elections:
-            return problem(409, self._no_election(name), name)
+        if refusal := self._refusal(store, action, name):
+            return problem(409, refusal, name)
         shown = {
             "title": wanted.title,
             "action": action,
@@ -157,7 +160,7 @@ class Views:
 
     def change(self, store: Store, action: OperatorAction, values: Mapping[str, str], by: str) -> Shown:
         name = values.get("name", "")
-        if action == "demote" and name not in self.elections:  # the consequence that was confirmed is that for a leader
+        if self._refusal(store, action, name):  # what was confirmed is the consequence of something else
             return self.confirm(store, action, values, status=409)
         try:
             changes.carry_out(store.provider, action, name, values, by)
@@ -167,11 +170,17 @@ class Views:
             return self.confirm(store, action, values, str(error), 400)
         return Shown(location=action)
 
-    def _no_election(self, name: str) -> str:
-        return (
-            f"{display.printable(name)} is not known to be an election, and a job is not to be demoted. If it is "
-            f"one, name it: shedlock page --election NAME, or page_app(…, elections=[…])."
-        )
+    def _refusal(self, store: Store, action: OperatorAction, name: str) -> str:
+        """Why the page does not do that, or nothing."""
+        if action == "demote" and name not in self.elections:
+            return (
+                f"{display.printable(name)} is not known to be an election, and a job is not to be demoted. If it is "
+                f"one, name it: shedlock page --election NAME, or page_app(…, elections=[…])."
+            )
+        record = store.locks.record(name) if action == "force_release" else None
+        if record is not None and self._is_led(record):
+            return f"{display.printable(name)} has a leader, and another node would lead beside it: demote it instead."
+        return ""
 
 
 def problem(status: int, text: str, name: str = "") -> Shown:

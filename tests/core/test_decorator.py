@@ -182,8 +182,16 @@ class TestOnSkip:
     def test_a_coroutine_function_on_an_ordinary_function_is_refused(self) -> None:
         async def on_skip(skipped: Skipped) -> None: ...
 
-        with pytest.raises(TypeError, match="on_skip is a coroutine function"):
-            self.call(on_skip)
+        class Object:
+            async def __call__(self, skipped: Any) -> None: ...
+
+        for given in (on_skip, Object(), functools.partial(on_skip)):
+            with pytest.raises(TypeError, match="on_skip is a coroutine function"):
+                self.call(given)
+        with pytest.raises(ConfigurationError, match="on_lost is a coroutine function"):
+            scheduler_lock("job", "1m", on_lost=Object())(lambda: None)
+        with pytest.raises(ConfigurationError, match="is not an ordinary function that takes an event"):
+            configure(listeners=[Object()])
 
     @pytest.mark.anyio
     async def test_async_functions(self) -> None:

@@ -1,7 +1,11 @@
 """hold and attempt: acquire, run, release, and what the caller sees, beyond what the contract shows for each store."""
 
 import signal
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -22,8 +26,10 @@ from shedlock_py import (
     Skipped,
     TaskFinished,
     attempt,
+    attempt_async,
     configure,
     hold,
+    scheduler_lock,
 )
 from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.testing.contract.base import failing
@@ -115,6 +121,38 @@ class TestAttempt:
                 attempt("job", hidden)
         assert not provider.records()[0].is_held
         assert recorded.of(LeaseLost) == []
+
+    @pytest.mark.anyio
+    async def test_what_is_done_when_it_is_used_is_refused(self, provider: InMemoryLockProvider) -> None:
+        """As aiohttp's requests, a query of Tortoise, and what ``@contextmanager`` makes of a job."""
+
+        class Request:
+            def __await__(self) -> Generator[None, None, str]:
+                yield
+                return "sent"
+
+        @contextmanager
+        def block() -> Iterator[None]:
+            yield
+
+        @asynccontextmanager
+        async def async_block() -> AsyncIterator[None]:
+            yield
+
+        given: Any
+        for given in (Request, block, async_block):
+            with pytest.raises(TypeError, match="that has not run yet"):
+                attempt("job", given)
+            with pytest.raises(TypeError, match="that has not run yet"):
+                scheduler_lock("job")(lambda given=given: given())()
+
+        async def returns_one() -> object:
+            return Request()
+
+        with pytest.raises(TypeError, match="that has not run yet"):
+            await attempt_async("job", returns_one)
+        assert await attempt_async("job", Request) == Executed("sent", ANY)
+        assert not provider.records()[0].is_held
 
     @pytest.mark.parametrize("name", ["", "x" * 65, "a\nb", 7, None])
     def test_a_bad_name_is_refused_without_a_request(self, provider: InMemoryLockProvider, name: object) -> None:

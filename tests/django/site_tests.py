@@ -14,10 +14,10 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.core import checks
 from django.core.management import call_command
-from django.db import connection
+from django.db import connection, connections
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 
-from shedlock_py import InMemoryLockProvider, LockRequest, ProviderUnreachable, Skipped, scheduler_lock
+from shedlock_py import InMemoryLockProvider, LockRequest, ProviderUnreachable, Skipped, changes, scheduler_lock
 from shedlock_py.integrations.django import lock_provider
 
 LOCKS = "/admin/shedlock/lock/"
@@ -197,6 +197,19 @@ class AdminTest(PageTest):
         record = lock_provider().record("a")
         assert record is not None
         assert not record.is_held
+
+    def test_with_atomic_requests_an_action_is_in_no_transaction(self) -> None:
+        """On SQLite the view's own writes would wait for one another: it was done, answered 500, and was not logged."""
+        depths: list[int] = []
+        with (
+            mock.patch.dict(connections.settings["default"], ATOMIC_REQUESTS=True),
+            mock.patch.object(
+                changes, "carry_out", side_effect=lambda *_: depths.append(len(connection.savepoint_ids))
+            ),
+        ):
+            outside = len(connection.savepoint_ids)
+            self.confirm("pause", "a")
+        assert depths == [outside]
 
     def test_a_paused_lock_is_freed_only_by_one_who_is_sure(self) -> None:
         lock_provider().pause("a", "1h")

@@ -167,6 +167,9 @@ def test_a_listener_may_be_a_path() -> None:
     assert listeners_of({"listeners": ["shedlock_py.events.log_listener", print]}) == [log_listener, print]
     with pytest.raises(ConfigurationError, match=r"settings.SHEDLOCK\['LISTENERS'\]: .*no_such"):
         listeners_of({"listeners": ["shedlock_py.events.no_such"]})
+    for given in ("reports.metrics.count_event", None, 5):
+        with pytest.raises(ConfigurationError, match=r"settings.SHEDLOCK\['LISTENERS'\] must be a list"):
+            listeners_of({"listeners": given})
 
 
 def test_no_password_in_its_repr() -> None:

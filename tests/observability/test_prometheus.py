@@ -27,7 +27,10 @@ from shedlock_py import (
     LockProvider,
     LockRequest,
     LockSkipped,
+    OperatorActed,
     ProviderError,
+    ProviderFailed,
+    ProviderUnreachable,
     TaskFinished,
     attempt,
     configure,
@@ -158,6 +161,21 @@ def test_elections(registry: CollectorRegistry) -> None:
         store.take_over(LockRequest("other", "1m", holder="somebody"))
         with LeaderElector(store, "other", holder="me", **ELECTION):
             wait_until(lambda: scrape_of(registry)("shedlock_leader", election="other") == 0)
+
+
+def test_nothing_but_a_job_has_the_series_of_a_job(registry: CollectorRegistry) -> None:
+    """The alert for a job without success would fire for ever."""
+    listener = PrometheusListener(registry)
+    listener(LockSkipped("election", "not_leader", timedelta(0)))
+    for operation in ("record", "extend", "release"):
+        listener(ProviderFailed("election", operation, ProviderUnreachable("away", operation=operation)))
+    listener(OperatorActed("sync-acme", "pause", "alice", ""))
+    listener(OperatorActed("", "prune", "alice", ""))
+    scrape = scrape_of(registry)
+    for lock in ("election", "sync-acme", ""):
+        assert scrape("shedlock_tasks_total", lock=lock, outcome="succeeded") is None
+    assert scrape("shedlock_acquisitions_total", lock="election", outcome="not_leader") == 1
+    assert scrape("shedlock_provider_failures_total", lock="election", operation="record") == 1
 
 
 class TestKnownNames:

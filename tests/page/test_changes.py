@@ -153,6 +153,17 @@ def test_a_job_is_not_demoted(alice: Client, sample: Sample, events: RecordingLi
     assert events.of(OperatorActed) == []
 
 
+def test_a_leaders_lease_is_not_freed_by_force(alice: Client, sample: Sample, events: RecordingListener) -> None:
+    """Another node would lead while it trusts its lease. The button is not there, and the address refuses it too."""
+    assert "demote it instead" in alice.html(f"/change/force_release?name={ELECTION}", 409)
+    fields = alice.form("/change/force_release?name=import")
+    seen = record_of(sample.provider, ELECTION).locked_by
+    reply = alice.request("POST", "/change/force_release", data={**fields, "name": ELECTION, "seen": seen})
+    assert (reply.status_code, "demote it instead" in reply.text) == (409, True)
+    assert record_of(sample.provider, ELECTION).is_held
+    assert events.of(OperatorActed) == []
+
+
 def test_demote(alice: Client, sample: Sample, events: RecordingListener) -> None:
     assert "web-2 loses its lease" in alice.html(f"/change/demote?name={ELECTION}")
     reply = alice.change("demote", ELECTION, renew_deadline="20s", cooldown="1m")

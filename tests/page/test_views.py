@@ -235,11 +235,25 @@ def test_odd_names_of_other_programs(sample: Sample) -> None:
     assert names_in(client.html("/")) == ["&#34;&#34;", "a\\nb", "clean-up", "x" * 100]
 
 
+def test_the_counts_are_those_of_the_search(client: Client) -> None:
+    counts = re.sub("<[^>]+>", "", client.html("/?q=ORD"))
+    assert "2 of 8 locks · 0 held · 1 paused · 0 overdue · 0 failed" in counts
+
+
 def test_any_provider_of_the_protocol() -> None:
     assert isinstance(WithoutHistory(), LockProvider)
 
 
-@pytest.mark.parametrize("arguments", [{"token": "short"}, {"elections": [""]}, {"elections": ["x" * 100]}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"token": "short"},
+        {"elections": [""]},
+        {"elections": ["x" * 100]},
+        {"elections": "boss"},
+        {"hosts": "localhost"},
+    ],
+)
 def test_arguments_that_cannot_work(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         page_app(InMemoryLockProvider(), **arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -108,6 +109,45 @@ def test_a_failing_job_goes_on(provider: InMemoryLockProvider, caplog: pytest.Lo
     assert [str(error) for error in caught] == ["no feed", "no feed"]
     assert done == ["complete"]
     assert caplog.text.count("job failed: ValueError('no feed')") == 2
+
+
+def test_nothing_ends_the_repetition_unnoticed(
+    provider: InMemoryLockProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not a callback that fails, and not something cancelled that the function awaits."""
+    runs: list[int] = []
+
+    async def job() -> None:
+        runs.append(1)
+        cancelled = asyncio.get_running_loop().create_future()
+        cancelled.cancel()
+        await cancelled
+
+    def fail(error: Exception) -> None:
+        raise OSError("no mail server")
+
+    (begin,) = workers(provider, 1, job, max_repetitions=3, on_exception=fail)
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(run_all([begin]))
+    assert len(runs) == 3
+    messages = [record.getMessage() for record in caplog.records]
+    assert len([text for text in messages if "awaited something that was cancelled" in text]) == 3
+    assert messages.count("job: on_exception failed") == 3
+
+
+def test_a_first_wait_of_one_slot(provider: InMemoryLockProvider) -> None:
+    """The slot may be written as all durations are."""
+    runs: list[float] = []
+    started = time.monotonic()
+    begin = repeat_every(
+        seconds=timedelta(seconds=SLOT),
+        wait_first=True,
+        max_repetitions=1,
+        lock="job",
+        provider=provider,  # type: ignore[arg-type]  # it works
+    )(lambda: runs.append(time.monotonic()))
+    asyncio.run(run_all([begin]))
+    assert runs[0] - started >= SLOT
 
 
 def test_a_failing_job_ends_the_task_if_it_is_to(provider: InMemoryLockProvider) -> None:

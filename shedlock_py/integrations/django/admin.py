@@ -8,9 +8,11 @@ from typing import Any, cast
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
+from django.db import transaction
 from django.http import HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.decorators import method_decorator
 
 from shedlock_py import changes, display
 from shedlock_py.errors import ConfigurationError, ProviderError
@@ -76,6 +78,9 @@ class _FromProvider(admin.ModelAdmin):
 
 @admin.register(Lock)
 class LockAdmin(_FromProvider):
+    # With ATOMIC_REQUESTS, a transaction of the view would wait for the provider's own connection on SQLite, and lose
+    # the log of what was done if it failed afterwards.
+    @method_decorator(transaction.non_atomic_requests)
     def changelist_view(self, request: Any, extra_context: Any = None) -> HttpResponse:
         if request.method == "POST":
             return self._change(request)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -52,10 +52,13 @@ def read_settings() -> Conf:
 def listeners_of(defaults: Mapping[str, Any]) -> list[Any]:
     """The listeners, of which a setting may name functions by their dotted path.
 
-    :raises ConfigurationError: a path that leads to nothing.
+    :raises ConfigurationError: a path that leads to nothing, or the setting is no list.
     """
     found = []
-    for listener in defaults.get("listeners", ()):
+    given: object = defaults.get("listeners", ())
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigurationError(f"settings.SHEDLOCK['LISTENERS'] must be a list, not {given!r}")
+    for listener in given:
         try:
             found.append(import_string(listener) if isinstance(listener, str) else listener)
         except ImportError as error:
