@@ -127,14 +127,11 @@ def _work(session: Session, contender: Contender, number: int, mode: Mode, begin
     done = 0
     name = _held(contender) if mode == "skip" else _own_name(contender, number)
     sleep(max(0.0, begin - monotonic()))
-    if mode == "skip":
-        while monotonic() < end:
-            if not session.refused(name):
-                raise RuntimeError(f"{name} was granted although another client holds it")
-            done += 1
-        return done
-    while monotonic() < end:
-        session.cycle(name)
+    while not done or monotonic() < end:  # once at least, however late this process is
+        if mode != "skip":
+            session.cycle(name)
+        elif not session.refused(name):
+            raise RuntimeError(f"{name} was granted although another client holds it")
         done += 1
     return done
 

@@ -300,7 +300,8 @@ def test_i3_a_node_that_is_killed_takes_its_command_along(nodes: Nodes) -> None:
 
 def test_a_node_that_was_stopped_kills_its_command_when_it_goes_on(nodes: Nodes) -> None:
     """Nothing can do it before: SHEDLOCK_TERM is for that time."""
-    first = nodes.start_leading("--grace", "700ms", python=STUBBORN)
+    # Long enough for the second node to start meanwhile, on a busy machine, too
+    first = nodes.start_leading("--lease-duration", "6s", "--grace", "700ms", python=STUBBORN)
     term = nodes.runs.record("job").fencing_token
     second = nodes.start_waiting()
     first.send_signal(signal.SIGSTOP)

@@ -191,7 +191,7 @@ class TestOnSkip:
         with pytest.raises(ConfigurationError, match="on_lost is a coroutine function"):
             scheduler_lock("job", "1m", on_lost=Object())(lambda: None)
         with pytest.raises(ConfigurationError, match="is not an ordinary function that takes an event"):
-            configure(listeners=[Object()])
+            configure(listeners=[Object()])  # type: ignore[list-item]  # the mistake
 
     @pytest.mark.anyio
     async def test_async_functions(self) -> None:

@@ -117,6 +117,8 @@ class Beats:
         self.directory = directory
         self._redis, self._broker = redis, broker
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._begins: dict[str, int] = {}
+        """Where the log of each node's present process begins."""
         self._store = f"sqlite:///{directory}/locks.db"
         self.result = Result()
 
@@ -135,7 +137,8 @@ class Beats:
     def start(self, node: str) -> None:
         programs = Path(sys.executable).parent
         lead = ["lead", "beat", "--lease-duration", f"{LEASE}s", "--retry-period", f"{RETRY}s", "--holder", node]
-        with (self.directory / f"{node}.log").open("ab") as log:
+        with self._log(node).open("ab") as log:
+            self._begins[node] = log.tell()
             self._processes[node] = subprocess.Popen(
                 [sys.executable, "-m", "shedlock_py", *lead, "--", str(programs / COMMAND[0]), *COMMAND[1:]],
                 cwd=self.directory,
@@ -151,6 +154,12 @@ class Beats:
                 stderr=log,
             )
 
+    def _log(self, node: str) -> Path:
+        return self.directory / f"{node}.log"
+
+    def _is_waiting(self, node: str) -> bool:
+        return b"waiting; " in self._log(node).read_bytes()[self._begins[node] :]
+
     def ticks(self) -> list[Tick]:
         """In the order in which they were sent."""
         with self._redis.client(self._broker) as client:
@@ -163,6 +172,8 @@ class Beats:
         wait_until(lambda: len(self.ticks()) > 0, timeout=30, what="the first tick")
         last = self.ticks()[-1]
         process = self._processes[last.node]
+        other = next(node for node in NODES if node != last.node)
+        wait_until(lambda: self._is_waiting(other), timeout=60, what=f"the start of node {other}")
         beat = next(pid for pid in descendants(process.pid) if "beats_app" in _command_line(pid))
         killed_at = time.time()
         match way:

@@ -106,7 +106,7 @@ def test_a_tool_that_may_not_read(
 ) -> None:
     """Not "there is no lock record", and not "no runs": a monitor would call each job well."""
     user, (host, port) = f"u-{name}", guarded_store.server.address
-    arguments = {"records": [""], "prune": [0], "recent_runs": [[name]]}
+    arguments: dict[str, list[Any]] = {"records": [""], "prune": [0], "recent_runs": [[name]]}
     with guarded_store.server.client() as client:
         send(client, "ACL", "SETUSER", user, "on", ">hunter2", "~*", "+@all", f"-{lacks}")
         url = f"redis://{{}}{host}:{port}"

@@ -169,9 +169,9 @@ def test_i1_front_ends_that_differ_by_the_allowed_error(
 
 def test_front_ends_that_differ_by_more_overlap_and_tokens_tell(open_provider: Open, s3_server: S3Server) -> None:
     """Not promised. The store gives the lease away early; nothing else goes wrong."""
-    with DateProxy(s3_server.address, 12.0) as front:
+    with DateProxy(s3_server.address, 120.0) as front:
         holder, other = open_provider(clock_error="1s"), open_provider(front.address, clock_error="1s")
-        lease, successor = acquired(holder, LockRequest("job", "6s")), acquired(other, REQUEST)
+        lease, successor = acquired(holder, LockRequest("job", "1m")), acquired(other, REQUEST)
         assert lease.is_trusted()
         assert successor.fencing_token > lease.fencing_token  # type: ignore[operator]  # this store keeps them
         assert holder.extend(lease, "1m") is None
