@@ -12,7 +12,7 @@ local function number(value, field)
     return tonumber(value)
 end
 
--- The reply of a pcall that read a key; nil: the key has another type, so it belongs to another program.
+-- The reply of a pcall that read a key; false: the key has another type, so it belongs to another program.
 local function unless_foreign(reply)
     if not reply.err then
         return reply
@@ -20,5 +20,6 @@ local function unless_foreign(reply)
     if not string.find(reply.err, 'WRONGTYPE') then
         error(reply.err, 0)
     end
+    return false
 end
 
