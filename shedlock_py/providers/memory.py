@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime, timedelta
 from reprlib import repr as short_repr
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from shedlock_py._process import PerProcess, monotonic
 from shedlock_py.durations import Duration
@@ -32,6 +32,9 @@ class MemoryStore:
         """The store's time when ``clock`` was at 0."""
         self._records = Records()
         self._mutex = PerProcess(threading.Lock)  # a thread that a forked child does not have may hold its parent's
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a store in memory belongs to its process: a copy elsewhere would exclude nobody")
 
     def execute(self, command: RecordCommand, _timeout: float | None) -> Any:
         """Carry ``command`` out, alone with the records."""

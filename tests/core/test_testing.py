@@ -1,6 +1,8 @@
 """The public helpers for tests."""
 
+import copy
 import inspect
+import pickle
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -43,6 +45,13 @@ def test_a_store_in_memory_that_is_made_with_a_clock_in_the_wrong_place() -> Non
             make(FakeClock())  # type: ignore[arg-type]  # the mistake
         with pytest.raises(ConfigurationError, match="leave clock out"):
             make(InMemoryLockProvider(), clock=FakeClock())
+
+
+def test_i1_a_store_in_memory_has_no_copy_elsewhere() -> None:
+    """A worker of a process pool would lock in a memory of its own."""
+    for copied in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="a copy elsewhere would exclude nobody"):
+            copied(InMemoryLockProvider())
 
 
 def test_a_listener_that_remembers() -> None:

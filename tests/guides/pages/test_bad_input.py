@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -254,9 +255,11 @@ ROWS: dict[str, Row] = {
         Refused(lambda: guard(FlaskScheduler), "guards functions and methods", TypeError),
         Refused(lambda: guard(Task()), "is a Celery task", TypeError),
     ],
-    "a function that returns a coroutine or a generator": [
+    "a function that returns a coroutine or something else to await, a generator, or what `@contextmanager` makes": [
         Refused(guard(lambda: coroutine()), "returned a coroutine that has not run yet", TypeError),
         Refused(guard(lambda: nothing()), "returned a generator that has not run yet", TypeError),
+        Refused(guard(contextmanager(nothing)), "_GeneratorContextManager that has not run yet", TypeError),
+        "tests/core/test_guard.py::test_what_is_done_when_it_is_used_is_refused",
     ],
     "a function that returns an asyncio task or a future": [
         Refused(
