@@ -23,7 +23,7 @@ T = TypeVar("T")
 monotonic: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
-"""Seconds on a clock that never goes back and does not stop in suspend: the one local clock that the library reads."""
+"""Seconds on a clock that never goes back and does not stop in suspend: the one that leases are measured by."""
 
 
 class OwningProcess:

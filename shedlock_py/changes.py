@@ -232,10 +232,10 @@ def _unchanged(provider: Any, name: str, values: Mapping[str, str]) -> LockRecor
     return record
 
 
-def checked_operator(name: str) -> str | None:
+def checked_operator(name: object) -> str | None:
     """``name`` if it can stand in a lock record as that of an operator, else None."""
     try:
-        return Pause.validated(name).by if name.strip() else None
+        return Pause.validated(name).by
     except ConfigurationError:
         return None
 

@@ -34,6 +34,11 @@ class GuardedFunction(Generic[P, R_co, A_co]):
     At run time it is an ordinary function.
     """
 
+    __name__: str
+    __qualname__: str
+    __wrapped__: Callable[..., Any]
+    """The function as it was written."""
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run the function if its lock is free; otherwise return what ``on_skip`` gives."""
         raise NotImplementedError

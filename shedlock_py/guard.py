@@ -32,7 +32,7 @@ def hold(
     """Hold a lock around a block of code: ``with hold("import", lock_at_most_for="5m") as lease: if lease: …``
 
     ``lease`` is None when the lock is held elsewhere. The block runs all the same, and must check it. Inside a live
-    lease of the same name the block gets that lease, without a request to the store.
+    lease of the same name and provider the block gets that lease, without a request to the store.
 
     :param lock: the lock name, or a whole :class:`LockRequest`.
     :param options: as for :func:`scheduler_lock`: ``lock_at_most_for``, ``lock_at_least_for``, ``provider``,

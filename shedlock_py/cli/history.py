@@ -11,6 +11,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from shedlock_py import display
 from shedlock_py.cli import tables
 from shedlock_py.cli.common import (
     NO,
@@ -24,7 +25,6 @@ from shedlock_py.cli.common import (
     store_option,
 )
 from shedlock_py.cli.names import name_argument, prefix_argument, record_or_fail
-from shedlock_py.display import duration_of, is_running, outcome_of
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.history import MOST_RUNS, Run
 from shedlock_py.overdue import Punctuality, punctuality, recent_runs
@@ -79,15 +79,15 @@ def history(name: str, limit: int, store: str | None, as_json: bool) -> None:
 
 
 def _run_cells(run: Run, record: LockRecord) -> tuple[str, ...]:
-    duration = duration_of(run, record)
+    duration = display.duration_of(run, record)
     return (
-        tables.local_iso(run.started),
-        tables.NOTHING if duration is None else tables.in_words(duration),
-        outcome_of(run, record),
+        display.local_iso(run.started),
+        display.NOTHING if duration is None else display.in_words(duration),
+        display.outcome_of(run, record),
         printable(run.holder),
         str(run.fencing_token),
-        tables.local_iso(run.fire_time),
-        printable(run.error) if run.error else tables.NOTHING,
+        display.local_iso(run.fire_time),
+        printable(run.error) if run.error else display.NOTHING,
     )
 
 
@@ -97,16 +97,16 @@ def _run_to_json(run: Run, record: LockRecord) -> dict[str, Any]:
         "fencing_token": run.fencing_token,
         "holder": run.holder,
         "locked_by": run.locked_by,
-        "started": tables.utc(run.started),
-        "ended": tables.utc(run.ended),
+        "started": display.utc(run.started),
+        "ended": display.utc(run.ended),
         "duration": None if run.duration is None else run.duration.total_seconds(),
         "outcome": run.outcome,
-        "running": is_running(run, record),
+        "running": display.is_running(run, record),
         "pause": run.is_pause,
         "demotion": run.is_demotion,
         "error": run.error,
-        "fire_time": tables.utc(run.fire_time),
-        "next_fire_time": tables.utc(run.next_fire_time),
+        "fire_time": display.utc(run.fire_time),
+        "next_fire_time": display.utc(run.next_fire_time),
     }
 
 
@@ -152,17 +152,17 @@ def overdue(prefix: str, grace: timedelta, store: str | None, as_json: bool) -> 
     sys.exit(NO if late else OK)
 
 
-BASES = {"next_fire_time": "planned", "cadence": "usual gap", "expected_every": "expected", None: tables.NOTHING}
+BASES = {"next_fire_time": "planned", "cadence": "usual gap", "expected_every": "expected", None: display.NOTHING}
 
 
 def _job_cells(job: Punctuality, record: LockRecord) -> tuple[str, ...]:
     return (
         printable(job.name),
         job.state,
-        tables.local_iso(job.last_started),
-        tables.local_iso(job.due),
-        tables.NOTHING if job.due is None else tables.in_words(record.read_at - job.due),
-        printable(tables.pause_in_words(record)) if record.is_paused else BASES[job.basis],
+        display.local_iso(job.last_started),
+        display.local_iso(job.due),
+        display.NOTHING if job.due is None else display.in_words(record.read_at - job.due),
+        printable(display.pause_in_words(record)) if record.is_paused else BASES[job.basis],
     )
 
 
@@ -170,12 +170,12 @@ def _job_to_json(job: Punctuality, record: LockRecord) -> dict[str, Any]:
     return {
         "name": job.name,
         "state": job.state,
-        "last_started": tables.utc(job.last_started),
-        "due": tables.utc(job.due),
+        "last_started": display.utc(job.last_started),
+        "due": display.utc(job.due),
         "basis": job.basis,
         "late": None if job.due is None else max((record.read_at - job.due).total_seconds(), 0.0),
         **{key: value for key, value in tables.to_json(record).items() if key in ("paused_by", "pause_reason")},
-        "paused_until": tables.utc(record.lock_until) if record.is_paused else None,
+        "paused_until": display.utc(record.lock_until) if record.is_paused else None,
     }
 
 

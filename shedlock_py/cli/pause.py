@@ -46,7 +46,7 @@ def pause(ctx: click.Context, name: str, for_: timedelta, why: str, wait: timede
         if not getattr(provider, "is_shared", True):
             raise ConfigurationError("locks in memory are private to this process: nothing would be paused")
         if _able(provider).record(name) is None:
-            warn(f"the store has no lock {name!r} until now; {similar_names(provider, name)}")
+            warn(f"the store had no lock {name!r} until now; {similar_names(provider, name)}")
         record = _pause(provider, name, for_, why, wait)
     if not record.is_paused:
         cure = "" if wait else "; --wait 10m waits for its end"

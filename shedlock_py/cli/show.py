@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import click
 
+from shedlock_py import display
 from shedlock_py.cli import tables
 from shedlock_py.cli.common import json_option, open_store, option, print_json, printable, store_option, warn
 from shedlock_py.cli.names import name_argument, prefix_argument, record_or_fail
@@ -36,7 +37,7 @@ def list_(prefix: str, held: bool, store: str | None, as_json: bool) -> None:
 
 
 def _warn_of_fire_times(*records: LockRecord) -> None:
-    for found in filter(None, map(tables.future_fire_time, records)):
+    for found in filter(None, map(display.future_fire_time, records)):
         warn("; ".join(found))
 
 
@@ -59,7 +60,7 @@ def show(name: str, store: str | None, as_json: bool) -> None:
 
 
 def _lines(record: LockRecord) -> list[tuple[str, str]]:
-    demoted, left = tables.demoted_leader(record), tables.in_words(record.remaining)
+    demoted, left = display.demoted_leader(record), display.in_words(record.remaining)
     state = f"held, for another {left}" if record.is_held else "free"
     if record.is_held and demoted is not None:
         state = f"nobody leads: {demoted} was demoted, an election in {left}"
@@ -67,17 +68,17 @@ def _lines(record: LockRecord) -> list[tuple[str, str]]:
     paused = []
     if pause is not None:
         state = f"paused, for another {left}"
-        paused = [("paused by", printable(pause.by)), ("reason", printable(pause.reason) or tables.NOTHING)]
+        paused = [("paused by", printable(pause.by)), ("reason", printable(pause.reason) or display.NOTHING)]
     return [
         ("name", printable(record.name)),
         ("state", state),
         *paused,
         ("holder" if record.is_held else "last holder", printable(record.holder)),
-        ("claim id", printable(tables.claim_id(record) or tables.NOTHING)),
+        ("claim id", printable(display.claim_id(record) or display.NOTHING)),
         ("locked by", printable(record.locked_by)),
-        ("locked at", f"{_moment(record.locked_at)}, {tables.in_words(tables.age(record))} ago"),
+        ("locked at", f"{_moment(record.locked_at)}, {display.in_words(display.age(record))} ago"),
         ("lock until" if record.is_held else "locked until", _moment(record.lock_until)),
-        ("fencing token", tables.token_of(record)),
+        ("fencing token", display.token_of(record)),
         ("last fire time", _moment(record.last_fire_time)),
         ("store's clock", _moment(record.read_at)),
     ]
@@ -86,6 +87,6 @@ def _lines(record: LockRecord) -> list[tuple[str, str]]:
 def _moment(moment: datetime | None) -> str:
     """In UTC as the store has it, and in the time zone of this machine."""
     if moment is None:
-        return tables.NOTHING
-    local, there = tables.in_local_zone(moment), f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f} UTC"
+        return display.NOTHING
+    local, there = display.in_local_zone(moment), f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f} UTC"
     return f"{there} ({local:%Y-%m-%d %H:%M:%S %Z})" if local.utcoffset() else there

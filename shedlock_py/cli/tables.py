@@ -16,46 +16,19 @@ from rich.table import Table
 from rich.text import Text
 
 from shedlock_py.display import (
-    LONGEST_LEAD,
     NOTHING,
     age,
     claim_id,
-    demoted_leader,
-    future_fire_time,
     holder_of,
-    in_local_zone,
     in_words,
     local_iso,
     local_time,
-    pause_in_words,
     printable,
     state_of,
     token_of,
     utc,
 )
 from shedlock_py.record import LockRecord
-
-__all__ = [
-    "LONGEST_LEAD",
-    "NOTHING",
-    "age",
-    "claim_id",
-    "console",
-    "demoted_leader",
-    "future_fire_time",
-    "holder_of",
-    "in_local_zone",
-    "in_words",
-    "local_iso",
-    "pause_in_words",
-    "print_columns",
-    "print_records",
-    "records_table",
-    "state_of",
-    "to_json",
-    "token_of",
-    "utc",
-]
 
 WIDE = 110
 """Columns of a terminal from which on a table has everything."""

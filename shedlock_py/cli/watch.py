@@ -18,7 +18,8 @@ from rich.text import Text
 
 from shedlock_py.cli.common import duration_option, json_option, one_line, open_store, printable, store_option
 from shedlock_py.cli.names import prefix_argument
-from shedlock_py.cli.tables import console, holder_of, in_words, local_iso, records_table, state_of, to_json, utc
+from shedlock_py.cli.tables import console, records_table, to_json
+from shedlock_py.display import holder_of, in_words, local_iso, state_of, utc
 from shedlock_py.errors import ProviderError, ProviderUnreachable
 from shedlock_py.record import LockRecord
 

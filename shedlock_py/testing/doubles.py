@@ -29,7 +29,7 @@ class FakeClock:
     def advance(self, duration: Duration) -> None:
         """Let ``duration`` ("10m", a ``timedelta``, seconds) pass, to the microsecond."""
         if isinstance(duration, str):
-            duration = parse_duration(duration)
+            duration = parse_duration(duration, zero=True)
         microseconds = (
             duration // timedelta(microseconds=1) if isinstance(duration, timedelta) else round(duration * 1_000_000)
         )

@@ -137,7 +137,7 @@ def test_a_decorator_put_above_scheduled_job_by_mistake(tmp_path: Path) -> None:
         app.wait(task, EVENT_JOB_EXECUTED)  # it may have run before the decorator left its spec
         with hold(task.lock, lock_at_most_for="1m", provider=app.provider):
             app.events.clear()
-            job = app.scheduler.add_job(function.__wrapped__, id=task.id)  # type: ignore[attr-defined]  # on purpose
+            job = app.scheduler.add_job(function.__wrapped__, id=task.id)
             assert job.func is not function
             app.wait(task, EVENT_JOB_SKIPPED)
 

@@ -66,7 +66,7 @@ def test_a_name_that_the_store_does_not_know_may_be_mistyped(store: str) -> None
     done = run("pause", "nightly-reprot", "--for", "1h", store=store)
     assert done.exit_code == 0
     assert done.stderr == (
-        "shedlock: the store has no lock 'nightly-reprot' until now; did you mean 'nightly-report'?\n"
+        "shedlock: the store had no lock 'nightly-reprot' until now; did you mean 'nightly-report'?\n"
     )
     assert "is paused until" in done.stdout
 

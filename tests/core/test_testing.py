@@ -29,6 +29,7 @@ def test_a_clock_that_is_advanced(minute: Any) -> None:
     assert clock() == clock() == 5
     clock.advance(minute)
     assert clock() == 65
+    clock.advance("0s")
     clock.advance(0.000_001)
     assert clock() == 65.000_001
     assert "65.000001" in repr(clock)

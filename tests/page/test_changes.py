@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+from typing import Any
 
 import pytest
 
@@ -216,9 +217,10 @@ def test_there_must_be_something_to_change(alice: Client, action: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [("bob@example.org", "bob@example.org"), ("", None), ("a: b", None), ("x\x00y", None)]
+    ("given", "expected"),
+    [("bob@example.org", "bob@example.org"), ("", None), ("a: b", None), ("x\x00y", None), (None, None)],
 )
-def test_the_application_says_who_it_is(sample: Sample, given: str, expected: str | None) -> None:
+def test_the_application_says_who_it_is(sample: Sample, given: Any, expected: str | None) -> None:
     client = Client(page_app(sample.provider, allow_changes=True, operator=lambda request: given))
     assert client.change("pause", "clean-up").status_code == 303
     pause = record_of(sample.provider, "clean-up").pause

@@ -117,10 +117,11 @@ class MongoPrograms(StorePrograms):
         result = yield self._with_history(
             lambda has_history: release(lease.name, lease.locked_by, lock_for, lease if has_history else None)
         )
-        is_released = bool(result.matched_count)
-        if not is_released and self.is_history_on():
-            yield from self.noted(_send(end_lost_run(lease)))
-        return is_released
+        return bool(result.matched_count)
+
+    def end_run(self, lease: Lease, *, is_lost: bool) -> Program[Command, Any, None]:
+        if is_lost:  # the release has written all others
+            yield end_lost_run(lease)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Command, Any, bool]:
         result = yield self._with_history(lambda has_history: undo(name, locked_by, former_fire_time, has_history))
@@ -322,7 +323,3 @@ class MongoPrograms(StorePrograms):
             f"a document in {self.collection_name} is no lock record: give locks a collection of their own, or delete "
             f"the document"
         )
-
-
-def _send(command: Command) -> Program[Command, Any, None]:
-    yield command

@@ -11,15 +11,13 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
-from shedlock_py._process import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import in_milliseconds
 from shedlock_py.errors import ProviderError
 from shedlock_py.events import logger
 from shedlock_py.history import Run
-from shedlock_py.lease import Claim, Clock, Lease
+from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.kit import (
-    DEFAULT_FIRE_TIME_TOLERANCE,
     Check,
     Failure,
     StorePrograms,
@@ -41,30 +39,15 @@ _FIRE_TIME_TOO_LATE = -1
 class RedisPrograms(StorePrograms):
     """The programs for the Redis server or cluster of ``client``.
 
-    :param clock: the holder's monotonic clock.
+    :param options: see :class:`StorePrograms`.
     """
 
     keeps_history: ClassVar[bool] = True
     recognises_retries: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        key_prefix: str,
-        client: AnyClient,
-        *,
-        clock: Clock = monotonic,
-        timeout: float | None = None,
-        fire_time_tolerance: timedelta = DEFAULT_FIRE_TIME_TOLERANCE,
-        history: int = 0,
-    ) -> None:
-        super().__init__(
-            clock=clock,
-            timeout=timeout,
-            fire_time_tolerance=fire_time_tolerance,
-            history=history,
-            passwords=[str(client.options.get("password") or "")],
-        )
-        self._calls = Calls(key_prefix, has_history=history > 0)
+    def __init__(self, key_prefix: str, client: AnyClient, **options: Any) -> None:
+        super().__init__(passwords=[str(client.options.get("password") or "")], **options)
+        self._calls = Calls(key_prefix, has_history=self.history > 0)
         self._client = client
 
     def is_write(self, command: Command) -> bool:

@@ -33,10 +33,6 @@ class _SqlProvider:
     programs: SqlPrograms
     _client: Any
 
-    @property
-    def _engine(self) -> Any:
-        return self._client.engine
-
     def create_table_sql(self) -> str:
         """The statement with which :meth:`create_schema` makes the lock table. The database is not connected.
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from sqlalchemy import MetaData
 
-from shedlock_py.errors import ConfigurationError
 from shedlock_py.history import Run
 from shedlock_py.lease import RunOutcome
 from shedlock_py.providers.kit import refused
@@ -53,11 +52,6 @@ class RunStatements:
     def __init__(self, plain: Statements, longest_wait: float | None) -> None:
         lock_table, dialect = plain.table, plain.dialect
         table = runs_table_of(lock_table, MetaData())
-        if len(table.name.encode(errors="surrogatepass")) > dialect.max_identifier_length:
-            raise ConfigurationError(
-                f"with history the name of the lock table may have {dialect.max_identifier_length - 5} bytes at most: "
-                f"history is kept in {table.name!r}"
-            )
         self.table = table
         self.table_name = dialect.identifier_preparer.format_table(table)
         self._plain = plain

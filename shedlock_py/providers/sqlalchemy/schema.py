@@ -19,6 +19,8 @@ from shedlock_py.providers.kit import refused
 from shedlock_py.record import LockRecord
 
 EXTRA_COLUMNS = ("fencing_token", "last_fire_time")
+RUNS = "_runs"
+"""What follows the name of the lock table in that of the table of runs."""
 _SCHEMA_LOCK = 7461353825  # a number that other programs are unlikely to use
 
 
@@ -91,7 +93,7 @@ def runs_table_of(locks: Table, metadata: MetaData) -> Table:
     """The table of run history beside the lock table ``locks``, for the same databases."""
     time = locks.c.locked_at.type
     return Table(
-        f"{locks.name}_runs",
+        f"{locks.name}{RUNS}",
         metadata,
         Column("name", LockName(64), primary_key=True),
         Column("fencing_token", BigInteger, primary_key=True, autoincrement=False),

@@ -17,6 +17,7 @@ from shedlock_py.providers.sqlalchemy.clock import CLOCKS
 from shedlock_py.providers.sqlalchemy.errors import Missing, classify, hint, missing
 from shedlock_py.providers.sqlalchemy.runs import RunStatements
 from shedlock_py.providers.sqlalchemy.schema import (
+    RUNS,
     TIME_COLUMNS,
     create_schema_sql,
     create_table_sql,
@@ -63,9 +64,11 @@ class SqlTables(StorePrograms):
         self.extra_columns = extra_columns
         self._make_dialect = make_dialect
         self._schema = schema
-        if len(table_name.encode(errors="surrogatepass")) > dialect.max_identifier_length:  # PostgreSQL would cut it
+        longest = dialect.max_identifier_length - (len(RUNS) if self.history else 0)
+        if len(table_name.encode(errors="surrogatepass")) > longest:  # PostgreSQL would cut it
+            why = f", as history is kept in {table_name}{RUNS}" if self.history else ""
             raise ConfigurationError(
-                f"the name of the lock table may have {dialect.max_identifier_length} bytes at most: {table_name!r}"
+                f"the name of the lock table may have {longest} bytes at most{why}: {table_name!r}"
             )
         self._given_table = lock_table_of(dialect, table_name, schema)
         self.table_name = dialect.identifier_preparer.format_table(self._given_table)

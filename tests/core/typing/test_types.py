@@ -116,6 +116,7 @@ def test_calls() -> None:
         assert_type(with_callable(), int | bytes)
         assert_type(with_exception_class(), int)
         assert_type(Service().method(1), int | None)
+        assert plain.__name__ == plain.__qualname__ == plain.__wrapped__.__name__ == "plain"
 
 
 @pytest.mark.anyio

@@ -20,13 +20,11 @@ from datetime import datetime, timedelta
 from random import SystemRandom
 from typing import Any, ClassVar, NamedTuple
 
-from shedlock_py._process import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, in_milliseconds, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError
-from shedlock_py.lease import Claim, Clock, Lease
+from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.kit import (
-    DEFAULT_FIRE_TIME_TOLERANCE,
     Check,
     Failure,
     StorePrograms,
@@ -76,20 +74,10 @@ class QuorumPrograms(StorePrograms):
     keeps_history: ClassVar[bool] = True
     recognises_retries: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        size: int,
-        key_prefix: str,
-        longest_lease: Duration,
-        *,
-        clock: Clock = monotonic,
-        timeout: float | None = None,
-        fire_time_tolerance: timedelta = DEFAULT_FIRE_TIME_TOLERANCE,
-        history: int = 0,
-    ) -> None:
-        super().__init__(clock=clock, timeout=timeout, fire_time_tolerance=fire_time_tolerance, history=history)
+    def __init__(self, size: int, key_prefix: str, longest_lease: Duration, **options: Any) -> None:
+        super().__init__(**options)
         self._majority = Majority(size)
-        self._calls = Calls(key_prefix, has_history=history > 0)
+        self._calls = Calls(key_prefix, has_history=self.history > 0)
         self._node_key = f"{key_prefix}:node".encode()
         self._longest_lease = parse_duration(longest_lease, "longest_lease")
 
