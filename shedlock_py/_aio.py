@@ -26,9 +26,9 @@ ABANDON_SECONDS = 10.0
 _tasks: set[asyncio.Task[Any]] = set()  # the event loop itself keeps only weak references
 
 
-def start_task(work: Coroutine[Any, Any, T], name: str | None = None) -> asyncio.Task[T]:
+def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Start a task that goes on to its end even if no code refers to it."""
-    task = asyncio.create_task(work, name=name)
+    task = asyncio.create_task(work)
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
     return task

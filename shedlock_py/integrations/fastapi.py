@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Unpack
 
-from shedlock_py._aio import start_task
 from shedlock_py.config import configure, is_configured, lock_request
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
@@ -31,6 +30,8 @@ Provider = AsyncLockProvider | LockProvider
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_running: set[asyncio.Task[None]] = set()
+"""An event loop keeps weak references to its tasks only."""
 
 
 def lifespan(
@@ -213,7 +214,10 @@ def repeat_every(
         async def begin() -> asyncio.Task[None]:
             if is_configured():  # otherwise the durations' defaults may follow
                 lock_request(name, *durations)
-            return start_task(repeat(), name=f"repeat {name}")
+            task = asyncio.create_task(repeat(), name=f"repeat {name}")
+            _running.add(task)
+            task.add_done_callback(_running.discard)
+            return task
 
         return begin
 
