@@ -7,7 +7,8 @@ that is closed there could not release the lease any more.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import TYPE_CHECKING, Any, Never, TypeVar
@@ -334,6 +335,20 @@ class AsyncBlock(Guard):
                 self.failed("release", error, lease)
 
 
+@contextmanager
+def _block() -> Iterator[None]:
+    yield
+
+
+@asynccontextmanager
+async def _async_block() -> AsyncIterator[None]:
+    yield
+
+
+_UNFINISHED = (Awaitable, GeneratorType, AsyncGeneratorType, type(_block()), type(_async_block()))
+"""What has a body that runs later."""
+
+
 def refuse_unfinished(value: T) -> T:
     """``value``, if the task's work is done.
 
@@ -345,8 +360,7 @@ def refuse_unfinished(value: T) -> T:
             f"the guarded task returned a {type(value).__name__}, whose work may end after the lock was released. Make "
             f"it an 'async def' that awaits the work, or wait for its result before returning"
         )
-    body = getattr(value, "gen", value)  # that of a @contextmanager
-    if not isinstance(value, Awaitable) and not isinstance(body, GeneratorType | AsyncGeneratorType):
+    if not isinstance(value, _UNFINISHED):
         return value
     if isinstance(value, CoroutineType):
         value.close()  # or Python warns that it was never awaited
