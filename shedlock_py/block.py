@@ -345,14 +345,15 @@ async def _async_block() -> AsyncIterator[None]:
     yield
 
 
-_UNFINISHED = (Awaitable, GeneratorType, AsyncGeneratorType, type(_block()), type(_async_block()))
-"""What has a body that runs later."""
+_UNFINISHED = (CoroutineType, GeneratorType, AsyncGeneratorType, type(_block()), type(_async_block()))
+"""The types of results whose work has not begun."""
 
 
-def refuse_unfinished(value: T) -> T:
+def refuse_unfinished(value: T, *, was_awaited: bool = False) -> T:
     """``value``, if the task's work is done.
 
-    :raises TypeError: the task returned something awaitable, or a generator or a context manager made of one, whose
+    :param was_awaited: it is the result of a coroutine, which may be a client that can be awaited, and need not be.
+    :raises TypeError: the task returned something to await, or a generator or a context manager made of one, whose
         body would run after the release; or a Task or Future, whose work may end after it.
     """
     if hasattr(type(value), "add_done_callback"):  # as futures of all libraries have; the type, for mocks have anything
@@ -360,7 +361,7 @@ def refuse_unfinished(value: T) -> T:
             f"the guarded task returned a {type(value).__name__}, whose work may end after the lock was released. Make "
             f"it an 'async def' that awaits the work, or wait for its result before returning"
         )
-    if not isinstance(value, _UNFINISHED):
+    if not isinstance(value, _UNFINISHED) and (was_awaited or not isinstance(value, Awaitable)):
         return value
     if isinstance(value, CoroutineType):
         value.close()  # or Python warns that it was never awaited

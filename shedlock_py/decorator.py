@@ -243,7 +243,7 @@ def _guard_async(
         block = AsyncBlock(_lock_name(spec, function, signature, args, kwargs), spec.options, spec, gates)
         async with block as lease:
             if lease is not None:
-                return refuse_unfinished(await function(*args, **kwargs))
+                return refuse_unfinished(await function(*args, **kwargs), was_awaited=True)
         result = _skip_result(on_skip, block.skip)
         return await result if inspect.isawaitable(result) else result
 

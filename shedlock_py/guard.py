@@ -87,7 +87,7 @@ async def run_guarded_async(block: AsyncBlock, task: Callable[[], Awaitable[T]])
         work = task()
         if not inspect.isawaitable(work):
             raise TypeError(f"{task!r} returned a {type(work).__name__}, not something to await: use attempt or hold")
-        return Executed(refuse_unfinished(await work), lease)
+        return Executed(refuse_unfinished(await work, was_awaited=True), lease)
 
 
 def refuse_unfinished_function(task: Callable[..., Any]) -> None:

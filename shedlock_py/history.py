@@ -20,6 +20,7 @@ LONGEST_ERROR = 200
 """Characters of an error that history keeps."""
 MOST_RUNS = 1000
 """The most runs of one name that a store can keep."""
+_REPORTED = set(get_args(RunOutcome)) - {"vanished"}
 _logger = logging.getLogger("shedlock_py")
 
 
@@ -96,7 +97,8 @@ def error_of(lease: Lease) -> str | None:
 
 def outcome_of(lease: Lease) -> RunOutcome:
     """``lease.outcome`` if it is one: code that releases by itself may have put anything there."""
-    if lease.outcome in get_args(RunOutcome):
+    given: object = lease.outcome
+    if isinstance(given, str) and given in _REPORTED:
         return lease.outcome
     outcome: RunOutcome = "ok" if lease.error is None else "failed"
     _logger.warning("lock %r: %r is no outcome of a run, %r is kept", lease.name, lease.outcome, outcome)

@@ -149,7 +149,8 @@ def repeat_every(
     :param raise_exceptions: end with what the function raises, which the task then has.
     :param max_repetitions: end after so many slots, wherever they were run.
     :param on_complete: called after the last of them.
-    :param on_exception: called with what the function raises, after that was logged. Both may be coroutine functions.
+    :param on_exception: called with what the function raises, after that was logged. What it raises is logged as well.
+        Both may be coroutine functions.
     :param lock: the lock name; by default the module and name of the function.
     :param options: as for :func:`hold_async`: ``lock_at_most_for``, ``provider``, ``keep_alive``, …
     :raises ConfigurationError: a value that cannot work, or the function has a ``@scheduler_lock``. Durations that do
@@ -171,12 +172,7 @@ def repeat_every(
 
         @wraps(function)  # with the gates that @leader_only left on it
         async def run() -> Any:
-            try:
-                return await (function() if is_async else _run_in_thread(function))
-            except asyncio.CancelledError as error:
-                if _is_being_cancelled():
-                    raise
-                raise RuntimeError("the function awaited something that was cancelled") from error
+            return await _uncancelled(function() if is_async else _run_in_thread(function))
 
         LockRequest(name, "10m")  # is it a lock name? The durations' defaults may be configured later
 
@@ -251,7 +247,17 @@ def _is_being_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
+async def _uncancelled(work: Awaitable[Any]) -> Any:
+    """Await ``work``. It is an error if that awaits something cancelled: asyncio would end this task without a word."""
+    try:
+        return await work
+    except asyncio.CancelledError as error:
+        if _is_being_cancelled():
+            raise
+        raise RuntimeError("the function awaited something that was cancelled") from error
+
+
 async def _call(callback: Callable[..., Any], *arguments: object) -> None:
     result = callback(*arguments)
     if inspect.isawaitable(result):
-        await result
+        await _uncancelled(result)

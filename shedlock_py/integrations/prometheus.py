@@ -57,7 +57,7 @@ class PrometheusListener:
 
     :param registry: where the metrics are registered; ``prometheus_client.REGISTRY`` by default.
     :param lock_names: names that are known in advance, such as those given to ``hold`` and ``attempt``.
-    :param label: makes the label ``lock`` of a lock name. Each value is some sixty time series for ever, so let many
+    :param label: makes the label ``lock`` of a lock name. Each value is some seventy time series for ever, so let many
         names share one: ``lambda name: name.partition(":")[0]``. By default names that were filled from a template
         ("sync-{tenant}") share the template as their label; ``label=str`` takes each whole name.
     :raises ConfigurationError: the registry has these metrics already: one listener is enough for a process.
@@ -74,6 +74,7 @@ class PrometheusListener:
             raise ConfigurationError(f"lock_names must be a list of names, not the text {lock_names!r}")
         self._label = label
         self._running: WeakSet[Lease] = WeakSet()
+        self._elections: set[str] = set()
         self._metrics = CollectorRegistry()  # collected as a whole by the application's registry
         self._make_metrics()
         for name in (*lock_names, *declared_lock_names()):
@@ -124,7 +125,7 @@ class PrometheusListener:
         lock = ""
         if isinstance(event, LockEvent):
             lock = label_of(event.lock_name, event.template, self._label)
-            if _is_of_a_job(event):
+            if event.lock_name not in self._elections and _is_of_a_job(event):
                 self._register(lock)
         match event:
             case LockAcquired(_, lease, elapsed):
@@ -153,6 +154,7 @@ class PrometheusListener:
                 if operation == "acquire":
                     self._acquisitions.labels(lock, "failed").inc()
             case ElectionEvent(name):
+                self._elections.add(name)
                 leader = self._leader.labels(name)  # at zero, unless this node leads
                 if isinstance(event, (LeadershipStarted, LeadershipStopped)):
                     leader.set(isinstance(event, LeadershipStarted))
@@ -187,15 +189,15 @@ class PrometheusListener:
 
 
 def _is_of_a_job(event: LockEvent) -> bool:
-    """Whether ``event`` shows that this process runs the job of that lock, so that all series are to be there.
+    """Whether ``event`` shows that this process runs the job of that lock, which then gets all series.
 
-    Not what an operator does, and nothing that an election does: an alert for a job without success would never end.
+    What an operator or an election does shows nothing: the alert for a job without success would never end.
     """
     match event:
         case LockSkipped(_, reason):
             return reason != "not_leader"
         case ProviderFailed(_, operation):
-            return operation == "acquire"  # a node whose store fails notices it when it reads the record
+            return operation == "acquire"  # a node of an election reads the record first, and fails at that
         case OperatorActed():
             return False
     return True

@@ -160,8 +160,8 @@ class Views:
 
     def change(self, store: Store, action: OperatorAction, values: Mapping[str, str], by: str) -> Shown:
         name = values.get("name", "")
-        if self._refusal(store, action, name):  # what was confirmed is the consequence of something else
-            return self.confirm(store, action, values, status=409)
+        if refusal := self._refusal(store, action, name):  # what was confirmed is the consequence of something else
+            return problem(409, refusal, name)
         try:
             changes.carry_out(store.provider, action, name, values, by)
         except changes.NotDone as error:
@@ -171,7 +171,7 @@ class Views:
         return Shown(location=action)
 
     def _refusal(self, store: Store, action: OperatorAction, name: str) -> str:
-        """Why the page does not do that, or nothing."""
+        """Why the page does not do that, or nothing. What a demotion keeps can be freed: its consequence is shown."""
         if action == "demote" and name not in self.elections:
             return (
                 f"{display.printable(name)} is not known to be an election, and a job is not to be demoted. If it is "

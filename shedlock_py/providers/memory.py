@@ -65,14 +65,15 @@ class MemoryPrograms(RecordPrograms):
 
 
 def _store_of(shared_with: object, clock: Clock) -> MemoryStore:
-    """The one of another provider, or a new one."""
+    """The store of ``shared_with``, or a new one."""
     if shared_with is None:
         return MemoryStore(clock)
     if not isinstance(shared_with, InMemoryLockProvider | AsyncInMemoryLockProvider):
         raise ConfigurationError(f"shared_with is no provider in memory: {short_repr(shared_with)}; a clock is clock=…")
-    if clock is not monotonic:
+    store = shared_with.programs.store
+    if clock not in (monotonic, store.clock):
         raise ConfigurationError("a shared store has the clock that it was made with: leave clock out")
-    return shared_with.programs.store
+    return store
 
 
 def _options_of(url: str) -> dict[str, Any]:

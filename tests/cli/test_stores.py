@@ -51,7 +51,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
             yield request.getfixturevalue("mongodb_server").url(DATABASE)
         case "dynamodb":
             server = request.getfixturevalue("dynamodb_server")
-            yield server.url(DATABASE)
+            yield f"{server.url(DATABASE)}&timeout=60s"  # a new table takes its time
         case "s3":
             yield request.getfixturevalue("s3_server").url(prefix=DATABASE)
         case "etcd":

@@ -220,6 +220,7 @@ class CasContract(StoreContract):
 
     requests_before_take_over: ClassVar[int] = 0
     requests_before_force_release: ClassVar[int] = 0
+    requests_before_forget_fire_time: ClassVar[int] = 0
     via_proxy: ClassVar[bool] = False
     clock_resolution: ClassVar[float] = 2.1
     kept_longer: ClassVar[timedelta] = timedelta(seconds=3)

@@ -152,8 +152,12 @@ class OnQuorum(RedisContract):
 
     @pytest.fixture(autouse=True)
     def _on_a_busy_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A broadcast waits for servers that are up for as long as they may need there."""
+        """A broadcast waits for servers that are up for as long as they may need there.
+
+        Also for the last one: which servers reply decides by some ms which times a record has.
+        """
         monkeypatch.setattr(broadcast, "BROADCAST_SECONDS", 8.0)
+        monkeypatch.setattr(broadcast, "GRACE_SECONDS", 4.0)
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> RedisStore:

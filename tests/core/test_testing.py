@@ -46,6 +46,8 @@ def test_a_store_in_memory_that_is_made_with_a_clock_in_the_wrong_place() -> Non
             make(FakeClock())  # type: ignore[arg-type]  # the mistake
         with pytest.raises(ConfigurationError, match="leave clock out"):
             make(InMemoryLockProvider(), clock=FakeClock())
+        clock = FakeClock()
+        make(InMemoryLockProvider(clock=clock), clock=clock)
 
 
 def test_i1_a_store_in_memory_has_no_copy_elsewhere() -> None:

@@ -114,17 +114,22 @@ def test_a_failing_job_goes_on(provider: InMemoryLockProvider, caplog: pytest.Lo
 def test_nothing_ends_the_repetition_unnoticed(
     provider: InMemoryLockProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not a callback that fails, and not something cancelled that the function awaits."""
+    """Not a callback that fails, and not something cancelled that the function or the callback awaits."""
     runs: list[int] = []
 
-    async def job() -> None:
-        runs.append(1)
+    async def await_something_cancelled() -> None:
         cancelled = asyncio.get_running_loop().create_future()
         cancelled.cancel()
         await cancelled
 
-    def fail(error: Exception) -> None:
-        raise OSError("no mail server")
+    async def job() -> None:
+        runs.append(1)
+        await await_something_cancelled()
+
+    def fail(error: Exception) -> Any:
+        if len(runs) == 2:
+            raise OSError("no mail server")
+        return await_something_cancelled()
 
     (begin,) = workers(provider, 1, job, max_repetitions=3, on_exception=fail)
     with caplog.at_level(logging.ERROR):

@@ -71,7 +71,7 @@ class Pausing:
         raise kept_changing("pause", name)
 
     def _read_back(self, operation: Operation, claim: Claim) -> Program[Any, Any, LockRecord | None]:
-        """The record after ``claim`` was granted. If that fails, so does the pause, which must not stay."""
+        """The record after ``claim`` was granted. If that fails, a new pause is undone."""
         try:
             return (yield from operation.carry_out(self._programs.record(claim.request.name)))
         except GeneratorExit:

@@ -111,7 +111,10 @@ class StorePrograms(ABC):
 
     @abstractmethod
     def forget_fire_time(self, name: str) -> Program[Any, Any, bool]:
-        """Forget the newest fire time of ``name``, but none that is granted later. False: there was none."""
+        """Forget the newest fire time of ``name``. False: there was none.
+
+        A late copy must not forget one that was granted since: compare it with what was read.
+        """
 
     @abstractmethod
     def prune(self, unused_for: timedelta) -> Program[Any, Any, int]:
@@ -291,7 +294,9 @@ class StorePrograms(ABC):
     def release(self, lease: Lease) -> Program[Any, Any, bool]:
         if lease.has_ended():
             return False
-        lease.outcome, lease.error = outcome_of(lease), error_of(lease)
+        lease.error = error_of(lease)
+        if self.is_history_on():
+            lease.outcome = outcome_of(lease)
         operation, was_trusted = Operation(self, "release", lease.name), lease.is_trusted()
         lock_for = lease.begin_release()
         try:

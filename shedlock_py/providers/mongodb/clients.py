@@ -118,7 +118,8 @@ class _AnyClient:
         in_path = place.partition("/")[2].partition(".")[2]
         if in_path:  # PyMongo knows this form, and takes only the database from it
             raise ConfigurationError(
-                f"store URL: has a collection, {in_path!r}: give it as MongoLockProvider(url, collection=…)"
+                f"store URL: leave the collection out ('.{in_path}'), which was ignored: MongoLockProvider(url, "
+                f"collection=…) takes one"
             )
         self._name = name
         self._clients = (

@@ -146,7 +146,7 @@ class RedisPrograms(StorePrograms):
         return classify(error, has_retries=self._client.has_retries)
 
     def hint(self, error: Exception) -> str | None:
-        if isinstance(error, RuntimeError):
+        if isinstance(error, RuntimeError) and "loop" in str(error):
             return (
                 "a client of redis.asyncio belongs to the event loop that used it first: make another one for this loop"
             )

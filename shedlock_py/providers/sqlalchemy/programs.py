@@ -148,9 +148,10 @@ class SqlPrograms(SqlTables):
         return bool(reply.changed)
 
     def free(self, record: LockRecord) -> SqlProgram[bool]:
-        """As an undo, but the run goes on, so it stays in the history."""
         yield from self.locate(is_of_holder=True)
-        reply = yield self._undo(record.name, record.locked_by, None)
+        locked_at = self._sql.clock.to_store(record.locked_at)
+        values = {"name": record.name, "locked_by": record.locked_by, "locked_at": locked_at}
+        reply = yield SqlCommand(self._sql.free, values, is_of_holder=True)
         return bool(reply.changed)
 
     def _undo(self, name: str, locked_by: str, former_fire_time: datetime | None) -> SqlCommand:

@@ -97,7 +97,11 @@ class Statements:
         frees = f", {_NEXT_TOKEN}" if extra_columns else ""
         self.release = self.compile(hold.format(frees=frees, which=this_claim, now=now), "count")
         self.undo = self.compile(f"UPDATE {{table}} SET {self._undone()} WHERE {this_claim}", "count")
-        is_newest = f"name = :name AND last_fire_time = {self.clock.fire_time}"
+        # ShedLock for Java locks again with the same locked_by, so that alone does not identify what was read.
+        same_time = self.clock.same_time
+        is_as_read = f"{this_claim} AND {same_time.format('locked_at', self.clock.moment.format('locked_at'))}"
+        self.free = self.compile(f"UPDATE {{table}} SET {self._freed()} WHERE {is_as_read}", "count")
+        is_newest = f"name = :name AND {same_time.format('last_fire_time', self.clock.fire_time)}"
         self.forget_fire_time = self.compile(f"UPDATE {{table}} SET last_fire_time = NULL WHERE {is_newest}", "count")
         self.prune = self.compile("DELETE FROM {table} WHERE lock_until <= {until}", "count")
         select = self._select()
@@ -130,13 +134,16 @@ class Statements:
             return self.compile(returning_claim(claim, checks_first=self.dialect.name == "postgresql"), "rows")
         return self.compile(mysql_update(claim) if kind is ClaimKind.TAKE_OVER else mysql_insert(claim), "id")
 
-    def _undone(self) -> str:
+    def _freed(self) -> str:
         changes = f"lock_until = {self.clock.least}(lock_until, {self.clock.now})"
-        if self.extra_columns:
-            former = self.clock.moment.format("former_fire_time")
-            changes += f", last_fire_time = CASE WHEN last_fire_time > {former} THEN {former} ELSE last_fire_time END"
-            changes += f", {_NEXT_TOKEN}"
-        return changes
+        return f"{changes}, {_NEXT_TOKEN}" if self.extra_columns else changes
+
+    def _undone(self) -> str:
+        if not self.extra_columns:
+            return self._freed()
+        former = self.clock.moment.format("former_fire_time")
+        fire_time = f"CASE WHEN last_fire_time > {former} THEN {former} ELSE last_fire_time END"
+        return f"{self._freed()}, last_fire_time = {fire_time}"
 
     def _select(self) -> str:
         shown = self.clock.shown

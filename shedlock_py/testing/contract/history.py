@@ -68,7 +68,7 @@ class HistoryContract(ContractBase):
         assert keeper.runs(f"{name}x") == []
 
     @pytest.mark.parametrize(("error", "kept"), [(None, "ok"), ("boom", "failed")])
-    @pytest.mark.parametrize("outcome", ["succeeded", None])
+    @pytest.mark.parametrize("outcome", ["succeeded", "vanished", None])
     def test_i8_what_an_application_sets_as_the_outcome_of_its_lease(
         self, keeper: Any, name: str, outcome: Any, error: str | None, kept: str
     ) -> None:

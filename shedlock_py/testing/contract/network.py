@@ -35,7 +35,9 @@ class NetworkContract(ContractBase):
     requests_before_take_over: ClassVar[int] = 1
     """Requests with the lock name that precede the one that takes over: it reads the record first."""
     requests_before_force_release: ClassVar[int] = 1
-    """The same for the request that frees, and for the one that forgets a fire time."""
+    """The same for the request that frees."""
+    requests_before_forget_fire_time: ClassVar[int] = 1
+    """The same for the request that forgets a fire time."""
     most_connections: ClassVar[int] = 20
     """How many connections the provider opens at most."""
 
@@ -308,7 +310,7 @@ class NetworkContract(ContractBase):
         self, proxied_provider: Any, provider: LockProvider, proxy: TcpProxy, name: str
     ) -> None:
         provider.release(acquired(provider, LockRequest(name, LONG, fire_time=FIRE_TIME)))
-        proxy.hold(name, skip=self.requests_before_force_release)
+        proxy.hold(name, skip=self.requests_before_forget_fire_time)
         assert proxied_provider.forget_fire_time(name) is True
         assert proxy.holds
         request = LockRequest(name, LONG, fire_time=FIRE_TIME - timedelta(hours=1))

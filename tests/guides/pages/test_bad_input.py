@@ -255,7 +255,7 @@ ROWS: dict[str, Row] = {
         Refused(lambda: guard(FlaskScheduler), "guards functions and methods", TypeError),
         Refused(lambda: guard(Task()), "is a Celery task", TypeError),
     ],
-    "a function that returns a coroutine or something else to await, a generator, or what `@contextmanager` makes": [
+    "a function that returns a coroutine, a generator or a `@contextmanager`; a `def` that returns an awaitable": [
         Refused(guard(lambda: coroutine()), "returned a coroutine that has not run yet", TypeError),
         Refused(guard(lambda: nothing()), "returned a generator that has not run yet", TypeError),
         Refused(guard(contextmanager(nothing)), "_GeneratorContextManager that has not run yet", TypeError),

@@ -5,6 +5,7 @@ The statements are those of ShedLock's providers for PostgreSQL and MySQL, in th
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -103,6 +104,17 @@ def test_i1_theirs_keeps_us_out(provider: LockProvider, java: Java, name: str) -
     assert provider.acquire(LockRequest(name, "1m")) is None
     assert java.unlock(name)
     acquired(provider, name)
+
+
+def test_i1_a_late_copy_of_a_force_release_frees_no_later_lock_of_theirs(provider: Any, java: Java, name: str) -> None:
+    """The same host locks again, and changes neither its name nor the token."""
+    assert java.lock(name)
+    record = record_of(provider, name)
+    assert provider.force_release(name) is True
+    assert java.lock(name)
+    inner: Any = getattr(provider, "async_provider", provider)
+    provider.run(inner.programs.free(record))
+    assert record_of(provider, name).is_held
 
 
 def test_i1_ours_keeps_them_out(provider: LockProvider, java: Java, name: str) -> None:
