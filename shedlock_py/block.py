@@ -7,11 +7,10 @@ that is closed there could not release the lease any more.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable
 from datetime import timedelta
-from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
-from typing import TYPE_CHECKING, Any, Never, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Never
 
 from shedlock_py._process import OwningProcess, is_from_signal, monotonic
 from shedlock_py.config import emit, is_kept_alive, lock_request, resolve_async_provider, resolve_provider
@@ -47,8 +46,6 @@ from shedlock_py.request import LockRequest
 
 if TYPE_CHECKING:
     from shedlock_py.async_keepalive import TaskKeepAlive
-
-T = TypeVar("T")
 
 
 class Guard:
@@ -333,39 +330,3 @@ class AsyncBlock(Guard):
                 self.released(lease, await release(lease))
             except (Exception, SystemExit) as error:
                 self.failed("release", error, lease)
-
-
-@contextmanager
-def _block() -> Iterator[None]:
-    yield
-
-
-@asynccontextmanager
-async def _async_block() -> AsyncIterator[None]:
-    yield
-
-
-_UNFINISHED = (CoroutineType, GeneratorType, AsyncGeneratorType, type(_block()), type(_async_block()))
-"""The types of results whose work has not begun."""
-
-
-def refuse_unfinished(value: T, *, was_awaited: bool = False) -> T:
-    """``value``, if the task's work is done.
-
-    :param was_awaited: it is the result of a coroutine, which may be a client that can be awaited, and need not be.
-    :raises TypeError: the task returned something to await, or a generator or a context manager made of one, whose
-        body would run after the release; or a Task or Future, whose work may end after it.
-    """
-    if hasattr(type(value), "add_done_callback"):  # as futures of all libraries have; the type, for mocks have anything
-        raise TypeError(
-            f"the guarded task returned a {type(value).__name__}, whose work may end after the lock was released. Make "
-            f"it an 'async def' that awaits the work, or wait for its result before returning"
-        )
-    if not isinstance(value, _UNFINISHED) and (was_awaited or not isinstance(value, Awaitable)):
-        return value
-    if isinstance(value, CoroutineType):
-        value.close()  # or Python warns that it was never awaited
-    raise TypeError(
-        f"the guarded task returned a {type(value).__name__} that has not run yet; the lock would be released before "
-        f"it does. Guard the function that does the work ('async def' tasks are awaited under the lock)"
-    )

@@ -9,10 +9,16 @@ from contextlib import suppress
 from typing import Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from shedlock_py._methods import bind_in_class
-from shedlock_py.block import AsyncBlock, Block, refuse_unfinished
+from shedlock_py.block import AsyncBlock, Block
 from shedlock_py.context import Skipped, gates_of
 from shedlock_py.durations import Duration
-from shedlock_py.guard import Executed, refuse_unfinished_function, run_guarded, run_guarded_async
+from shedlock_py.guard import (
+    Executed,
+    refuse_unfinished,
+    refuse_unfinished_function,
+    run_guarded,
+    run_guarded_async,
+)
 from shedlock_py.options import KeywordOptions, LockOptions, OnLost, check_on_lost, is_async_callable
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.spec import LockSpec, declared

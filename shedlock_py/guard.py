@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Generic, TypeVar, Unpack
 
-from shedlock_py.block import AsyncBlock, Block, refuse_unfinished
+from shedlock_py.block import AsyncBlock, Block
 from shedlock_py.context import Skipped, gates_of
 from shedlock_py.lease import Lease
 from shedlock_py.options import GuardOptions, LockOptions
@@ -99,3 +100,39 @@ def refuse_unfinished_function(task: Callable[..., Any]) -> None:
             f"{task!r} is a generator function: its body would run after the lock was released. Guard the function "
             f"that does the work, with @scheduler_lock directly above its 'def'"
         )
+
+
+@contextmanager
+def _block() -> Iterator[None]:
+    yield
+
+
+@asynccontextmanager
+async def _async_block() -> AsyncIterator[None]:
+    yield
+
+
+_UNFINISHED = (CoroutineType, GeneratorType, AsyncGeneratorType, type(_block()), type(_async_block()))
+"""The types of results whose work has not begun."""
+
+
+def refuse_unfinished(value: T, *, was_awaited: bool = False) -> T:
+    """``value``, if the task's work is done.
+
+    :param was_awaited: it is the result of a coroutine, which may be a client that can be awaited, and need not be.
+    :raises TypeError: the task returned something to await, or a generator or a context manager made of one, whose
+        body would run after the release; or a Task or Future, whose work may end after it.
+    """
+    if hasattr(type(value), "add_done_callback"):  # as futures of all libraries have; the type, for mocks have anything
+        raise TypeError(
+            f"the guarded task returned a {type(value).__name__}, whose work may end after the lock was released. Make "
+            f"it an 'async def' that awaits the work, or wait for its result before returning"
+        )
+    if not isinstance(value, _UNFINISHED) and (was_awaited or not isinstance(value, Awaitable)):
+        return value
+    if isinstance(value, CoroutineType):
+        value.close()  # or Python warns that it was never awaited
+    raise TypeError(
+        f"the guarded task returned a {type(value).__name__} that has not run yet; the lock would be released before "
+        f"it does. Guard the function that does the work ('async def' tasks are awaited under the lock)"
+    )

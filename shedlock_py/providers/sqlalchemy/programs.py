@@ -141,7 +141,9 @@ class SqlPrograms(SqlTables):
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> SqlProgram[bool]:
         yield from self.locate(is_of_holder=True)
-        command = self._undo(name, locked_by, former_fire_time)
+        former = former_fire_time and self._sql.clock.to_store(former_fire_time)
+        values = {"name": name, "locked_by": locked_by, "former_fire_time": former}
+        command = SqlCommand(self._sql.undo, values, is_of_holder=True)
         reply = yield self._with_history(command)
         if reply.changed:
             yield from self._history_after(command)
@@ -153,11 +155,6 @@ class SqlPrograms(SqlTables):
         values = {"name": record.name, "locked_by": record.locked_by, "locked_at": locked_at}
         reply = yield SqlCommand(self._sql.free, values, is_of_holder=True)
         return bool(reply.changed)
-
-    def _undo(self, name: str, locked_by: str, former_fire_time: datetime | None) -> SqlCommand:
-        former = former_fire_time and self._sql.clock.to_store(former_fire_time)
-        values = {"name": name, "locked_by": locked_by, "former_fire_time": former}
-        return SqlCommand(self._sql.undo, values, is_of_holder=True)
 
     def forget_fire_time(self, name: str) -> SqlProgram[bool]:
         self._require_fire_times()
