@@ -185,6 +185,13 @@ def test_the_times_shown_are_those_a_majority_outlasts() -> None:
     assert (merged.remaining, merged.fencing_token) == (timedelta(seconds=20), 7)
 
 
+def test_a_lock_that_has_ended_shows_the_same_times_whether_a_minority_still_holds_it_or_not() -> None:
+    ended = [record("a", -2), record("a", -1)]
+    (before,) = merged_records(replies([*ended, record("a", 0.001)]), 3)
+    (after,) = merged_records(replies([*ended, record("a", -0.001)]), 3)
+    assert before.lock_until == after.lock_until == ended[1].lock_until
+
+
 # The steps of a program
 
 

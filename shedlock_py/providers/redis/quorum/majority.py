@@ -216,8 +216,9 @@ def _merged(found: Sequence[LockRecord | None], size: int) -> LockRecord | None:
         by_claim.values(),
         key=lambda records: (is_held(records), len(records) + unknown >= majority, token(records)),
     )
-    shown = [record for record in records if record.is_held is is_held(records)]
-    if not shown:  # only a minority has it, so the lock is free
+    if is_held(records):
+        shown = [record for record in records if record.is_held]
+    else:  # a minority may hold it for a moment longer
         shown = [replace(record, lock_until=min(record.lock_until, record.read_at)) for record in records]
     shown.sort(key=lambda record: record.lock_until, reverse=True)
     which = min(majority, len(shown)) - 1
