@@ -86,7 +86,9 @@ class TaskKeepAlive(BaseKeepAlive):
         try:
             await reply
         except BaseException as error:  # asyncio would let sys.exit() out of the event loop, past all tasks
-            if self._must_raise(error):
+            task = asyncio.current_task()
+            is_of_this_task = task is None or task.cancelling() or not isinstance(error, asyncio.CancelledError)
+            if is_of_this_task and self._must_raise(error):
                 raise
             logger.exception("on_lost of lock %r failed", lost.lock_name)
 
@@ -108,7 +110,7 @@ class TaskKeepAlive(BaseKeepAlive):
             raise LeaseLostError(f"lock {self._lease.name!r} was lost while its task ran") from error
 
     async def _stop(self) -> None:
-        with self._changed:
+        with self._mutex:
             self._is_over = self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never
 
 from shedlock_py._process import OwningProcess, is_from_signal, monotonic
-from shedlock_py.config import emit, is_kept_alive, lock_request, resolve_async_provider, resolve_provider
+from shedlock_py.config import emit, is_active, is_kept_alive, lock_request, resolve_async_provider, resolve_provider
 from shedlock_py.context import (
     ActiveLease,
     Gate,
@@ -125,8 +125,8 @@ class Guard:
 
     def failed(self, operation: str, error: BaseException, lease: Lease | None = None) -> None:
         """Notify the listeners. A failing release must not replace what the task returned or raised."""
-        if isinstance(error, SystemExit) and is_from_signal(error):
-            raise error  # SIGTERM is to end the process
+        if is_from_signal(error):
+            raise error  # SIGTERM is to end the process, a time limit its task
         failure = as_exception(error, operation, self.name)
         emit(ProviderFailed(self.name, operation, failure, lease).filled_from(self._template))
 
@@ -158,6 +158,8 @@ class Guard:
         if not active.owner.is_current():
             return  # a forked child leaves the block; the task belongs to its parent
         outcome: Outcome = "succeeded"
+        if isinstance(failure, SystemExit) and not failure.code:
+            failure = None  # sys.exit() is how a program says that all went well
         if failure is not None:
             # What on_lost="cancel" raises is a cancellation; a TimeoutError, which asyncio makes of one, is not.
             ended_by = failure.__cause__ if isinstance(failure, LeaseLostError) else failure
@@ -219,7 +221,7 @@ class Block(Guard):
         try:
             active = self.start(lease, store)
             is_renewed = is_kept_alive(self.options.keep_alive)
-            if is_renewed or self.options.on_lost != "continue":
+            if is_renewed or (self.options.on_lost != "continue" and is_active()):
                 kept = ThreadKeepAlive(active, store, is_renewed, self.options.on_lost)
                 kept.__enter__()
                 self._kept_alive = kept
@@ -289,7 +291,7 @@ class AsyncBlock(Guard):
         try:
             active = self.start(lease, store)
             is_renewed = is_kept_alive(self.options.keep_alive)
-            if is_renewed or self.options.on_lost != "continue":
+            if is_renewed or (self.options.on_lost != "continue" and is_active()):
                 kept = TaskKeepAlive(active, store, is_renewed, self.options.on_lost)
                 await kept.__aenter__()
                 self._kept_alive = kept

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, cast
 
-from shedlock_py._process import is_from_signal, monotonic
+from shedlock_py._process import is_from_signal
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderNotConfigured
 from shedlock_py.events import Event, Listener, log_listener, logger
@@ -72,10 +72,11 @@ class Settings:
     def apply(self) -> _Restore:
         """Make these the defaults of this process. The result is a context manager that restores the former ones.
 
-        :raises ConfigurationError: a provider is of the wrong kind, or a value cannot work.
+        :raises ConfigurationError: a provider or a listener is of the wrong kind, or a value cannot work.
         """
         global _settings
         check_keep_alive(self.keep_alive)
+        _checked(self.listeners)
         sync, asynchronous = self.provider, self.async_provider
         if sync is not None and is_async_provider(sync):
             raise ConfigurationError(f"{type(sync).__name__} is an async provider: configure(async_provider=…)")
@@ -172,15 +173,15 @@ def _checked(listeners: object) -> list[Listener]:
 def emit(event: Event) -> None:
     """Notify every configured listener. An exception of a listener is logged and changes nothing else.
 
-    The first exception that comes from a signal, such as Ctrl-C, is raised after all listeners were notified: it is
-    meant for the process.
+    The first exception that comes from a signal, such as Ctrl-C or a job's time limit, is raised after all listeners
+    were notified.
     """
     interruption: BaseException | None = None
     for listener in _settings.listeners:
         try:
             listener(event)
         except BaseException as error:  # sys.exit() too: it must not replace what the task returned or raised
-            if not isinstance(error, Exception) and is_from_signal(error):
+            if is_from_signal(error):
                 interruption = interruption or error
             else:
                 logger.exception("listener %r failed on %r", listener, event)
@@ -249,11 +250,18 @@ def is_active() -> bool:
 # Which provider a guard uses: its own, or the configured one, looked up at each call
 
 
+def _stopped_clock() -> float:
+    return 0.0
+
+
 class _Unlocked:
-    """Grants everything and remembers nothing: for :func:`set_active`. Has the three methods that guards use."""
+    """Grants everything and remembers nothing: for :func:`set_active`. Has the three methods that guards use.
+
+    Its leases do not end by themselves: no other replica waits for them.
+    """
 
     def acquire(self, request: LockRequest) -> Lease | None:
-        return Claim(request, monotonic).granted(None)
+        return Claim(request, _stopped_clock).granted(None)
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         return lease.begin_extension(lock_at_most_for).granted()

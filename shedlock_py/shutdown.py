@@ -30,7 +30,10 @@ _LATE_SECONDS = 1.0
 
 class _Shutdown:
     wait = 0.0
-    previous: object = None
+    previous: tuple[object, ...] = (None,)
+    """The handlers that were installed before this one, the newest last."""
+    calls = 0
+    """How many of them run: one may call this handler again, which then goes on with the one before it."""
     owner: OwningProcess | None = None
     """The process that is shutting down. A child that it forks is not."""
     is_waiting = False
@@ -78,7 +81,7 @@ def release_on_sigterm(wait: Duration = "20s") -> None:
     if signal.getsignal(signal.SIGTERM) is not _on_sigterm:
         atexit.unregister(_before_exit)  # again the first of those that were registered until now
         atexit.register(_before_exit)
-        _shutdown.previous = signal.signal(signal.SIGTERM, _on_sigterm)
+        _shutdown.previous = (*_shutdown.previous, signal.signal(signal.SIGTERM, _on_sigterm))
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:
@@ -97,14 +100,19 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
             except RuntimeError:  # the system refuses a thread; better a main thread that waits than tasks cut short
                 _wait_for_others(until)
                 state.is_waiting = False
-    elif state.is_ending and state.is_sending:
+    elif state.is_ending and state.is_sending and not state.calls:
         return  # two signals are one: a second SystemExit would interrupt a `finally` of the main thread
     import signal  # it is loaded already
 
     state.is_ending = True
-    if callable(state.previous):
-        state.previous(number, frame)
-    elif state.previous is not signal.SIG_IGN:
+    handler = state.previous[-1 - state.calls]
+    if callable(handler):
+        state.calls += 1
+        try:
+            handler(number, frame)
+        finally:
+            state.calls -= 1
+    elif handler is not signal.SIG_IGN:
         raise SystemExit(128 + number)
 
 
@@ -118,10 +126,8 @@ def _wait_and_send(number: int, until: float) -> None:
         # The application may have replaced this handler. The default one would end the process without any `finally`.
         is_handled = callable(signal.getsignal(number))
         # A handler that ``loop.add_signal_handler`` installed: the first signal has already notified the event loop.
-        origins = (
-            type(getattr(state.previous, "__self__", None)).__module__,
-            getattr(state.previous, "__module__", ""),
-        )
+        previous = state.previous[-1]
+        origins = (type(getattr(previous, "__self__", None)).__module__, getattr(previous, "__module__", ""))
         is_event_loops = any(str(name).partition(".")[0] in ("asyncio", "uvloop") for name in origins)
         if state.is_ending or not is_handled or is_event_loops:
             return

@@ -107,8 +107,10 @@ class AsyncLeaderElector(Elector):
             return False
         if not self.is_leader():
             self._request("take_over")
-        await self._wait_for(self._has_taken_over, seconds)
-        self._election.intents.discard("take_over")
+        try:
+            await self._wait_for(self._has_taken_over, seconds)
+        finally:  # also when the caller is cancelled: it does not want to lead any more
+            self._election.intents.discard("take_over")
         return self.is_leader()
 
     async def demote(self, cooldown: Duration = "0s") -> bool:
@@ -207,16 +209,21 @@ class AsyncLeaderElector(Elector):
                 task = asyncio.get_running_loop().create_task(_awaited(reply), context=context)
                 task.add_done_callback(partial(self._task_ended, call))
                 return
-        except Exception as error:
-            self._end_call(call, error)
-        except BaseException:  # sys.exit() ends the program
+        except (SystemExit, KeyboardInterrupt):  # they end the program
             self._end_call(call)
             raise
+        except BaseException as error:
+            self._end_call(call, error)
         else:
             self._end_call(call)
 
     def _task_ended(self, call: CallbackCall, task: asyncio.Task[Any]) -> None:
-        self._end_call(call, None if task.cancelled() else task.exception())
+        if not task.cancelled():
+            self._end_call(call, task.exception())
+        elif task.cancelling():  # the event loop ends
+            self._end_call(call)
+        else:
+            self._end_call(call, asyncio.CancelledError("what it awaited was cancelled"))
 
 
 async def _awaited(reply: Any) -> Any:

@@ -54,6 +54,7 @@ class Elector:
         self._on_started: list[Callback] = []
         self._on_stopped: list[Callback] = []
         self._on_renewed: list[Callback] = []
+        self._check_callback(on_new_leader)
         self._on_new_leader = on_new_leader
         self.add_callbacks(on_started_leading, on_stopped_leading)
         self._runner: Any = None
@@ -109,10 +110,20 @@ class Elector:
         on_stopped_leading: Callback | None = None,
         on_renewed: Callback | None = None,
     ) -> None:
-        """Add callbacks to those of the constructor. ``on_renewed`` is called after each renewal."""
+        """Add callbacks to those of the constructor.
+
+        :param on_renewed: called after each renewal, unless the former call of it still runs.
+        :raises ConfigurationError: one cannot be called by this elector.
+        """
+        for callback in (on_started_leading, on_stopped_leading, on_renewed):
+            self._check_callback(callback)
         self._on_started += [on_started_leading] if on_started_leading else []
         self._on_stopped += [on_stopped_leading] if on_stopped_leading else []
         self._on_renewed += [on_renewed] if on_renewed else []
+
+    def _check_callback(self, callback: object) -> None:
+        if callback is not None and not callable(callback):
+            raise ConfigurationError(f"a callback of an elector must be a function, not {callback!r}")
 
     def resign(self) -> None:
         """If this node leads, let another node lead as soon as the callbacks have returned. Does not wait."""
@@ -169,7 +180,8 @@ class Elector:
     # Callbacks
 
     def _call_renewed(self) -> None:
-        self._call(self._on_renewed)
+        running = {call.callback for call in list(self._calls)}  # they must not pile up
+        self._call([callback for callback in self._on_renewed if callback not in running])
 
     def _call(self, callbacks: Iterable[Callback]) -> None:
         """Start to call the callbacks. Does not wait for them."""
@@ -203,8 +215,10 @@ class Elector:
         return self._runner is not None and self._owner.is_current()
 
     def _is_decided(self) -> bool:
-        """Whether this node leads, or never will."""
-        return self.is_leader() or not self._election.may_lead()
+        """Whether this node leads, or never will; or resigns, and waits for the callback that asks."""
+        election = self._election
+        waits_for_caller = "resign" in election.intents and self._is_in_callback()
+        return self.is_leader() or not election.may_lead() or waits_for_caller
 
     def _has_taken_over(self) -> bool:
         """Whether ``take_over()`` has nothing left to wait for."""

@@ -20,7 +20,7 @@ from shedlock_py.election.program import PENDING, Command, Do, Election, Wait
 from shedlock_py.election.settings import ElectionSettings
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import Event, logger
-from shedlock_py.options import is_async_provider
+from shedlock_py.options import is_async_callable, is_async_provider
 from shedlock_py.provider import LockProvider
 from shedlock_py.record import LockRecord
 from shedlock_py.urls import provider_from_url
@@ -89,22 +89,23 @@ class LeaderElector(Elector):
         :raises RuntimeError: the elector takes part already; or no thread could be started, and ``start()`` may be
             repeated.
         """
-        if self._is_here() and self._runner.is_alive():
-            raise RuntimeError(f"{self!r} was started already")
         if not self._owner.is_current():  # a thread of the parent process may have locked it
             self._make_mutex()
-        self._without_thread = deque()
-        election = self._create_election()
-        name = f"shedlock-elector-{self.name}"
-        self._runner = threading.Thread(target=self._campaign, args=(election,), name=name, daemon=True)
-        try:
-            self._runner.start()
-        except (RuntimeError, MemoryError) as error:
-            self._runner = None
-            raise RuntimeError(
-                f"{self!r} could not start its thread ({error}), perhaps because of a limit on processes or threads:"
-                " it takes no part in the election; call start() again when there is room"
-            ) from error
+        with self._mutex:
+            if self._is_here() and self._runner.is_alive():
+                raise RuntimeError(f"{self!r} was started already")
+            self._without_thread = deque()
+            election = self._create_election()
+            name = f"shedlock-elector-{self.name}"
+            self._runner = threading.Thread(target=self._campaign, args=(election,), name=name, daemon=True)
+            try:
+                self._runner.start()
+            except (RuntimeError, MemoryError) as error:
+                self._runner = None
+                raise RuntimeError(
+                    f"{self!r} could not start its thread ({error}), perhaps because of a limit on processes or"
+                    " threads: it takes no part in the election; call start() again when there is room"
+                ) from error
 
     def stop(self, timeout: Duration | None = None) -> bool:
         """Leave the election. A leader calls its callbacks, waits until they have returned, and then resigns.
@@ -158,8 +159,10 @@ class LeaderElector(Elector):
             return False
         if not self.is_leader():
             self._request("take_over")
-        self._wait_for(self._has_taken_over, seconds)
-        self._election.intents.discard("take_over")
+        try:
+            self._wait_for(self._has_taken_over, seconds)
+        finally:  # also when the caller is cancelled: it does not want to lead any more
+            self._election.intents.discard("take_over")
         return self.is_leader()
 
     def demote(self, cooldown: Duration = "0s") -> bool:
@@ -174,6 +177,16 @@ class LeaderElector(Elector):
             return False
         self._provider.take_over(Demotion(former.holder, pause).request(self.name, self._settings.renew_deadline))
         return True
+
+    def _check_callback(self, callback: object) -> None:
+        super()._check_callback(callback)
+        if is_async_callable(callback):
+            raise ConfigurationError(
+                f"callback {callback!r} is a coroutine function: LeaderElector cannot await it, AsyncLeaderElector can"
+            )
+
+    def _is_decided(self) -> bool:
+        return threading.current_thread() is self._runner or super()._is_decided()  # a listener would wait for itself
 
     # The election's thread
 
@@ -220,10 +233,6 @@ class LeaderElector(Elector):
             self._changed.notify_all()
 
     # Callbacks, of which each call has a thread of its own
-
-    def _call_renewed(self) -> None:
-        if not self._without_thread:  # or they would pile up
-            super()._call_renewed()
 
     def _start_call(self, call: CallbackCall) -> None:
         self._without_thread.append(call)

@@ -16,6 +16,7 @@ from shedlock_py import (
     ConfigurationError,
     InMemoryLockProvider,
     LockExtended,
+    TaskFinished,
     attempt,
     configure,
     hold,
@@ -226,3 +227,14 @@ def test_a_bad_name_is_refused_inside_of_another_lock_too(provider: InMemoryLock
             hold(name)
         with pytest.raises(ConfigurationError):
             attempt(name, lambda: pytest.fail("it ran without a lock of its own"))
+
+
+@pytest.mark.parametrize(("code", "outcome"), [(None, "succeeded"), (0, "succeeded"), (1, "failed"), ("why", "failed")])
+def test_i8_a_task_that_ends_the_program(provider: InMemoryLockProvider, code: Any, outcome: str) -> None:
+    """``sys.exit()`` says that all went well."""
+    recorded = RecordingListener()
+    with configure(provider=provider, listeners=[recorded]), pytest.raises(SystemExit):
+        attempt("job", lambda: sys.exit(code), lock_at_most_for="1m")
+    (finished,) = recorded.of(TaskFinished)
+    assert finished.outcome == outcome
+    assert (finished.error is None) is (outcome == "succeeded")

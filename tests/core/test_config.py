@@ -1,6 +1,8 @@
 import asyncio
 import logging
+import time
 import types
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,14 @@ import pytest
 from shedlock_py import (
     AsyncInMemoryLockProvider,
     ConfigurationError,
+    Event,
     Executed,
     InMemoryLockProvider,
+    LeaseLost,
     LockRequest,
     ProviderNotConfigured,
     Settings,
+    assert_locked,
     async_provider_from_url,
     attempt,
     attempt_async,
@@ -279,6 +284,16 @@ class TestUrls:
             hold("job", provider=types.SimpleNamespace(execute=print))
 
 
+def test_settings_with_listeners_that_cannot_be_called() -> None:
+    async def listen(event: Event) -> None:
+        raise NotImplementedError
+
+    settings = Settings()
+    for listeners in ((listen,), print):
+        with pytest.raises(ConfigurationError, match="listener"):
+            replace(settings, listeners=listeners).apply()  # type: ignore[arg-type]  # on purpose
+
+
 class TestActive:
     def test_switched_off_everything_runs_and_one_warning_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         provider = InMemoryLockProvider()
@@ -305,6 +320,27 @@ class TestActive:
             assert iterations == []
             with pytest.raises(ConfigurationError, match="await the async twin"):
                 extend_lock("1h")
+
+    def test_a_lease_that_locks_nothing_does_not_end(self, caplog: pytest.LogCaptureFixture) -> None:
+        """A job with keep-alive has a short one, and nothing extends it."""
+        set_active(False)
+        lost: list[LeaseLost] = []
+        with hold("job", lock_at_most_for="3ms", keep_alive=True, on_lost=lost.append) as lease:
+            assert lease is not None
+            time.sleep(0.1)
+            assert_locked()
+            assert extend_lock("5ms") is lease
+            time.sleep(0.1)
+            assert lease.is_trusted()
+        assert not lost
+        assert len(caplog.records) == 1, "that locking is switched off"
+
+    @pytest.mark.anyio
+    async def test_nor_is_its_async_task_cancelled(self) -> None:
+        set_active(False)
+        async with hold_async("job", lock_at_most_for="3ms", keep_alive=True, on_lost="cancel") as lease:
+            assert lease is not None
+            await asyncio.sleep(0.1)
 
     def test_the_environment_may_change_at_any_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         provider = InMemoryLockProvider()

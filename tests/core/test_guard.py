@@ -178,13 +178,16 @@ class TestI8TheResultIsSacred:
 
         assert isinstance(attempt("job", lambda: "value", provider=Broken()), Executed)
 
-    def test_i8_a_signal_during_the_release_ends_the_process(self, provider: InMemoryLockProvider) -> None:
+    @pytest.mark.parametrize("kind", [SystemExit, TimeoutError])
+    def test_i8_a_signal_during_the_release_ends_the_process(
+        self, provider: InMemoryLockProvider, kind: type[BaseException]
+    ) -> None:
         class Interrupted(InMemoryLockProvider):
             def release(self, lease: Lease) -> bool:
                 signal.raise_signal(signal.SIGTERM)
                 return True
 
-        with raised_by(signal.SIGTERM, SystemExit), pytest.raises(SystemExit):
+        with raised_by(signal.SIGTERM, kind), pytest.raises(kind):
             attempt("job", lambda: "value", provider=Interrupted())
 
     def test_i8_an_interruption_of_the_first_listener(self, provider: InMemoryLockProvider) -> None:

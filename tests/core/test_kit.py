@@ -262,12 +262,13 @@ def test_i12_an_exception_of_a_signal_handler_right_after_the_reply(interruption
     assert is_free_for(store, REQUEST)
 
 
-def test_a_release_that_is_interrupted_goes_on() -> None:
+@pytest.mark.parametrize("interruption", [SystemExit, TimeoutError])
+def test_a_release_that_is_interrupted_goes_on(interruption: type[BaseException]) -> None:
     store = InMemoryLockProvider()
     provider, client = faulty(store)
     lease = provider.acquire(LockRequest("job", "1h"))
     assert lease is not None
-    execute, interruptions = client.execute, [SystemExit()]
+    execute, interruptions = client.execute, [interruption()]
 
     def interrupted(command: Any, timeout: float | None) -> Any:
         if interruptions:
@@ -275,7 +276,7 @@ def test_a_release_that_is_interrupted_goes_on() -> None:
         return execute(command, timeout)
 
     client.execute = interrupted  # type: ignore[method-assign]  # once, before the command is carried out
-    with pytest.raises(SystemExit):
+    with pytest.raises(interruption):
         provider.release(lease)
     assert is_free_for(store, LockRequest("job", "1m"))
 

@@ -27,7 +27,7 @@ class LoopElector:
         self._loop = loop
         for option in ("on_started_leading", "on_stopped_leading", "on_new_leader"):
             if option in options:
-                options[option] = _in_thread(options[option])
+                options[option] = in_thread(options[option])
         self.elector = AsyncLeaderElector(provider, name, **options)
 
     def __getattr__(self, name: str) -> Any:
@@ -40,7 +40,7 @@ class LoopElector:
 Elector = LeaderElector | LoopElector
 
 
-def _in_thread(callback: Callable[..., Any]) -> Callable[..., Any]:
+def in_thread(callback: Callable[..., Any]) -> Callable[..., Any]:
     async def call(*args: Any) -> None:
         await asyncio.to_thread(callback, *args)
 

@@ -356,3 +356,51 @@ def test_started_again_after_its_event_loop_was_closed(listener: RecordingListen
     del earlier, first, waiting
     gc.collect()  # the tasks on the closed loops, which asyncio complains of
     assert task() is None, "the elector keeps no task of a closed loop"
+
+
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, GeneratorExit])
+async def test_an_ordinary_callback_that_raises_what_ends_a_task(
+    kind: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As ``task.result()`` of a cancelled task does. It ends neither the election, nor the leadership."""
+
+    def fail() -> None:
+        raise kind
+
+    elector = long_lived_elector()
+    elector.add_callbacks(on_started_leading=fail, on_renewed=fail)
+    async with elector:
+        assert await elector.wait_until_leader("10s")
+        await until(lambda: caplog.text.count("failed") >= 3)
+        assert elector.takes_part
+
+
+async def test_a_coroutine_callback_whose_own_task_is_cancelled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The node leads on without its work: somebody must hear of that."""
+
+    async def work() -> None:
+        inner = asyncio.ensure_future(asyncio.sleep(60))
+        inner.cancel()
+        await inner
+
+    elector = long_lived_elector()
+    elector.add_callbacks(on_started_leading=work)
+    async with elector:
+        await until(lambda: "callback" in caplog.text and "failed" in caplog.text)
+
+
+async def test_a_take_over_whose_caller_gives_up_does_not_happen_later() -> None:
+    store = AsyncFaultyProvider()
+    durations: dict[str, Any] = {"lease_duration": "1h", "renew_deadline": "50m", "retry_period": "50ms"}
+    async with AsyncLeaderElector(store, "election", holder="leader", **durations) as leader:
+        assert await leader.wait_until_leader("10s")
+        async with AsyncLeaderElector(store, "election", holder="other", **durations) as other:
+            store.fail()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await other.take_over()
+            failed, before = store.calls["take_over"], store.calls["record"]
+            store.recover()
+            await until(lambda: store.calls["record"] > before + 3)
+            assert leader.is_leader()
+            assert store.calls["take_over"] == failed

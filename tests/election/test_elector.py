@@ -22,7 +22,7 @@ from shedlock_py import (
 from shedlock_py.testing import RecordingListener
 from shedlock_py.testing.forks import in_child
 from tests.election.conftest import MakeElector
-from tests.election.electors import DURATIONS, LONG, LoopElector, in_background
+from tests.election.electors import DURATIONS, LONG, LoopElector, in_background, in_thread
 from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
 
@@ -340,6 +340,19 @@ def test_who_waits_while_an_elector_is_stopped(make_elector: MakeElector, store:
     assert results == [False]
 
 
+@pytest.mark.parametrize("call", ["wait_until_leader", "take_over"])
+def test_who_waits_in_a_callback_of_a_leader_that_resigns(make_elector: MakeElector, call: str) -> None:
+    """The lease is released when the callback has returned: it must not wait for itself."""
+    results: list[bool] = []
+    leader: Any = make_elector("leader", on_stopped_leading=lambda: results.append(getattr(leader, call)()), **LONG)
+    follower = make_elector(**LONG)
+    lead(leader)
+    follower.start()
+    leader.resign()
+    assert follower.wait_until_leader("20s")
+    assert results == [False]
+
+
 def test_who_waits_before_it_is_started(make_elector: MakeElector, store: FaultyProvider) -> None:
     elector = make_elector(provider=FaultyProvider(store.inner))
     thread, results = in_background(lambda: elector.wait_until_leader("20s"))
@@ -349,6 +362,29 @@ def test_who_waits_before_it_is_started(make_elector: MakeElector, store: Faulty
 
 
 # What callbacks do, and a campaign that fails
+
+
+def test_a_callback_that_cannot_be_called(make_elector: MakeElector) -> None:
+    elector = make_elector()
+    with pytest.raises(ConfigurationError, match="must be a function, not 'start'"):
+        elector.add_callbacks(on_renewed="start")
+
+
+def test_a_renewal_callback_that_hangs_is_not_called_again(make_elector: MakeElector, store: FaultyProvider) -> None:
+    called: list[None] = []
+    may_end = threading.Event()
+
+    def hang() -> None:
+        called.append(None)
+        may_end.wait(20)
+
+    elector = make_elector(**LONG)
+    elector.add_callbacks(on_renewed=hang if isinstance(elector, LeaderElector) else in_thread(hang))
+    lead(elector)
+    wait_until(lambda: store.calls["extend"] > 5, what="renewals")
+    assert len(called) == 1
+    may_end.set()
+    wait_until(lambda: len(called) > 1, what="it is called again")
 
 
 def test_a_callback_that_raises_or_hangs_delays_nothing(make_elector: MakeElector) -> None:

@@ -68,8 +68,9 @@ class World:
         return nodes
 
     def lead_next(self, node: Stepped) -> None:
-        """This node reads now that the lease is free, and leads."""
+        """This node reads as soon as it may that the lease is free, and leads; the others stand still."""
         node.wake()
+        until_request("acquire", node, self)
         node.run()
         assert self.leaders() == [node.holder]
 

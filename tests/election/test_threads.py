@@ -15,9 +15,11 @@ import pytest
 from shedlock_py import (
     AsyncInMemoryLockProvider,
     ConfigurationError,
+    Event,
     InMemoryLockProvider,
     LeaderElector,
     LeadershipStarted,
+    LeadershipStopped,
     configure,
 )
 from shedlock_py.testing.forks import in_child
@@ -330,3 +332,50 @@ def test_callbacks_that_never_got_a_thread_are_called_at_the_end(
 def test_an_async_provider_is_refused(kind: str) -> None:
     with pytest.raises(ConfigurationError, match=r"AsyncInMemoryLockProvider is an async provider.*AsyncLeaderElector"):
         LeaderElector(AsyncInMemoryLockProvider(), "election")  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_two_threads_that_start_it_at_once(make_elector: MakeElector) -> None:
+    """Two campaigns would be one too many: nobody could stop the one that was replaced."""
+    elector = make_elector(**LONG)
+    gate, failures = threading.Barrier(8), []
+
+    def start() -> None:
+        gate.wait(20)
+        try:
+            elector.start()
+        except RuntimeError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(failures) == 7
+    assert elector.wait_until_leader("20s")
+    assert elector.stop("20s")
+    assert elector.leader() is None, "another campaign goes on"
+
+
+def test_a_listener_that_waits_for_the_elector_which_calls_it(make_elector: MakeElector) -> None:
+    results: list[bool] = []
+
+    def lead_again(event: Event) -> None:
+        if isinstance(event, LeadershipStopped):
+            results.append(elector.take_over())
+
+    with configure(listeners=[lead_again]):
+        elector = make_elector(**LONG)
+        assert lead(elector)
+        elector.resign()
+        wait_until(lambda: results == [False])
+        assert elector.wait_until_leader("20s")
+
+
+def test_a_coroutine_function_as_a_callback(make_elector: MakeElector) -> None:
+    async def work() -> None:
+        raise NotImplementedError
+
+    for option in ("on_started_leading", "on_stopped_leading", "on_new_leader"):
+        with pytest.raises(ConfigurationError, match="AsyncLeaderElector can"):
+            make_elector(**{option: work})

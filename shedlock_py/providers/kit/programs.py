@@ -301,9 +301,9 @@ class StorePrograms(ABC):
         lock_for = lease.begin_release()
         try:
             return (yield from self._released(operation, lease, lock_for, was_trusted))
-        except (Exception, GeneratorExit):
+        except (ProviderError, ConfigurationError, GeneratorExit):
             raise
-        except BaseException:  # SIGTERM's SystemExit, for example: the process ends, and should free its lock
+        except BaseException:  # SIGTERM's SystemExit, or a job's time limit: the process should free its lock
             again = Operation(self, "release", lease.name)
             again.was_repeated = True  # it may have been carried out
             program = self._released(again, lease, lock_for, was_trusted)

@@ -186,6 +186,18 @@ async def test_async_callbacks_of_lost_leases(
     assert not recorded.of(LeaseLost)
 
 
+async def test_a_coroutine_of_on_lost_that_awaits_what_is_cancelled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def stop_work(lost: LeaseLost) -> None:
+        work = asyncio.ensure_future(asyncio.sleep(60))
+        work.cancel()
+        await work
+
+    store = AsyncFaultyProvider()
+    async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, on_lost=stop_work, provider=store):
+        store.sync.force_release("job")
+        await until(lambda: "on_lost of lock 'job' failed" in caplog.text)
+
+
 @pytest.mark.parametrize("is_async", [True, False], ids=["async store", "sync store"])
 async def test_a_store_that_raises_what_would_end_the_event_loop(is_async: bool, recorded: RecordingListener) -> None:
     # KeyboardInterrupt and GeneratorExit end an event loop by right; in a worker thread they are errors of the store.
@@ -292,18 +304,19 @@ class OfASignal:
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows sends no signals")
 @pytest.mark.parametrize("event", AROUND)
-@pytest.mark.parametrize("handler", ["ctrl-c", "function", "method", "object"])
+@pytest.mark.parametrize("handler", ["ctrl-c", "function", "method", "object", "time-limit"])
 def test_a_signal_during_a_listener_ends_the_process_after_all_were_notified_and_the_lock_is_free(
     handler: str, event: type[Event], recorded: RecordingListener
 ) -> None:
-    """Swallowing SIGTERM's ``sys.exit()`` would leave a process that never ends."""
-    error = SystemExit(143)
+    """Swallowing SIGTERM's ``sys.exit()`` would leave a process that never ends; a time limit is an ``Exception``."""
+    error = TimeoutError() if handler == "time-limit" else SystemExit(143)
     of_object = OfASignal(error)
     handlers: dict[str, Any] = {
         "ctrl-c": signal.default_int_handler,
         "function": lambda number, frame: of_object.method(number, frame),
         "method": of_object.method,
         "object": of_object,
+        "time-limit": of_object,
     }
 
     def interrupted(seen: Event) -> None:
@@ -315,7 +328,7 @@ def test_a_signal_during_a_listener_ends_the_process_after_all_were_notified_and
     try:
         with (
             configure(provider=store, listeners=[interrupted, recorded]),
-            pytest.raises(KeyboardInterrupt if handler == "ctrl-c" else SystemExit),
+            pytest.raises(KeyboardInterrupt if handler == "ctrl-c" else type(error)),
         ):
             attempt("job", lambda: "value", lock_at_most_for="1m")
     finally:

@@ -1,7 +1,8 @@
 """An application that gets SIGTERM: python -m tests.core.shutdown.app URL KIND
 
 KIND is where its guarded task runs: "main", "thread", "asyncio", "scheduler"; "default" (without release_on_sigterm),
-"chained" (another handler was there), or "stubborn" (a thread that does not end in time).
+"chained" (another handler was there), "chained-again" (likewise; and then another one calls that of shedlock_py, and
+release_on_sigterm() is called once more), or "stubborn" (a thread that does not end in time).
 
 While a task in a daemon thread is waited for: "locked" (the main thread holds a lock that the task needs), "log" (that
 is a lock of logging's), "blocked" (the main thread waits for a lock), "both" (a task that is kept alive runs on the
@@ -126,6 +127,10 @@ def main(url: str, kind: str) -> None:
             refuse_threads()
             print("no more threads", flush=True)
             later()
+        case "chained-again":
+            wrap_handler()
+            release_on_sigterm("10s")
+            job(60)
         case "main" | "default" | "chained":
             job(60)
         case "asyncio":

@@ -89,6 +89,7 @@ ENDED, SKIPPED = "task ended", "a new task is skipped"
         ("main", 143, []),
         ("asyncio", 143, []),
         ("chained", 7, ["the former handler"]),
+        ("chained-again", 7, ["the former handler"]),
         # A task of another thread may end; meanwhile the main thread goes on.
         ("thread", 143, [ENDED, SKIPPED]),
         ("chained-thread", 7, [ENDED, "the former handler", SKIPPED]),
