@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -97,6 +98,19 @@ def test_i1_a_pause_does_not_replace_a_job_that_began_while_it_was_decided(store
     record = operator.pause("job", "1m")
     assert record.locked_by == leases[0].locked_by
     assert node.extend(leases[0], "1m") is not None
+
+
+def test_i1_a_pause_does_not_replace_what_an_elector_of_client_go_took_while_it_was_decided(store: Store) -> None:
+    """Such an elector leaves our fencing token as it is."""
+    operator = replica(store)
+    paused = operator.pause("job", "1m")
+
+    def elect() -> None:
+        store.entries["job"] = cas.Entry(replace(paused, locked_by="go-pod"), store.entries["job"].version + 1)
+
+    store.meanwhile(1, elect)
+    assert operator.pause("job", "1h").locked_by == "go-pod"
+    assert store.entries["job"].record.locked_by == "go-pod"
 
 
 @pytest.mark.parametrize("jump", [30, 3600])

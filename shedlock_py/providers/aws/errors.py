@@ -55,6 +55,12 @@ def code_of(error: Exception) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
+def are_credentials_unknown(error: Exception) -> bool:
+    """Whether other credentials would help: there are none, or the service does not know these or not any more."""
+    is_without = isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError)
+    return is_without or code_of(error) in _UNKNOWN_CREDENTIALS
+
+
 def text_of(error: Exception) -> str:
     """The message of an error reply without what botocore adds, such as "reached max retries: 0"."""
     if not isinstance(error, exceptions.ClientError):

@@ -70,7 +70,18 @@ def split_url(url: str, scheme: str, form: str, options: tuple[str, ...] = OPTIO
     unknown = sorted(given.keys() - set(options))
     if unknown:
         raise ConfigurationError(f"store URL: unknown option {unknown[0]!r}; known are {', '.join(options)}")
-    endpoint = given.get("endpoint")
-    if endpoint is not None and (urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc):
-        raise ConfigurationError("store URL: endpoint must be a URL itself, such as http://localhost:8000")
+    if "endpoint" in given:
+        _check_endpoint(given["endpoint"])
     return unquote(host), unquote(path).strip("/"), given
+
+
+def _check_endpoint(endpoint: str) -> None:
+    try:
+        parts = urlsplit(endpoint)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise ConfigurationError("store URL: endpoint must be a URL itself, such as http://localhost:8000")
+    if "@" in parts.netloc:
+        raise ConfigurationError("store URL: endpoint takes no user and no password, as requests are signed")

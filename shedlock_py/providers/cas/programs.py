@@ -137,7 +137,7 @@ class CasPrograms(StorePrograms):
             if entry is not None and entry.record.locked_by == claim.locked_by:
                 claim.note = _Note(self._store, entry)  # an earlier copy was carried out, and its reply was lost
                 return entry.record.fencing_token
-            if force and _token_of(entry) != (before and before.fencing_token):
+            if force and _holder_of(entry.record if entry else None) != _holder_of(before):
                 return None  # granted to somebody else, or deleted, since it was read
             self._check_fire_time(claim, time, force=force)
             if entry is None:
@@ -317,5 +317,6 @@ def _is_note(note: object, store: object) -> TypeGuard[_Note]:
     return isinstance(note, _Note) and note.store is store
 
 
-def _token_of(entry: Entry | None) -> int | None:
-    return entry.record.fencing_token if entry else None
+def _holder_of(record: LockRecord | None) -> tuple[int | None, str] | None:
+    """Which acquisition has the record. An elector of client-go, which has a Lease, leaves the token as it is."""
+    return (record.fencing_token, record.locked_by) if record else None

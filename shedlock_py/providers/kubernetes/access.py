@@ -116,6 +116,11 @@ class Access:
         self._read_at = monotonic()
 
     @property
+    def is_anonymous(self) -> bool:
+        """Whether requests have no credentials: neither a token nor a certificate."""
+        return not self.headers and not self._configuration.cert_file
+
+    @property
     def is_fresh(self) -> bool:
         return monotonic() - self._read_at < FRESH_SECONDS
 

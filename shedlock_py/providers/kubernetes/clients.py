@@ -19,13 +19,25 @@ from shedlock_py._timers import WorkerPool
 from shedlock_py.providers.cas import CasReply, ServerTime
 from shedlock_py.providers.kit import NotSent, TimedOut, call_within, close_with_loop, within
 from shedlock_py.providers.kubernetes.access import Access, Place
-from shedlock_py.providers.kubernetes.wire import UNAUTHORIZED, Call, Command, call_of, value_of
+from shedlock_py.providers.kubernetes.wire import (
+    FORBIDDEN,
+    UNAUTHORIZED,
+    Call,
+    Command,
+    KubernetesError,
+    call_of,
+    value_of,
+)
 
 if TYPE_CHECKING:
     import asyncio  # late elsewhere: sync programs do without
 
 POOL_SIZE = 16
 _HEADERS = {"Accept": "application/json", "Content-Type": "application/json"}
+_NO_CREDENTIALS = (
+    "no credentials were sent: does the plugin of the kubeconfig work (the log has its error), and has its user a "
+    "token or a certificate?"
+)
 IDLE_SECONDS = 30.0
 """A connection without requests is closed then: a handshake of TLS takes longer than a request."""
 
@@ -52,7 +64,7 @@ class Send(NamedTuple):
 
 
 def exchange(command: Command, clock_error: timedelta) -> Program[SignIn | Send, Any, CasReply]:
-    """Carry ``command`` out. If the server does not accept the token, read that again first."""
+    """Carry ``command`` out. If the server does not accept the token, or got none, read that again first."""
     session: Session | None = None
     for _ in range(2):
         session = yield SignIn(refused=session)
@@ -61,9 +73,15 @@ def exchange(command: Command, clock_error: timedelta) -> Program[SignIn | Send,
         with _connection_errors():
             response = yield Send(session, call)
         received_at = monotonic()
-        if response.status_code != UNAUTHORIZED:
+        # Where a plugin fails, the official client goes on without a token, and the server knows an anonymous user.
+        is_anonymous = response.status_code == FORBIDDEN and session.access.is_anonymous
+        if response.status_code != UNAUTHORIZED and not is_anonymous:
             break
-    value = value_of(command, response.status_code, _content(response), clock_error)
+    try:
+        value = value_of(command, response.status_code, _content(response), clock_error)
+    except KubernetesError as error:
+        error.hint = _NO_CREDENTIALS if is_anonymous else error.hint
+        raise
     return CasReply(value, ServerTime.from_header(response.headers.get("Date"), sent_at, received_at))
 
 

@@ -87,6 +87,8 @@ class Objects:
         if reply.code:
             return reply, None
         fields = _fields_in(key, reply)
+        if self._key(fields["name"]) != key:
+            raise ValueError(f"{key} is the lock {fields['name']!r}, whose object is {self._key(fields['name'])}")
         is_free = fields.pop("free", False) is True
         del fields["write"]
         record = record_from_json(fields.pop("name"), fields, read_at=_UNREAD)
@@ -161,7 +163,7 @@ class Objects:
 
 def _fields_in(key: str, reply: AwsReply) -> dict[str, Any]:
     fields = json.loads(reply.value["Body"])
-    if not isinstance(fields, dict) or not {"name", "write"} <= fields.keys():
+    if not isinstance(fields, dict) or "write" not in fields or not isinstance(fields.get("name"), str):
         raise ValueError(f"{key} is no lock record: {fields!r:.200}")
     return fields
 

@@ -55,6 +55,23 @@ def renew(server: KubernetesServer, token: str) -> str:
     return "new" + token
 
 
+class Plugin:
+    """A program that a kubeconfig names, which prints a token."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / "credential"
+        self._api = "client.authentication.k8s.io/v1"
+        self.user = {"exec": {"apiVersion": self._api, "command": "cat", "args": [str(self._file)]}}
+
+    def give(self, token: str) -> None:
+        self._file.write_text(
+            json.dumps({"apiVersion": self._api, "kind": "ExecCredential", "status": {"token": token}})
+        )
+
+    def fail(self) -> None:
+        self._file.unlink()
+
+
 # A kubeconfig
 
 
@@ -139,17 +156,29 @@ def test_a_token_file_that_gets_another_token(
 def test_a_plugin_is_asked_again_when_its_token_is_refused(
     kubernetes_server: KubernetesServer, open_url: Open, namespace: str, token: str, tmp_path: Path
 ) -> None:
-    file, plugin = tmp_path / "credential", {"apiVersion": "client.authentication.k8s.io/v1", "command": "cat"}
-
-    def give(token: str) -> None:
-        credential = {"apiVersion": plugin["apiVersion"], "kind": "ExecCredential", "status": {"token": token}}
-        file.write_text(json.dumps(credential))
-
-    give(token)
-    path = kubeconfig(kubernetes_server, tmp_path, {"exec": {**plugin, "args": [str(file)]}})
-    provider = open_url(f"kubernetes://{namespace}?kubeconfig={path}")
+    plugin = Plugin(tmp_path)
+    plugin.give(token)
+    provider = open_url(f"kubernetes://{namespace}?kubeconfig={kubeconfig(kubernetes_server, tmp_path, plugin.user)}")
     lease = acquired(provider, REQUEST)
-    give(renew(kubernetes_server, token))
+    plugin.give(renew(kubernetes_server, token))
+    assert provider.release(lease) is True
+
+
+def test_a_plugin_that_fails_once_is_asked_again(
+    kubernetes_server: KubernetesServer, open_url: Open, namespace: str, token: str, tmp_path: Path
+) -> None:
+    """The official client goes on without a token, and the server refuses an anonymous user with another status."""
+    plugin = Plugin(tmp_path)
+    plugin.give(token)
+    provider = open_url(f"kubernetes://{namespace}?kubeconfig={kubeconfig(kubernetes_server, tmp_path, plugin.user)}")
+    lease = acquired(provider, REQUEST)
+    plugin.fail()
+    token = renew(kubernetes_server, token)
+    for _ in range(2):
+        with pytest.raises(ProviderError, match="system:anonymous") as caught:
+            provider.extend(lease, "2m")
+        assert "no credentials were sent" in str(caught.value.hint)
+    plugin.give(token)
     assert provider.release(lease) is True
 
 
