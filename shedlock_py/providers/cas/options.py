@@ -6,6 +6,7 @@ from typing import Any
 
 from shedlock_py.durations import Duration
 from shedlock_py.providers.kit import parse_limits, split_options
+from shedlock_py.providers.kit.options import duration_in
 
 DEFAULT_CLOCK_ERROR = "1s"
 _OPTIONS = ("timeout", "fire_time_tolerance", "clock_error")
@@ -20,7 +21,7 @@ def parse_options(
     """
     url, in_url = split_options(url, _OPTIONS)
     if clock_error is None:
-        clock_error = in_url.get("clock_error", DEFAULT_CLOCK_ERROR)
+        clock_error = duration_in(in_url, "clock_error", DEFAULT_CLOCK_ERROR)
     limits = parse_limits(timeout, fire_time_tolerance, in_url, is_managed=True)
     limits.pop("history", None)  # of the variable SHEDLOCK_HISTORY, which may be meant for another store
     return url, {**limits, "clock_error": clock_error}

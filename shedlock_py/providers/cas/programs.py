@@ -9,10 +9,11 @@ from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.errors import ProviderError
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.cas.options import DEFAULT_CLOCK_ERROR
 from shedlock_py.providers.cas.server_time import ServerTime, UnknownTimeError, token_at
-from shedlock_py.providers.kit import Failure, StorePrograms, fire_time_too_late, kept_changing
+from shedlock_py.providers.kit import Failure, StorePrograms, fire_time_too_late, kept_changing, unreachable
 from shedlock_py.record import LockRecord
 
 MOST_TRIES = 16
@@ -188,7 +189,7 @@ class CasPrograms(StorePrograms):
             # The lease may be over by its note only: an older extension, whose reply was late, may have written that.
             entry, time = yield from self._read(lease.name)
             now = time.date
-        is_free = releasing and not lock_for
+        is_free, operation = releasing and not lock_for, "release" if releasing else "extend"
         for _ in range(MOST_TRIES):
             if entry is None or not _is_of(lease, entry, now):
                 return False
@@ -209,7 +210,9 @@ class CasPrograms(StorePrograms):
             else:
                 entry, time = yield from self._read(lease.name)
             now = time.date
-        raise kept_changing("release" if releasing else "extend", lease.name)
+        if reply.value is not None:  # it was written, and its reply contradicts the one before once more
+            raise clocks_disagree(operation, lease.name, self.clock_error)
+        raise kept_changing(operation, lease.name)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> CasProgram[bool]:
         def undone(entry: Entry, time: ServerTime) -> Write | None:
@@ -284,6 +287,16 @@ class CasPrograms(StorePrograms):
     def _end_of(self, lock_for: timedelta, time: ServerTime) -> datetime:
         """The end of a lease of ``lock_for`` from now: no server's clock shows it earlier."""
         return self._latest(time) + lock_for + self.clock_error
+
+
+def clocks_disagree(operation: str, lock_name: str, clock_error: timedelta) -> ProviderError:
+    """The error for an operation whose replies contradict each other again and again."""
+    return unreachable(
+        operation,
+        lock_name,
+        f"the times of one reply and the next differ by more than {clock_error} (clock_error)",
+        hint="if it happens again, the clocks of the servers differ so much: raise clock_error on all replicas",
+    )
 
 
 def _is_held(entry: Entry, now: datetime) -> bool:

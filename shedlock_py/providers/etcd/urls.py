@@ -74,6 +74,8 @@ def _parse_tls(options: dict[str, str]) -> bool:
     if given not in (None, "true", "false"):
         raise ConfigurationError(f"store URL: tls must be true or false, not {given!r}")
     has_certificates = any(name in options for name in ("ca", "cert", "key"))
+    if "key" in options and "cert" not in options:
+        raise ConfigurationError("store URL: key is the key of a certificate: name that as well, with cert")
     if given == "false" and has_certificates:
         raise ConfigurationError("store URL: tls=false, but there are certificates in ca, cert or key")
     return given == "true" or has_certificates

@@ -72,6 +72,8 @@ ALARMS = ClusterRequest("/v3/maintenance/alarm", {"action": "GET"})
 
 def classify(error: EtcdError) -> Failure:
     """What an error reply means for its command."""
+    if "too many requests" in str(error):  # its code is also that of a store without space
+        return Failure.NOT_DONE
     return _BY_CODE.get(error.code, Failure.REFUSED)
 
 

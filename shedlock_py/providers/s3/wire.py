@@ -26,6 +26,7 @@ _ABSENT = ("NoSuchKey",)
 _NOT_WRITTEN = ("PreconditionFailed", "NoSuchKey", "ConditionalRequestConflict", "OperationAborted")
 """412; 404 for ``If-Match``, if the object is gone; 409 beside another write. The programs read again after each."""
 _NO_BUCKET = ("404", "NoSuchBucket")
+_TRIES = 3
 _NO_ETAG = '"00000000000000000000000000000000"'
 _SUFFIX = ".json"
 _LONGEST = 200
@@ -130,8 +131,14 @@ class Objects:
         """Try, on an object of its own, requests whose conditions do not hold."""
         if check.of_bucket and (yield self._request("head_bucket", _NO_BUCKET)).code:
             raise NoBucketError(f"there is no bucket {self._bucket!r}")
-        key = f"{self._prefix}check-{uuid4().hex}"
-        etag = (yield from self._put(key, {}, None)).value["ETag"]
+        for _ in range(_TRIES):
+            key = f"{self._prefix}check-{uuid4().hex}"
+            made = yield from self._put(key, {}, None)
+            if not made.code:
+                break  # otherwise it was sent twice, and the reply is that to the second copy
+        else:
+            raise IgnoredConditionError("the server refuses If-None-Match in PUT of an object that is absent")
+        etag = made.value["ETag"]
         for condition in (None, _NO_ETAG):
             reply = yield from self._put(key, {}, condition)
             if not reply.code:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -134,6 +135,31 @@ def test_a_certificate_of_another_authority(
     path = kubeconfig(kubernetes_server, tmp_path, {"token": "x"}, **{"certificate-authority": str(other)})
     with pytest.raises(ProviderUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
         open_url(f"kubernetes://{namespace}?kubeconfig={path}").acquire(REQUEST)
+
+
+def test_the_certificate_of_an_authority_that_is_replaced(
+    kubernetes_server: KubernetesServer, open_url: Open, namespace: str, token: str, tmp_path: Path
+) -> None:
+    authority = tmp_path / "authority.pem"
+    shutil.copy(kubernetes_server.certificates.client, authority)
+    path = kubeconfig(kubernetes_server, tmp_path, {"token": token}, **{"certificate-authority": str(authority)})
+    provider = open_url(f"kubernetes://{namespace}?kubeconfig={path}")
+    for _ in range(2):
+        with pytest.raises(ProviderUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
+            provider.acquire(REQUEST)
+    shutil.copy(kubernetes_server.certificates.authority, authority)
+    acquired(provider, REQUEST)
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "socks4://me:s3cret-pw@127.0.0.1:1", "http://127.0.0.1:x"])
+def test_a_proxy_that_cannot_work(
+    kubernetes_server: KubernetesServer, open_url: Open, monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    monkeypatch.setitem(sys.modules, "socksio", None)  # as where it is not installed
+    with pytest.raises(ConfigurationError, match="the proxy of the environment") as caught:
+        open_url(kubernetes_server.url("")).acquire(REQUEST)
+    assert "s3cret-pw" not in str(caught.value)
 
 
 # Tokens

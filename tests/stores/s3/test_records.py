@@ -16,7 +16,7 @@ from shedlock_py import ConfigurationError, LockProvider, LockRecord, LockReques
 from shedlock_py.providers.aws import AwsReply, AwsRequest
 from shedlock_py.providers.cas import CasReply, List, Read, ServerTime, Write
 from shedlock_py.providers.s3 import S3LockProvider
-from shedlock_py.providers.s3.wire import Objects
+from shedlock_py.providers.s3.wire import IgnoredConditionError, Objects, TryConditions
 from shedlock_py.testing.contract.base import acquired, record_of
 from tests.support.s3 import S3Server
 
@@ -220,6 +220,16 @@ def test_a_refused_write_that_was_written_is_recognised() -> None:
     assert reply.value is None
     _, reply = replies(Write(RECORD, "etag"), "PreconditionFailed", "NoSuchKey")
     assert reply.value is None
+
+
+def test_a_check_whose_first_write_was_sent_twice() -> None:
+    """The reply is that to the second copy."""
+    requests, _ = replies(TryConditions(), "PreconditionFailed", {"ETag": "1"}, *2 * ["PreconditionFailed"], {})
+    assert [request.method for request in requests] == ["put_object"] * 4 + ["delete_object"]
+    keys = [request.arguments["Key"] for request in requests]
+    assert keys[0] != keys[1] == keys[2] == keys[3] == keys[4]
+    with pytest.raises(IgnoredConditionError, match="refuses If-None-Match"):
+        replies(TryConditions(), *3 * ["PreconditionFailed"])
 
 
 def test_an_absent_object_is_no_record() -> None:
