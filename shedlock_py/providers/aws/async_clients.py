@@ -22,7 +22,6 @@ from shedlock_py.providers.aws.clients import (
     Exchange,
     Sending,
     Sleep,
-    directly,
     expected_reply,
     reply_of,
 )
@@ -81,7 +80,7 @@ class _Tasks:
 class AsyncAwsClient:
     """:class:`AwsClient` for asyncio."""
 
-    def __init__(self, place: Place, timeout: float | None, exchange: Exchange = directly) -> None:
+    def __init__(self, place: Place, timeout: float | None, exchange: Exchange) -> None:
         self.shown = place.shown
         self._exchange = exchange
         self._of_loop = PerLoop(partial(_Tasks, place, timeout))

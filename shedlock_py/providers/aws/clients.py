@@ -61,11 +61,6 @@ Exchange = Callable[[Any], Program[AwsRequest | Sleep, Any, Any]]
 """Makes the requests for one command of a store's programs, and its reply from theirs."""
 
 
-def directly(request: AwsRequest | Sleep) -> Program[AwsRequest | Sleep, Any, Any]:
-    """The :data:`Exchange` of a store whose programs yield requests."""
-    return (yield request)
-
-
 class Sending:
     """Whether a request may have left, for the error after the time limit."""
 
@@ -123,10 +118,10 @@ class AwsClient:
     """For threads. A thread of its own carries each command out, so that one time limit counts for all of it.
 
     :param timeout: of the provider.
-    :param exchange: how a command becomes requests; by default commands are requests.
+    :param exchange: how a command becomes requests.
     """
 
-    def __init__(self, place: Place, timeout: float | None, exchange: Exchange = directly) -> None:
+    def __init__(self, place: Place, timeout: float | None, exchange: Exchange) -> None:
         self.shown = place.shown
         self._exchange = exchange
         self._of_process = PerProcess(partial(_Threads, place, timeout))

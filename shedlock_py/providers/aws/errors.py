@@ -118,7 +118,7 @@ def hint(error: Exception) -> str | None:
         case exceptions.EndpointConnectionError():
             return "is the region right, and does the network allow connections to the service?"
         case UnknownTimeError():
-            return "let the proxy between this process and the service pass the Date header on"
+            return error.hint
     if code in _CLOCK_IS_WRONG or (code in _BAD_SIGNATURE and "expired" in str(error).lower()):
         return "set the clock of this machine right: requests are signed with its time, and valid for 5 to 15 minutes"
     if code in _BAD_SIGNATURE:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from shedlock_py._program import Program
@@ -18,6 +18,10 @@ from shedlock_py.record import LockRecord
 
 MOST_TRIES = 16
 """For copies that write the same record at the same time: one of them succeeds in each round."""
+
+
+UNREAD = datetime(1970, 1, 1, tzinfo=UTC)
+"""In place of the time when a record was read: the programs fill that in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +130,7 @@ class CasPrograms(StorePrograms):
         return Failure.NOT_A_STORE_ERROR
 
     def hint(self, error: Exception) -> str | None:
-        if isinstance(error, UnknownTimeError):
-            return "the locks go by this time: let whatever is between pass the header Date on"
-        return None
+        return error.hint if isinstance(error, UnknownTimeError) else None
 
     # The operations
 

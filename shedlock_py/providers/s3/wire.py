@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -17,6 +16,7 @@ from shedlock_py._program import Program
 from shedlock_py.events import logger
 from shedlock_py.providers.aws import AwsReply, AwsRequest
 from shedlock_py.providers.cas import CasCommand, CasReply, Delete, Entry, List, Read, Write
+from shedlock_py.providers.cas.programs import UNREAD
 from shedlock_py.providers.kit import record_from_json, record_to_json
 
 T = TypeVar("T")
@@ -33,8 +33,6 @@ _LONGEST = 200
 """Of a lock's name in its key. Servers that keep objects as files take 255 bytes between two slashes."""
 _READABLE = _LONGEST - 64
 """The rest of a longer one is a digest."""
-_UNREAD = datetime(1970, 1, 1, tzinfo=UTC)
-"""In place of the time when a record was read: the programs fill that in."""
 
 
 class NoBucketError(Exception):
@@ -92,7 +90,7 @@ class Objects:
             raise ValueError(f"{key} is the lock {fields['name']!r}, whose object is {self._key(fields['name'])}")
         is_free = fields.pop("free", False) is True
         del fields["write"]
-        record = record_from_json(fields.pop("name"), fields, read_at=_UNREAD)
+        record = record_from_json(fields.pop("name"), fields, read_at=UNREAD)
         return reply, Entry(record, reply.value["ETag"], is_free)
 
     def _write(self, key: str, command: Write) -> _Requests[CasReply]:

@@ -246,7 +246,7 @@ def test_an_absent_object_is_no_record() -> None:
         ("s3://key:s3cret-pw@bucket", "credentials do not belong there"),
         ("s3://key:s3cret-pw/@bucket", "not of the form"),
         ("s3://key/s3cret-pw@bucket", "not of the form"),
-        ("s3://bucket?history=5", "S3 keeps no run history"),
+        ("s3://bucket?history=5", "this store keeps no run history"),
         ("s3://bucket?endpoint=localhost:9000", "endpoint must be a URL"),
         ("s3://bucket?endpoint=http://[::1", "endpoint must be a URL"),
         ("s3://bucket?endpoint=http://host:port", "endpoint must be a URL"),
