@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -99,6 +101,19 @@ def test_i1_a_pause_does_not_replace_a_job_that_began_while_it_was_decided(store
     assert node.extend(leases[0], "1m") is not None
 
 
+def test_i1_a_pause_does_not_replace_what_an_elector_of_client_go_took_while_it_was_decided(store: Store) -> None:
+    """Such an elector leaves our fencing token as it is."""
+    operator = replica(store)
+    paused = operator.pause("job", "1m")
+
+    def elect() -> None:
+        store.entries["job"] = cas.Entry(replace(paused, locked_by="go-pod"), store.entries["job"].version + 1)
+
+    store.meanwhile(1, elect)
+    assert operator.pause("job", "1h").locked_by == "go-pod"
+    assert store.entries["job"].record.locked_by == "go-pod"
+
+
 @pytest.mark.parametrize("jump", [30, 3600])
 def test_i6_an_extension_after_the_servers_clock_was_set_forward_is_as_long_as_it_says(store: Store, jump: int) -> None:
     """The extension is computed from an old reply. The reply to it shows the jump."""
@@ -136,6 +151,21 @@ def test_i3_an_extension_that_finds_the_lock_released_does_not_hold_it_again(sto
     assert node.extend(lease, "1h") is None
     store.clock.advance(25)
     assert not node.record("job").is_held
+
+
+def test_front_ends_whose_clocks_differ_are_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a balancer that takes them in turn, each reply contradicts the one before."""
+    node = replica(store, clock_error="1s")
+    lease, execute, ahead = acquired(node, LockRequest("job", "1m")), store.execute, cycle([4 * SECOND, -4 * SECOND])
+
+    def in_turn(command: cas.CasCommand, timeout: float | None) -> cas.CasReply:
+        store.epoch += next(ahead)
+        return execute(command, timeout)
+
+    monkeypatch.setattr(store, "execute", in_turn)
+    with pytest.raises(ProviderUnreachable, match=r"differ by more than 0:00:01 \(clock_error\)") as caught:
+        node.extend(lease, "1m")
+    assert "raise clock_error on all replicas" in str(caught.value.hint)
 
 
 def test_a_slow_reply_is_no_jump_of_the_clock(store: Store) -> None:

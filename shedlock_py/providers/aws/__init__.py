@@ -5,10 +5,9 @@ The client for asyncio is in ``async_clients``, because its import takes a third
 
 from shedlock_py.providers.aws.clients import AwsClient, AwsReply, AwsRequest, Exchange, Sleep
 from shedlock_py.providers.aws.errors import classify, code_of, hint, text_of
-from shedlock_py.providers.aws.place import OPTIONS, Place, split_url
+from shedlock_py.providers.aws.place import Place, split_url
 
 __all__ = [
-    "OPTIONS",
     "AwsClient",
     "AwsReply",
     "AwsRequest",

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
-from botocore.exceptions import ClientError, EndpointConnectionError, ResponseStreamingError
+from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError, ResponseStreamingError
 
 from shedlock_py._process import PerLoop, monotonic
 from shedlock_py._program import run_async
@@ -22,10 +22,10 @@ from shedlock_py.providers.aws.clients import (
     Exchange,
     Sending,
     Sleep,
-    directly,
     expected_reply,
     reply_of,
 )
+from shedlock_py.providers.aws.errors import are_credentials_unknown
 from shedlock_py.providers.aws.place import Place
 from shedlock_py.providers.kit import NotSent, TimedOut, close_with_loop, within
 
@@ -38,36 +38,49 @@ class _Tasks:
         self._timeout = timeout
         self._mutex = asyncio.Lock()
         self._client: Any = None
-        self._resources = AsyncExitStack()
+        self._opened: list[AsyncExitStack] = []
+        """The oldest client first. One that was forgotten is closed later: other tasks may wait for replies there."""
         self._at_end: AsyncGenerator[None] | None = None
 
     async def client(self) -> Any:
         if self._client is None:
             async with self._mutex:
                 if self._client is None:
-                    self._client = await self._opened()
+                    self._client = await self._open()
         return self._client
 
-    async def _opened(self) -> Any:
+    async def _open(self) -> Any:
         if self._at_end is None:
             self._at_end = close_with_loop(self.close)
             await anext(self._at_end)
         session = AioSession(profile=self._place.profile)
         arguments = self._place.client_arguments(AioConfig, self._timeout)
         opening = session.create_client(region_name=self._place.region, **arguments)
-        client = await self._resources.enter_async_context(opening)
+        resources = AsyncExitStack()
+        client = await resources.enter_async_context(opening)
+        self._opened.append(resources)
+        await self._close(2)
         self._place.register_handlers(client)
         return client
 
+    def forget(self, client: Any) -> None:
+        """See the one for threads."""
+        if self._client is client:
+            self._client = None
+
     async def close(self) -> None:
         self._client = None
-        await self._resources.aclose()
+        await self._close(0)
+
+    async def _close(self, most: int) -> None:
+        while len(self._opened) > most:
+            await self._opened.pop(0).aclose()
 
 
 class AsyncAwsClient:
     """:class:`AwsClient` for asyncio."""
 
-    def __init__(self, place: Place, timeout: float | None, exchange: Exchange = directly) -> None:
+    def __init__(self, place: Place, timeout: float | None, exchange: Exchange) -> None:
         self.shown = place.shown
         self._exchange = exchange
         self._of_loop = PerLoop(partial(_Tasks, place, timeout))
@@ -79,17 +92,19 @@ class AsyncAwsClient:
             if isinstance(request, Sleep):
                 await asyncio.sleep(request.seconds)
                 return None
-            method = getattr(await mine.client(), request.method)
+            client = await mine.client()
             sending.begin()
             sent_at = monotonic()
             try:
-                value = await method(**request.arguments)
+                value = await getattr(client, request.method)(**request.arguments)
             except EndpointConnectionError as error:
                 # aiobotocore raises it also where the connection broke later, and the request may have arrived.
                 if isinstance(error.kwargs.get("error"), aiohttp.ClientConnectorError):
                     raise NotSent from error
                 raise
-            except ClientError as error:
+            except (BotoCoreError, ClientError) as error:
+                if are_credentials_unknown(error):
+                    mine.forget(client)
                 return expected_reply(request, error, sent_at)
             if hasattr(body := value.get("Body"), "read"):
                 try:

@@ -12,12 +12,12 @@ from weakref import finalize
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import ClientError, EndpointConnectionError
+from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError
 
 from shedlock_py._process import PerProcess, monotonic
 from shedlock_py._program import Program, run
 from shedlock_py._timers import WorkerPool
-from shedlock_py.providers.aws.errors import code_of
+from shedlock_py.providers.aws.errors import are_credentials_unknown, code_of
 from shedlock_py.providers.aws.place import POOL_SIZE, Place
 from shedlock_py.providers.cas import ServerTime
 from shedlock_py.providers.kit import NotSent, TimedOut, call_within
@@ -61,11 +61,6 @@ Exchange = Callable[[Any], Program[AwsRequest | Sleep, Any, Any]]
 """Makes the requests for one command of a store's programs, and its reply from theirs."""
 
 
-def directly(request: AwsRequest | Sleep) -> Program[AwsRequest | Sleep, Any, Any]:
-    """The :data:`Exchange` of a store whose programs yield requests."""
-    return (yield request)
-
-
 class Sending:
     """Whether a request may have left, for the error after the time limit."""
 
@@ -89,6 +84,7 @@ class _Threads:
         self._timeout = timeout
         self._mutex = threading.Lock()  # used in worker threads only, which no signal handler interrupts
         self._client: Any = None
+        self._closing: Any = None
 
     def client(self) -> Any:
         with self._mutex:
@@ -98,8 +94,19 @@ class _Threads:
                 self._place.register_handlers(client)
                 self._client = client
                 # Of a provider that nobody closes. At the end of the process the system closes them.
-                finalize(self, self._client.close).atexit = False
+                self._closing = finalize(self, self._client.close)
+                self._closing.atexit = False
             return self._client
+
+    def forget(self, client: Any) -> None:
+        """Make another client for the next request, which finds credentials anew: boto3 keeps what it found first.
+
+        Other threads may use this one. It is not closed, but collected.
+        """
+        with self._mutex:
+            if self._client is client:
+                self._client = None
+                self._closing.detach()
 
     def close(self) -> None:
         client = self._client
@@ -111,10 +118,10 @@ class AwsClient:
     """For threads. A thread of its own carries each command out, so that one time limit counts for all of it.
 
     :param timeout: of the provider.
-    :param exchange: how a command becomes requests; by default commands are requests.
+    :param exchange: how a command becomes requests.
     """
 
-    def __init__(self, place: Place, timeout: float | None, exchange: Exchange = directly) -> None:
+    def __init__(self, place: Place, timeout: float | None, exchange: Exchange) -> None:
         self.shown = place.shown
         self._exchange = exchange
         self._of_process = PerProcess(partial(_Threads, place, timeout))
@@ -126,14 +133,16 @@ class AwsClient:
             if isinstance(request, Sleep):
                 time.sleep(request.seconds)
                 return None
-            method = getattr(mine.client(), request.method)
+            client = mine.client()
             sending.begin()
             sent_at = monotonic()
             try:
-                value = method(**request.arguments)
+                value = getattr(client, request.method)(**request.arguments)
             except EndpointConnectionError as error:
                 raise NotSent from error
-            except ClientError as error:
+            except (BotoCoreError, ClientError) as error:
+                if are_credentials_unknown(error):
+                    mine.forget(client)
                 return expected_reply(request, error, sent_at)
             if hasattr(body := value.get("Body"), "read"):
                 value["Body"] = body.read()
@@ -151,10 +160,10 @@ class AwsClient:
             mine.close()
 
 
-def expected_reply(request: AwsRequest, error: ClientError, sent_at: float) -> AwsReply:
-    """The error reply as a reply. :raises ClientError: the program does not expect it."""
+def expected_reply(request: AwsRequest, error: Exception, sent_at: float) -> AwsReply:
+    """The error reply as a reply. :raises Exception: ``error``, if the program does not expect it."""
     code = code_of(error)
-    if code not in request.expected:
+    if not isinstance(error, ClientError) or code not in request.expected:
         raise error
     return reply_of(error.response, sent_at, code)
 

@@ -55,6 +55,12 @@ def code_of(error: Exception) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
+def are_credentials_unknown(error: Exception) -> bool:
+    """Whether other credentials would help: there are none, or the service does not know these or not any more."""
+    is_without = isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError)
+    return is_without or code_of(error) in _UNKNOWN_CREDENTIALS
+
+
 def text_of(error: Exception) -> str:
     """The message of an error reply without what botocore adds, such as "reached max retries: 0"."""
     if not isinstance(error, exceptions.ClientError):
@@ -112,7 +118,7 @@ def hint(error: Exception) -> str | None:
         case exceptions.EndpointConnectionError():
             return "is the region right, and does the network allow connections to the service?"
         case UnknownTimeError():
-            return "let the proxy between this process and the service pass the Date header on"
+            return error.hint
     if code in _CLOCK_IS_WRONG or (code in _BAD_SIGNATURE and "expired" in str(error).lower()):
         return "set the clock of this machine right: requests are signed with its time, and valid for 5 to 15 minutes"
     if code in _BAD_SIGNATURE:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.providers.cas.options import split_query
 
-OPTIONS = ("region", "profile", "endpoint")
+_OPTIONS = ("region", "profile", "endpoint")
 POOL_SIZE = 16
 
 
@@ -47,30 +48,33 @@ class Place:
             client.meta.events.register(event, handler)
 
 
-def split_url(url: str, scheme: str, form: str, options: tuple[str, ...] = OPTIONS) -> tuple[str, str, dict[str, str]]:
+def split_url(url: str, scheme: str, form: str) -> tuple[str, str, dict[str, str]]:
     """Host, path (both unquoted, the path without slashes around it) and the options of ``url``.
 
     :param form: an example of such a URL, for messages.
     :raises ConfigurationError: it is no such URL.
     """
-    found, separator, rest = url.partition("://")
-    location, _, query = rest.partition("?")
+    location, given = split_query(url, scheme, _OPTIONS, form)
     host, _, path = location.partition("/")
     if "@" in host:
         raise ConfigurationError(
             f"store URL: credentials do not belong there; boto3 finds them in its own configuration, and profile "
             f"chooses one of its profiles. The form is {form}"
         )
-    if found != scheme or not separator or not host or "#" in url:
+    if not host:
         raise ConfigurationError(f"store URL: not of the form {form}")
-    try:
-        given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
-    except ValueError:
-        raise ConfigurationError(f"store URL: not of the form {form}") from None
-    unknown = sorted(given.keys() - set(options))
-    if unknown:
-        raise ConfigurationError(f"store URL: unknown option {unknown[0]!r}; known are {', '.join(options)}")
-    endpoint = given.get("endpoint")
-    if endpoint is not None and (urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc):
-        raise ConfigurationError("store URL: endpoint must be a URL itself, such as http://localhost:8000")
+    if "endpoint" in given:
+        _check_endpoint(given["endpoint"])
     return unquote(host), unquote(path).strip("/"), given
+
+
+def _check_endpoint(endpoint: str) -> None:
+    try:
+        parts = urlsplit(endpoint)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise ConfigurationError("store URL: endpoint must be a URL itself, such as http://localhost:8000")
+    if "@" in parts.netloc:
+        raise ConfigurationError("store URL: endpoint takes no user and no password, as requests are signed")

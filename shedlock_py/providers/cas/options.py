@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import parse_qsl
 
 from shedlock_py.durations import Duration
+from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.kit import parse_limits, split_options
+from shedlock_py.providers.kit.options import duration_in
 
 DEFAULT_CLOCK_ERROR = "1s"
 _OPTIONS = ("timeout", "fire_time_tolerance", "clock_error")
@@ -18,9 +21,32 @@ def parse_options(
 
     :raises ConfigurationError: one that cannot work.
     """
-    url, in_url = split_options(url, _OPTIONS)
+    url, in_url = split_options(url, (*_OPTIONS, "history"))
+    if "history" in in_url:
+        raise ConfigurationError("store URL: this store keeps no run history: leave history= out")
     if clock_error is None:
-        clock_error = in_url.get("clock_error", DEFAULT_CLOCK_ERROR)
+        clock_error = duration_in(in_url, "clock_error", DEFAULT_CLOCK_ERROR)
     limits = parse_limits(timeout, fire_time_tolerance, in_url, is_managed=True)
     limits.pop("history", None)  # of the variable SHEDLOCK_HISTORY, which may be meant for another store
     return url, {**limits, "clock_error": clock_error}
+
+
+def split_query(url: str, scheme: str, names: tuple[str, ...], form: str) -> tuple[str, dict[str, str]]:
+    """What is between ``scheme://`` and the question mark, and the options of a URL from :func:`parse_options`.
+
+    :param names: of the options that are the store's own.
+    :param form: an example of such a URL, for messages.
+    :raises ConfigurationError: it is no such URL.
+    """
+    found, separator, rest = url.partition("://")
+    location, _, query = rest.partition("?")
+    if found != scheme or not separator or "#" in url:
+        raise ConfigurationError(f"store URL: not of the form {form}")
+    try:
+        given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError:
+        raise ConfigurationError(f"store URL: not of the form {form}") from None
+    if unknown := sorted(given.keys() - set(names)):
+        known = ", ".join((*names, *_OPTIONS))
+        raise ConfigurationError(f"store URL: unknown option {unknown[0]!r}; known are {known}")
+    return location, given

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.errors import ProviderError
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.cas.options import DEFAULT_CLOCK_ERROR
 from shedlock_py.providers.cas.server_time import ServerTime, UnknownTimeError, token_at
-from shedlock_py.providers.kit import Failure, StorePrograms, fire_time_too_late, kept_changing
+from shedlock_py.providers.kit import Failure, StorePrograms, fire_time_too_late, kept_changing, unreachable
 from shedlock_py.record import LockRecord
 
 MOST_TRIES = 16
 """For copies that write the same record at the same time: one of them succeeds in each round."""
+
+
+UNREAD = datetime(1970, 1, 1, tzinfo=UTC)
+"""In place of the time when a record was read: the programs fill that in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +130,7 @@ class CasPrograms(StorePrograms):
         return Failure.NOT_A_STORE_ERROR
 
     def hint(self, error: Exception) -> str | None:
-        if isinstance(error, UnknownTimeError):
-            return "the locks go by this time: let whatever is between pass the header Date on"
-        return None
+        return error.hint if isinstance(error, UnknownTimeError) else None
 
     # The operations
 
@@ -137,7 +140,7 @@ class CasPrograms(StorePrograms):
             if entry is not None and entry.record.locked_by == claim.locked_by:
                 claim.note = _Note(self._store, entry)  # an earlier copy was carried out, and its reply was lost
                 return entry.record.fencing_token
-            if force and _token_of(entry) != (before and before.fencing_token):
+            if force and _holder_of(entry.record if entry else None) != _holder_of(before):
                 return None  # granted to somebody else, or deleted, since it was read
             self._check_fire_time(claim, time, force=force)
             if entry is None:
@@ -188,7 +191,7 @@ class CasPrograms(StorePrograms):
             # The lease may be over by its note only: an older extension, whose reply was late, may have written that.
             entry, time = yield from self._read(lease.name)
             now = time.date
-        is_free = releasing and not lock_for
+        is_free, operation = releasing and not lock_for, "release" if releasing else "extend"
         for _ in range(MOST_TRIES):
             if entry is None or not _is_of(lease, entry, now):
                 return False
@@ -209,7 +212,9 @@ class CasPrograms(StorePrograms):
             else:
                 entry, time = yield from self._read(lease.name)
             now = time.date
-        raise kept_changing("release" if releasing else "extend", lease.name)
+        if reply.value is not None:  # it was written, and its reply contradicts the one before once more
+            raise clocks_disagree(operation, lease.name, self.clock_error)
+        raise kept_changing(operation, lease.name)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> CasProgram[bool]:
         def undone(entry: Entry, time: ServerTime) -> Write | None:
@@ -286,6 +291,16 @@ class CasPrograms(StorePrograms):
         return self._latest(time) + lock_for + self.clock_error
 
 
+def clocks_disagree(operation: str, lock_name: str, clock_error: timedelta) -> ProviderError:
+    """The error for an operation whose replies contradict each other again and again."""
+    return unreachable(
+        operation,
+        lock_name,
+        f"the times of one reply and the next differ by more than {clock_error} (clock_error)",
+        hint="if it happens again, the clocks of the servers differ so much: raise clock_error on all replicas",
+    )
+
+
 def _is_held(entry: Entry, now: datetime) -> bool:
     """``now``: the earliest that it can be. What a program has just read, it compares with the time of that reply."""
     return not entry.is_free and entry.record.lock_until > now
@@ -317,5 +332,6 @@ def _is_note(note: object, store: object) -> TypeGuard[_Note]:
     return isinstance(note, _Note) and note.store is store
 
 
-def _token_of(entry: Entry | None) -> int | None:
-    return entry.record.fencing_token if entry else None
+def _holder_of(record: LockRecord | None) -> tuple[int | None, str] | None:
+    """Which acquisition has the record. An elector of client-go, which has a Lease, leaves the token as it is."""
+    return (record.fencing_token, record.locked_by) if record else None

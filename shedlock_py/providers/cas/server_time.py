@@ -20,6 +20,8 @@ def token_at(moment: datetime) -> int:
 class UnknownTimeError(Exception):
     """A reply does not say what time it is. The command may have been carried out."""
 
+    hint = "the locks go by this time: let the proxy between this process and the service pass the Date header on"
+
 
 @dataclass(frozen=True, slots=True)
 class ServerTime:

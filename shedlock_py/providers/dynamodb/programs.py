@@ -16,6 +16,7 @@ from shedlock_py.errors import ProviderError
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers import aws
 from shedlock_py.providers.cas import DEFAULT_CLOCK_ERROR, ServerTime
+from shedlock_py.providers.cas.programs import clocks_disagree
 from shedlock_py.providers.cas.server_time import DRIFT, token_at
 from shedlock_py.providers.dynamodb import schema
 from shedlock_py.providers.dynamodb.changes import Written, claiming, freeing, holding, undoing
@@ -39,7 +40,6 @@ from shedlock_py.providers.kit import (
     fire_time_too_late,
     kept_changing,
     not_known,
-    unreachable,
 )
 from shedlock_py.record import LockRecord
 
@@ -115,7 +115,7 @@ class DynamoDBPrograms(StorePrograms):
                     yield from self.undo_for(name, claim.locked_by, claim.request.fire_time)
                     claim.renew()  # so that a late copy of the undo frees nothing
                 if not may_repeat:
-                    raise self._disagreement(_operation(force), name)
+                    raise clocks_disagree(_operation(force), name, self.clock_error)
                 may_repeat = False
             elif reply.is_done:
                 claim.note = written
@@ -166,7 +166,7 @@ class DynamoDBPrograms(StorePrograms):
                 if is_right or is_free:
                     return True
                 if not may_repeat:
-                    raise self._disagreement("release" if releasing else "extend", lease.name)
+                    raise clocks_disagree("release" if releasing else "extend", lease.name, self.clock_error)
                 may_repeat = False
         raise kept_changing("release" if releasing else "extend", lease.name)
 
@@ -269,14 +269,6 @@ class DynamoDBPrograms(StorePrograms):
         is_repeated = 0 <= self._newest_token - now < _UNCERTAIN
         self._newest_token = self._newest_token + 1 if is_repeated else now
         return self._newest_token
-
-    def _disagreement(self, operation: str, name: str) -> Exception:
-        return unreachable(
-            operation,
-            name,
-            f"the times of one reply and the next differ by more than {self.clock_error} (clock_error)",
-            hint="if it happens again, the clocks of the servers differ so much: raise clock_error on all replicas",
-        )
 
 
 def _is_own(entry: Entry, claim: Claim) -> bool:

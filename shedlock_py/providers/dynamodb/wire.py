@@ -21,6 +21,7 @@ from shedlock_py._program import Program
 from shedlock_py.events import logger
 from shedlock_py.providers.aws import AwsReply, AwsRequest, Sleep
 from shedlock_py.providers.cas import ServerTime
+from shedlock_py.providers.cas.programs import UNREAD
 from shedlock_py.record import LockRecord
 
 CONDITION_FAILED = "ConditionalCheckFailedException"
@@ -32,8 +33,6 @@ EXPIRES_AT = "expiresAt"
 KEPT_FOR = timedelta(days=30)
 """How long DynamoDB's TTL keeps a lock that is not used."""
 _MILLISECOND = timedelta(milliseconds=1)
-_UNREAD = datetime(1970, 1, 1, tzinfo=UTC)
-"""In place of the time when a record was read: the programs fill that in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +199,7 @@ def _entry(item: Mapping[str, Any] | None) -> Entry | None:
             parse_moment(texts["lockUntil"]),
             int(token["N"]) if token else None,
             parse_moment(fire_time["S"]) if fire_time else None,
-            read_at=_UNREAD,
+            read_at=UNREAD,
         )
         is_free = CLAIM_MARK in record.locked_by and item.get("releasedBy", {}).get("S") == record.locked_by
         version = int(version["N"]) if version else None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import ssl
+import threading
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import finalize
 
@@ -14,6 +17,7 @@ import httpx
 from shedlock_py._process import PerLoop, PerProcess, monotonic
 from shedlock_py._program import Program, run, run_async
 from shedlock_py._timers import WorkerPool
+from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.cas import CasReply, ServerTime
 from shedlock_py.providers.etcd.urls import Place
 from shedlock_py.providers.etcd.wire import Command, EtcdError, reply_of, request_of, value_of
@@ -21,6 +25,7 @@ from shedlock_py.providers.kit import NotSent, TimedOut, call_within, close_with
 
 POOL_SIZE = 16
 _LIMITS = httpx.Limits(max_connections=POOL_SIZE, max_keepalive_connections=POOL_SIZE)
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _SHARE = 0.4
 """Of the time limit: one member may take so much of it, so that there is time for another one."""
 
@@ -99,16 +104,75 @@ class Exchange:
         return httpx.Timeout(share, connect=seconds / (len(self._endpoints) + 1), pool=seconds)
 
 
-class _Threads:
+class _Connections:
+    """What a process, or an event loop, has open.
+
+    :param client: ``httpx.Client`` or ``httpx.AsyncClient``.
+    """
+
+    def __init__(self, place: Place, client: type[Any]) -> None:
+        self.exchange = Exchange(place)
+        self.clients: list[Any] = []
+        """The oldest first. One that was replaced is closed later: others may wait for replies there."""
+        self._place = place
+        self._client = client
+        self._files: tuple[bytes, ...] = ()
+        self._has_failed = False
+
+    def current(self) -> Any:
+        """The client for the next request.
+
+        Certificates end, and are replaced: if a request has failed, and the files of the URL have changed, it is a new
+        client, which reads them.
+        """
+        if self._has_failed or not self.clients:
+            files = _content(self._place)
+            if files != self._files or not self.clients:
+                self.clients.append(self._client(verify=_tls(self._place), limits=_LIMITS, trust_env=False))
+            self._files, self._has_failed = files, False
+        return self.clients[-1]
+
+    @contextmanager
+    def errors(self, client: Any) -> Iterator[None]:
+        """Note that a request has failed."""
+        try:
+            yield
+        except httpx.TransportError:
+            self._has_failed = True
+            raise
+        except RuntimeError as error:
+            if client.is_closed:  # by close() of the provider
+                raise NotSent from error
+            raise
+
+
+class _Threads(_Connections):
     """The connections of one process."""
 
     def __init__(self, place: Place) -> None:
-        self.exchange = Exchange(place)
+        super().__init__(place, httpx.Client)
         self.workers = WorkerPool(POOL_SIZE, "shedlock-etcd")
-        with _tls_errors():
-            self.http = httpx.Client(verify=_tls(place), limits=_LIMITS, trust_env=False)
+        self._mutex = threading.Lock()  # used in worker threads only, which no signal handler interrupts
         # Of a provider that nobody closes. At the end of the process the system closes them.
-        finalize(self, self.http.close).atexit = False
+        finalize(self, _close, self.clients, 0).atexit = False
+
+    def post(self, request: Request, limits: httpx.Timeout) -> httpx.Response:
+        with self._mutex:
+            http = self.current()
+            _close(self.clients, 2)
+        with self.errors(http):
+            response: httpx.Response = http.post(
+                request.url, json=request.body, headers=request.headers, timeout=limits
+            )
+            return response
+
+    def close(self) -> None:
+        _close(self.clients, 0)
+
+
+def _close(clients: list[httpx.Client], most: int) -> None:
+    while len(clients) > most:
+        clients.pop(0).close()
 
 
 class EtcdClient:
@@ -123,7 +187,7 @@ class EtcdClient:
         limits = mine.exchange.timeout(timeout)
 
         def post(request: Request) -> httpx.Response:
-            return mine.http.post(request.url, json=request.body, headers=request.headers, timeout=limits)
+            return mine.post(request, limits)
 
         work = partial(run, mine.exchange.of(command), post)
         reply: CasReply = call_within(mine.workers, timeout, "a reply", work, sent=True)
@@ -132,23 +196,34 @@ class EtcdClient:
     def close(self) -> None:
         mine = self._of_process.pop()
         if mine is not None:
-            mine.http.close()
+            mine.close()
 
 
-class _Tasks:
+class _Tasks(_Connections):
     """The connections of one event loop."""
 
     def __init__(self, place: Place) -> None:
-        self.exchange = Exchange(place)
-        with _tls_errors():
-            self.http = httpx.AsyncClient(verify=_tls(place), limits=_LIMITS, trust_env=False)
+        super().__init__(place, httpx.AsyncClient)
         self._at_end: AsyncGenerator[None] | None = None
 
     async def post(self, request: Request, limits: httpx.Timeout) -> httpx.Response:
         if self._at_end is None:
-            self._at_end = close_with_loop(self.http.aclose)
+            self._at_end = close_with_loop(self.close)
             await anext(self._at_end)
-        return await self.http.post(request.url, json=request.body, headers=request.headers, timeout=limits)
+        http = self.current()
+        await self._close(2)
+        with self.errors(http):
+            response: httpx.Response = await http.post(
+                request.url, json=request.body, headers=request.headers, timeout=limits
+            )
+            return response
+
+    async def close(self) -> None:
+        await self._close(0)
+
+    async def _close(self, most: int) -> None:
+        while len(self.clients) > most:
+            await self.clients.pop(0).aclose()
 
 
 class AsyncEtcdClient:
@@ -171,22 +246,40 @@ class AsyncEtcdClient:
     async def close(self) -> None:
         mine = self._of_loop.pop()
         if mine is not None:
-            await mine.http.aclose()
+            await mine.close()
 
 
 def _tls(place: Place) -> ssl.SSLContext | bool:
     if not place.is_tls:
         return False
-    context = ssl.create_default_context(cafile=place.ca)
+    with _file_errors(f"ca={place.ca!r}"):
+        context = ssl.create_default_context(cafile=place.ca)
     if place.cert:
-        context.load_cert_chain(place.cert, place.key)
+        with _file_errors(f"cert={place.cert!r}" + (f", key={place.key!r}" if place.key else "")):
+            context.load_cert_chain(place.cert, place.key)
     return context
 
 
+def _content(place: Place) -> tuple[bytes, ...]:
+    """Of the files that the URL names."""
+    content = []
+    for option in ("ca", "cert", "key"):
+        if name := getattr(place, option):
+            with _file_errors(f"{option}={name!r}"):
+                content.append(Path(name).read_bytes())
+    return tuple(content)
+
+
 @contextmanager
-def _tls_errors() -> Iterator[None]:
-    """Raise :class:`NotSent` from an error in the certificates."""
+def _file_errors(options: str) -> Iterator[None]:
+    """Raise :class:`ConfigurationError` for files that cannot be read, or are no certificates."""
     try:
         yield
-    except (OSError, ssl.SSLError) as error:
-        raise NotSent from error
+    except ssl.SSLError as error:
+        raise ConfigurationError(
+            f"store URL: {options}: no certificate in PEM, or not with its key ({error})"
+        ) from error
+    except OSError as error:
+        if error.errno in _NO_DESCRIPTOR:
+            raise NotSent from error  # files are closed again, and then this one can be opened
+        raise ConfigurationError(f"store URL: {options}: {error.strerror}") from error

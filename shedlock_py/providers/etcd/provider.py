@@ -10,12 +10,12 @@ import httpx
 
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration
-from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.errors import ProviderError
 from shedlock_py.providers.cas import CasPrograms, CasReply, parse_options
 from shedlock_py.providers.etcd.clients import AsyncEtcdClient, EtcdClient
 from shedlock_py.providers.etcd.urls import Place
 from shedlock_py.providers.etcd.wire import ALARMS, MEMBERS, NOT_ETCD, STATUS, Command, EtcdError, classify
-from shedlock_py.providers.kit import AsyncProgramProvider, Check, Failure, ProgramProvider, not_known, split_options
+from shedlock_py.providers.kit import AsyncProgramProvider, Check, Failure, ProgramProvider, not_known
 
 
 class EtcdPrograms(CasPrograms):
@@ -139,8 +139,6 @@ def _parsed(
     url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None
 ) -> tuple[Place, dict[str, Any]]:
     """The cluster, and the options of its programs."""
-    if split_options(url, ("history",))[1]:
-        raise ConfigurationError("etcd keeps no run history: leave history= out of the URL")
     url, options = parse_options(url, clock_error, timeout, tolerance)
     place = Place.from_url(url)
     return place, {**options, "passwords": (place.password,)}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.providers.cas.options import split_query
 
 DEFAULT_PORT = 2379
 DEFAULT_PREFIX = "/shedlock/"
@@ -39,19 +40,11 @@ class Place:
     @classmethod
     def from_url(cls, url: str) -> Place:
         """:raises ConfigurationError: it is no such URL."""
-        scheme, separator, rest = url.partition("://")
-        location, _, query = rest.partition("?")
+        location, options = split_query(url, "etcd", _OPTIONS, _FORM)
         userinfo, _, hosts = location.rpartition("@")
         hosts, _, path = hosts.partition("/")
-        if scheme != "etcd" or not separator or not hosts or "#" in url:
+        if not hosts:
             raise ConfigurationError(f"store URL: not of the form {_FORM}")
-        try:
-            options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
-        except ValueError:
-            raise ConfigurationError(f"store URL: not of the form {_FORM}") from None
-        unknown = sorted(options.keys() - set(_OPTIONS))
-        if unknown:
-            raise ConfigurationError(f"store URL: unknown option {unknown[0]!r}; known are {', '.join(_OPTIONS)}")
         is_tls = _parse_tls(options)
         user, _, password = userinfo.partition(":")
         if path and "prefix" in options:
@@ -74,6 +67,8 @@ def _parse_tls(options: dict[str, str]) -> bool:
     if given not in (None, "true", "false"):
         raise ConfigurationError(f"store URL: tls must be true or false, not {given!r}")
     has_certificates = any(name in options for name in ("ca", "cert", "key"))
+    if "key" in options and "cert" not in options:
+        raise ConfigurationError("store URL: key is the key of a certificate: name that as well, with cert")
     if given == "false" and has_certificates:
         raise ConfigurationError("store URL: tls=false, but there are certificates in ca, cert or key")
     return given == "true" or has_certificates

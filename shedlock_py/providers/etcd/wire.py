@@ -9,11 +9,11 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from shedlock_py.events import logger
 from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, Read, Write
+from shedlock_py.providers.cas.programs import UNREAD
 from shedlock_py.providers.kit import Failure, record_from_json, record_to_json
 
 
@@ -72,6 +72,8 @@ ALARMS = ClusterRequest("/v3/maintenance/alarm", {"action": "GET"})
 
 def classify(error: EtcdError) -> Failure:
     """What an error reply means for its command."""
+    if "too many requests" in str(error):  # its code is also that of a store without space
+        return Failure.NOT_DONE
     return _BY_CODE.get(error.code, Failure.REFUSED)
 
 
@@ -162,7 +164,7 @@ def _entry(prefix: str, pair: Mapping[str, Any]) -> Entry:
         raise ValueError(f"not a lock record: {value!r:.200}")
     is_free = fields.pop("free", False) is True
     version = Version(pair["mod_revision"], pair["value"])
-    return Entry(record_from_json(name, fields, read_at=_UNREAD), version, is_free)
+    return Entry(record_from_json(name, fields, read_at=UNREAD), version, is_free)
 
 
 def _encoded(text: str | bytes) -> str:
@@ -173,7 +175,3 @@ def _after(key: bytes) -> bytes:
     """The first key that does not start with ``key``; one zero byte, all keys, if there is none."""
     start = key.rstrip(b"\xff")
     return start[:-1] + bytes([start[-1] + 1]) if start else b"\0"
-
-
-_UNREAD = datetime(1970, 1, 1, tzinfo=UTC)
-"""In place of the time when a record was read: the programs fill that in."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from datetime import timedelta
 from reprlib import repr as short_repr
 from typing import NotRequired, TypedDict
@@ -63,11 +62,9 @@ def parse_limits(
             "where you make it"
         )
     if timeout is None:
-        timeout = in_url.get("timeout", DEFAULT_TIMEOUT)
-        with suppress(ValueError, TypeError):
-            timeout = float(timeout)  # type: ignore[arg-type]  # a timedelta, and text with a unit, stay as they are
+        timeout = duration_in(in_url, "timeout", DEFAULT_TIMEOUT)
     if fire_time_tolerance is None:
-        fire_time_tolerance = in_url.get("fire_time_tolerance", DEFAULT_FIRE_TIME_TOLERANCE)
+        fire_time_tolerance = duration_in(in_url, "fire_time_tolerance", DEFAULT_FIRE_TIME_TOLERANCE)
     limits: Limits = {
         "timeout": parse_duration(timeout, "timeout").total_seconds() if is_managed else None,
         "fire_time_tolerance": parse_duration(fire_time_tolerance, "fire_time_tolerance", zero=True),
@@ -75,6 +72,15 @@ def parse_limits(
     if kept := _parse_history(history, in_url):
         limits["history"] = kept
     return limits
+
+
+def duration_in(in_url: Mapping[str, str], name: str, default: Duration) -> Duration:
+    """The option ``name`` of a URL, where a bare number is seconds."""
+    given = in_url.get(name, default)
+    try:
+        return float(given)  # type: ignore[arg-type]  # a timedelta, and text with a unit, stay as they are
+    except (ValueError, TypeError):
+        return given
 
 
 def _parse_history(history: object, in_url: Mapping[str, str]) -> int:

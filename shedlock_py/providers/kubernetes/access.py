@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 import kubernetes.config
 from kubernetes.client import Configuration
 
 from shedlock_py._process import monotonic
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.providers.cas.options import split_query
 from shedlock_py.providers.kit import NotSent
 from shedlock_py.providers.kubernetes.names import is_label
 
@@ -53,17 +53,8 @@ class Place:
     @classmethod
     def from_url(cls, url: str) -> Place:
         """:raises ConfigurationError: it is no such URL."""
-        scheme, separator, rest = url.partition("://")
-        namespace, _, query = rest.partition("?")
+        namespace, options = split_query(url, "kubernetes", _OPTIONS, _FORM)
         namespace = namespace.removesuffix("/")
-        if scheme != "kubernetes" or not separator or "#" in url:
-            raise ConfigurationError(f"store URL: not of the form {_FORM}")
-        try:
-            options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
-        except ValueError:
-            raise ConfigurationError(f"store URL: not of the form {_FORM}") from None
-        if unknown := sorted(options.keys() - set(_OPTIONS)):
-            raise ConfigurationError(f"store URL: unknown option {unknown[0]!r}; known are {', '.join(_OPTIONS)}")
         if namespace and not is_label(namespace):
             raise ConfigurationError(f"store URL: no name of a namespace is there; the form is {_FORM}")
         return cls(namespace, options.get("context"), options.get("kubeconfig"))
@@ -114,6 +105,11 @@ class Access:
             settings: Any = self._configuration.auth_settings().get("BearerToken")
         self.headers = {"Authorization": settings["value"]} if settings else {}
         self._read_at = monotonic()
+
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether requests have no credentials: neither a token nor a certificate."""
+        return not self.headers and not self._configuration.cert_file
 
     @property
     def is_fresh(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
@@ -16,16 +17,29 @@ import httpx
 from shedlock_py._process import PerLoop, PerProcess, monotonic
 from shedlock_py._program import Program, run, run_async
 from shedlock_py._timers import WorkerPool
+from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.cas import CasReply, ServerTime
 from shedlock_py.providers.kit import NotSent, TimedOut, call_within, close_with_loop, within
 from shedlock_py.providers.kubernetes.access import Access, Place
-from shedlock_py.providers.kubernetes.wire import UNAUTHORIZED, Call, Command, call_of, value_of
+from shedlock_py.providers.kubernetes.wire import (
+    FORBIDDEN,
+    UNAUTHORIZED,
+    Call,
+    Command,
+    KubernetesError,
+    call_of,
+    value_of,
+)
 
 if TYPE_CHECKING:
     import asyncio  # late elsewhere: sync programs do without
 
 POOL_SIZE = 16
 _HEADERS = {"Accept": "application/json", "Content-Type": "application/json"}
+_NO_CREDENTIALS = (
+    "no credentials were sent: does the plugin of the kubeconfig work (the log has its error), and has its user a "
+    "token or a certificate?"
+)
 IDLE_SECONDS = 30.0
 """A connection without requests is closed then: a handshake of TLS takes longer than a request."""
 
@@ -52,18 +66,29 @@ class Send(NamedTuple):
 
 
 def exchange(command: Command, clock_error: timedelta) -> Program[SignIn | Send, Any, CasReply]:
-    """Carry ``command`` out. If the server does not accept the token, read that again first."""
+    """Carry ``command`` out. If the server does not accept the token, or got none, read that again first."""
     session: Session | None = None
-    for _ in range(2):
+    for is_last in (False, True):
         session = yield SignIn(refused=session)
         call = call_of(command, session.access.namespace)
         sent_at = monotonic()
-        with _connection_errors():
-            response = yield Send(session, call)
+        try:
+            with _connection_errors(session.http):
+                response = yield Send(session, call)
+        except NotSent as error:
+            if is_last or not _is_of_tls(error):
+                raise
+            continue  # the authority's certificate may have been replaced
         received_at = monotonic()
-        if response.status_code != UNAUTHORIZED:
+        # Where a plugin fails, the official client goes on without a token, and the server knows an anonymous user.
+        is_anonymous = response.status_code == FORBIDDEN and session.access.is_anonymous
+        if response.status_code != UNAUTHORIZED and not is_anonymous:
             break
-    value = value_of(command, response.status_code, _content(response), clock_error)
+    try:
+        value = value_of(command, response.status_code, _content(response), clock_error)
+    except KubernetesError as error:
+        error.hint = _NO_CREDENTIALS if is_anonymous else error.hint
+        raise
     return CasReply(value, ServerTime.from_header(response.headers.get("Date"), sent_at, received_at))
 
 
@@ -75,10 +100,19 @@ def _content(response: httpx.Response) -> Any:
         return None
 
 
+def _is_of_tls(error: BaseException | None) -> bool:
+    """Whether ``error`` comes from one of TLS. httpcore has no ``__cause__``, as it raises its errors again."""
+    return error is not None and (isinstance(error, ssl.SSLError) or _is_of_tls(error.__cause__ or error.__context__))
+
+
 @contextmanager
-def _connection_errors() -> Iterator[None]:
+def _connection_errors(http: Any) -> Iterator[None]:
     try:
         yield
+    except RuntimeError as error:
+        if http.is_closed:  # by close() of the provider
+            raise NotSent from error
+        raise
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         raise NotSent from error
     except httpx.PoolTimeout as error:
@@ -89,6 +123,16 @@ def _arguments(access: Access) -> dict[str, Any]:
     """Of both clients of httpx. A proxy of the environment counts, as it does for kubectl."""
     limits = httpx.Limits(max_connections=POOL_SIZE, max_keepalive_connections=POOL_SIZE, keepalive_expiry=IDLE_SECONDS)
     return {"verify": access.tls, "limits": limits, "proxy": access.proxy}
+
+
+@contextmanager
+def _proxy_errors() -> Iterator[None]:
+    """Of a proxy that cannot work, httpx raises errors of three kinds, which do not say that it is the proxy."""
+    try:
+        yield
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        what = "the proxy of the environment, or proxy-url of the kubeconfig, cannot be used"
+        raise ConfigurationError(f"{what}: {error}") from error
 
 
 def _request(send: Send, timeout: float | None) -> dict[str, Any]:
@@ -125,7 +169,8 @@ class _Threads:
                 return session
             access = Access(self._place)
             if session is None or session.access.connection != access.connection:
-                self._clients.append(httpx.Client(**_arguments(access)))
+                with _proxy_errors():
+                    self._clients.append(httpx.Client(**_arguments(access)))
                 _close(self._clients, 2)
             self._session = Session(access, self._clients[-1])
             return self._session
@@ -193,7 +238,8 @@ class _Tasks:
                 self._at_end = close_with_loop(self.close)
                 await anext(self._at_end)
             if session is None or session.access.connection != access.connection:
-                self._clients.append(httpx.AsyncClient(**_arguments(access)))
+                with _proxy_errors():
+                    self._clients.append(httpx.AsyncClient(**_arguments(access)))
                 await self._close(2)
             self._session = Session(access, self._clients[-1])
             return self._session

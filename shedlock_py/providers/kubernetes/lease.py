@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from shedlock_py.providers.cas import Entry, Write
+from shedlock_py.providers.cas.programs import UNREAD
 from shedlock_py.providers.kit import record_from_json, record_to_json
 from shedlock_py.providers.kubernetes.names import object_name
 from shedlock_py.record import LockRecord
@@ -30,8 +31,6 @@ RECORD = "shedlock-py/record"
 _FREE, _RENEWED = "free", "renewed"
 """In the annotation, beside the fields of the record."""
 _OF_HOLDER = {"f:holderIdentity", "f:renewTime", "f:leaseDurationSeconds"}
-_UNREAD = datetime(1970, 1, 1, tzinfo=UTC)
-"""In place of the time when a record was read: the programs fill that in."""
 _SECOND = timedelta(seconds=1)
 
 
@@ -56,7 +55,7 @@ def entry_of(lease: Mapping[str, Any], clock_error: timedelta) -> Entry:
     record, is_free = None, False
     if fields is not None:
         is_free, renewed = fields.pop(_FREE, False) is True, fields.pop(_RENEWED, None)
-        record = record_from_json(name, fields, read_at=_UNREAD)
+        record = record_from_json(name, fields, read_at=UNREAD)
         is_current = (holder, spec.get("renewTime")) == ("" if is_free else record.locked_by, renewed)
     if record is None or not is_current:
         is_free, record = not holder, _of_elector(name, holder, metadata, spec, record, clock_error)
@@ -86,7 +85,7 @@ def _of_elector(
     Such an elector stops to lead before its last renewal is ``leaseDurationSeconds`` ago. ``renewTime`` is of the clock
     of its node, which may be wrong. So the end counts from when the API server carried the renewal out, by its clock.
     """
-    renewed_at = _stored_at(metadata) or _time(spec.get("renewTime")) or _UNREAD
+    renewed_at = _stored_at(metadata) or _time(spec.get("renewTime")) or UNREAD
     # The server cuts its time to seconds; another server's clock may differ by clock_error.
     until = renewed_at + timedelta(seconds=1 + (spec.get("leaseDurationSeconds") or 0)) + clock_error
     return LockRecord(
@@ -96,7 +95,7 @@ def _of_elector(
         until,
         before.fencing_token if before else 0,
         before.last_fire_time if before else None,
-        read_at=_UNREAD,
+        read_at=UNREAD,
     )
 
 

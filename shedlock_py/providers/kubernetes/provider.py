@@ -18,16 +18,11 @@ from shedlock_py.providers.kubernetes.wire import VERBS, Command, KubernetesErro
 class KubernetesPrograms(CasPrograms):
     """The programs of a compare-and-swap store, and what the errors of Kubernetes and httpx mean."""
 
-    def permissions(self) -> Program[Command, CasReply, dict[str, bool | None]]:
-        """Of each verb that a Role must allow, whether it does; None: the server does not say."""
+    def checks(self) -> Program[Command, CasReply, list[Check]]:
         found: dict[str, bool | None] = {}
         for verb in VERBS:
             reply = yield MayI(verb)
             found[verb] = reply.value
-        return found
-
-    def checks(self) -> Program[Command, CasReply, list[Check]]:
-        found = yield from self.permissions()
         missing = [verb for verb, is_allowed in found.items() if is_allowed is False]
         if missing:
             hint = "allow it in the Role: the provider's page has one; list and delete are for operators"
@@ -75,11 +70,6 @@ class KubernetesLockProvider(ProgramProvider):
         programs = KubernetesPrograms(**options)
         super().__init__(programs, KubernetesClient(place, programs.clock_error))
 
-    def permissions(self) -> dict[str, bool | None]:
-        """Of each verb that a Role must allow, whether it does; None: the server does not say."""
-        programs: Any = self.programs
-        return self.run(programs.permissions(), "permissions")
-
 
 class AsyncKubernetesLockProvider(AsyncProgramProvider):
     """:class:`KubernetesLockProvider` for asyncio. It may be used from several event loops."""
@@ -95,11 +85,6 @@ class AsyncKubernetesLockProvider(AsyncProgramProvider):
         place, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
         programs = KubernetesPrograms(**options)
         super().__init__(programs, AsyncKubernetesClient(place, programs.clock_error))
-
-    async def permissions(self) -> dict[str, bool | None]:
-        """See :meth:`KubernetesLockProvider.permissions`."""
-        programs: Any = self.programs
-        return await self.run(programs.permissions(), "permissions")
 
 
 def _parsed(

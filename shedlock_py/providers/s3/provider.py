@@ -11,7 +11,7 @@ from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers import aws
 from shedlock_py.providers.cas import CasPrograms, parse_options
-from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider, split_options
+from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider
 from shedlock_py.providers.s3.wire import IgnoredConditionError, NoBucketError, Objects, TryConditions
 
 DEFAULT_PREFIX = "shedlock"
@@ -136,8 +136,6 @@ class _Parsed(NamedTuple):
 
 
 def _parsed(url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None) -> _Parsed:
-    if split_options(url, ("history",))[1]:
-        raise ConfigurationError("S3 keeps no run history: leave history= out of the URL")
     url, options = parse_options(url, clock_error, timeout, tolerance)
     bucket, path, given = aws.split_url(url, "s3", _FORM)
     if not _BUCKET.fullmatch(bucket) or "@" in path:  # not quoted: there may be a password in it, by mistake

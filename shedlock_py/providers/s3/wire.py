@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -17,6 +16,7 @@ from shedlock_py._program import Program
 from shedlock_py.events import logger
 from shedlock_py.providers.aws import AwsReply, AwsRequest
 from shedlock_py.providers.cas import CasCommand, CasReply, Delete, Entry, List, Read, Write
+from shedlock_py.providers.cas.programs import UNREAD
 from shedlock_py.providers.kit import record_from_json, record_to_json
 
 T = TypeVar("T")
@@ -26,14 +26,13 @@ _ABSENT = ("NoSuchKey",)
 _NOT_WRITTEN = ("PreconditionFailed", "NoSuchKey", "ConditionalRequestConflict", "OperationAborted")
 """412; 404 for ``If-Match``, if the object is gone; 409 beside another write. The programs read again after each."""
 _NO_BUCKET = ("404", "NoSuchBucket")
+_TRIES = 3
 _NO_ETAG = '"00000000000000000000000000000000"'
 _SUFFIX = ".json"
 _LONGEST = 200
 """Of a lock's name in its key. Servers that keep objects as files take 255 bytes between two slashes."""
 _READABLE = _LONGEST - 64
 """The rest of a longer one is a digest."""
-_UNREAD = datetime(1970, 1, 1, tzinfo=UTC)
-"""In place of the time when a record was read: the programs fill that in."""
 
 
 class NoBucketError(Exception):
@@ -87,9 +86,11 @@ class Objects:
         if reply.code:
             return reply, None
         fields = _fields_in(key, reply)
+        if self._key(fields["name"]) != key:
+            raise ValueError(f"{key} is the lock {fields['name']!r}, whose object is {self._key(fields['name'])}")
         is_free = fields.pop("free", False) is True
         del fields["write"]
-        record = record_from_json(fields.pop("name"), fields, read_at=_UNREAD)
+        record = record_from_json(fields.pop("name"), fields, read_at=UNREAD)
         return reply, Entry(record, reply.value["ETag"], is_free)
 
     def _write(self, key: str, command: Write) -> _Requests[CasReply]:
@@ -128,8 +129,14 @@ class Objects:
         """Try, on an object of its own, requests whose conditions do not hold."""
         if check.of_bucket and (yield self._request("head_bucket", _NO_BUCKET)).code:
             raise NoBucketError(f"there is no bucket {self._bucket!r}")
-        key = f"{self._prefix}check-{uuid4().hex}"
-        etag = (yield from self._put(key, {}, None)).value["ETag"]
+        for _ in range(_TRIES):
+            key = f"{self._prefix}check-{uuid4().hex}"
+            made = yield from self._put(key, {}, None)
+            if not made.code:
+                break  # otherwise it was sent twice, and the reply is that to the second copy
+        else:
+            raise IgnoredConditionError("the server refuses If-None-Match in PUT of an object that is absent")
+        etag = made.value["ETag"]
         for condition in (None, _NO_ETAG):
             reply = yield from self._put(key, {}, condition)
             if not reply.code:
@@ -161,7 +168,7 @@ class Objects:
 
 def _fields_in(key: str, reply: AwsReply) -> dict[str, Any]:
     fields = json.loads(reply.value["Body"])
-    if not isinstance(fields, dict) or not {"name", "write"} <= fields.keys():
+    if not isinstance(fields, dict) or "write" not in fields or not isinstance(fields.get("name"), str):
         raise ValueError(f"{key} is no lock record: {fields!r:.200}")
     return fields
 

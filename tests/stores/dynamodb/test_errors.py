@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,40 @@ def test_no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert not isinstance(caught.value, ProviderUnreachable)
     assert "AWS_ACCESS_KEY_ID" in (caught.value.hint or "")
     provider.close()
+
+
+@pytest.fixture
+def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], object]:
+    """Writes an access key into the file in which boto3 looks for it. Before, there is none."""
+    file = tmp_path / "credentials"
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    return lambda key: file.write_text(f"[default]\naws_access_key_id={key}\naws_secret_access_key=pw\n")
+
+
+def test_credentials_that_appear_later(open_provider: Open, credentials: Callable[[str], object], name: str) -> None:
+    """Of a role, or of an agent that writes a file: they may come after the process has started."""
+    provider = open_provider()
+    for _ in range(3):  # each client is replaced
+        with pytest.raises(ProviderError, match="Unable to locate credentials"):
+            provider.acquire(LockRequest(name, "1m"))
+    credentials("first")
+    acquired(provider, LockRequest(name, "1m"))
+
+
+def test_credentials_that_are_replaced(
+    open_provider: Open, credentials: Callable[[str], object], front_end: FrontEnd, name: str
+) -> None:
+    credentials("first")
+    provider = open_provider(front_end.address)
+    lease = acquired(provider, LockRequest(name, "1m"))
+    front_end.fault = fault("ExpiredTokenException", marker="Credential=first/")
+    credentials("second")
+    with pytest.raises(ProviderError, match="ExpiredTokenException"):
+        provider.extend(lease, "2m")
+    assert provider.release(lease) is True
+    assert len(front_end.requests) == 1
 
 
 def test_a_profile_that_is_missing() -> None:

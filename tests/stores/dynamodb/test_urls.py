@@ -16,7 +16,7 @@ from shedlock_py import ConfigurationError, provider_from_url
         ("dynamodb://lo", "the table's name"),
         ("dynamodb://locks?endpoint=localhost:8000", "endpoint must be a URL"),
         ("dynamodb://locks?regoin=eu-west-1", "unknown option 'regoin'"),
-        ("dynamodb://locks?history=5", "unknown option 'history'"),
+        ("dynamodb://locks?history=5", "this store keeps no run history"),
         ("dynamodb://locks?clock_error=soon", "clock_error"),
         ("dynamodb://key:s3cret-pw@locks", "credentials do not belong there"),
     ],

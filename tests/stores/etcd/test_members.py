@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
 
 from shedlock_py import LockRequest, ProviderUnreachable
+from shedlock_py.providers.etcd.wire import EtcdError, classify, reply_of
+from shedlock_py.providers.kit import Failure
 from shedlock_py.testing.contract.base import acquired
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.etcd.conftest import Open
 from tests.support.availability import private_server
+from tests.support.closing import close_before_requests
 from tests.support.etcd import CuttableEtcdCluster, EtcdServer, EtcdTlsServer
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
+from tests.support.tls import Certificates
 
 
 def test_a_member_that_is_down_costs_nothing_but_a_refused_connection(
@@ -100,10 +107,52 @@ def test_tls_with_certificates_of_ones_own(open_url: Open, name: str) -> None:
             ("tls=true", "CERTIFICATE_VERIFY_FAILED"),
             (f"ca={server.certificate}", "certificate required|bad certificate|disconnected|closed|EOF|reset|read"),
             ("tls=false", "disconnected|reset|ReadError|HTTP request to an HTTPS server"),
-            ("ca=/no/such/file", "No such file"),
         ):
             with pytest.raises(ProviderUnreachable, match=f"(?i){what}"):
                 open_url(f"{server.url()}?{options}&timeout=2s").acquire(LockRequest(name, "1m"))
+
+
+@pytest.mark.parametrize("options", [("ca",), ("cert", "key")])
+def test_certificates_that_are_replaced_are_read_again(
+    open_url: Open, name: str, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """They end; a provider lives as long as its process."""
+    old = Certificates(tmp_path)
+    wrong = {"ca": old.authority, "cert": old.client, "key": old.client_key}
+    with private_server("etcd", EtcdTlsServer) as server:
+        right = {"ca": server.certificate, "cert": server.certificate, "key": server.key}
+        files = {option: tmp_path / option for option in right}
+        for option, file in files.items():
+            shutil.copy((wrong if option in options else right)[option], file)
+        query = "&".join(f"{option}={file}" for option, file in files.items())
+        provider = open_url(f"{server.url()}?{query}")
+        for _ in range(2):
+            with pytest.raises(ProviderUnreachable):
+                provider.acquire(LockRequest(name, "1m"))
+        for option in options:
+            shutil.copy(right[option], files[option])
+        assert provider.release(acquired(provider, LockRequest(name, "1m"))) is True
+
+
+def test_i5_a_provider_that_another_thread_closes(
+    etcd_server: EtcdServer, open_url: Open, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close_before_requests(monkeypatch)
+    with pytest.raises(ProviderUnreachable, match="the client has been closed"):
+        open_url(etcd_server.url()).acquire(LockRequest(name, "1m"))
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("etcdserver: too many requests", Failure.NOT_DONE),
+        ("etcdserver: mvcc: database space exceeded", Failure.REFUSED),
+    ],
+)
+def test_throttling_has_the_code_of_a_store_without_space(message: str, expected: Failure) -> None:
+    with pytest.raises(EtcdError) as caught:
+        reply_of(429, json.dumps({"error": message, "code": 8, "message": message}))
+    assert classify(caught.value) is expected
 
 
 def test_a_learner_is_left_for_a_member_that_votes(open_url: Open, name: str) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import resource
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from shedlock_py import ConfigurationError, async_provider_from_url, provider_from_url
+from shedlock_py import ConfigurationError, LockRequest, ProviderUnreachable, async_provider_from_url, provider_from_url
 from shedlock_py.providers.etcd import EtcdLockProvider
 from shedlock_py.providers.etcd.urls import Place
+from tests.stores.etcd.conftest import Open
 
 
 @pytest.mark.parametrize(
@@ -40,11 +47,15 @@ def test_who_logs_in() -> None:
         ("h:0", "'h:0' is not host:port"),
         ("h:99999", "is not host:port"),
         ("h1,,h2", "'' is not host:port"),
-        ("h?nonsense=1", "unknown option 'nonsense'; known are ca, cert, key, tls, prefix"),
+        (
+            "h?timout=3s",
+            "unknown option 'timout'; known are ca, cert, key, tls, prefix, timeout, fire_time_tolerance, clock_error",
+        ),
         ("h?tls=yes", "tls must be true or false, not 'yes'"),
         ("h?tls=false&ca=ca.pem", "but there are certificates"),
+        ("h?key=key.pem", "key is the key of a certificate: name that as well"),
         ("h/app?prefix=app", "leave the option prefix out"),
-        ("h?history=5", "etcd keeps no run history"),
+        ("h?history=5", "this store keeps no run history"),
         ("h?clock_error=soon", "clock_error='soon' is not a duration"),
         ("h?clock_error=-1s", "clock_error"),
         ("h?timeout=0", "timeout"),
@@ -54,6 +65,41 @@ def test_what_is_refused(rest: str, what: str) -> None:
     for from_url in (provider_from_url, async_provider_from_url):
         with pytest.raises(ConfigurationError, match=what):
             from_url(f"etcd://{rest}")
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ("ca=/no/such/file", "ca='/no/such/file': No such file"),
+        ("cert={text}&key=/no/such/key", "key='/no/such/key': No such file"),
+        ("ca={text}", "ca='{text}': no certificate in PEM"),
+        ("cert={text}", "cert='{text}': no certificate in PEM"),
+        ("cert={text}&key={text}", "cert='{text}', key='{text}': no certificate in PEM, or not with its key"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(open_url: Open, tmp_path: Path, options: str, what: str) -> None:
+    text = tmp_path / "text.pem"
+    text.write_text("no certificate")
+    provider = open_url(f"etcd://127.0.0.1:1?{options.format(text=text)}")
+    with pytest.raises(ConfigurationError, match=re.escape(what.format(text=text))):
+        provider.acquire(LockRequest("job", "1m"))
+
+
+def test_i5_a_file_without_a_descriptor_to_read_it(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("not read")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with closing(EtcdLockProvider(f"etcd://127.0.0.1:1?ca={tmp_path / 'ca.pem'}")) as provider:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, before[1]))
+        try:
+            with pytest.raises(ProviderUnreachable, match="Too many open files"):
+                provider.acquire(LockRequest("job", "1m"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_bare_number_is_seconds() -> None:
+    programs: Any = EtcdLockProvider("etcd://h?timeout=3&clock_error=2&fire_time_tolerance=90").programs
+    assert (programs.timeout, programs.clock_error.seconds, programs.fire_time_tolerance.seconds) == (3, 2, 90)
 
 
 def test_arguments_win_and_the_variable_for_history_is_for_other_stores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,6 +54,23 @@ def renew(server: KubernetesServer, token: str) -> str:
     """Another token for the user; the former one is not valid any more."""
     server.reviewer.users["new" + token] = server.reviewer.users.pop(token)
     return "new" + token
+
+
+class Plugin:
+    """A program that a kubeconfig names, which prints a token."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / "credential"
+        self._api = "client.authentication.k8s.io/v1"
+        self.user = {"exec": {"apiVersion": self._api, "command": "cat", "args": [str(self._file)]}}
+
+    def give(self, token: str) -> None:
+        self._file.write_text(
+            json.dumps({"apiVersion": self._api, "kind": "ExecCredential", "status": {"token": token}})
+        )
+
+    def fail(self) -> None:
+        self._file.unlink()
 
 
 # A kubeconfig
@@ -119,6 +137,31 @@ def test_a_certificate_of_another_authority(
         open_url(f"kubernetes://{namespace}?kubeconfig={path}").acquire(REQUEST)
 
 
+def test_the_certificate_of_an_authority_that_is_replaced(
+    kubernetes_server: KubernetesServer, open_url: Open, namespace: str, token: str, tmp_path: Path
+) -> None:
+    authority = tmp_path / "authority.pem"
+    shutil.copy(kubernetes_server.certificates.client, authority)
+    path = kubeconfig(kubernetes_server, tmp_path, {"token": token}, **{"certificate-authority": str(authority)})
+    provider = open_url(f"kubernetes://{namespace}?kubeconfig={path}")
+    for _ in range(2):
+        with pytest.raises(ProviderUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
+            provider.acquire(REQUEST)
+    shutil.copy(kubernetes_server.certificates.authority, authority)
+    acquired(provider, REQUEST)
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "socks4://me:s3cret-pw@127.0.0.1:1", "http://127.0.0.1:x"])
+def test_a_proxy_that_cannot_work(
+    kubernetes_server: KubernetesServer, open_url: Open, monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    monkeypatch.setitem(sys.modules, "socksio", None)  # as where it is not installed
+    with pytest.raises(ConfigurationError, match="the proxy of the environment") as caught:
+        open_url(kubernetes_server.url("")).acquire(REQUEST)
+    assert "s3cret-pw" not in str(caught.value)
+
+
 # Tokens
 
 
@@ -139,17 +182,29 @@ def test_a_token_file_that_gets_another_token(
 def test_a_plugin_is_asked_again_when_its_token_is_refused(
     kubernetes_server: KubernetesServer, open_url: Open, namespace: str, token: str, tmp_path: Path
 ) -> None:
-    file, plugin = tmp_path / "credential", {"apiVersion": "client.authentication.k8s.io/v1", "command": "cat"}
-
-    def give(token: str) -> None:
-        credential = {"apiVersion": plugin["apiVersion"], "kind": "ExecCredential", "status": {"token": token}}
-        file.write_text(json.dumps(credential))
-
-    give(token)
-    path = kubeconfig(kubernetes_server, tmp_path, {"exec": {**plugin, "args": [str(file)]}})
-    provider = open_url(f"kubernetes://{namespace}?kubeconfig={path}")
+    plugin = Plugin(tmp_path)
+    plugin.give(token)
+    provider = open_url(f"kubernetes://{namespace}?kubeconfig={kubeconfig(kubernetes_server, tmp_path, plugin.user)}")
     lease = acquired(provider, REQUEST)
-    give(renew(kubernetes_server, token))
+    plugin.give(renew(kubernetes_server, token))
+    assert provider.release(lease) is True
+
+
+def test_a_plugin_that_fails_once_is_asked_again(
+    kubernetes_server: KubernetesServer, open_url: Open, namespace: str, token: str, tmp_path: Path
+) -> None:
+    """The official client goes on without a token, and the server refuses an anonymous user with another status."""
+    plugin = Plugin(tmp_path)
+    plugin.give(token)
+    provider = open_url(f"kubernetes://{namespace}?kubeconfig={kubeconfig(kubernetes_server, tmp_path, plugin.user)}")
+    lease = acquired(provider, REQUEST)
+    plugin.fail()
+    token = renew(kubernetes_server, token)
+    for _ in range(2):
+        with pytest.raises(ProviderError, match="system:anonymous") as caught:
+            provider.extend(lease, "2m")
+        assert "no credentials were sent" in str(caught.value.hint)
+    plugin.give(token)
     assert provider.release(lease) is True
 
 

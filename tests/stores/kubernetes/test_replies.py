@@ -20,6 +20,7 @@ from shedlock_py.record import LockRecord
 from shedlock_py.testing.contract.base import acquired, record_of
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.kubernetes.conftest import Open
+from tests.support.closing import close_before_requests
 from tests.support.dates import DateProxy
 from tests.support.kubernetes import LEASES, KubernetesServer
 
@@ -76,6 +77,14 @@ def test_a_lease_of_a_recreated_cluster_is_neither_written_nor_deleted(
         kubernetes_server.ask(call.method, call.path, call.body)
     caught.value.close()
     assert kubernetes_server.ask("GET", LEASES.format(namespace) + "/job") == lease
+
+
+def test_i5_a_provider_that_another_thread_closes(
+    kubernetes_server: KubernetesServer, open_url: Open, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close_before_requests(monkeypatch)
+    with pytest.raises(ProviderUnreachable, match="the client has been closed"):
+        open_url(kubernetes_server.url(namespace)).acquire(REQUEST)
 
 
 # Front ends whose clocks differ

@@ -16,7 +16,7 @@ from shedlock_py import ConfigurationError, LockProvider, LockRecord, LockReques
 from shedlock_py.providers.aws import AwsReply, AwsRequest
 from shedlock_py.providers.cas import CasReply, List, Read, ServerTime, Write
 from shedlock_py.providers.s3 import S3LockProvider
-from shedlock_py.providers.s3.wire import Objects
+from shedlock_py.providers.s3.wire import IgnoredConditionError, Objects, TryConditions
 from shedlock_py.testing.contract.base import acquired, record_of
 from tests.support.s3 import S3Server
 
@@ -114,7 +114,19 @@ def test_prefixes_are_apart(s3_server: S3Server, prefix: str) -> None:
         provider.close()
 
 
-@pytest.mark.parametrize("body", [b"", b"hello", b"[]", b"{}", b'{"name": "job", "write": "x"}', b"\xff"])
+def content(name: object) -> dict[str, Any]:
+    fields: dict[str, Any] = {"name": name, "write": "1", "locked_by": "a#b", "locked_at": NOW.isoformat()}
+    fields |= {"lock_until": NOW.isoformat(), "fencing_token": 7, "last_fire_time": None}
+    return {"Body": json.dumps(fields).encode(), "ETag": f"etag of {name}"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"hello", b"[]", b"{}", b'{"name": "job", "write": "x"}', b"\xff"),
+        *(content(name)["Body"] for name in (5, None, ["job"], "\udc80")),
+    ],
+)
 def test_i5_an_object_that_is_no_record_is_refused_and_hides_no_other(
     provider: LockProvider, s3_server: S3Server, prefix: str, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -130,6 +142,20 @@ def test_i5_an_object_that_is_no_record_is_refused_and_hides_no_other(
     with s3_server.client() as client:
         client.delete_object(Bucket=s3_server.bucket, Key=f"{prefix}/job.json")
     acquired(provider, LockRequest("job", "1m"))
+
+
+def test_i2_the_object_of_another_lock_is_refused(provider: LockProvider, s3_server: S3Server, prefix: str) -> None:
+    """A copy by hand. A force release of the one would free the other."""
+    acquired(provider, LockRequest("job", "1m"))
+    with s3_server.client() as client:
+        source = {"Bucket": s3_server.bucket, "Key": f"{prefix}/job.json"}
+        client.copy_object(Bucket=s3_server.bucket, Key=f"{prefix}/another.json", CopySource=source)
+    with pytest.raises(
+        ProviderError, match=f"{prefix}/another.json is the lock 'job', whose object is {prefix}/job.json"
+    ):
+        provider.force_release("another")
+    assert [record.name for record in provider.records()] == ["job"]
+    assert record_of(provider, "job").is_held
 
 
 def test_a_deletion_by_hand_frees_the_lock(provider: LockProvider, s3_server: S3Server, prefix: str) -> None:
@@ -156,12 +182,6 @@ def replies(command: Any, *given: dict[str, Any] | str) -> tuple[list[AwsRequest
         except StopIteration as stop:
             return requests, stop.value
     raise AssertionError(f"one more request: {request}")
-
-
-def content(name: str) -> dict[str, Any]:
-    fields: dict[str, Any] = {"name": name, "write": "1", "locked_by": "a#b", "locked_at": NOW.isoformat()}
-    fields |= {"lock_until": NOW.isoformat(), "fencing_token": 7, "last_fire_time": None}
-    return {"Body": json.dumps(fields).encode(), "ETag": f"etag of {name}"}
 
 
 def test_a_list_of_several_pages() -> None:
@@ -202,6 +222,16 @@ def test_a_refused_write_that_was_written_is_recognised() -> None:
     assert reply.value is None
 
 
+def test_a_check_whose_first_write_was_sent_twice() -> None:
+    """The reply is that to the second copy."""
+    requests, _ = replies(TryConditions(), "PreconditionFailed", {"ETag": "1"}, *2 * ["PreconditionFailed"], {})
+    assert [request.method for request in requests] == ["put_object"] * 4 + ["delete_object"]
+    keys = [request.arguments["Key"] for request in requests]
+    assert keys[0] != keys[1] == keys[2] == keys[3] == keys[4]
+    with pytest.raises(IgnoredConditionError, match="refuses If-None-Match"):
+        replies(TryConditions(), *3 * ["PreconditionFailed"])
+
+
 def test_an_absent_object_is_no_record() -> None:
     assert replies(Read("job"), "NoSuchKey")[1].value is None
 
@@ -216,8 +246,12 @@ def test_an_absent_object_is_no_record() -> None:
         ("s3://key:s3cret-pw@bucket", "credentials do not belong there"),
         ("s3://key:s3cret-pw/@bucket", "not of the form"),
         ("s3://key/s3cret-pw@bucket", "not of the form"),
-        ("s3://bucket?history=5", "S3 keeps no run history"),
+        ("s3://bucket?history=5", "this store keeps no run history"),
         ("s3://bucket?endpoint=localhost:9000", "endpoint must be a URL"),
+        ("s3://bucket?endpoint=http://[::1", "endpoint must be a URL"),
+        ("s3://bucket?endpoint=http://host:port", "endpoint must be a URL"),
+        ("s3://bucket?endpoint=http://key:s3cret-pw@host:9000", "endpoint takes no user and no password"),
+        ("s3://bucket?endpoint=http://key:s3cret-pw@host:port", "endpoint must be a URL"),
         (f"s3://bucket/{'é' * 401}", "the prefix has 802 bytes"),
         ("s3://bucket?clock_error=-1s", "clock_error"),
     ],
