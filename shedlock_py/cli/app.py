@@ -17,6 +17,8 @@ from shedlock_py.cli.common import CONFIG, INTERRUPTED, IO_ERROR, SOFTWARE, UNAV
 from shedlock_py.errors import ProviderError, ShedLockError
 
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_WITH_SECRETS = ("boto3", "botocore", "aiobotocore")
+"""Loggers that write credentials, as those of an assumed role, at DEBUG."""
 
 
 class _LateCommands(UserDict[str, Any]):
@@ -87,3 +89,6 @@ def shedlock(debug: bool) -> None:
         handler.addFilter(lambda record: record.name != "asyncio")
     level = logging.DEBUG if debug else logging.WARNING
     logging.basicConfig(format="shedlock: %(message)s", level=level, handlers=[handler])
+    if debug:
+        for name in _WITH_SECRETS:
+            logging.getLogger(name).setLevel(logging.INFO)

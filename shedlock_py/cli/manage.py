@@ -48,7 +48,8 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
     With --forget-fire-time the next run takes place whatever its fire time or its period of --once-per: also one that
     has run before. A lock that is free needs no --force for that.
 
-    Exit code 1: it is not held, or has no fire time to forget. 64: --force is missing, or --yes for a paused lock.
+    Exit code 1: it is not held, or has no fire time to forget. 64: --force is missing, or --yes for a paused lock; or
+    the pause ended while the question was asked.
     """
     with open_store(store) as opened:
         provider: Any = opened
@@ -61,6 +62,11 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
         if record.is_paused and not (force and (yes or _is_sure(record))):
             ways = f"end the pause with: shedlock resume {quote(name)}; or free it with --force --yes"
             fail(f"lock {name!r} is {pause_in_words(record)}; {ways}", USAGE)
+        if record.is_paused:  # which may have ended while the operator thought about it
+            now = record_or_fail(provider, name)
+            if now.locked_by != record.locked_by:
+                later = f"the pause has ended meanwhile, and {holder_of(now)} has had the lock since"
+                fail(f"lock {name!r} was not freed: {later}", USAGE)
         if record.is_held and not force:
             fail(
                 f"lock {name!r} is held by {who}, for another {in_words(record.remaining)} at most; its task may still "

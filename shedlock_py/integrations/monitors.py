@@ -197,6 +197,8 @@ def event_to_json(event: Event) -> dict[str, Any]:
 
 _TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 _JSON = {"Content-Type": "application/json"}
+_LOGGERS = ("httpx", *(f"httpcore.{name}" for name in ("connection", "http11", "http2", "proxy", "socks")))
+"""All that write about a request. A logger's filter does not apply to what the loggers below it write."""
 _is_sending: ContextVar[bool] = ContextVar("shedlock_is_sending", default=False)
 
 
@@ -227,7 +229,8 @@ def _http_outbox(name: str, timeout: Duration) -> Outbox[_Post]:
     seconds = parse_duration(timeout, "timeout").total_seconds()
 
     def open_sender() -> Callable[[_Post], None]:
-        logging.getLogger("httpx").addFilter(_is_of_the_application)
+        for name in _LOGGERS:
+            logging.getLogger(name).addFilter(_is_of_the_application)
         client = httpx.Client(
             timeout=seconds,
             # A connection that waits for the next run is closed by the service or by a firewall before it is used.
@@ -258,5 +261,5 @@ def _send(client: httpx.Client, post: _Post) -> None:
 
 
 def _is_of_the_application(record: logging.LogRecord) -> bool:
-    """A log filter: httpx writes each URL to its log, at level INFO."""
+    """A log filter: httpx logs each URL at INFO, httpcore the headers of replies at DEBUG, so where to redirect to."""
     return not _is_sending.get()

@@ -19,6 +19,7 @@ from shedlock_py.page import page_app
 from shedlock_py.testing import FakeClock
 from tests.cli.harness import run
 from tests.page.client import Client
+from tests.support.holders import unchecked
 
 FIRE_TIME = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RED, GREEN, YELLOW = "\x1b[31m", "\x1b[32m", "\x1b[33m"
@@ -89,7 +90,7 @@ def test_history(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_demotion_is_no_term_of_a_leader() -> None:
     for holder in ("node-1", "demoted 0ms node-1", "node-2"):
-        provider.acquire(LockRequest("election", "1m", holder=holder))
+        provider.acquire(unchecked("election", "1m", holder))
         clock.advance("1m")
     shown = [line.split()[2] for line in run("history", "election", store=STORE).stdout.splitlines()[1:]]
     assert shown == ["no", "demoted", "vanished"]

@@ -16,6 +16,7 @@ from click.shell_completion import ShellComplete
 from shedlock_py.cli.app import shedlock
 from shedlock_py.election.demotion import Demotion
 from tests.cli.harness import insert, provider_at, run, set_fire_time, shedlock_command, take
+from tests.support.holders import unchecked
 from tests.support.ports import free_port
 
 KEYS = {
@@ -176,7 +177,7 @@ def test_show_a_demoted_election(store: str) -> None:
 
 
 def test_a_holder_that_looks_like_a_demotion_without_end(store: str) -> None:
-    take(store, "election", holder=f"demoted {10**30}ms node-1")
+    assert provider_at(store).acquire(unchecked("election", "10m", f"demoted {10**30}ms node-1"))
     for arguments in (("list",), ("show", "election"), ("leader", "election")):
         done = run(*arguments, store=store)
         assert "internal error" not in done.stderr

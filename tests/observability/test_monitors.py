@@ -303,7 +303,7 @@ def test_a_second_attempt(
     assert (listener.dropped, warnings_of(caplog)) == (0, [])
 
 
-@pytest.mark.parametrize("ill", ["", "500", "silent", "refuses", "no host", "no HTTP"])
+@pytest.mark.parametrize("ill", ["", "500", "redirect", "silent", "refuses", "no host", "no HTTP"])
 def test_no_log_line_has_the_url(
     ill: str,
     service: Service,
@@ -317,6 +317,8 @@ def test_no_log_line_has_the_url(
     for name in ("httpx", "httpcore", "shedlock_py"):
         caplog.set_level(logging.DEBUG, name)
     service.statuses = [500] * 100 if ill == "500" else []
+    if ill == "redirect":
+        service.statuses, service.headers = [301] * 100, {"Location": f"https://127.0.0.1/{KEY}"}
     service.is_silent = ill == "silent"
     address = f"user:{KEY}@127.0.0.1:{service.port}"
     if ill == "refuses":
