@@ -147,12 +147,14 @@ def validate_prefix(prefix: object, what: str = "prefix") -> str:
     return prefix
 
 
-def check_hold_times(at_most: timedelta, at_least: timedelta) -> None:
+def check_hold_times(
+    at_most: timedelta, at_least: timedelta, names: tuple[str, str] = ("lock_at_most_for", "lock_at_least_for")
+) -> None:
     """:raises ConfigurationError: the minimum hold is longer than the maximum, or no holder could trust the lease."""
     if trust_ends(0.0, at_most) <= 0:
         raise ConfigurationError(
-            f"lock_at_most_for ({at_most}) is too short: a holder does not trust the last {SLACK * 1000:g} ms and "
+            f"{names[0]} ({at_most}) is too short: a holder does not trust the last {SLACK * 1000:g} ms and "
             f"{TRUST_MARGIN:.0%} of a lease, so nothing is left of this one; 3 ms at least, in practice seconds"
         )
     if at_least > at_most:
-        raise ConfigurationError(f"lock_at_least_for ({at_least}) is longer than lock_at_most_for ({at_most})")
+        raise ConfigurationError(f"{names[1]} ({at_least}) is longer than {names[0]} ({at_most})")

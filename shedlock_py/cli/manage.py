@@ -15,6 +15,7 @@ from shedlock_py.cli.common import (
     duration_option,
     fail,
     json_option,
+    note,
     open_store,
     option,
     print_json,
@@ -123,7 +124,7 @@ def prune(unused_for: timedelta, dry_run: bool, store: str | None, as_json: bool
     for name in names:
         click.echo(printable(name))
     done = "would delete" if dry_run else "deleted"
-    click.echo(f"{done} {number} lock record{'' if number == 1 else 's'}", err=dry_run)
+    (note if dry_run else click.echo)(f"{done} {number} lock record{'' if number == 1 else 's'}")
 
 
 @click.command(short_help="Print the SQL of the tables, or run it.")
@@ -139,11 +140,11 @@ def schema(create: bool, store: str | None) -> None:
         create_table_sql = getattr(provider, "create_table_sql", None)
         if create:
             provider.create_schema()
-            click.echo(f"all that {provider!r} needs is there", err=True)
+            note(f"all that {provider!r} needs is there")
         elif create_table_sql is not None:
             click.echo(f"{create_table_sql()};")
         else:
-            click.echo(f"{provider!r} needs no table; --create adds its index, if it has one", err=True)
+            note(f"{provider!r} needs no table; --create adds its index, if it has one")
 
 
 @click.command()

@@ -118,7 +118,7 @@ def test_a_pause_is_replaced(store: str) -> None:
         (("--for", "2"), "'2' is not a duration"),
         (("--for", "0s"), "'0s' is not a duration"),
         (("--for", "1h", "--wait", "soon"), "'soon' is not a duration"),
-        (("--for", "1h", "--why", "a\nb"), "--why has a control character"),
+        (("--for", "1h", "--why", "a\nb"), "--why: reason has a control character"),
     ],
 )
 def test_wrong_usage_of_pause(arguments: tuple[str, ...], message: str, store: str) -> None:

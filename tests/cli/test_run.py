@@ -17,8 +17,10 @@ from shedlock_py import LockRequest
 from shedlock_py.cli import child, common
 from shedlock_py.cli.lead import lead as lead_command
 from shedlock_py.cli.run import run as run_command
+from tests.cli import terminal
 from tests.cli.harness import shedlock_command, take
 from tests.cli.runs import ALSO_ON_ASYNCPG, Runs
+from tests.guides.examples.scripts import PROJECT
 from tests.observability.services import Service
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
@@ -50,6 +52,18 @@ def test_streams_arguments_environment_and_exit_code_are_passed_through(runs: Ru
     assert environ["SHEDLOCK_LOCK_NAME"] == "job"
     assert record.fencing_token == int(environ["SHEDLOCK_FENCING_TOKEN"]) + 1, "the release moved it on"
     assert environ["SHEDLOCK_OF_MINE"] == "kept"
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="Linux has it")
+@pytest.mark.parametrize("given", [[], ["LC_CTYPE=C.UTF-8"], ["LANG=C"]])
+def test_the_environment_is_passed_through_also_without_a_locale(store: str, given: list[str]) -> None:
+    """As under cron, where Python sets LC_CTYPE at its start."""
+    variables = [f"SHEDLOCK_STORE={store}", f"PYTHONPATH={PROJECT}", *given]
+    words = ["env", "-i", *variables, *terminal.command("run", "job", "--at-most", "1m", "--", "/usr/bin/env")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = {line for line in done.stdout.splitlines() if not line.startswith(("SHEDLOCK_LOCK", "SHEDLOCK_FENCING"))}
+    assert found == set(variables)
 
 
 @ALSO_ON_ASYNCPG
