@@ -204,14 +204,23 @@ _is_sending: ContextVar[bool] = ContextVar("shedlock_is_sending", default=False)
 
 def check_url(url: object, what: str) -> str:
     """``url``, if a request can be sent to it. Errors do not quote it."""
-    try:
-        parsed = httpx.URL(url) if isinstance(url, str) and " " not in url else None
-    except httpx.InvalidURL:
-        parsed = None
-    if parsed is None or parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ConfigurationError(f"{what} must be a URL that begins with https:// or http://")
-    assert isinstance(url, str)
+    if not isinstance(url, str) or not _is_usable(url):
+        raise ConfigurationError(
+            f"{what} must be a URL that begins with https:// or http://, with a host that can be one"
+        )
     return url
+
+
+def _is_usable(url: str) -> bool:
+    try:
+        parsed = httpx.URL(url)
+        urlsplit(url)
+        parsed.raw_host.decode().encode("idna")  # as a look-up of the host's address does
+        return (
+            parsed.scheme in ("http", "https") and bool(parsed.host) and (parsed.port or 0) < 65536 and " " not in url
+        )
+    except (httpx.InvalidURL, ValueError):
+        return False
 
 
 def _ping_url(url: str, suffix: str, claim_id: str) -> str:

@@ -495,6 +495,7 @@ def test_a_class_of_events_alone(service: Service, store: InMemoryLockProvider) 
 # Settings
 
 BAD_URLS: list[Any] = ["", "example.com/s3cret", "ftp://example.com/s3cret", "https://", "http://:80/s3cret", None, 7]
+BAD_URLS += ["http://xn--/s3cret", f"http://{'a' * 70}.example/s3cret", "http://a..b/s3cret", "http://a:99999/s3cret"]
 BAD_URLS += ["https://exa mple.com/s3cret", "https://example.com:port/s3cret", b"https://example.com/s3cret"]
 
 
