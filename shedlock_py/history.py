@@ -14,7 +14,8 @@ from datetime import datetime, timedelta
 from typing import get_args
 
 from shedlock_py.lease import Lease, RunOutcome
-from shedlock_py.record import DEMOTED, Pause, holder_of
+from shedlock_py.record import Pause, holder_of
+from shedlock_py.request import DEMOTED
 
 LONGEST_ERROR = 200
 """Characters of an error that history keeps."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,8 +14,6 @@ from shedlock_py.request import LONGEST_HOLDER, PAUSED_BY, validate_name
 LONGEST_OPERATOR = 100
 """Characters of who pauses a lock, so that a reason has room beside it."""
 _BEFORE_REASON = ": "
-DEMOTED = re.compile("demoted ([0-9]+)ms (.*)")
-"""The holder of a record that keeps an election without a leader: for how many ms, and which node was the leader."""
 
 
 @dataclass(frozen=True, slots=True)

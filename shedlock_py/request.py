@@ -19,6 +19,8 @@ SLACK = 0.002
 """Seconds that are subtracted as well, because stores round their clock to the millisecond."""
 PAUSED_BY = "paused by "
 """How the holder of a record begins that an operator has paused."""
+DEMOTED = re.compile("demoted ([0-9]+)ms (.*)")
+"""The holder of a record that keeps an election without a leader: for how many ms, and which node was the leader."""
 
 _UNSTORABLE = "[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
 """Control characters and lone surrogates: none of them is printable."""
@@ -65,12 +67,17 @@ def is_valid_name(name: object) -> bool:
 
 
 def validate_holder(holder: object) -> str:
-    """``holder`` if a lock record can name it: a string of 1 to 200 printable characters, and no pause."""
+    """``holder`` if a lock record can name it: a string of 1 to 200 printable characters, no pause and no demotion."""
     validated = validate_name(holder, "holder", LONGEST_HOLDER)
     if validated.startswith(PAUSED_BY):
         raise ConfigurationError(
             f"holder must not begin with {PAUSED_BY!r}: its locks would be taken for paused ones, which operators "
             f"free while a task runs: {short_repr(holder)}"
+        )
+    if DEMOTED.fullmatch(validated):
+        raise ConfigurationError(
+            f"holder must not read like a demotion, 'demoted 5000ms web-1': a leader of that name would be taken for "
+            f"none: {short_repr(holder)}"
         )
     return validated
 
@@ -140,12 +147,14 @@ def validate_prefix(prefix: object, what: str = "prefix") -> str:
     return prefix
 
 
-def check_hold_times(at_most: timedelta, at_least: timedelta) -> None:
+def check_hold_times(
+    at_most: timedelta, at_least: timedelta, names: tuple[str, str] = ("lock_at_most_for", "lock_at_least_for")
+) -> None:
     """:raises ConfigurationError: the minimum hold is longer than the maximum, or no holder could trust the lease."""
     if trust_ends(0.0, at_most) <= 0:
         raise ConfigurationError(
-            f"lock_at_most_for ({at_most}) is too short: a holder does not trust the last {SLACK * 1000:g} ms and "
+            f"{names[0]} ({at_most}) is too short: a holder does not trust the last {SLACK * 1000:g} ms and "
             f"{TRUST_MARGIN:.0%} of a lease, so nothing is left of this one; 3 ms at least, in practice seconds"
         )
     if at_least > at_most:
-        raise ConfigurationError(f"lock_at_least_for ({at_least}) is longer than lock_at_most_for ({at_most})")
+        raise ConfigurationError(f"{names[1]} ({at_least}) is longer than {names[0]} ({at_most})")

@@ -5,18 +5,34 @@ from __future__ import annotations
 import errno
 import io
 import logging
+import os
 import sys
 from collections import UserDict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
 import click
 
 import shedlock_py
-from shedlock_py.cli.common import CONFIG, INTERRUPTED, IO_ERROR, SOFTWARE, UNAVAILABLE, USAGE, fail, one_line, option
+from shedlock_py.cli.common import (
+    CONFIG,
+    INTERRUPTED,
+    IO_ERROR,
+    SOFTWARE,
+    UNAVAILABLE,
+    USAGE,
+    fail,
+    note,
+    one_line,
+    option,
+)
 from shedlock_py.errors import ProviderError, ShedLockError
 
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_WITH_SECRETS = ("boto3", "botocore", "aiobotocore")
+"""Loggers that write credentials, as those of an assumed role, at DEBUG."""
 
 
 class _LateCommands(UserDict[str, Any]):
@@ -26,6 +42,17 @@ class _LateCommands(UserDict[str, Any]):
         module, attribute = super().__getitem__(name).split(":")
         command: click.Command = getattr(import_module(f"shedlock_py.cli.{module}"), attribute)
         return command
+
+
+@contextmanager
+def _closed_pipes() -> Iterator[None]:
+    """End without a word if a reader such as head(1) has closed the output. Click would exit with 1, "no" here."""
+    try:
+        yield
+    except BrokenPipeError:
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest, which Python flushes at its end
+        sys.exit(IO_ERROR)
 
 
 class Commands(click.Group):
@@ -38,7 +65,7 @@ class Commands(click.Group):
         try:
             sys.exit(super().main(*args, **{**settings, "standalone_mode": False}))
         except click.exceptions.NoArgsIsHelpError as error:
-            error.show()
+            note(error.format_message())
             sys.exit(USAGE)
         except click.ClickException as error:
             text = one_line(error.format_message())
@@ -55,9 +82,14 @@ class Commands(click.Group):
                 fail(f"the output cannot be written: {error.strerror}", IO_ERROR)
             fail(f"internal error: {type(error).__name__}: {one_line(error)}; --debug shows more", SOFTWARE)
 
+    def make_context(self, *args: Any, **settings: Any) -> click.Context:
+        with _closed_pipes():  # --help
+            return super().make_context(*args, **settings)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _closed_pipes():
+                return super().invoke(ctx)
         except Exception as error:
             if not isinstance(error, click.ClickException | click.exceptions.Exit) and ctx.params.get("debug"):
                 logging.getLogger("shedlock_py").exception("--debug: the traceback of the error below")
@@ -87,3 +119,6 @@ def shedlock(debug: bool) -> None:
         handler.addFilter(lambda record: record.name != "asyncio")
     level = logging.DEBUG if debug else logging.WARNING
     logging.basicConfig(format="shedlock: %(message)s", level=level, handlers=[handler])
+    if debug:
+        for name in _WITH_SECRETS:
+            logging.getLogger(name).setLevel(logging.INFO)

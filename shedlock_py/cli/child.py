@@ -25,6 +25,8 @@ _TO_THE_COMMAND_ALONE = {signal.SIGUSR1, signal.SIGUSR2}
 """They end processes without a handler for them, such as other members of the command's process group."""
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
 _HARMLESS = {signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, getattr(signal, "SIGINFO", signal.SIGURG)}
+_COERCED = {"C.UTF-8", "C.utf8", "UTF-8"}
+"""What Python sets LC_CTYPE to at its start if no locale is set, as under cron (PEP 538)."""
 _OF_JOB_CONTROL = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGCONT, signal.SIGTTIN, signal.SIGTTOU}
 _NOT_ENDING = _IGNORED_BY_PYTHON | _TO_THE_COMMAND_ALONE | _FAULTS | _HARMLESS | _OF_JOB_CONTROL | {signal.SIGKILL}
 
@@ -59,6 +61,17 @@ def _is_text(program: str) -> bool:
         return b"\0" not in file.read(128)
 
 
+def _is_locale_coerced() -> bool:
+    """Whether Python has set LC_CTYPE for this process, and not its parent. False where the system does not tell."""
+    if os.environ.get("LC_CTYPE") not in _COERCED:
+        return False
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            return not any(line.startswith(b"LC_CTYPE=") for line in file.read().split(b"\0"))
+    except OSError:
+        return False
+
+
 class Child:
     """The running command, with this process's standard streams and the signal mask ``mask``.
 
@@ -75,7 +88,8 @@ class Child:
 
     def __init__(self, program: str, command: Sequence[str], variables: Mapping[str, object], mask: Set[int]) -> None:
         self._exit_code: int | None = None
-        environ = {name: value for name, value in os.environ.items() if name not in variables}
+        unwanted = {*variables, "LC_CTYPE"} if _is_locale_coerced() else variables
+        environ = {name: value for name, value in os.environ.items() if name not in unwanted}
         environ |= {name: str(value) for name, value in variables.items() if value is not None}
 
         def spawn(path: str, words: Sequence[str]) -> int:

@@ -32,7 +32,7 @@ NO = 1  # no such lock, not held, a check failed
 USAGE = 64
 UNAVAILABLE = 69  # the store failed or did not reply
 SOFTWARE = 70  # a mistake in shedlock_py itself
-IO_ERROR = 74  # the output cannot be written, as on a full disk
+IO_ERROR = 74  # the output cannot be written, as on a full disk or to a pipe that is closed
 LOST = 75  # ``shedlock run``: the lease was lost, and the command was ended
 CONFIG = 78  # the store's URL, a package that is missing, a value that cannot work
 INTERRUPTED = 130  # Ctrl-C, as shells have it
@@ -157,9 +157,14 @@ def fail(message: str, code: int) -> NoReturn:
 
 
 def warn(message: str) -> None:
-    """Print one line on standard error."""
+    """Print a message on standard error."""
+    note(printable(f"shedlock: {message}"))
+
+
+def note(text: str) -> None:
+    """Print a line on standard error, for people; one that cannot be written changes nothing."""
     with suppress(OSError):
-        click.echo(printable(f"shedlock: {message}"), err=True)
+        click.echo(text, err=True)
 
 
 class RunCommand(click.Command):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from shedlock_py.cli.listening import all_addresses, listening
 from shedlock_py.election.elector import LeaderElector
@@ -42,11 +44,18 @@ def served(elector: LeaderElector, host: str | None, port: int) -> Iterator[None
         def log_message(self, format: str, *args: object) -> None:
             """Write nothing: a probe comes every few seconds."""
 
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Write nothing of a client that is gone: a check of a load balancer may reset its connection."""
+            if not isinstance(sys.exception(), OSError):
+                super().handle_error(request, client_address)
+
     listener = listening(host or all_addresses(), port, "--health-port")
-    server = ThreadingHTTPServer(listener.getsockname()[:2], Handler, bind_and_activate=False)
+    server = Server(listener.getsockname()[:2], Handler, bind_and_activate=False)
     server.socket.close()  # ThreadingHTTPServer has made one of IPv4
     server.socket = listener
-    server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.1,), name="shedlock-health", daemon=True).start()
     try:
         yield

@@ -18,6 +18,7 @@ from shedlock_py.cli.common import (
     OK,
     duration_option,
     json_option,
+    note,
     open_store,
     option,
     print_json,
@@ -75,7 +76,7 @@ def history(name: str, limit: int, store: str | None, as_json: bool) -> None:
         titles = ("Started", "Duration", "Outcome", "Holder", "Token", "Fire time", "Error")
         _print_table(titles, [_run_cells(run, record) for run in runs], styled=2)
     else:
-        click.echo(f"no runs of {name!r} in the history", err=True)
+        note(f"no runs of {name!r} in the history")
 
 
 def _run_cells(run: Run, record: LockRecord) -> tuple[str, ...]:
@@ -148,7 +149,7 @@ def overdue(prefix: str, grace: timedelta, store: str | None, as_json: bool) -> 
     else:
         unknown = sum(job.state == "unknown" for _, job in found)
         seldom = f", {unknown} of them with too few runs to know" if unknown else ""
-        click.echo(f"no job is overdue: {len(found)} lock{'' if len(found) == 1 else 's'}{seldom}", err=True)
+        note(f"no job is overdue: {len(found)} lock{'' if len(found) == 1 else 's'}{seldom}")
     sys.exit(NO if late else OK)
 
 
@@ -184,8 +185,7 @@ def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, styled
 
     :param styled: the number of the column that has a colour of :data:`STYLES`.
     """
-    out = tables.console()
-    if not out.is_terminal:
+    if not tables.is_on_terminal():
         tables.print_columns([[title.upper().replace(" ", "_") for title in titles], *rows])
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -195,4 +195,4 @@ def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, styled
         cells = [Text(cell) for cell in row]
         cells[styled].stylize(STYLES.get(row[styled], ""))
         table.add_row(*cells)
-    out.print(table)
+    tables.console().print(table)

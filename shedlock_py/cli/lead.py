@@ -159,7 +159,7 @@ def _durations(
     grace = deadline * 2 / 5 if grace is None else grace
     if retry * JITTER >= deadline - grace:
         raise ConfigurationError(
-            f"retry_period × {JITTER} ({retry * JITTER}) must be shorter than renew_deadline - grace "
+            f"--retry-period × {JITTER} ({retry * JITTER}) must be shorter than --renew-deadline - --grace "
             f"({deadline - grace}), or one failed renewal ends the command"
         )
     return deadline, retry, grace
@@ -171,16 +171,7 @@ def _mistakes_of(ctx: click.Context) -> Iterator[None]:
     try:
         yield
     except ConfigurationError as error:
-        raise click.UsageError(_with_options(str(error)), ctx) from error
-
-
-def _with_options(text: str) -> str:
-    """An error of the settings with the names of the options."""
-    if not text.startswith(("unsafe", "retry_period")):  # it may quote a name
-        return text
-    for name in ("lease_duration", "renew_deadline", "retry_period"):
-        text = text.replace(name, f"--{name.replace('_', '-')}")
-    return text.replace("- grace", "- --grace")
+        raise click.UsageError(str(error), ctx) from error
 
 
 @contextmanager

@@ -27,6 +27,8 @@ def listening(host: str, port: int, option: str) -> socket.socket:
         reason = error.strerror if is_unknown_name else os.strerror(error.errno or 0)
         cure = f"; another {option} may be free" if error.errno == errno.EADDRINUSE else ""
         fail(f"cannot listen on {host} port {port}: {reason}{cure}", UNAVAILABLE)
+    except UnicodeError:  # of the codec "idna": an empty label, or one that is too long
+        fail(f"cannot listen on {host} port {port}: that is no host name", UNAVAILABLE)
 
 
 def all_addresses() -> str:

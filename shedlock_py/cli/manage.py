@@ -15,6 +15,7 @@ from shedlock_py.cli.common import (
     duration_option,
     fail,
     json_option,
+    note,
     open_store,
     option,
     print_json,
@@ -48,7 +49,8 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
     With --forget-fire-time the next run takes place whatever its fire time or its period of --once-per: also one that
     has run before. A lock that is free needs no --force for that.
 
-    Exit code 1: it is not held, or has no fire time to forget. 64: --force is missing, or --yes for a paused lock.
+    Exit code 1: it is not held, or has no fire time to forget. 64: --force is missing, or --yes for a paused lock; or
+    the pause ended while the question was asked.
     """
     with open_store(store) as opened:
         provider: Any = opened
@@ -61,6 +63,11 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
         if record.is_paused and not (force and (yes or _is_sure(record))):
             ways = f"end the pause with: shedlock resume {quote(name)}; or free it with --force --yes"
             fail(f"lock {name!r} is {pause_in_words(record)}; {ways}", USAGE)
+        if record.is_paused:  # which may have ended while the operator thought about it
+            now = record_or_fail(provider, name)
+            if now.locked_by != record.locked_by:
+                later = f"the pause has ended meanwhile, and {holder_of(now)} has had the lock since"
+                fail(f"lock {name!r} was not freed: {later}", USAGE)
         if record.is_held and not force:
             fail(
                 f"lock {name!r} is held by {who}, for another {in_words(record.remaining)} at most; its task may still "
@@ -117,7 +124,7 @@ def prune(unused_for: timedelta, dry_run: bool, store: str | None, as_json: bool
     for name in names:
         click.echo(printable(name))
     done = "would delete" if dry_run else "deleted"
-    click.echo(f"{done} {number} lock record{'' if number == 1 else 's'}", err=dry_run)
+    (note if dry_run else click.echo)(f"{done} {number} lock record{'' if number == 1 else 's'}")
 
 
 @click.command(short_help="Print the SQL of the tables, or run it.")
@@ -133,11 +140,11 @@ def schema(create: bool, store: str | None) -> None:
         create_table_sql = getattr(provider, "create_table_sql", None)
         if create:
             provider.create_schema()
-            click.echo(f"all that {provider!r} needs is there", err=True)
+            note(f"all that {provider!r} needs is there")
         elif create_table_sql is not None:
             click.echo(f"{create_table_sql()};")
         else:
-            click.echo(f"{provider!r} needs no table; --create adds its index, if it has one", err=True)
+            note(f"{provider!r} needs no table; --create adds its index, if it has one")
 
 
 @click.command()

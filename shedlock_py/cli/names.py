@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
 from shedlock_py.cli.common import NO, fail, open_store, printable
+from shedlock_py.errors import ConfigurationError
 from shedlock_py.provider import LockProvider
 from shedlock_py.record import LockRecord
+from shedlock_py.request import validate_name, validate_prefix
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -30,8 +33,20 @@ def _complete_names(ctx: click.Context, param: click.Parameter, incomplete: str)
     return [CompletionItem(name) for name in names if name == printable(name)]
 
 
-name_argument = click.argument("name", shell_complete=_complete_names)
-prefix_argument = click.argument("prefix", default="", shell_complete=_complete_names)
+def _valid(validate: Callable[[object], str]) -> Callable[[click.Context, click.Parameter, str], str]:
+    """The callback of an argument that ``validate`` checks."""
+
+    def callback(ctx: click.Context, param: click.Parameter, value: str) -> str:
+        try:
+            return value if ctx.resilient_parsing else validate(value)
+        except ConfigurationError as error:
+            raise click.UsageError(str(error), ctx) from error
+
+    return callback
+
+
+name_argument = click.argument("name", shell_complete=_complete_names, callback=_valid(validate_name))
+prefix_argument = click.argument("prefix", default="", shell_complete=_complete_names, callback=_valid(validate_prefix))
 
 
 def record_or_fail(provider: LockProvider, name: str) -> LockRecord:

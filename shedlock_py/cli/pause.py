@@ -14,7 +14,6 @@ from shedlock_py.display import holder_of, pause_in_words, running_in_words
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.provider import LockProvider
 from shedlock_py.record import LockRecord, Pause
-from shedlock_py.request import validate_name
 
 PROGRESS = timedelta(seconds=10)
 """How often a wait may report another holder."""
@@ -38,10 +37,9 @@ def pause(ctx: click.Context, name: str, for_: timedelta, why: str, wait: timede
     Exit code 1: a job has the lock, so it is not paused.
     """
     try:
-        validate_name(name)
         Pause.validated("operator", why)
     except ConfigurationError as error:
-        raise click.UsageError(str(error).replace("reason", "--why", 1), ctx) from error
+        raise click.UsageError(f"--why: {error}", ctx) from error
     with open_store(store) as provider:
         if not getattr(provider, "is_shared", True):
             raise ConfigurationError("locks in memory are private to this process: nothing would be paused")

@@ -19,7 +19,7 @@ from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import log_listener
 from shedlock_py.options import LockOptions
 from shedlock_py.provider import LockProvider
-from shedlock_py.request import LockRequest
+from shedlock_py.request import LockRequest, check_hold_times
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -135,11 +135,12 @@ def run(
         raise ConfigurationError("shedlock run needs Linux, macOS or another Unix")
     fire_time = None if once_per is None else period_of(datetime.now(UTC), once_per)
     expected = LockOptions(expected_every=expected_every)
+    at_most = at_most if is_active() else LONGEST
     try:
-        request = LockRequest(name, at_most if is_active() else LONGEST, at_least, holder or None, fire_time)
-        request = expected.with_next_run(request)
+        check_hold_times(at_most, at_least, ("--at-most", "--at-least"))
+        request = expected.with_next_run(LockRequest(name, at_most, at_least, holder or None, fire_time))
     except ConfigurationError as error:
-        raise click.UsageError(_with_options(str(error)), ctx) from error
+        raise click.UsageError(str(error), ctx) from error
     from shedlock_py.cli.child import CannotStart  # late: they name signals that Windows does not have
     from shedlock_py.cli.guarded import Guarded
 
@@ -159,13 +160,6 @@ def run(
     except CannotStart as error:
         fail(str(error), error.code)
     sys.exit(skip_exit_code if isinstance(done, Skipped) else done)
-
-
-def _with_options(text: str) -> str:
-    """An error of :class:`LockRequest` with the names of the options."""
-    if not text.startswith("lock_at_"):  # not of the durations: it may quote a lock or a holder of such a name
-        return text
-    return text.replace("lock_at_most_for", "--at-most").replace("lock_at_least_for", "--at-least")
 
 
 def _reason(skipped: Skipped, provider: LockProvider | None) -> str:

@@ -8,7 +8,7 @@ import click
 
 from shedlock_py import display
 from shedlock_py.cli import tables
-from shedlock_py.cli.common import json_option, open_store, option, print_json, printable, store_option, warn
+from shedlock_py.cli.common import json_option, note, open_store, option, print_json, printable, store_option, warn
 from shedlock_py.cli.names import name_argument, prefix_argument, record_or_fail
 from shedlock_py.record import LockRecord
 
@@ -32,7 +32,7 @@ def list_(prefix: str, held: bool, store: str | None, as_json: bool) -> None:
         tables.print_records(records)
     else:
         which = f"{'held ' if held else ''}locks{f' that start with {prefix!r}' if prefix else ''}"
-        click.echo(f"no {which} in the store", err=True)
+        note(f"no {which} in the store")
     _warn_of_fire_times(*records)
 
 

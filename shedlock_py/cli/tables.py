@@ -5,6 +5,7 @@ Others may have written anything to the store: no text from a record is taken fo
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,9 +39,23 @@ STYLES = {"held": "green", "demoted": "magenta", "paused": "yellow", "free": ""}
 """Colours that are readable on white as on black."""
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Raise the error that rich has caught: ``Commands`` decides the exit code."""
+        raise
+
+
 def console() -> Console:
-    """For tables on standard output, with colours on a terminal only."""
-    return Console(highlight=False, soft_wrap=False)
+    """For tables on standard output, with colours if rich finds that they are wanted."""
+    out = _Console(highlight=False, soft_wrap=False)
+    if not out.width:  # COLUMNS=0, with which rich prints nothing
+        out.width = 80
+    return out
+
+
+def is_on_terminal() -> bool:
+    """Whether the output is for people: the layout goes by this, and not by FORCE_COLOR, which rich takes for it."""
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 # Records
@@ -68,8 +83,8 @@ def to_json(record: LockRecord) -> dict[str, Any]:
 
 def print_records(records: Sequence[LockRecord]) -> None:
     """Print a table on a terminal; elsewhere one lock a line, however long."""
-    out = console()
-    if out.is_terminal:
+    if is_on_terminal():
+        out = console()
         out.print(records_table(records, out.width))
         return
     rows = [("NAME", "STATE", "REMAINING", "SINCE", "AGE", "TOKEN", "LAST_FIRE_TIME", "HOLDER")]

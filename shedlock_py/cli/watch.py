@@ -18,7 +18,7 @@ from rich.text import Text
 
 from shedlock_py.cli.common import duration_option, json_option, one_line, open_store, printable, store_option
 from shedlock_py.cli.names import prefix_argument
-from shedlock_py.cli.tables import console, records_table, to_json
+from shedlock_py.cli.tables import console, is_on_terminal, records_table, to_json
 from shedlock_py.display import holder_of, in_words, local_iso, state_of, utc
 from shedlock_py.errors import ProviderError, ProviderUnreachable
 from shedlock_py.record import LockRecord
@@ -47,7 +47,7 @@ def watch(prefix: str, every: timedelta, store: str | None, as_json: bool) -> No
     """
     seconds = max(every.total_seconds(), 0.1)
     out = console()
-    live = Live(console=out, auto_refresh=False) if out.is_interactive and not as_json else None
+    live = Live(console=out, auto_refresh=False) if is_on_terminal() and out.is_interactive and not as_json else None
     display = _Lines(as_json) if live is None else _LiveTable(live, out)
     has_succeeded = False
     # Ctrl-C is how a watch ends: no failure.

@@ -123,7 +123,7 @@ async def _wait_for_jobs(seconds: float) -> None:
 def repeat_every(
     *,
     seconds: float,
-    wait_first: bool | float | None = None,
+    wait_first: bool | Duration | None = None,
     logger: logging.Logger | None = None,
     raise_exceptions: bool = False,
     max_repetitions: int | None = None,
@@ -144,7 +144,7 @@ def repeat_every(
     A ``def`` runs in a thread, which cannot be stopped: if the task is cancelled, it ends when the function returns,
     and the lock is held until then. ``on_lost="cancel"`` does not stop it either.
 
-    :param wait_first: wait so many seconds before the first repetition; True: ``seconds``.
+    :param wait_first: how long to wait before the first repetition ("5s", seconds, ``timedelta``); True: ``seconds``.
     :param logger: for what the function raises; by default ``shedlock_py``.
     :param raise_exceptions: end with what the function raises, which the task then has.
     :param max_repetitions: end after so many slots, wherever they were run.
@@ -160,9 +160,15 @@ def repeat_every(
     interval = parse_duration(seconds, "seconds")
     LockOptions.parse("repeat_every", options)  # a mistake shows now
     durations = options.pop("lock_at_most_for", None), options.pop("lock_at_least_for", None)
-    first = interval.total_seconds() if wait_first is True else float(wait_first or 0)
+    first = interval if wait_first is True else parse_duration(wait_first or 0, "wait_first", zero=True)
+    if max_repetitions is not None and not isinstance(max_repetitions, int):
+        raise ConfigurationError(f"max_repetitions must be a whole number or None, not {max_repetitions!r}")
 
     def decorate(function: Callable[[], Any]) -> Callable[[], Awaitable[asyncio.Task[None]]]:
+        if not callable(function):
+            raise TypeError(f"repeat_every decorates a function, not {function!r}")
+        if not lock and not hasattr(function, "__qualname__"):  # a partial, an object with __call__
+            raise ConfigurationError(f"{function!r} has no name: give repeat_every a lock='…'")
         name = lock or f"{function.__module__}.{function.__qualname__}"
         if hasattr(function, "__shedlock__"):
             raise ConfigurationError(
@@ -192,7 +198,7 @@ def repeat_every(
                     raise
 
         async def repeat() -> None:
-            await asyncio.sleep(first)
+            await asyncio.sleep(first.total_seconds())
             last, repetitions = None, 0
             while max_repetitions is None or repetitions < max_repetitions:
                 now = datetime.now(UTC)

@@ -197,19 +197,30 @@ def event_to_json(event: Event) -> dict[str, Any]:
 
 _TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 _JSON = {"Content-Type": "application/json"}
+_LOGGERS = ("httpx", *(f"httpcore.{name}" for name in ("connection", "http11", "http2", "proxy", "socks")))
+"""All that write about a request. A logger's filter does not apply to what the loggers below it write."""
 _is_sending: ContextVar[bool] = ContextVar("shedlock_is_sending", default=False)
 
 
 def check_url(url: object, what: str) -> str:
     """``url``, if a request can be sent to it. Errors do not quote it."""
-    try:
-        parsed = httpx.URL(url) if isinstance(url, str) and " " not in url else None
-    except httpx.InvalidURL:
-        parsed = None
-    if parsed is None or parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ConfigurationError(f"{what} must be a URL that begins with https:// or http://")
-    assert isinstance(url, str)
+    if not isinstance(url, str) or not _is_usable(url):
+        raise ConfigurationError(
+            f"{what} must be a URL that begins with https:// or http://, with a host that can be one"
+        )
     return url
+
+
+def _is_usable(url: str) -> bool:
+    try:
+        parsed = httpx.URL(url)
+        urlsplit(url)
+        parsed.raw_host.decode().encode("idna")  # as a look-up of the host's address does
+        return (
+            parsed.scheme in ("http", "https") and bool(parsed.host) and (parsed.port or 0) < 65536 and " " not in url
+        )
+    except (httpx.InvalidURL, ValueError):
+        return False
 
 
 def _ping_url(url: str, suffix: str, claim_id: str) -> str:
@@ -227,7 +238,8 @@ def _http_outbox(name: str, timeout: Duration) -> Outbox[_Post]:
     seconds = parse_duration(timeout, "timeout").total_seconds()
 
     def open_sender() -> Callable[[_Post], None]:
-        logging.getLogger("httpx").addFilter(_is_of_the_application)
+        for name in _LOGGERS:
+            logging.getLogger(name).addFilter(_is_of_the_application)
         client = httpx.Client(
             timeout=seconds,
             # A connection that waits for the next run is closed by the service or by a firewall before it is used.
@@ -258,5 +270,5 @@ def _send(client: httpx.Client, post: _Post) -> None:
 
 
 def _is_of_the_application(record: logging.LogRecord) -> bool:
-    """A log filter: httpx writes each URL to its log, at level INFO."""
+    """A log filter: httpx logs each URL at INFO, httpcore the headers of replies at DEBUG, so where to redirect to."""
     return not _is_sending.get()

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from apscheduler.events import EVENT_JOB_EXECUTED
+from apscheduler.events import EVENT_JOB_EXECUTED, EVENT_JOB_SUBMITTED
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from shedlock_py import (
@@ -318,6 +318,45 @@ def test_a_call_beside_the_run_of_a_job_is_not_warned_of(tmp_path: Path, caplog:
         may_end.set()
         app.wait(task, *ENDS)
     assert warnings_of(caplog, "another thread") == []
+
+
+# A run that was submitted has the lock of the arguments with which it runs, also if its job is changed meanwhile
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_i1_a_job_that_is_changed_while_it_waits_for_a_worker(kind: str, tmp_path: Path) -> None:
+    with running(tmp_path, kind, once_per_fire_time=True) as app:
+        fillers = [app.task() for _ in range(8)]  # more than the pool has workers, and calls at hand for them
+        for filler in fillers:
+            app.add(filler, args=(filler.lock, filler.log, filler.gate))
+        task, other = app.task(), app.task()
+        app.add(task, trigger="cron", year=2090, next_run_time=now())
+        app.wait(task, EVENT_JOB_SUBMITTED)
+        app.scheduler.modify_job(task.id, args=(other.lock, other.log))
+        app.scheduler.reschedule_job(task.id, trigger="interval", hours=1)
+        for filler in fillers:
+            filler.open_gate()
+        [event] = app.wait(task, *ENDS)
+        record = app.provider.record(task.lock)
+        assert event.code == EVENT_JOB_EXECUTED
+        assert (task.runs, other.runs) == (1, 0)
+        assert record is not None
+        assert record.last_fire_time == event.scheduled_run_time
+        assert app.provider.record(other.lock) is None
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_i1_a_job_that_is_changed_between_its_run_times(kind: str, tmp_path: Path) -> None:
+    with running(tmp_path, kind) as app:
+        task, other = app.task(), app.task()
+        options = {"coalesce": False, "next_run_time": now() - timedelta(hours=2, minutes=1)}
+        app.add(task, trigger="interval", hours=1, args=(task.lock, task.log, task.gate), **options)
+        app.wait(task, EVENT_JOB_SUBMITTED)
+        app.scheduler.modify_job(task.id, args=(other.lock, other.log))
+        task.open_gate()
+        app.wait(task, EVENT_JOB_EXECUTED, count=3)
+        assert (task.runs, other.runs) == (3, 0)
+        assert app.provider.record(other.lock) is None
 
 
 # Jobs without a lock

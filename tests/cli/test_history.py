@@ -19,6 +19,7 @@ from shedlock_py.page import page_app
 from shedlock_py.testing import FakeClock
 from tests.cli.harness import run
 from tests.page.client import Client
+from tests.support.holders import unchecked
 
 FIRE_TIME = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RED, GREEN, YELLOW = "\x1b[31m", "\x1b[32m", "\x1b[33m"
@@ -89,7 +90,7 @@ def test_history(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_demotion_is_no_term_of_a_leader() -> None:
     for holder in ("node-1", "demoted 0ms node-1", "node-2"):
-        provider.acquire(LockRequest("election", "1m", holder=holder))
+        provider.acquire(unchecked("election", "1m", holder))
         clock.advance("1m")
     shown = [line.split()[2] for line in run("history", "election", store=STORE).stdout.splitlines()[1:]]
     assert shown == ["no", "demoted", "vanished"]
@@ -169,12 +170,19 @@ def test_hostile_errors_control_no_terminal() -> None:
     assert "\\x1b[2J[red]x[/red]\\u202e" in done.stdout
 
 
-def test_history_in_colour() -> None:
+def test_history_in_colour(on_terminal: None) -> None:
     ran("job")
     ran("job", error=ValueError("x"))
     provider.pause("job", "1m", by="alice")
     shown = run("history", "job", store=STORE, NO_COLOR="", FORCE_COLOR="1", TERM="xterm", COLUMNS="200").stdout
     assert [colour in shown for colour in (f"{GREEN}ok", f"{RED}failed", f"{YELLOW}paused")] == [True] * 3
+
+
+def test_history_that_is_piped_is_a_run_a_line_also_with_force_color() -> None:
+    ran("job", error=ValueError("x" * 100))
+    plain = run("history", "job", store=STORE).stdout
+    assert run("history", "job", store=STORE, NO_COLOR="", FORCE_COLOR="1", TERM="xterm").stdout == plain
+    assert len(plain.splitlines()) == 2
 
 
 # overdue
@@ -341,7 +349,7 @@ def test_overdue_in_an_empty_store() -> None:
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "no job is overdue: 0 locks\n")
 
 
-def test_overdue_in_colour() -> None:
+def test_overdue_in_colour(on_terminal: None) -> None:
     every("report", "10m", 4)
     clock.advance("6m")
     provider.pause("paused", "5h", by="alice")

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sqlite3
+import struct
 import subprocess
 import time
 from contextlib import closing
@@ -380,7 +381,7 @@ def test_an_elector_that_fails_ends_the_node(nodes: Nodes) -> None:
     [
         (
             ["--renew-deadline", "14s"],
-            "unsafe: --renew-deadline (0:00:14) must not be longer than --lease-duration × 90%",
+            "unsafe: renew_deadline (0:00:14) must not be longer than lease_duration × 90%",
         ),
         (["--grace", "9s"], "--retry-period × 1.2 (0:00:02.400000) must be shorter than --renew-deadline - --grace"),
         (["--retry-period", "5s"], "--retry-period × 1.2 (0:00:06) must be shorter than --renew-deadline - --grace"),
@@ -451,6 +452,26 @@ def test_a_port_that_is_taken(nodes: Nodes) -> None:
     assert err == (
         f"shedlock: cannot listen on 127.0.0.1 port {port}: Address already in use; another --health-port may be free\n"
     )
+
+
+def test_a_check_that_resets_its_connection_prints_nothing(nodes: Nodes) -> None:
+    """As a load balancer does, every few seconds."""
+    port = free_port()
+    leader = nodes.start_leading("--health-port", str(port), "--health-host", "127.0.0.1")
+    for request in (b"", b"GET / HTTP/1.0\r\n\r\n") * 3:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(request)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close() resets it
+    assert ask(port, "/")[0] == 200
+    leader.send_signal(signal.SIGTERM)
+    _, _, err = nodes.runs.end(leader)
+    assert "Traceback" not in err
+    assert "Exception" not in err
+
+
+def test_a_host_name_that_cannot_be_one(nodes: Nodes) -> None:
+    code, _, err = nodes.runs.end(nodes.start("--health-port", "9000", "--health-host", "a..b"))
+    assert (code, err) == (69, "shedlock: cannot listen on a..b port 9000: that is no host name\n")
 
 
 def test_an_address_of_another_machine(nodes: Nodes) -> None:

@@ -118,7 +118,7 @@ def test_a_pause_is_replaced(store: str) -> None:
         (("--for", "2"), "'2' is not a duration"),
         (("--for", "0s"), "'0s' is not a duration"),
         (("--for", "1h", "--wait", "soon"), "'soon' is not a duration"),
-        (("--for", "1h", "--why", "a\nb"), "--why has a control character"),
+        (("--for", "1h", "--why", "a\nb"), "--why: reason has a control character"),
     ],
 )
 def test_wrong_usage_of_pause(arguments: tuple[str, ...], message: str, store: str) -> None:
@@ -221,6 +221,19 @@ def test_release_with_force_asks_on_a_terminal(typed: str, code: int, store: str
         terminal.type(typed)
         assert terminal.end() == code
     assert job_of(store).is_held is (code != 0)
+
+
+def test_i2_release_with_force_does_not_free_the_lock_of_a_job_that_got_it_while_it_asked(store: str) -> None:
+    paused(store)
+    with Terminal(command("release", "job", "--force"), columns=200, SHEDLOCK_STORE=store) as terminal:
+        terminal.read_until("Free it? [y/N]")
+        provider: Any = provider_at(store)
+        assert provider.resume("job")
+        take(store, "job", holder="web-2:8")
+        terminal.type("y\n")
+        assert terminal.end() == 64
+        assert "was not freed: the pause has ended meanwhile, and web-2:8 has had the lock since" in terminal.text
+    assert job_of(store).is_held
 
 
 def test_release_with_force_and_without_standard_input_refuses(store: str) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -16,8 +17,11 @@ from shedlock_py import LockRequest
 from shedlock_py.cli import child, common
 from shedlock_py.cli.lead import lead as lead_command
 from shedlock_py.cli.run import run as run_command
+from tests.cli import terminal
 from tests.cli.harness import shedlock_command, take
 from tests.cli.runs import ALSO_ON_ASYNCPG, Runs
+from tests.guides.examples.scripts import PROJECT
+from tests.observability.services import Service
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
 
@@ -48,6 +52,18 @@ def test_streams_arguments_environment_and_exit_code_are_passed_through(runs: Ru
     assert environ["SHEDLOCK_LOCK_NAME"] == "job"
     assert record.fencing_token == int(environ["SHEDLOCK_FENCING_TOKEN"]) + 1, "the release moved it on"
     assert environ["SHEDLOCK_OF_MINE"] == "kept"
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="Linux has it")
+@pytest.mark.parametrize("given", [[], ["LC_CTYPE=C.UTF-8"], ["LANG=C"]])
+def test_the_environment_is_passed_through_also_without_a_locale(store: str, given: list[str]) -> None:
+    """As under cron, where Python sets LC_CTYPE at its start."""
+    variables = [f"SHEDLOCK_STORE={store}", f"PYTHONPATH={PROJECT}", *given]
+    words = ["env", "-i", *variables, *terminal.command("run", "job", "--at-most", "1m", "--", "/usr/bin/env")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = {line for line in done.stdout.splitlines() if not line.startswith(("SHEDLOCK_LOCK", "SHEDLOCK_FENCING"))}
+    assert found == set(variables)
 
 
 @ALSO_ON_ASYNCPG
@@ -286,6 +302,36 @@ def test_debug_shows_more_but_no_password(runs: Runs) -> None:
     assert "lock 'job' acquired" in err
     assert "lock 'job': task failed after" in err
     assert "lock 'job': LockReleased" in err
+
+
+def test_debug_shows_no_credentials_of_aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a pod of EKS: botocore trades a token for credentials, and logs both at DEBUG."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "token").write_text("s3cret-web-identity")
+    keys = "".join(
+        f"<{key}>{value}</{key}>"
+        for key, value in {
+            "AccessKeyId": "AKID", "SecretAccessKey": "s3cret-key", "SessionToken": "s3cret-session",
+            "Expiration": "2090-01-01T00:00:00Z",
+        }.items()
+    )  # fmt: skip
+    reply = "AssumeRoleWithWebIdentityRe{}"
+    with closing(Service()) as service:
+        service.body = (
+            f"<{reply.format('sponse')}><{reply.format('sult')}><Credentials>{keys}</Credentials>"
+            f"</{reply.format('sult')}></{reply.format('sponse')}>"
+        ).encode()
+        done = shedlock_command(
+            "--debug", "list",
+            store=f"dynamodb://locks?region=eu-west-1&endpoint={service.url}",
+            AWS_ROLE_ARN="arn:aws:iam::123456789012:role/app", AWS_WEB_IDENTITY_TOKEN_FILE=str(tmp_path / "token"),
+            AWS_ENDPOINT_URL_STS=service.url, AWS_REGION="eu-west-1", AWS_DEFAULT_REGION="eu-west-1",
+        )  # fmt: skip
+        bodies = b"".join(request.body for request in service.requests)
+    assert b"s3cret-web-identity" in bodies
+    assert [request.headers for request in service.requests if "AKID" in request.headers.get("Authorization", "")]
+    assert "s3cret" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,6 +19,8 @@ from click.shell_completion import ShellComplete
 from shedlock_py.cli.app import shedlock
 from shedlock_py.election.demotion import Demotion
 from tests.cli.harness import insert, provider_at, run, set_fire_time, shedlock_command, take
+from tests.cli.terminal import environment
+from tests.support.holders import unchecked
 from tests.support.ports import free_port
 
 KEYS = {
@@ -58,7 +63,7 @@ def test_a_line_is_never_wrapped(store: str) -> None:
         (30, "Lock State Holder"), (50, "Lock State Holder Remaining"), (60, "Lock State Holder Since Remaining"),
     ],
 )  # fmt: skip
-def test_a_narrow_terminal_has_room_for_names(store: str, width: int, titles: str) -> None:
+def test_a_narrow_terminal_has_room_for_names(on_terminal: None, store: str, width: int, titles: str) -> None:
     take(store, "sync-feeds-of-acme", holder="reports-7d9c5b6f4:1")
     done = run("list", store=store, FORCE_COLOR="1", NO_COLOR="", TERM="xterm", COLUMNS=str(width))
     title, *lines = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout).splitlines()
@@ -68,6 +73,19 @@ def test_a_narrow_terminal_has_room_for_names(store: str, width: int, titles: st
     end = title.index("Holder") + 20 if width == 30 else title.index(titles.split()[3])
     assert "".join(line[: columns[1]].strip() for line in lines) == "sync-feeds-of-acme"
     assert "".join(line[columns[2] : end].strip() for line in lines) == "reports-7d9c5b6f4:1"
+
+
+def test_a_list_that_is_piped_is_a_lock_a_line_also_with_force_color(store: str) -> None:
+    take(store, "n" * 64, holder="h" * 200)
+    done = run("list", store=store, FORCE_COLOR="1", NO_COLOR="", TERM="xterm", COLUMNS="80")
+    [_, line] = done.stdout.splitlines()
+    assert line.startswith("n" * 64)
+    assert line.endswith("h" * 200)
+
+
+def test_a_terminal_that_is_said_to_have_no_columns(on_terminal: None, store: str) -> None:
+    take(store, "job")
+    assert "job" in run("list", store=store, COLUMNS="0").stdout
 
 
 def test_columns_stand_below_each_other_whatever_the_script(store: str) -> None:
@@ -176,7 +194,7 @@ def test_show_a_demoted_election(store: str) -> None:
 
 
 def test_a_holder_that_looks_like_a_demotion_without_end(store: str) -> None:
-    take(store, "election", holder=f"demoted {10**30}ms node-1")
+    assert provider_at(store).acquire(unchecked("election", "10m", f"demoted {10**30}ms node-1"))
     for arguments in (("list",), ("show", "election"), ("leader", "election")):
         done = run(*arguments, store=store)
         assert "internal error" not in done.stderr
@@ -230,6 +248,17 @@ def test_a_store_that_cannot_be_closed_changes_no_exit_code(store: str, tmp_path
 
 
 # Errors: one line, never a traceback or a password
+
+NAMING = [("show",), ("leader",), ("demote",), ("release",), ("resume",), ("history",), ("pause", "--for", "1h")]
+
+
+@pytest.mark.parametrize("arguments", [*NAMING, ("list",), ("watch",)])
+def test_a_name_that_cannot_be_one_is_wrong_usage(arguments: tuple[str, ...], store: str) -> None:
+    done = run(*arguments, "a\tb", store=store)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (64, "", 1)
+    assert "has a control character" in done.stderr
+    assert f"(see shedlock {arguments[0]} --help)" in done.stderr
+
 
 READING = [("list",), ("show", "x"), ("watch",), ("leader", "x"), ("demote", "x"), ("prune", "--unused-for=1d")]
 RUNNING = ("run", "x", "--at-most", "1m", "--", "true")
@@ -311,6 +340,30 @@ def test_an_output_on_a_full_disk(arguments: tuple[str, ...], store: str) -> Non
     with Path("/dev/full").open("w") as full:
         done = shedlock_command(*arguments, store=store, stdout=full)
     assert (done.returncode, done.stderr) == (74, "shedlock: the output cannot be written: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("list",), ("list", "--json"), ("show", "job"), ("doctor",), ("watch",), ("schema",), ("--help",), ("list", "-h")],
+)
+def test_a_reader_that_has_closed_the_output(arguments: tuple[str, ...], store: str) -> None:
+    """Exit code 1 would mean that the answer is no."""
+    take(store, "job")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = shedlock_command(*arguments, store=store, stdout=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (74, "")
+
+
+def test_a_note_that_nobody_reads_changes_nothing(store: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    for arguments in (("list",), ("prune", "--unused-for", "1d", "--dry-run")):
+        words = [sys.executable, "-m", "shedlock_py", *arguments, "--store", store]
+        done = subprocess.run(words, env=environment(), stdout=subprocess.PIPE, stderr=writer, timeout=60, check=False)
+        assert (done.returncode, done.stdout) == (0, b"")
+    os.close(writer)
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql", "redis"])

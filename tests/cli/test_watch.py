@@ -160,11 +160,14 @@ Lines = Callable[[int], list[str]]
 
 
 @contextmanager
-def watching(tmp_path: Path, store: str, *arguments: str) -> Iterator[Lines]:
+def watching(tmp_path: Path, store: str, *arguments: str, **variables: str) -> Iterator[Lines]:
     """``shedlock watch`` in a process of its own, writing to a file; ended by Ctrl-C."""
     output = tmp_path / "output"
     with output.open("wb") as file:
-        words, environ = command("watch", "--every", "100ms", *arguments), environment(SHEDLOCK_STORE=store)
+        words, environ = (
+            command("watch", "--every", "100ms", *arguments),
+            environment(SHEDLOCK_STORE=store, **variables),
+        )
         process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, env=environ)
 
     def wait_for(number: int) -> list[str]:
@@ -181,12 +184,13 @@ def watching(tmp_path: Path, store: str, *arguments: str) -> Iterator[Lines]:
     assert "Traceback" not in output.read_text()
 
 
-def test_a_line_for_each_change(tmp_path: Path) -> None:
+@pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1"}])
+def test_a_line_for_each_change(variables: dict[str, str], tmp_path: Path) -> None:
     store = file_store(tmp_path)
     provider = provider_at(store)
     take(store, "held", holder="a")
     take(store, "another", holder="a")
-    with watching(tmp_path, store, "held") as wait_for:
+    with watching(tmp_path, store, "held", **variables) as wait_for:
         wait_for(1)
         lease = take(store, "held-2", holder="[b]")
         (_, line) = wait_for(2)

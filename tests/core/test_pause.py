@@ -5,12 +5,14 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from shedlock_py import ConfigurationError, InMemoryLockProvider, Lease, LockRequest, configure
 from shedlock_py._program import Program
+from shedlock_py.election.demotion import Demotion
 from shedlock_py.election.settings import ElectionSettings
 from shedlock_py.errors import ProviderError, ProviderUnreachable
 from shedlock_py.history import Run, newest_first
@@ -51,20 +53,20 @@ def test_a_blank_reason_is_none(reason: str) -> None:
     assert Pause.validated("alice", reason) == Pause("alice")
 
 
-HOLDER = "paused by alice"
-
-
 @pytest.mark.parametrize(
     "use",
     [
-        lambda: LockRequest("job", "1m", holder=HOLDER),
-        lambda: configure(holder=HOLDER),
-        lambda: ElectionSettings.parse("election", 3.0, 2.0, 0.5, HOLDER, "expired"),
+        lambda holder: LockRequest("job", "1m", holder=holder),
+        lambda holder: configure(holder=holder),
+        lambda holder: ElectionSettings.parse("election", 3.0, 2.0, 0.5, holder, "expired"),
     ],
 )
-def test_a_holder_that_looks_like_a_pause_is_refused(use: Callable[[], object]) -> None:
+def test_a_holder_that_looks_like_a_pause_or_a_demotion_is_refused(use: Callable[[str], object]) -> None:
     with pytest.raises(ConfigurationError, match=r"holder must not begin with 'paused by ': its locks would be taken"):
-        use()
+        use("paused by alice")
+    for holder in ("demoted 5000ms web-1", Demotion("", timedelta(0)).holder):
+        with pytest.raises(ConfigurationError, match=r"holder must not read like a demotion, 'demoted 5000ms web-1'"):
+            use(holder)
 
 
 def test_who_pauses_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,6 +259,9 @@ def test_a_pause_that_ended_by_itself_has_not_vanished(stepped: Stepped) -> None
     for seconds in (0.0, 1.0, 2.0):
         stepped.clock.advance(seconds)
         starts.append(stepped.provider.pause("now", "1s").read_at)
-    runs = [Run("job", number, holder, starts[number]) for number, holder in enumerate(["web-1", HOLDER, "web-2"])]
+    runs = [
+        Run("job", number, holder, starts[number])
+        for number, holder in enumerate(["web-1", "paused by alice", "web-2"])
+    ]
     ended = [(run.holder, run.outcome, run.ended) for run in newest_first(runs, 3)]
-    assert ended == [("web-2", None, None), (HOLDER, "ok", starts[2]), ("web-1", "vanished", starts[1])]
+    assert ended == [("web-2", None, None), ("paused by alice", "ok", starts[2]), ("web-1", "vanished", starts[1])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import html
 import io
+import signal
 import threading
 from typing import Any
 from unittest import mock
@@ -13,7 +14,7 @@ from django.conf import settings
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.core import checks
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import connection, connections
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 
@@ -101,16 +102,26 @@ class OrmTest(TestCase):
     def test_the_migration_is_complete(self) -> None:
         call_command("makemigrations", "--check", "--dry-run", verbosity=0)
 
+    def test_call_command_does_not_run_or_lead(self) -> None:
+        """They would block the signals of this process, and replace its settings of the library."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        for words in (["run", "job", "--at-most", "1m"], ["lead", "election"]):
+            with self.assertRaisesRegex(CommandError, "subprocess"):  # noqa: PT027 (Django runs this, not pytest)
+                call_command("shedlock", *words, "--", "true")
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+        assert lock_provider().record("job") is lock_provider().record("election") is None
+
     def test_call_command(self) -> None:
         guarded()
-        output = io.StringIO()
+        output, errors = io.StringIO(), io.StringIO()
         if connection.vendor == "sqlite":
             return  # locks in memory are private to this process: shedlock list refuses or warns
         call_command("shedlock", "list", "guarded", stdout=output)
         assert "guarded" in output.getvalue()
         with self.assertRaises(SystemExit) as raised:  # noqa: PT027 (Django runs this, not pytest)
-            call_command("shedlock", "resume", "guarded", stdout=output)
+            call_command("shedlock", "resume", "guarded", stdout=output, stderr=errors)
         assert raised.exception.code == 1
+        assert "lock 'guarded' is not paused" in errors.getvalue()
 
 
 class AdminTest(PageTest):

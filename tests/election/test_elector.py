@@ -24,6 +24,7 @@ from shedlock_py.testing.forks import in_child
 from tests.election.conftest import MakeElector
 from tests.election.electors import DURATIONS, LONG, LoopElector, in_background, in_thread
 from tests.support.doubles import FaultyProvider
+from tests.support.holders import unchecked
 from tests.support.polling import wait_until
 
 
@@ -209,7 +210,7 @@ def test_demote_with_a_cooldown(make_elector: MakeElector) -> None:
 
 
 def test_a_holder_that_looks_like_a_demotion_without_end(make_elector: MakeElector, store: FaultyProvider) -> None:
-    lease = store.inner.acquire(LockRequest("election", "1m", holder=f"demoted {10**30}ms other"))
+    lease = store.inner.acquire(unchecked("election", "1m", f"demoted {10**30}ms other"))
     elector = make_elector()
     elector.start()
     assert elector.leader() is None

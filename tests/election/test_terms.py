@@ -17,6 +17,7 @@ from tests.election.electors import LONG
 from tests.election.test_elector import lead
 from tests.election.test_observed import World
 from tests.support.doubles import FaultyProvider
+from tests.support.holders import unchecked
 from tests.support.polling import wait_until
 
 HOURS: dict[str, Any] = {"lease": 900.0, "deadline": 600.0, "retry": 60.0}
@@ -110,7 +111,7 @@ def test_only_a_demotion_looks_like_one() -> None:
         ("e", "demoted 10", False),
         ("f", "demoted \N{ARABIC-INDIC DIGIT THREE}ms node-1", False),
     ):
-        lease = store.acquire(LockRequest(name, "1h", holder=holder))
+        lease = store.acquire(unchecked(name, "1h", holder))
         record = store.record(name)
         assert lease
         assert record
@@ -123,7 +124,7 @@ def test_demotions_are_no_terms_of_a_cadence() -> None:
     world = World()
     store = world.store = InMemoryLockProvider(clock=world.clock, history=20)
     for holder in ("node-1", "demoted 0ms node-1") * 4:
-        lease = store.acquire(LockRequest("election", "1m", holder=holder))
+        lease = store.acquire(unchecked("election", "1m", holder))
         assert lease
         world.clock.advance("10m")
         assert not store.release(lease)

@@ -37,7 +37,8 @@ class Service:
         self.statuses: list[int] = []
         self.is_silent = False
         self.headers: dict[str, str] = {}
-        """Of its replies."""
+        self.body = b"OK"
+        """Like the headers, of its replies."""
         self.ended = threading.Event()
         service = self
 
@@ -56,9 +57,9 @@ class Service:
                 self.send_response(service.statuses.pop(0) if service.statuses else 200)
                 for name, value in service.headers.items():
                     self.send_header(name, value)
-                self.send_header("Content-Length", "2")
+                self.send_header("Content-Length", str(len(service.body)))
                 self.end_headers()
-                self.wfile.write(b"OK")
+                self.wfile.write(service.body)
 
             do_GET = do_POST
 

@@ -303,7 +303,7 @@ def test_a_second_attempt(
     assert (listener.dropped, warnings_of(caplog)) == (0, [])
 
 
-@pytest.mark.parametrize("ill", ["", "500", "silent", "refuses", "no host", "no HTTP"])
+@pytest.mark.parametrize("ill", ["", "500", "redirect", "silent", "refuses", "no host", "no HTTP"])
 def test_no_log_line_has_the_url(
     ill: str,
     service: Service,
@@ -317,6 +317,8 @@ def test_no_log_line_has_the_url(
     for name in ("httpx", "httpcore", "shedlock_py"):
         caplog.set_level(logging.DEBUG, name)
     service.statuses = [500] * 100 if ill == "500" else []
+    if ill == "redirect":
+        service.statuses, service.headers = [301] * 100, {"Location": f"https://127.0.0.1/{KEY}"}
     service.is_silent = ill == "silent"
     address = f"user:{KEY}@127.0.0.1:{service.port}"
     if ill == "refuses":
@@ -493,6 +495,7 @@ def test_a_class_of_events_alone(service: Service, store: InMemoryLockProvider) 
 # Settings
 
 BAD_URLS: list[Any] = ["", "example.com/s3cret", "ftp://example.com/s3cret", "https://", "http://:80/s3cret", None, 7]
+BAD_URLS += ["http://xn--/s3cret", f"http://{'a' * 70}.example/s3cret", "http://a..b/s3cret", "http://a:99999/s3cret"]
 BAD_URLS += ["https://exa mple.com/s3cret", "https://example.com:port/s3cret", b"https://example.com/s3cret"]
 
 

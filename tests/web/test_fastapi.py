@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,9 +170,10 @@ def test_i5_without_an_answer_of_the_store_it_does_not_run(caplog: pytest.LogCap
     assert "ProviderUnreachable" in caplog.text
 
 
-def test_wait_first(provider: InMemoryLockProvider) -> None:
+@pytest.mark.parametrize("wait_first", [0.3, "300ms", timedelta(milliseconds=300)])
+def test_wait_first(wait_first: Any, provider: InMemoryLockProvider) -> None:
     async def main() -> float:
-        (begin,) = workers(provider, 1, lambda: None, wait_first=0.3, max_repetitions=1)
+        (begin,) = workers(provider, 1, lambda: None, wait_first=wait_first, max_repetitions=1)
         began = asyncio.get_running_loop().time()
         await (await begin())
         return asyncio.get_running_loop().time() - began
@@ -346,6 +348,15 @@ def test_mistakes_of_repeat_every() -> None:
         repeat_every(seconds=1, lock_at_most_for="ten")
     with pytest.raises(ConfigurationError, match="lock name"):
         repeat_every(seconds=1, lock="x" * 65)(lambda: None)
+    for wait_first in ("5", float("nan"), -1):
+        with pytest.raises(ConfigurationError, match=r"wait_first=\S+ is "):
+            repeat_every(seconds=1, wait_first=wait_first)
+    with pytest.raises(ConfigurationError, match="max_repetitions must be a whole number or None, not '3'"):
+        repeat_every(seconds=1, max_repetitions="3")  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(ConfigurationError, match="has no name: give repeat_every a lock="):
+        repeat_every(seconds=1)(partial(print, 1))
+    with pytest.raises(TypeError, match="decorates a function, not 5"):
+        repeat_every(seconds=1)(5)  # type: ignore[arg-type]  # on purpose
 
 
 # The lifespan

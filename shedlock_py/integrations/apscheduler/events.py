@@ -23,6 +23,8 @@ class JobSkippedEvent(JobExecutionEvent):
     :ivar lock_name: the lock it did not get.
     :ivar reason: ``"held"``: another holder has it. ``"already_ran"``: this fire time was granted before
         (``once_per_fire_time``). ``"provider_error"``: the store failed (``on_provider_error="skip"``).
+        ``"not_leader"``: another node leads (``elector``, ``@leader_only``). ``"shutting_down"``: this process got
+        SIGTERM (``release_on_sigterm``).
     """
 
     def __init__(self, job_id: str, jobstore: str, run_time: datetime, lock_name: str, reason: str) -> None:

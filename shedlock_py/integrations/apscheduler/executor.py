@@ -37,7 +37,7 @@ from shedlock_py.integrations.apscheduler.options import (
     has_automatic_id,
     parse_lock,
 )
-from shedlock_py.integrations.apscheduler.worker import JobProxy
+from shedlock_py.integrations.apscheduler.worker import JobProxy, snapshot_of
 from shedlock_py.options import LockOptions, check_provider
 from shedlock_py.spec import LockSpec
 from shedlock_py.urls import import_reference, provider_from_text
@@ -154,6 +154,7 @@ class ShedLockExecutor(BaseExecutor):
         self._submit(job, run_times)
 
     def _submit(self, job: Any, run_times: list[datetime], *, is_catch_up: bool = False) -> None:
+        job = snapshot_of(job)
         lock: LockRequest | Exception | None
         try:
             lock = self._find_lock(job)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from apscheduler.events import JobExecutionEvent
 from apscheduler.executors.base import run_job
+from apscheduler.job import Job
 
 from shedlock_py import LockRequest, LockSkipped, ProviderError, Skipped
 from shedlock_py._process import is_from_signal
@@ -33,6 +34,20 @@ except ImportError:  # APScheduler 3.10
 JOB_TASK = "shedlock job "
 """How the name of a coroutine job's task begins."""
 _LONG_AGO = -100 * 365 * 24 * 3600  # seconds: a grace time that every run has missed
+
+
+def snapshot_of(job: Job) -> Job:
+    """A copy of ``job`` that is not changed by ``modify_job()`` and ``reschedule_job()``.
+
+    A job store in memory hands out the job that these change, and a submitted run may wait for a worker: it must not
+    take the lock of the old arguments and run with the new ones. A ``Job``, so that it is pickled as one.
+    """
+    snapshot = Job.__new__(Job)
+    for slot in Job.__slots__:
+        if slot != "__weakref__" and hasattr(job, slot):
+            setattr(snapshot, slot, getattr(job, slot))
+    snapshot.args, snapshot.kwargs = tuple(job.args), dict(job.kwargs)
+    return snapshot
 
 
 @dataclass(eq=False, repr=False)  # provider may be a URL with a password

@@ -382,11 +382,12 @@ ROWS: dict[str, Row] = {
     "a Redis quorum that is new, or whose servers were restarted": [
         "tests/stores/redis_quorum/test_emptied_servers.py::test_a_new_quorum_votes_after_start_new_quorum_only",
     ],
-    "a holder that begins with `paused by `": [
+    "a holder that begins with `paused by `, or reads like `demoted 5000ms web-1`": [
         Refused(
             lambda: sl.LockRequest("job", "1m", holder="paused by alice"), "holder must not begin with 'paused by '"
         ),
         Refused(lambda: elector(holder="paused by alice"), "holder must not begin with 'paused by '"),
+        Refused(lambda: elector(holder="demoted 0ms web-1"), "holder must not read like a demotion"),
     ],
     "a lease released twice, or extended after its release began, even if that failed": [a_lease_that_was_released],
     "a naive `fire_time`": [

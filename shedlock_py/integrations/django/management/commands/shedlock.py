@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from argparse import REMAINDER
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 
 from shedlock_py.integrations import missing_extra
 
@@ -31,9 +31,18 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """For ``call_command``. An exit code that is not 0 raises ``SystemExit``."""
-        with redirect_stdout(options.get("stdout") or sys.stdout):
+        arguments = options["arguments"]
+        command = next((word for word in arguments if not word.startswith("-")), "")
+        if command in ("run", "lead"):
+            raise CommandError(
+                f"call_command() refuses shedlock {command}, which takes over the signals and settings of its process:"
+                f" start one, as with subprocess.run([sys.executable, 'manage.py', 'shedlock', '{command}', …]), or"
+                " guard a function with @scheduler_lock"
+            )
+        stdout, stderr = options.get("stdout") or sys.stdout, options.get("stderr") or sys.stderr
+        with redirect_stdout(stdout), redirect_stderr(stderr):
             try:
-                _shedlock(options["arguments"], "shedlock")
+                _shedlock(arguments, "shedlock")
             except SystemExit as error:
                 if error.code:
                     raise
