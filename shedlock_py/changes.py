@@ -81,8 +81,8 @@ def _pause_confirmation(record: LockRecord | None, name: str, values: Mapping[st
     return Confirmation(
         f"Pause {name}",
         "Pause",
-        f"No replica runs {name} until the pause ends: each skips it, also after a restart. Runs that are missed are "
-        f"not made up for. A job that runs keeps its lock.{runs}",
+        f"No replica runs {name} until the pause ends: each skips it, also after a restart. Missed runs are not "
+        f"repeated. A job that runs keeps its lock.{runs}",
         (
             Field("for", "For how long", values.get("for", "1h"), "10m, 2h, 3d; then it ends by itself"),
             Field("why", "Why", values.get("why", ""), "for people to read"),
@@ -135,7 +135,9 @@ def _release_confirmation(record: LockRecord, name: str, values: Mapping[str, st
     if not record.is_held:
         raise NotDone(f"{name} is not held.")
     if record.is_paused:
-        consequence = f"{name} is {display.pause_in_words(record)}. Jobs start again at once. Better resume it."
+        consequence = (
+            f"{name} is {display.pause_in_words(record)}. Freeing it starts jobs again at once. Use Resume instead."
+        )
     elif (demotion := Demotion.from_record(record)) is not None:
         consequence = (
             f"{display.printable(demotion.leader)} was demoted, and may trust its lease for another "
@@ -211,7 +213,7 @@ def _prune_confirmation(provider: Any, values: Mapping[str, str]) -> Confirmatio
 
 def _prune(provider: Any, values: Mapping[str, str]) -> str:
     if values.get("unused_for") != values.get("seen"):
-        raise NotDone("Another time than the one that was counted: count again before you delete.")
+        raise NotDone("The period was changed after counting: count again before you delete.")
     deleted = provider.prune(parse_duration(values.get("unused_for", ""), "unused for", zero=True))
     records = "record of a lock" if deleted == 1 else "records of locks"
     return f"{deleted} {records} that {'was' if deleted == 1 else 'were'} not held for {values['unused_for']}"

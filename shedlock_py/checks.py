@@ -29,7 +29,7 @@ REQUEST = LockRequest(NAME, "10s")
 PAIRS, MOST_SECONDS = 10, 3.0
 SLOW_SECONDS = 0.5
 SKEWED_SECONDS = 2.0
-BUSY = "another doctor is at work: not tried"
+BUSY = "not tested: another `shedlock doctor` is running"
 
 NOT_SHARED = (
     "each process has locks of its own, so each replica runs every job: take a store that all processes reach, such as "
@@ -162,7 +162,7 @@ def _is_held(provider: LockProvider) -> Check:
     if record is None or not record.is_held:
         # Another doctor has just finished; or servers of a Redis quorum that were started lately grant nothing yet.
         return Check("acquire", "warning", f"lock {NAME!r} was refused, but nobody holds it now", "try again")
-    message = f"lock {NAME!r} is held by {record.holder}: another doctor is at work"
+    message = f"lock {NAME!r} is held by {record.holder}: another `shedlock doctor` is running"
     return Check("acquire", "warning", message, f"try again in {in_words(record.remaining)}")
 
 
@@ -209,7 +209,7 @@ def _skew(offset: float, error: float) -> Check:
     message = f"the store's is {offset:+.3f} s from this machine's, give or take {error:.3f} s"
     if abs(offset) - error <= SKEWED_SECONDS:
         return Check("clock", "ok", message, seconds=offset)
-    hint = "no matter for locking, which goes by the store's clock alone; but fire times and --once-per go by this one"
+    hint = "locking is not affected: it uses the store's clock. Fire times and --once-per use this machine's"
     return Check("clock", "warning", message, hint, offset)
 
 
@@ -248,7 +248,7 @@ def _history(provider: Any) -> Iterator[Check]:
         yield Check(check, "ok", "the last runs are kept")
     else:
         hint = "locks are not affected; another check, or the log, has the reason"
-        yield Check(check, "failed", "a run that was tried is not in it", hint)
+        yield Check(check, "failed", "the test run is missing from the history", hint)
 
 
 def _round_trip(provider: LockProvider) -> Check:

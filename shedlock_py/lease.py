@@ -101,7 +101,8 @@ class Lease:
     lock_at_most_for: timedelta
     lock_at_least_for: timedelta
     fire_time: datetime | None
-    """The fire time that was granted with it, if the request had one; None after a take-over, which only notes it."""
+    """The fire time that was granted with it, if the request had one; None after a take-over, which records a
+    fire time without checking it."""
     outcome: RunOutcome = "ok"
     """For run history: how the task ended. Set it before the release. A lease that was lost is kept as "lost"."""
     error: str | None = None
@@ -111,7 +112,7 @@ class Lease:
     _latest: object = None
     """The extension that was sent last."""
     _shortest_repeated: timedelta | None = None
-    """Of the extensions that the store may execute again at any time."""
+    """The shortest of the extensions that the store may execute again at any time."""
     _lost = False
     _is_being_released = False
     _ended = False

@@ -30,7 +30,7 @@ class LockProvider(Protocol):
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         """Hold for ``lock_at_most_for`` from now on, and return the same lease. None: it is lost or was released.
 
-        In our stores a release counts from its beginning, even if it failed.
+        In the built-in stores a lease counts as released once its release has begun, even if that fails.
         """
 
     def release(self, lease: Lease) -> bool:

@@ -50,7 +50,7 @@ def validate_name(name: object, what: str = "lock name", longest: int = LONGEST_
     if not name.strip():
         raise ConfigurationError(f"{what} must not be empty or blank: {short_repr(name)}")
     if len(name) > longest:
-        raise ConfigurationError(f"{what} is {len(name)} characters long, {longest} at most: {short_repr(name)}")
+        raise ConfigurationError(f"{what} has {len(name)} characters; the maximum is {longest}: {short_repr(name)}")
     if not name.isprintable() and re.search(_UNSTORABLE, name):
         raise ConfigurationError(f"{what} has a control character or a lone surrogate: {name!r}")
     return name
@@ -145,7 +145,7 @@ def check_hold_times(at_most: timedelta, at_least: timedelta) -> None:
     if trust_ends(0.0, at_most) <= 0:
         raise ConfigurationError(
             f"lock_at_most_for ({at_most}) is too short: a holder does not trust the last {SLACK * 1000:g} ms and "
-            f"{TRUST_MARGIN:.0%} of a lease, so nothing is left of this one; 3 ms at least, in practice seconds"
+            f"{TRUST_MARGIN:.0%} of a lease, so none of it would be trusted. The minimum is 3 ms; use seconds"
         )
     if at_least > at_most:
         raise ConfigurationError(f"lock_at_least_for ({at_least}) is longer than lock_at_most_for ({at_most})")

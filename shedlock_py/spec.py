@@ -100,15 +100,15 @@ class LockSpec:
                 value = _FORMATTER.get_field(field, (), arguments)[0]
                 if _has_set(value):
                     raise ConfigurationError(
-                        f"lock name {self.template!r}: {{{field}}} has a set, whose order is another one in each "
-                        f"process, and so would be its lock. Pass a list in its place, as sorted(…) makes it"
+                        f"lock name {self.template!r}: {{{field}}} contains a set. Its order differs in each process, "
+                        f"so each process would use another lock. Pass sorted(…)"
                     )
                 has_address = isinstance(value, ModuleType) or re.search(_ADDRESS, placeholder.format_map(arguments))
                 if has_address and not isinstance(value, str):
                     raise ConfigurationError(
-                        f"lock name {self.template!r}: the text of {{{field}}}, a {type(value).__qualname__}, is "
-                        f"another one in each process, and so would be its lock. Name what identifies it, as in "
-                        f"{{{field}.id}}, or give its class a __str__"
+                        f"lock name {self.template!r}: the text of {{{field}}} (a {type(value).__qualname__}) differs "
+                        f"in each process, so each process would use another lock. Use an attribute that identifies "
+                        f"it, as in {{{field}.id}}, or give its class a __str__"
                     )
             return self.template.format_map(arguments)
         except (AttributeError, LookupError, TypeError, ValueError) as error:

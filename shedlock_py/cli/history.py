@@ -126,8 +126,8 @@ def overdue(prefix: str, grace: timedelta, store: str | None, as_json: bool) -> 
     """Show the jobs that have not started when they should, of the locks whose names start with PREFIX.
 
     A job is due when its last run said that the next one would start: from expected_every of its lock, or from its
-    scheduler (under APScheduler). If it said nothing, after the usual time between its last ten runs, of which there
-    must be four. One that runs is not overdue, nor is one that is paused; paused ones are shown. With --json all are.
+    scheduler (under APScheduler). Otherwise after the median time between its last ten runs (four at
+    least). One that runs is not overdue, nor is one that is paused; paused ones are shown. With --json all are.
 
     Needs run history, as: shedlock history.
 

@@ -34,8 +34,8 @@ from shedlock_py.record import LockRecord, names_to_prune
 @click.option(
     "--forget-fire-time",
     is_flag=True,
-    help="Forget its newest fire time, also of a lock that is free: for one that lies in the future because a "
-    "replica's clock was wrong. Has no variable, on purpose.",
+    help="Forget the newest fire time, even if the lock is free. For a fire time in the future, set by a replica with "
+    "a wrong clock. Has no variable, on purpose.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask again before --force frees a paused lock. Has no variable.")
 @store_option
@@ -133,7 +133,7 @@ def schema(create: bool, store: str | None) -> None:
         create_table_sql = getattr(provider, "create_table_sql", None)
         if create:
             provider.create_schema()
-            click.echo(f"all that {provider!r} needs is there", err=True)
+            click.echo(f"the schema of {provider!r} is complete", err=True)
         elif create_table_sql is not None:
             click.echo(f"{create_table_sql()};")
         else:
@@ -180,7 +180,7 @@ def _why(record: LockRecord | None) -> str:
         return f": it is {printable(record.holder)}, {until}" if record.is_held else f"; it was paused {until}"
     if record.is_held and demoted is not None:
         return f": {demoted} was demoted, the next can lead in {in_words(record.remaining)}"
-    return f"; {holder_of(record)} did until {local_iso(record.lock_until)}"
+    return f"; {holder_of(record)} led until {local_iso(record.lock_until)}"
 
 
 @click.command()

@@ -164,7 +164,7 @@ def _action(request: Request) -> OperatorAction:
     """:raises ConfigurationError: the page cannot do that."""
     action = request.path_params["action"]
     if action not in ACTIONS:
-        raise ConfigurationError(f"{action!r:.50} is nothing that the page can do")
+        raise ConfigurationError(f"unknown action {action!r:.50}")
     return cast(OperatorAction, action)
 
 

@@ -46,7 +46,7 @@ def checked_token(token: str | None) -> str | None:
     """:raises ConfigurationError: the token can be guessed, or nobody can type it."""
     if token is not None and len(token) < SHORTEST_TOKEN:
         raise ConfigurationError(
-            f"the token of the page has {len(token)} characters, {SHORTEST_TOKEN} at least; make one with: "
+            f"the token of the page has {len(token)} characters; the minimum is {SHORTEST_TOKEN}. Make one with: "
             f'python3 -c "import secrets; print(secrets.token_urlsafe())"'
         )
     if token is not None and (not token.isprintable() or token != token.strip()):

@@ -211,7 +211,7 @@ def counts_of(records: Sequence[LockRecord], jobs: Sequence[Job] | None) -> list
 
 
 def job_values(record: LockRecord, runs: Sequence[Run] | None) -> dict[str, Any]:
-    """Of one job: its present state, its timelines, its runs."""
+    """The values for the template of one job: its present state, its timelines, its runs."""
     job = Job(record, None if runs is None else runs[:RECENT])
     charts = (
         [] if runs is None else [chart(runs, record, DAY, "Last 24 hours"), chart(runs, record, WEEK, "Last 7 days")]

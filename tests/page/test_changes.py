@@ -101,7 +101,7 @@ def test_force_release(alice: Client, sample: Sample, events: RecordingListener)
 
 
 def test_a_force_release_of_a_pause_asks_twice(alice: Client, sample: Sample) -> None:
-    assert "Better resume it" in alice.html("/change/force_release?name=send-mails")
+    assert "Use Resume instead" in alice.html("/change/force_release?name=send-mails")
     reply = alice.change("force_release", "send-mails")
     assert (reply.status_code, "tick that you are sure" in reply.text) == (409, True)
     assert record_of(sample.provider, "send-mails").is_paused

@@ -25,7 +25,7 @@ from shedlock_py.request import is_valid_name
 
 ROWS = 100
 NAMES_AT_ONCE = 200
-"""Of how many locks the list of all runs shows the last ones."""
+"""The number of locks whose last runs the list of all runs shows."""
 NOT_DONE = "Not done"  # before each message: the admin begins it with a capital, and some begin with the name of a lock
 ACTIONS: dict[OperatorAction, tuple[str, str, str]] = {
     "pause": ("shedlock.pause_lock", "Pause", "is paused"),

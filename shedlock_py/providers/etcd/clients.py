@@ -22,7 +22,7 @@ from shedlock_py.providers.kit import NotSent, TimedOut, call_within, close_with
 POOL_SIZE = 16
 _LIMITS = httpx.Limits(max_connections=POOL_SIZE, max_keepalive_connections=POOL_SIZE)
 _SHARE = 0.4
-"""Of the time limit: one member may take so much of it, so that there is time for another one."""
+"""The share of the time limit that one member may use, so that there is time for another one."""
 
 
 class Request(NamedTuple):

@@ -19,7 +19,7 @@ class KubernetesPrograms(CasPrograms):
     """The programs of a compare-and-swap store, and what the errors of Kubernetes and httpx mean."""
 
     def permissions(self) -> Program[Command, CasReply, dict[str, bool | None]]:
-        """Of each verb that a Role must allow, whether it does; None: the server does not say."""
+        """Whether a Role allows each verb that it must allow; None: the server does not say."""
         found: dict[str, bool | None] = {}
         for verb in VERBS:
             reply = yield MayI(verb)
@@ -30,7 +30,7 @@ class KubernetesPrograms(CasPrograms):
         found = yield from self.permissions()
         missing = [verb for verb, is_allowed in found.items() if is_allowed is False]
         if missing:
-            hint = "allow it in the Role: the provider's page has one; list and delete are for operators"
+            hint = "allow it in the Role: see docs/providers/kubernetes.md; list and delete are for operators"
             is_needed = not {"get", "create", "update"}.isdisjoint(missing)
             message = f"not allowed: {', '.join(missing)}"
             return [Check("permissions", "failed" if is_needed else "warning", message, hint)]
@@ -76,7 +76,7 @@ class KubernetesLockProvider(ProgramProvider):
         super().__init__(programs, KubernetesClient(place, programs.clock_error))
 
     def permissions(self) -> dict[str, bool | None]:
-        """Of each verb that a Role must allow, whether it does; None: the server does not say."""
+        """Whether a Role allows each verb that it must allow; None: the server does not say."""
         programs: Any = self.programs
         return self.run(programs.permissions(), "permissions")
 

@@ -152,7 +152,7 @@ def _hint(command: Command, status: int, missing: str | None) -> str | None:
         case 401:
             return "the API server does not know this token or certificate: try `kubectl auth whoami` with it"
         case 403:
-            return f"a Role must allow the verb {verb!r} on leases of coordination.k8s.io: the provider's page has one"
+            return f"allow the verb {verb!r} on leases of coordination.k8s.io in a Role: docs/providers/kubernetes.md"
         case 404 if missing == "namespaces":
             return "create the namespace, or name another one in the URL"
         case 404:

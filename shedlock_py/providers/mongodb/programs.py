@@ -308,8 +308,8 @@ class MongoPrograms(StorePrograms):
     def hint(self, error: Exception) -> str | None:
         if isinstance(error, DuplicateKeyError):
             return (
-                f"collection {self.collection_name} takes another name for the same: lock names are compared byte by "
-                f"byte, so use a collection without a collation"
+                f"collection {self.collection_name} treats two different lock names as equal, because of its "
+                f"collation: use a collection without one"
             )
         return self._no_record() if errors.code_of(error) in errors.OTHER_TYPE else None
 

@@ -29,7 +29,7 @@ _NO_BUCKET = ("404", "NoSuchBucket")
 _NO_ETAG = '"00000000000000000000000000000000"'
 _SUFFIX = ".json"
 _LONGEST = 200
-"""Of a lock's name in its key. Servers that keep objects as files take 255 bytes between two slashes."""
+"""The most bytes of a lock's name in its key. Servers that keep objects as files take 255 bytes between two slashes."""
 _READABLE = _LONGEST - 64
 """The rest of a longer one is a digest."""
 _UNREAD = datetime(1970, 1, 1, tzinfo=UTC)

@@ -76,7 +76,7 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
         )
     if drivers and dialect.driver.removesuffix("_async") not in drivers:
         raise ConfigurationError(
-            f"{parsed.drivername}:// was not tried, and an operation on it might wait for ever; use "
+            f"{parsed.drivername}:// is not supported, because shedlock_py cannot limit how long it waits; use "
             f"{_schemes(name, drivers)}"
         )
     if parsed.get_backend_name() == "sqlite" and parsed.host:

@@ -169,7 +169,7 @@ class SqlTables(StorePrograms):
         if isinstance(error, ProviderUnreachable) or error.hint is not None:
             return error
         name = self.dialect.identifier_preparer.format_table(table)
-        hint = f"let a user who may do so create {name}, or grant its use: shedlock schema prints the SQL"
+        hint = f"let a privileged user create {name}, or grant this user access to it: shedlock schema prints the SQL"
         return ProviderError(error.message, operation=error.operation, hint=hint)
 
     # The meaning of errors
