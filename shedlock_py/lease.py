@@ -14,6 +14,12 @@
     trust ends  t0 + lock_at_most_for x (1 - 1 %) - 2 ms: before the store can grant the lock to another holder
     lock_until  the lease expires in the store
 
+States: trusted, by the clock; being released (``begin_release``), in which nothing gives trust back; then ended
+(``end``: the store has released it; final) or lost (``lose``: the store does not have it). The kit's programs of
+extend, release and undo call these methods; keep-alive and elections call ``lose``, too, for a lease that they give up.
+A store's own programs call none of them. Whether listeners were notified of a loss is no state of the lease, but
+``context.ActiveLease.is_loss_reported``.
+
 All functions here take the clock as an argument: a function that returns monotonic seconds.
 """
 

@@ -21,7 +21,11 @@ from shedlock_py.request import LockRequest, validate_name
 
 
 class LockSpec:
-    """The lock of a function: what ``@scheduler_lock`` leaves on it as ``__shedlock__``.
+    """The lock of a function: what ``@scheduler_lock`` leaves on it, and on its wrapper, as ``__shedlock__``.
+
+    One object on both, because a scheduler may have registered either. An executor that takes the lock for such a
+    function makes ``(spec, lock name)`` the alias of its lease (``worker._add_decorator_alias`` and
+    ``context.add_alias``). By it the wrapper, called inside, finds that lease, and acquires none of its own.
 
     ``name`` may be a template ("sync-{tenant}"), filled from the arguments of each call.
     """

@@ -23,7 +23,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 IN_FRONT = ("reading", "history")
-"""What the scripts share."""
+"""The files in front of every script: they define what the scripts share, such as number() and begin_run()."""
 
 
 @dataclass(frozen=True, slots=True)

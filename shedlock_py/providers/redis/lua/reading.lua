@@ -1,5 +1,7 @@
--- In front of every other script. The number in a field of a lock record; nil: the record has no such field. Anything else, or
--- a number too large to be exact, is an error: taken for a number it could hold the lock for ever, or free it.
+-- Prepended to every script (IN_FRONT in commands.py): defines number() and unless_foreign(), with which scripts read keys.
+
+-- The number in a field of a lock record; nil: the record has no such field. Anything else, or a number too large to be exact,
+-- is an error: taken for a number it could hold the lock for ever, or free it.
 local function number(value, field)
     if not value then
         return nil
