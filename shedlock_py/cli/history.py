@@ -152,7 +152,7 @@ def overdue(prefix: str, grace: timedelta, store: str | None, as_json: bool) -> 
     sys.exit(NO if late else OK)
 
 
-BASES = {"next_fire_time": "planned", "cadence": "usual gap", "expected_every": "expected", None: display.NOTHING}
+BASES = {"next_fire_time": "planned", "cadence": "usual gap", None: display.NOTHING}
 
 
 def _job_cells(job: Punctuality, record: LockRecord) -> tuple[str, ...]:
