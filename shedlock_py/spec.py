@@ -7,7 +7,6 @@ import inspect
 import re
 import string
 from collections.abc import Callable
-from datetime import datetime
 from types import MethodType, ModuleType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -66,21 +65,19 @@ class LockSpec:
     def request(
         self,
         function: Callable[..., Any],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
         *,
-        lock_at_most_for: Duration | None = None,
-        lock_at_least_for: Duration | None = None,
-        fire_time: datetime | None = None,
+        lock_at_most_for: Duration | None,
+        lock_at_least_for: Duration | None,
     ) -> LockRequest:
         """The request for one call of ``function``. The durations given here are for options that are None."""
         at_most, at_least = self.options.lock_at_most_for, self.options.lock_at_least_for
         return lock_request(
-            self.lock_name(function, args, kwargs or {}),
+            self.lock_name(function, args, kwargs),
             lock_at_most_for if at_most is None else at_most,
             lock_at_least_for if at_least is None else at_least,
-            fire_time,
-            self.filled_template,
+            template=self.filled_template,
         )
 
     def lock_name(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
