@@ -24,12 +24,12 @@ _UNSTORABLE = "[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
 """Control characters and lone surrogates: none of them is printable."""
 
 
-def trust_ends(sent_at: float, lock_for: timedelta, margin: float = TRUST_MARGIN) -> float:
+def trust_ends(sent_at: float, lock_for: timedelta) -> float:
     """Until when (monotonic seconds) to trust a lease of ``lock_for`` whose request was sent at ``sent_at``.
 
     The store starts to count after the request was sent. A holder that counts from before that always stops first.
     """
-    return sent_at + lock_for.total_seconds() * (1 - margin) - SLACK
+    return sent_at + lock_for.total_seconds() * (1 - TRUST_MARGIN) - SLACK
 
 
 def default_holder() -> str:
