@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import sqlite3
 import statistics
 import time
@@ -35,9 +34,6 @@ NOT_SHARED = (
     "each process has locks of its own, so each replica runs every job: take a store that all processes reach, such as "
     "postgresql://, redis:// or, for one machine, sqlite:///"
 )
-
-_OF_SCHEMA = re.compile("schema|table|column", re.IGNORECASE)
-"""In the cures of what is missing in a store that has replied."""
 
 
 def failed(check: str, error: ProviderError) -> Check:
@@ -91,10 +87,6 @@ def checks_of(provider: LockProvider) -> Iterator[Check]:
         for fault, cure in filter(None, map(future_fire_time, provider.records())):
             yield Check(check, "warning", fault, cure)
     except ProviderError as error:
-        if check in (REACH, "acquire") and _OF_SCHEMA.search(error.hint or ""):  # the store is reached, but not set up
-            if check == REACH:
-                yield Check(check, "ok", "it replies")
-            check = "schema"
         yield failed(check, error)
         if check == REACH and not isinstance(error, ProviderUnreachable):
             with suppress(ProviderError):  # it replies, and may say why it refuses
