@@ -18,18 +18,16 @@ _SQL = ("shedlock_py.providers.sqlalchemy", "SqlAlchemyLockProvider", "sqlalchem
 _REDIS = ("shedlock_py.providers.redis", "RedisLockProvider", "redis")
 _REDIS_QUORUM = ("shedlock_py.providers.redis", "RedisQuorumLockProvider", "redis")
 _MONGODB = ("shedlock_py.providers.mongodb", "MongoLockProvider", "mongodb")
-_ETCD = ("shedlock_py.providers.etcd", "EtcdLockProvider", "etcd")
-_KUBERNETES = ("shedlock_py.providers.kubernetes", "KubernetesLockProvider", "kubernetes")
 _SCHEMES = {
     "memory": ("shedlock_py.providers.memory", "InMemoryLockProvider", ""),
     **dict.fromkeys(("sqlite", "postgresql", "postgres", "mysql", "mariadb"), _SQL),
     **dict.fromkeys(("redis", "rediss", "unix"), _REDIS),
     **dict.fromkeys(("redis+quorum", "rediss+quorum"), _REDIS_QUORUM),
     **dict.fromkeys(("mongodb", "mongodb+srv"), _MONGODB),
-    "etcd": _ETCD,
+    "etcd": ("shedlock_py.providers.etcd", "EtcdLockProvider", "etcd"),
     "dynamodb": ("shedlock_py.providers.dynamodb", "DynamoDBLockProvider", "dynamodb"),
     "s3": ("shedlock_py.providers.s3", "S3LockProvider", "s3"),
-    "kubernetes": _KUBERNETES,
+    "kubernetes": ("shedlock_py.providers.kubernetes", "KubernetesLockProvider", "kubernetes"),
 }
 _DRIVERS_IN_SCHEME = _SQL  # SQLAlchemy's way to name one: postgresql+psycopg
 

@@ -26,13 +26,9 @@ class Store:
     """
 
     def __init__(self, provider: Any) -> None:
-        self.provider: Any = provider
+        self.provider: Any = provider  # with methods that LockProvider does not have
+        self.locks: LockProvider = provider
         self.why_no_history = f"This provider keeps no run history. {PRESENT_ONLY}"
-
-    @property
-    def locks(self) -> LockProvider:
-        locks: LockProvider = self.provider
-        return locks
 
     @property
     def shown(self) -> str:

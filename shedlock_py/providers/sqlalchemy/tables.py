@@ -96,21 +96,14 @@ class SqlTables(StorePrograms):
             yield SqlCommand(self._sql.locate, {"formatted": self.table_name}, is_of_holder=is_of_holder)
         ).rows
         if schema is not None and not schema.startswith("pg_temp") and _is_usable(schema):
-            self._use_schema(schema)
+            self._use_table(lock_table_of(self.dialect, self._table.name, schema))
         self._is_located = bool(is_there)  # a table that is created later may be in another schema of the search path
-
-    def _use_schema(self, schema: str) -> None:
-        self._use_table(lock_table_of(self.dialect, self._table.name, schema))
 
     def _use_table(self, table: Table) -> None:
         self._table = table
         self._sql = Statements(self.dialect, table, self.extra_columns)
-        self._runs = self._run_statements()
-
-    def _run_statements(self) -> RunStatements | None:
-        if not self.history:
-            return None
-        return RunStatements(self._sql, None if self.timeout is None else self.timeout / 2)
+        lock_wait = None if self.timeout is None else self.timeout / 2
+        self._runs = RunStatements(self._sql, lock_wait) if self.history else None
 
     def _prepare(self, operation: str, lock_name: str | None) -> SqlProgram[None]:
         """Before the first time is written or compared: locate the table, and check the types of its time columns."""
