@@ -248,7 +248,7 @@ class QuorumPrograms(StorePrograms):
 
     def runs(self, name: str, limit: int) -> QuorumProgram:
         on_each = OnEach(lambda server: server.programs.runs(name, limit))  # any server may know the end of a run
-        return merged_runs(results((yield from self._majority.required("runs", name, on_each))), self._majority.size)
+        return merged_runs(results((yield from self._majority.required("runs", name, on_each))), self._majority)
 
     def checks(self) -> Program[QuorumCommand, Any, list[Check]]:
         def read(server: QuorumServer) -> Program[Command, Any, tuple[str, Info]]:
@@ -257,11 +257,11 @@ class QuorumPrograms(StorePrograms):
         return quorum_checks(self._majority, (yield OnEach(read)))
 
     def _are_decided(self, replies: Sequence[Any]) -> bool:
-        return are_decided(results(replies), self._majority.size)
+        return are_decided(results(replies), self._majority)
 
     def _merged(self, operation: str, name: str | None, on_each: OnEach) -> QuorumProgram:
         replies = yield from self._majority.required(operation, name, on_each)
-        return merged_records(results(replies), self._majority.size)
+        return merged_records(results(replies), self._majority)
 
     def _done(self, operation: str, name: str, call: Call) -> QuorumProgram:
         """Whether a majority may have done it."""
