@@ -197,11 +197,10 @@ def _demote(provider: Any, name: str, values: Mapping[str, str], by: str) -> str
 def _prune_confirmation(provider: Any, values: Mapping[str, str]) -> Confirmation:
     unused_for = values.get("unused_for", "90d")
     names = names_to_prune(provider.records(), parse_duration(unused_for, "unused for", zero=True))
-    number = "1 record" if len(names) == 1 else f"{len(names)} records"
     return Confirmation(
         "Prune",
-        f"Delete {number}",
-        f"{number.replace('record', 'lock record')} {'is' if len(names) == 1 else 'are'} free and "
+        f"Delete {display.counted(len(names), 'record')}",
+        f"{display.counted(len(names), 'lock record')} {'is' if len(names) == 1 else 'are'} free and "
         f"{'was' if len(names) == 1 else 'were'} not held for {unused_for}. Runs and last fire times "
         f"go with them. Jobs are not harmed: the next run makes a new record. Not for a table that ShedLock for Java "
         f"uses, too: it makes no new record until it is restarted.",
@@ -215,8 +214,8 @@ def _prune(provider: Any, values: Mapping[str, str]) -> str:
     if values.get("unused_for") != values.get("seen"):
         raise NotDone("The period was changed after counting: count again before you delete.")
     deleted = provider.prune(parse_duration(values.get("unused_for", ""), "unused for", zero=True))
-    records = "record of a lock" if deleted == 1 else "records of locks"
-    return f"{deleted} {records} that {'was' if deleted == 1 else 'were'} not held for {values['unused_for']}"
+    were = "was" if deleted == 1 else "were"
+    return f"{display.counted(deleted, 'lock record')} that {were} not held for {values['unused_for']}"
 
 
 # Common to all

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
-from shedlock_py.display import future_fire_time, in_words, one_line
+from shedlock_py.display import counted, future_fire_time, in_words, one_line
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.lease import Lease
 from shedlock_py.overdue import DOCTOR
@@ -102,7 +102,7 @@ def read_only_checks(provider: LockProvider) -> Iterator[Check]:
         yield failed(REACH, error)
         return
     seconds = time.monotonic() - started
-    number = f"{len(records)} lock record{'' if len(records) == 1 else 's'}"
+    number = counted(len(records), "lock record")
     yield Check(REACH, "ok", f"it replies: {number} in {seconds * 1000:.0f} ms", seconds=seconds)
     try:
         yield from _settings(provider)

@@ -25,6 +25,11 @@ def one_line(error: BaseException | str) -> str:
     return " ".join(str(error).split())
 
 
+def counted(number: int, what: str) -> str:
+    """``number`` of ``what``: 1 lock record, 2 lock records."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def in_words(duration: timedelta) -> str:
     """``duration`` in its two largest units: 3d 4h, 9m 58s, 4.2s."""
     seconds = duration.total_seconds()

@@ -148,7 +148,7 @@ def overdue(prefix: str, grace: timedelta, store: str | None, as_json: bool) -> 
     else:
         unknown = sum(job.state == "unknown" for _, job in found)
         seldom = f", {unknown} of them with too few runs to know" if unknown else ""
-        click.echo(f"no job is overdue: {len(found)} lock{'' if len(found) == 1 else 's'}{seldom}", err=True)
+        click.echo(f"no job is overdue: {display.counted(len(found), 'lock')}{seldom}", err=True)
     sys.exit(NO if late else OK)
 
 

@@ -22,7 +22,7 @@ from shedlock_py.cli.common import (
     store_option,
 )
 from shedlock_py.cli.names import name_argument, record_or_fail
-from shedlock_py.display import age, demoted_leader, holder_of, in_words, local_iso, pause_in_words, utc
+from shedlock_py.display import age, counted, demoted_leader, holder_of, in_words, local_iso, pause_in_words, utc
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.record import LockRecord, names_to_prune
@@ -117,7 +117,7 @@ def prune(unused_for: timedelta, dry_run: bool, store: str | None, as_json: bool
     for name in names:
         click.echo(printable(name))
     done = "would delete" if dry_run else "deleted"
-    click.echo(f"{done} {number} lock record{'' if number == 1 else 's'}", err=dry_run)
+    click.echo(f"{done} {counted(number, 'lock record')}", err=dry_run)
 
 
 @click.command(short_help="Print the SQL of the tables, or run it.")

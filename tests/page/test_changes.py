@@ -194,7 +194,7 @@ def test_prune(alice: Client, sample: Sample, events: RecordingListener) -> None
     assert sample.provider.record("fetch-rates") is None
     assert len(sample.provider.records()) == 7
     [event] = events.of(OperatorActed)
-    assert (event.lock_name, event.details) == ("", "1 record of a lock that was not held for 10h")
+    assert (event.lock_name, event.details) == ("", "1 lock record that was not held for 10h")
     assert "90d" in alice.html("/change/prune")
     assert "duration" in alice.html("/change/prune?unused_for=soon", 400)
 
