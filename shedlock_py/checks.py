@@ -14,6 +14,7 @@ from typing import Any
 
 from shedlock_py.display import counted, future_fire_time, in_words, one_line
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.events import logger
 from shedlock_py.lease import Lease
 from shedlock_py.overdue import DOCTOR
 from shedlock_py.provider import Check as Check
@@ -132,7 +133,6 @@ _collected: ContextVar[list[str] | None] = ContextVar("_collected", default=None
 @contextmanager
 def _collecting(messages: list[str]) -> Iterator[None]:
     """Collect the warnings that the provider would log."""
-    logger = logging.getLogger("shedlock_py")
 
     def collect(record: logging.LogRecord) -> bool:
         is_warning = record.levelno >= logging.WARNING and _collected.get() is messages

@@ -15,6 +15,7 @@ import click
 import shedlock_py
 from shedlock_py.cli.common import CONFIG, INTERRUPTED, IO_ERROR, SOFTWARE, UNAVAILABLE, USAGE, fail, one_line, option
 from shedlock_py.errors import ProviderError, ShedLockError
+from shedlock_py.events import logger
 
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -60,7 +61,7 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except Exception as error:
             if not isinstance(error, click.ClickException | click.exceptions.Exit) and ctx.params.get("debug"):
-                logging.getLogger("shedlock_py").exception("--debug: the traceback of the error below")
+                logger.exception("--debug: the traceback of the error below")
             raise
 
 

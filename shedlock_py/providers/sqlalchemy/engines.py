@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -16,12 +15,12 @@ from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.events import logger
 from shedlock_py.providers.sqlalchemy.sqlite_files import with_absolute_path
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-_logger = logging.getLogger("shedlock_py")
 
 # The first that is installed is taken where the URL names no driver.
 _DRIVERS = {
@@ -216,6 +215,6 @@ def _switch_to_wal(connection: Any, _record: object) -> None:
     try:
         cursor.execute("PRAGMA journal_mode=WAL")
     except Exception as error:
-        _logger.debug("no WAL mode: %s", error)
+        logger.debug("no WAL mode: %s", error)
     finally:
         cursor.close()

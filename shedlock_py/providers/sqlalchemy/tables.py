@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from shedlock_py._program import Program
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.events import logger
 from shedlock_py.providers.kit import Failure, StorePrograms
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
 from shedlock_py.providers.sqlalchemy.errors import Missing, classify, hint, missing
@@ -118,7 +118,7 @@ class SqlTables(StorePrograms):
         if columns and self.dialect.name == "postgresql":
             raise refusal(operation, lock_name, self.table_name, columns)
         if columns:
-            _logger.warning("%s", warning(self.table_name, columns))
+            logger.warning("%s", warning(self.table_name, columns))
         self._columns_in_session_zone = columns
         self._is_prepared = self._is_located
 
@@ -183,6 +183,3 @@ class SqlTables(StorePrograms):
 def _is_usable(name: str) -> bool:
     """Drivers give % and : a meaning."""
     return "%" not in name and ":" not in name
-
-
-_logger = logging.getLogger("shedlock_py")
