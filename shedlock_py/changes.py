@@ -15,6 +15,7 @@ from shedlock_py.durations import parse_duration
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import OperatorActed, OperatorAction
+from shedlock_py.provider import can
 from shedlock_py.record import LockRecord, Pause, names_to_prune
 
 ACTIONS: tuple[OperatorAction, ...] = get_args(OperatorAction)
@@ -92,7 +93,7 @@ def _pause_confirmation(record: LockRecord | None, name: str, values: Mapping[st
 
 
 def _pause(provider: Any, name: str, values: Mapping[str, str], by: str) -> str:
-    if not _can(provider, "pause"):
+    if not can(provider, "pause"):
         raise NotDone("This provider cannot pause a lock.")
     lasts = parse_duration(values.get("for", ""), "for how long")
     before = provider.record(name)
@@ -123,7 +124,7 @@ def _resume_confirmation(record: LockRecord, name: str, values: Mapping[str, str
 
 def _resume(provider: Any, name: str, values: Mapping[str, str], by: str) -> str:
     record = _unchanged(provider, name, values)
-    if not _can(provider, "resume") or not provider.resume(name):
+    if not can(provider, "resume") or not provider.resume(name):
         raise NotDone(f"{display.printable(name)} is not paused any more.")
     return f"it was {display.pause_in_words(record)}" if record.pause else ""
 
@@ -219,10 +220,6 @@ def _prune(provider: Any, values: Mapping[str, str]) -> str:
 
 
 # Common to all
-
-
-def _can(provider: Any, method: str) -> bool:
-    return getattr(provider, method, None) is not None
 
 
 def _unchanged(provider: Any, name: str, values: Mapping[str, str]) -> LockRecord:

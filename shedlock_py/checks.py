@@ -18,7 +18,7 @@ from shedlock_py.events import logger
 from shedlock_py.lease import Lease
 from shedlock_py.overdue import DOCTOR
 from shedlock_py.provider import Check as Check
-from shedlock_py.provider import LockProvider
+from shedlock_py.provider import LockProvider, can
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 
@@ -68,7 +68,7 @@ def checks_of(provider: LockProvider) -> Iterator[Check]:
         check = "acquire"
         with _collecting(warnings):
             lease = provider.acquire(REQUEST)
-        needs = "the lock table has all that is needed" if hasattr(provider, "create_table_sql") else "none is needed"
+        needs = "the lock table has all that is needed" if can(provider, "create_table_sql") else "none is needed"
         yield Check("schema", "warning" if warnings else "ok", " ".join(warnings) or needs)
         if lease is None:
             yield _is_held(provider)
@@ -121,7 +121,7 @@ def _settings(provider: Any) -> list[Check]:
     found: list[Check] = []
     if not getattr(provider, "is_shared", True):
         found.append(Check("shared", "warning", "locks in memory guard nothing between processes", NOT_SHARED))
-    if hasattr(provider, "checks"):
+    if can(provider, "checks"):
         found += provider.checks()
     return found
 

@@ -107,6 +107,11 @@ class Check:
     """What was measured, where something was."""
 
 
+def can(provider: object, method: str) -> bool:
+    """Whether ``provider`` has that method, of those that it need not have."""
+    return getattr(provider, method, None) is not None
+
+
 def undo_of(provider: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any]:
     """``provider.undo``, which gives an unused acquisition back; ``release`` if the provider cannot undo."""
     undo: Callable[[Lease], Any] = getattr(provider, "undo", None) or provider.release

@@ -28,7 +28,7 @@ from shedlock_py.cli.names import name_argument, prefix_argument, record_or_fail
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.history import MOST_RUNS, Run
 from shedlock_py.overdue import Punctuality, punctuality, recent_runs
-from shedlock_py.provider import LockProvider
+from shedlock_py.provider import LockProvider, can
 from shedlock_py.record import LockRecord
 
 STYLES = {
@@ -40,7 +40,7 @@ STYLES = {
 
 def _keeping(provider: LockProvider) -> Any:
     """``provider``, if it has run history at all; one that is not opened with it says so when it is read."""
-    if getattr(provider, "runs", None) is None:
+    if not can(provider, "runs"):
         raise ConfigurationError(f"{provider!r} keeps no run history: it has no runs()")
     return provider
 

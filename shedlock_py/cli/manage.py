@@ -25,6 +25,7 @@ from shedlock_py.cli.names import name_argument, record_or_fail
 from shedlock_py.display import age, counted, demoted_leader, holder_of, in_words, local_iso, pause_in_words, utc
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.provider import can
 from shedlock_py.record import LockRecord, names_to_prune
 
 
@@ -52,7 +53,7 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
     """
     with open_store(store) as opened:
         provider: Any = opened
-        if forget_fire_time and getattr(provider, "forget_fire_time", None) is None:
+        if forget_fire_time and not can(provider, "forget_fire_time"):
             raise ConfigurationError(f"{provider!r} cannot forget a fire time: it has no forget_fire_time()")
         record = record_or_fail(provider, name)
         if not record.is_held and not forget_fire_time:

@@ -17,6 +17,7 @@ from shedlock_py.overdue import RECENT
 from shedlock_py.page.jobs import BAD, COLUMNS, FROM_RUNS, ROWS, SHOWN, Job, Query
 from shedlock_py.page.lanes import DAY, WEEK, chart
 from shedlock_py.page.reading import Store
+from shedlock_py.provider import can
 from shedlock_py.record import LockRecord
 
 MOST_ROWS_OF_RUNS = 200
@@ -105,8 +106,8 @@ class Views:
         is_led = self._is_led(record)
         is_of_leader = is_led or Demotion.from_record(record) is not None
         able: list[tuple[str, str, bool]] = [
-            ("pause", "Pause again…" if record.is_paused else "Pause…", store.can("pause") and not is_led),
-            ("resume", "Resume…", record.is_paused and store.can("resume")),
+            ("pause", "Pause again…" if record.is_paused else "Pause…", can(store.provider, "pause") and not is_led),
+            ("resume", "Resume…", record.is_paused and can(store.provider, "resume")),
             ("force_release", "Free by force…", record.is_held and not is_of_leader),
             ("demote", "Demote…", is_led),
         ]
