@@ -75,7 +75,7 @@ class Visitor(NamedTuple):
     """What the forms of this browser must bring back."""
 
 
-class Guard:
+class RequestFilter:
     """ASGI middleware. Whatever it lets through is safe to carry out.
 
     :param hosts: the host names that requests may be for, against DNS rebinding; empty: any.

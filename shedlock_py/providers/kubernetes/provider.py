@@ -12,7 +12,7 @@ from shedlock_py.providers.cas import CasPrograms, CasReply, parse_options
 from shedlock_py.providers.kit import AsyncProgramProvider, Check, Failure, ProgramProvider
 from shedlock_py.providers.kubernetes.access import Place
 from shedlock_py.providers.kubernetes.clients import AsyncKubernetesClient, KubernetesClient
-from shedlock_py.providers.kubernetes.wire import VERBS, Command, KubernetesError, MayI, classify
+from shedlock_py.providers.kubernetes.wire import VERBS, AccessReview, Command, KubernetesError, classify
 
 
 class KubernetesPrograms(CasPrograms):
@@ -22,7 +22,7 @@ class KubernetesPrograms(CasPrograms):
         """Whether a Role allows each verb that it must allow; None: the server does not say."""
         found: dict[str, bool | None] = {}
         for verb in VERBS:
-            reply = yield MayI(verb)
+            reply = yield AccessReview(verb)
             found[verb] = reply.value
         return found
 

@@ -15,7 +15,7 @@ from shedlock_py.providers.redis.commands import EPOCH, MICROSECOND, Call, Comma
 _NUMBER = re.compile(rb"-?[0-9]{1,18}")
 
 
-def ring_of(programs: StorePrograms) -> int:
+def runs_kept(programs: StorePrograms) -> int:
     """How many runs a script is to keep; 0: it writes no history."""
     return programs.history if programs.is_history_on() else 0
 
