@@ -136,7 +136,7 @@ def provider_from_text(text: str) -> Any:
             try:
                 provider = found() if inspect.isclass(found) or not hasattr(found, "acquire") else found
             except Exception as error:
-                raise ConfigurationError(f"calling {text} failed: {error!r}") from error
+                raise ConfigurationError(f"calling {text} for a provider failed: {error!r}") from error
             if inspect.iscoroutine(provider):
                 provider.close()
                 raise ConfigurationError(f"{text} is an async function; name a provider, or a plain function")
