@@ -1,8 +1,8 @@
 """One guarded block: gates, acquire, run, release.
 
-:class:`Guard` has the decisions, in the order in which they are made. :class:`Block` and :class:`AsyncBlock` carry them
-out, line by line alike. They are not written as one program: Ctrl-C can come between any two steps, and a generator
-that is closed there could not release the lease any more.
+:class:`BaseBlock` has the decisions, in the order in which they are made. :class:`Block` and :class:`AsyncBlock` carry
+them out, line by line alike. They are not written as one program: Ctrl-C can come between any two steps, and a
+generator that is closed there could not release the lease any more.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from shedlock_py.async_keepalive import TaskKeepAlive
 
 
-class Guard:
+class BaseBlock:
     """What both blocks share. For one use.
 
     :param spec: the ``__shedlock__`` of the guarded function, if any.
@@ -192,7 +192,7 @@ class Guard:
             emit(LeaseLost(lease.name, lease, "revoked"))
 
 
-class Block(Guard):
+class Block(BaseBlock):
     """The guard around ordinary code: what :func:`hold` returns."""
 
     _store: LockProvider
@@ -260,7 +260,7 @@ class Block(Guard):
                 self.failed("release", error, lease)
 
 
-class AsyncBlock(Guard):
+class AsyncBlock(BaseBlock):
     """:class:`Block` for async code: what :func:`hold_async` returns."""
 
     _store: AsyncLockProvider

@@ -15,6 +15,7 @@ from shedlock_py.durations import parse_duration
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import OperatorActed, OperatorAction
+from shedlock_py.provider import can
 from shedlock_py.record import LockRecord, Pause, names_to_prune
 
 ACTIONS: tuple[OperatorAction, ...] = get_args(OperatorAction)
@@ -81,8 +82,8 @@ def _pause_confirmation(record: LockRecord | None, name: str, values: Mapping[st
     return Confirmation(
         f"Pause {name}",
         "Pause",
-        f"No replica runs {name} until the pause ends: each skips it, also after a restart. Runs that are missed are "
-        f"not made up for. A job that runs keeps its lock.{runs}",
+        f"No replica runs {name} until the pause ends: each skips it, also after a restart. Missed runs are not "
+        f"repeated. A job that runs keeps its lock.{runs}",
         (
             Field("for", "For how long", values.get("for", "1h"), "10m, 2h, 3d; then it ends by itself"),
             Field("why", "Why", values.get("why", ""), "for people to read"),
@@ -92,7 +93,7 @@ def _pause_confirmation(record: LockRecord | None, name: str, values: Mapping[st
 
 
 def _pause(provider: Any, name: str, values: Mapping[str, str], by: str) -> str:
-    if not _can(provider, "pause"):
+    if not can(provider, "pause"):
         raise NotDone("This provider cannot pause a lock.")
     lasts = parse_duration(values.get("for", ""), "for how long")
     before = provider.record(name)
@@ -123,7 +124,7 @@ def _resume_confirmation(record: LockRecord, name: str, values: Mapping[str, str
 
 def _resume(provider: Any, name: str, values: Mapping[str, str], by: str) -> str:
     record = _unchanged(provider, name, values)
-    if not _can(provider, "resume") or not provider.resume(name):
+    if not can(provider, "resume") or not provider.resume(name):
         raise NotDone(f"{display.printable(name)} is not paused any more.")
     return f"it was {display.pause_in_words(record)}" if record.pause else ""
 
@@ -135,7 +136,9 @@ def _release_confirmation(record: LockRecord, name: str, values: Mapping[str, st
     if not record.is_held:
         raise NotDone(f"{name} is not held.")
     if record.is_paused:
-        consequence = f"{name} is {display.pause_in_words(record)}. Jobs start again at once. Better resume it."
+        consequence = (
+            f"{name} is {display.pause_in_words(record)}. Freeing it starts jobs again at once. Use Resume instead."
+        )
     elif (demotion := Demotion.from_record(record)) is not None:
         consequence = (
             f"{display.printable(demotion.leader)} was demoted, and may trust its lease for another "
@@ -195,11 +198,10 @@ def _demote(provider: Any, name: str, values: Mapping[str, str], by: str) -> str
 def _prune_confirmation(provider: Any, values: Mapping[str, str]) -> Confirmation:
     unused_for = values.get("unused_for", "90d")
     names = names_to_prune(provider.records(), parse_duration(unused_for, "unused for", zero=True))
-    number = "1 record" if len(names) == 1 else f"{len(names)} records"
     return Confirmation(
         "Prune",
-        f"Delete {number}",
-        f"{number.replace('record', 'lock record')} {'is' if len(names) == 1 else 'are'} free and "
+        f"Delete {display.counted(len(names), 'record')}",
+        f"{display.counted(len(names), 'lock record')} {'is' if len(names) == 1 else 'are'} free and "
         f"{'was' if len(names) == 1 else 'were'} not held for {unused_for}. Runs and last fire times "
         f"go with them. Jobs are not harmed: the next run makes a new record. Not for a table that ShedLock for Java "
         f"uses, too: it makes no new record until it is restarted.",
@@ -211,17 +213,13 @@ def _prune_confirmation(provider: Any, values: Mapping[str, str]) -> Confirmatio
 
 def _prune(provider: Any, values: Mapping[str, str]) -> str:
     if values.get("unused_for") != values.get("seen"):
-        raise NotDone("Another time than the one that was counted: count again before you delete.")
+        raise NotDone("The period was changed after counting: count again before you delete.")
     deleted = provider.prune(parse_duration(values.get("unused_for", ""), "unused for", zero=True))
-    records = "record of a lock" if deleted == 1 else "records of locks"
-    return f"{deleted} {records} that {'was' if deleted == 1 else 'were'} not held for {values['unused_for']}"
+    were = "was" if deleted == 1 else "were"
+    return f"{display.counted(deleted, 'lock record')} that {were} not held for {values['unused_for']}"
 
 
 # Common to all
-
-
-def _can(provider: Any, method: str) -> bool:
-    return getattr(provider, method, None) is not None
 
 
 def _unchanged(provider: Any, name: str, values: Mapping[str, str]) -> LockRecord:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import sqlite3
 import statistics
 import time
@@ -13,12 +12,13 @@ from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
-from shedlock_py.display import future_fire_time, in_words, one_line
+from shedlock_py.display import counted, future_fire_time, in_words, one_line
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.events import logger
 from shedlock_py.lease import Lease
 from shedlock_py.overdue import DOCTOR
 from shedlock_py.provider import Check as Check
-from shedlock_py.provider import LockProvider
+from shedlock_py.provider import LockProvider, can
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 
@@ -29,15 +29,12 @@ REQUEST = LockRequest(NAME, "10s")
 PAIRS, MOST_SECONDS = 10, 3.0
 SLOW_SECONDS = 0.5
 SKEWED_SECONDS = 2.0
-BUSY = "another doctor is at work: not tried"
+BUSY = "not tested: another `shedlock doctor` is running"
 
 NOT_SHARED = (
     "each process has locks of its own, so each replica runs every job: take a store that all processes reach, such as "
     "postgresql://, redis:// or, for one machine, sqlite:///"
 )
-
-_OF_SCHEMA = re.compile("schema|table|column", re.IGNORECASE)
-"""In the cures of what is missing in a store that has replied."""
 
 
 def failed(check: str, error: ProviderError) -> Check:
@@ -71,7 +68,7 @@ def checks_of(provider: LockProvider) -> Iterator[Check]:
         check = "acquire"
         with _collecting(warnings):
             lease = provider.acquire(REQUEST)
-        needs = "the lock table has all that is needed" if hasattr(provider, "create_table_sql") else "none is needed"
+        needs = "the lock table has all that is needed" if can(provider, "create_table_sql") else "none is needed"
         yield Check("schema", "warning" if warnings else "ok", " ".join(warnings) or needs)
         if lease is None:
             yield _is_held(provider)
@@ -91,10 +88,6 @@ def checks_of(provider: LockProvider) -> Iterator[Check]:
         for fault, cure in filter(None, map(future_fire_time, provider.records())):
             yield Check(check, "warning", fault, cure)
     except ProviderError as error:
-        if check in (REACH, "acquire") and _OF_SCHEMA.search(error.hint or ""):  # the store is reached, but not set up
-            if check == REACH:
-                yield Check(check, "ok", "it replies")
-            check = "schema"
         yield failed(check, error)
         if check == REACH and not isinstance(error, ProviderUnreachable):
             with suppress(ProviderError):  # it replies, and may say why it refuses
@@ -110,7 +103,7 @@ def read_only_checks(provider: LockProvider) -> Iterator[Check]:
         yield failed(REACH, error)
         return
     seconds = time.monotonic() - started
-    number = f"{len(records)} lock record{'' if len(records) == 1 else 's'}"
+    number = counted(len(records), "lock record")
     yield Check(REACH, "ok", f"it replies: {number} in {seconds * 1000:.0f} ms", seconds=seconds)
     try:
         yield from _settings(provider)
@@ -128,7 +121,7 @@ def _settings(provider: Any) -> list[Check]:
     found: list[Check] = []
     if not getattr(provider, "is_shared", True):
         found.append(Check("shared", "warning", "locks in memory guard nothing between processes", NOT_SHARED))
-    if hasattr(provider, "checks"):
+    if can(provider, "checks"):
         found += provider.checks()
     return found
 
@@ -140,7 +133,6 @@ _collected: ContextVar[list[str] | None] = ContextVar("_collected", default=None
 @contextmanager
 def _collecting(messages: list[str]) -> Iterator[None]:
     """Collect the warnings that the provider would log."""
-    logger = logging.getLogger("shedlock_py")
 
     def collect(record: logging.LogRecord) -> bool:
         is_warning = record.levelno >= logging.WARNING and _collected.get() is messages
@@ -162,7 +154,7 @@ def _is_held(provider: LockProvider) -> Check:
     if record is None or not record.is_held:
         # Another doctor has just finished; or servers of a Redis quorum that were started lately grant nothing yet.
         return Check("acquire", "warning", f"lock {NAME!r} was refused, but nobody holds it now", "try again")
-    message = f"lock {NAME!r} is held by {record.holder}: another doctor is at work"
+    message = f"lock {NAME!r} is held by {record.holder}: another `shedlock doctor` is running"
     return Check("acquire", "warning", message, f"try again in {in_words(record.remaining)}")
 
 
@@ -209,7 +201,7 @@ def _skew(offset: float, error: float) -> Check:
     message = f"the store's is {offset:+.3f} s from this machine's, give or take {error:.3f} s"
     if abs(offset) - error <= SKEWED_SECONDS:
         return Check("clock", "ok", message, seconds=offset)
-    hint = "no matter for locking, which goes by the store's clock alone; but fire times and --once-per go by this one"
+    hint = "locking is not affected: it uses the store's clock. Fire times and --once-per use this machine's"
     return Check("clock", "warning", message, hint, offset)
 
 
@@ -248,7 +240,7 @@ def _history(provider: Any) -> Iterator[Check]:
         yield Check(check, "ok", "the last runs are kept")
     else:
         hint = "locks are not affected; another check, or the log, has the reason"
-        yield Check(check, "failed", "a run that was tried is not in it", hint)
+        yield Check(check, "failed", "the test run is missing from the history", hint)
 
 
 def _round_trip(provider: LockProvider) -> Check:

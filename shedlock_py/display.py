@@ -12,7 +12,7 @@ from shedlock_py.history import Run
 from shedlock_py.record import LockRecord
 
 LONGEST_LEAD = timedelta(seconds=30)
-"""By which a period of ``run --once-per`` can begin before the moment that names it, which is its fire time."""
+"""How long before its fire time, the moment that names it, a period of ``run --once-per`` can begin."""
 NOTHING = "-"
 
 
@@ -23,6 +23,11 @@ def printable(text: str) -> str:
 
 def one_line(error: BaseException | str) -> str:
     return " ".join(str(error).split())
+
+
+def counted(number: int, what: str) -> str:
+    """``number`` of ``what``: 1 lock record, 2 lock records."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def in_words(duration: timedelta) -> str:
@@ -78,7 +83,7 @@ def holder_of(record: LockRecord) -> str:
 
 
 def pause_in_words(record: LockRecord) -> str:
-    """Of a paused lock: by whom, why, and until when."""
+    """Until when, by whom and why the lock of ``record`` is paused."""
     pause = record.pause
     assert pause is not None
     why = f": {printable(pause.reason)}" if pause.reason else ""

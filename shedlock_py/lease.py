@@ -14,6 +14,12 @@
     trust ends  t0 + lock_at_most_for x (1 - 1 %) - 2 ms: before the store can grant the lock to another holder
     lock_until  the lease expires in the store
 
+States: trusted, by the clock; being released (``begin_release``), in which nothing gives trust back; then ended
+(``end``: the store has released it; final) or lost (``lose``: the store does not have it). The kit's programs of
+extend, release and undo call these methods; keep-alive and elections call ``lose``, too, for a lease that they give up.
+A store's own programs call none of them. Whether listeners were notified of a loss is no state of the lease, but
+``context.ActiveLease.is_loss_reported``.
+
 All functions here take the clock as an argument: a function that returns monotonic seconds.
 """
 
@@ -101,7 +107,8 @@ class Lease:
     lock_at_most_for: timedelta
     lock_at_least_for: timedelta
     fire_time: datetime | None
-    """The fire time that was granted with it, if the request had one; None after a take-over, which only notes it."""
+    """The fire time that was granted with it, if the request had one; None after a take-over, which records a
+    fire time without checking it."""
     outcome: RunOutcome = "ok"
     """For run history: how the task ended. Set it before the release. A lease that was lost is kept as "lost"."""
     error: str | None = None
@@ -111,7 +118,7 @@ class Lease:
     _latest: object = None
     """The extension that was sent last."""
     _shortest_repeated: timedelta | None = None
-    """Of the extensions that the store may execute again at any time."""
+    """The shortest of the extensions that the store may execute again at any time."""
     _lost = False
     _is_being_released = False
     _ended = False

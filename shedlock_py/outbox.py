@@ -41,7 +41,7 @@ class DeliveryFailed(Exception):
 
 
 class _State:
-    """Of one process."""
+    """The state of one process."""
 
     def __init__(self) -> None:
         self.waiting: set[Future[Any]] = set()

@@ -29,7 +29,7 @@ DOCTOR = "shedlock-doctor"
 """The lock that ``checks`` tries: many times within milliseconds, whenever an operator wants it. It is never due."""
 
 JobState = Literal["on_time", "overdue", "running", "paused", "unknown"]
-Basis = Literal["expected_every", "next_fire_time", "cadence"]
+Basis = Literal["next_fire_time", "cadence"]
 
 
 @dataclass(frozen=True)
@@ -47,19 +47,12 @@ class Punctuality:
     """What ``due`` was taken from."""
 
 
-def punctuality(
-    record: LockRecord,
-    runs: Sequence[Run],
-    *,
-    expected_every: timedelta | None = None,
-    grace: timedelta = DEFAULT_GRACE,
-) -> Punctuality:
+def punctuality(record: LockRecord, runs: Sequence[Run], *, grace: timedelta = DEFAULT_GRACE) -> Punctuality:
     """Whether the job of ``record`` is overdue.
 
-    It is due ``expected_every`` after its last start, if that is given; else at the ``next_fire_time`` of its last run;
-    else after the median gap between the starts of ``runs``, if there are three at least. It is overdue ``grace``
-    later, and where the gaps decide, half of their median later, if that is longer. The lock of the doctor is no job:
-    when it is due is unknown.
+    It is due at the ``next_fire_time`` of its last run; else after the median gap between the starts of ``runs``, if
+    there are three at least. It is overdue ``grace`` later, and where the gaps decide, half of their median later, if
+    that is longer. The lock of the doctor is no job: when it is due is unknown.
 
     :param runs: its last runs, newest first; those that were pauses or demotions do not count.
     """
@@ -79,9 +72,7 @@ def punctuality(
     gaps = sorted(later.started - earlier.started for later, earlier in pairwise(runs))
     median = gaps[len(gaps) // 2] if len(gaps) >= FEWEST_GAPS else None
     basis: Basis
-    if expected_every is not None:
-        due, basis = since + expected_every, "expected_every"
-    elif last is not None and last.next_fire_time is not None and last.next_fire_time > since:
+    if last is not None and last.next_fire_time is not None and last.next_fire_time > since:
         due, basis = last.next_fire_time, "next_fire_time"
     elif median is not None:
         due, basis, grace = since + median, "cadence", max(grace, median / 2)

@@ -6,6 +6,19 @@ whose reply was lost does no harm. ``shedlock_py.testing.contract`` is the defin
 
 Errors: :class:`ProviderUnreachable` when the store did not reply, :class:`ProviderError` when it replied with an
 error, both ``from`` the driver's. Never None or False in place of an error, nor an error in place of those.
+
+A provider may also have these, which are looked up by name where they are used; ``providers.kit`` has most of them:
+
+- ``undo(lease)`` gives an unused acquisition back: free at once, and its fire time can be granted again.
+- ``forget_fire_time(name)`` lets any fire time of ``name`` be granted again.
+- ``pause(name, for_, …)`` and ``resume(name)`` are for operators: see :class:`~shedlock_py.record.Pause`.
+- ``runs(name, limit)`` and ``recent_runs(names, limit)`` read run history.
+- ``checks()`` says how the store is set up: see :class:`Check`. ``check_conditions()`` tries whether it refuses a
+  write whose condition does not hold.
+- ``create_table_sql()`` is the SQL of the tables, where the store has tables.
+- ``close()`` closes the connections that the provider has opened.
+- ``is_shared = False``: the locks are those of one process only.
+- ``sync_provider`` or ``async_provider``: of an adapter, the provider that it calls.
 """
 
 from __future__ import annotations
@@ -30,7 +43,7 @@ class LockProvider(Protocol):
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         """Hold for ``lock_at_most_for`` from now on, and return the same lease. None: it is lost or was released.
 
-        In our stores a release counts from its beginning, even if it failed.
+        In the built-in stores a lease counts as released once its release has begun, even if that fails.
         """
 
     def release(self, lease: Lease) -> bool:
@@ -92,6 +105,11 @@ class Check:
     """What to do about it."""
     seconds: float | None = None
     """What was measured, where something was."""
+
+
+def can(provider: object, method: str) -> bool:
+    """Whether ``provider`` has that method, of those that it need not have."""
+    return getattr(provider, method, None) is not None
 
 
 def undo_of(provider: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any]:

@@ -26,12 +26,12 @@ _UNSTORABLE = "[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
 """Control characters and lone surrogates: none of them is printable."""
 
 
-def trust_ends(sent_at: float, lock_for: timedelta, margin: float = TRUST_MARGIN) -> float:
+def trust_ends(sent_at: float, lock_for: timedelta) -> float:
     """Until when (monotonic seconds) to trust a lease of ``lock_for`` whose request was sent at ``sent_at``.
 
     The store starts to count after the request was sent. A holder that counts from before that always stops first.
     """
-    return sent_at + lock_for.total_seconds() * (1 - margin) - SLACK
+    return sent_at + lock_for.total_seconds() * (1 - TRUST_MARGIN) - SLACK
 
 
 def default_holder() -> str:
@@ -52,7 +52,7 @@ def validate_name(name: object, what: str = "lock name", longest: int = LONGEST_
     if not name.strip():
         raise ConfigurationError(f"{what} must not be empty or blank: {short_repr(name)}")
     if len(name) > longest:
-        raise ConfigurationError(f"{what} is {len(name)} characters long, {longest} at most: {short_repr(name)}")
+        raise ConfigurationError(f"{what} has {len(name)} characters; the maximum is {longest}: {short_repr(name)}")
     if not name.isprintable() and re.search(_UNSTORABLE, name):
         raise ConfigurationError(f"{what} has a control character or a lone surrogate: {name!r}")
     return name
@@ -154,7 +154,7 @@ def check_hold_times(
     if trust_ends(0.0, at_most) <= 0:
         raise ConfigurationError(
             f"{names[0]} ({at_most}) is too short: a holder does not trust the last {SLACK * 1000:g} ms and "
-            f"{TRUST_MARGIN:.0%} of a lease, so nothing is left of this one; 3 ms at least, in practice seconds"
+            f"{TRUST_MARGIN:.0%} of a lease, so none of it would be trusted. The minimum is 3 ms; use seconds"
         )
     if at_least > at_most:
         raise ConfigurationError(f"{names[1]} ({at_least}) is longer than {names[0]} ({at_most})")

@@ -58,16 +58,17 @@ def shutting_down() -> SkipReason | None:
 def release_on_sigterm(wait: Duration = "20s") -> None:
     """On SIGTERM, release all leases before the process ends, so that another replica can continue at once.
 
-    From then on, guarded tasks that would begin are skipped (``"shutting_down"``). Tasks in other threads get ``wait``
-    to end and release their leases. A warning names those that run longer; their leases expire, because the tasks may
-    go on to the last moment. Then the former handler is called. If there is none, ``SystemExit(143)`` is raised in the
-    main thread, whose own tasks and event loop end with their ``finally``. A second SIGTERM does not wait. Meanwhile
-    the main thread goes on; if it ends by itself, the interpreter waits for the tasks of daemon threads too.
+    From then on, guarded tasks that would begin are skipped (``"shutting_down"``). Tasks in other threads have
+    ``wait`` to finish and to release their leases. A warning names those that run longer; their leases expire, because
+    the tasks may go on to the last moment. Then the former handler is called. If there is none, ``SystemExit(143)`` is
+    raised in the main thread, whose own tasks and event loop end with their ``finally``. A second SIGTERM does not
+    wait. Meanwhile the main thread goes on; if it ends by itself, the interpreter waits for the tasks of daemon threads
+    too.
 
     Call it in the main thread, after frameworks have installed their own handlers. Calling it again changes ``wait``.
 
     :param wait: shorter than the platform's time between SIGTERM and SIGKILL (Kubernetes: 30 s).
-    :raises ConfigurationError: not in the main thread, or no duration.
+    :raises ConfigurationError: not in the main thread, or ``wait`` is not a duration.
     """
     import atexit  # late: needed by few
     import signal  # half a millisecond

@@ -7,7 +7,6 @@ import inspect
 import re
 import string
 from collections.abc import Callable
-from datetime import datetime
 from types import MethodType, ModuleType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -21,7 +20,11 @@ from shedlock_py.request import LockRequest, validate_name
 
 
 class LockSpec:
-    """The lock of a function: what ``@scheduler_lock`` leaves on it as ``__shedlock__``.
+    """The lock of a function: what ``@scheduler_lock`` leaves on it, and on its wrapper, as ``__shedlock__``.
+
+    One object on both, because a scheduler may have registered either. An executor that takes the lock for such a
+    function makes ``(spec, lock name)`` the alias of its lease (``worker._add_decorator_alias`` and
+    ``context.add_alias``). By it the wrapper, called inside, finds that lease, and acquires none of its own.
 
     ``name`` may be a template ("sync-{tenant}"), filled from the arguments of each call.
     """
@@ -62,21 +65,19 @@ class LockSpec:
     def request(
         self,
         function: Callable[..., Any],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
         *,
-        lock_at_most_for: Duration | None = None,
-        lock_at_least_for: Duration | None = None,
-        fire_time: datetime | None = None,
+        lock_at_most_for: Duration | None,
+        lock_at_least_for: Duration | None,
     ) -> LockRequest:
         """The request for one call of ``function``. The durations given here are for options that are None."""
         at_most, at_least = self.options.lock_at_most_for, self.options.lock_at_least_for
         return lock_request(
-            self.lock_name(function, args, kwargs or {}),
+            self.lock_name(function, args, kwargs),
             lock_at_most_for if at_most is None else at_most,
             lock_at_least_for if at_least is None else at_least,
-            fire_time,
-            self.filled_template,
+            template=self.filled_template,
         )
 
     def lock_name(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -100,15 +101,15 @@ class LockSpec:
                 value = _FORMATTER.get_field(field, (), arguments)[0]
                 if _has_set(value):
                     raise ConfigurationError(
-                        f"lock name {self.template!r}: {{{field}}} has a set, whose order is another one in each "
-                        f"process, and so would be its lock. Pass a list in its place, as sorted(…) makes it"
+                        f"lock name {self.template!r}: {{{field}}} contains a set. Its order differs in each process, "
+                        f"so each process would use another lock. Pass sorted(…)"
                     )
                 has_address = isinstance(value, ModuleType) or re.search(_ADDRESS, placeholder.format_map(arguments))
                 if has_address and not isinstance(value, str):
                     raise ConfigurationError(
-                        f"lock name {self.template!r}: the text of {{{field}}}, a {type(value).__qualname__}, is "
-                        f"another one in each process, and so would be its lock. Name what identifies it, as in "
-                        f"{{{field}.id}}, or give its class a __str__"
+                        f"lock name {self.template!r}: the text of {{{field}}} (a {type(value).__qualname__}) differs "
+                        f"in each process, so each process would use another lock. Use an attribute that identifies "
+                        f"it, as in {{{field}.id}}, or give its class a __str__"
                     )
             return self.template.format_map(arguments)
         except (AttributeError, LookupError, TypeError, ValueError) as error:

@@ -18,18 +18,16 @@ _SQL = ("shedlock_py.providers.sqlalchemy", "SqlAlchemyLockProvider", "sqlalchem
 _REDIS = ("shedlock_py.providers.redis", "RedisLockProvider", "redis")
 _REDIS_QUORUM = ("shedlock_py.providers.redis", "RedisQuorumLockProvider", "redis")
 _MONGODB = ("shedlock_py.providers.mongodb", "MongoLockProvider", "mongodb")
-_ETCD = ("shedlock_py.providers.etcd", "EtcdLockProvider", "etcd")
-_KUBERNETES = ("shedlock_py.providers.kubernetes", "KubernetesLockProvider", "kubernetes")
 _SCHEMES = {
     "memory": ("shedlock_py.providers.memory", "InMemoryLockProvider", ""),
     **dict.fromkeys(("sqlite", "postgresql", "postgres", "mysql", "mariadb"), _SQL),
     **dict.fromkeys(("redis", "rediss", "unix"), _REDIS),
     **dict.fromkeys(("redis+quorum", "rediss+quorum"), _REDIS_QUORUM),
     **dict.fromkeys(("mongodb", "mongodb+srv"), _MONGODB),
-    "etcd": _ETCD,
+    "etcd": ("shedlock_py.providers.etcd", "EtcdLockProvider", "etcd"),
     "dynamodb": ("shedlock_py.providers.dynamodb", "DynamoDBLockProvider", "dynamodb"),
     "s3": ("shedlock_py.providers.s3", "S3LockProvider", "s3"),
-    "kubernetes": _KUBERNETES,
+    "kubernetes": ("shedlock_py.providers.kubernetes", "KubernetesLockProvider", "kubernetes"),
 }
 _DRIVERS_IN_SCHEME = _SQL  # SQLAlchemy's way to name one: postgresql+psycopg
 
@@ -80,13 +78,13 @@ LONGEST_URL = 10_000
 
 def _from_url(url: object, prefix: str) -> Any:
     if not isinstance(url, str) or not url.strip():
-        found = "empty, not a URL" if isinstance(url, str) else f"{short_repr(url)}, not a string"
+        found = "is empty" if isinstance(url, str) else f"must be a string, not {short_repr(url)}"
         raise ConfigurationError(
-            f"store URL: it is {found}. Is the variable that it comes from set? One is for example "
-            f"'postgresql://user@host/db' or 'redis://host:6379/0'"
+            f"the store URL {found}. Is its environment variable set? Examples: 'postgresql://user@host/db', "
+            f"'redis://host:6379/0'"
         )
     if len(url) > LONGEST_URL:
-        raise ConfigurationError(f"store URL: it is {len(url)} characters long, {LONGEST_URL} at most")
+        raise ConfigurationError(f"the store URL has {len(url)} characters; the maximum is {LONGEST_URL}")
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     known = _SCHEMES.get(scheme)
     if known is None and _SCHEMES.get(scheme.partition("+")[0]) is _DRIVERS_IN_SCHEME:
@@ -138,7 +136,7 @@ def provider_from_text(text: str) -> Any:
             try:
                 provider = found() if inspect.isclass(found) or not hasattr(found, "acquire") else found
             except Exception as error:
-                raise ConfigurationError(f"{text} did not make a provider: {error!r}") from error
+                raise ConfigurationError(f"calling {text} for a provider failed: {error!r}") from error
             if inspect.iscoroutine(provider):
                 provider.close()
                 raise ConfigurationError(f"{text} is an async function; name a provider, or a plain function")
@@ -155,7 +153,7 @@ def import_reference(reference: str) -> Any:
     from pkgutil import resolve_name  # late, as few programs need it
 
     if not re.fullmatch(r"[\w.]+(:[\w.]+)?", reference):  # not quoted: it may be a URL with a password
-        raise ConfigurationError(NEITHER)
+        raise ConfigurationError(f"the given text is {NEITHER}")
     if ":" not in reference:  # perhaps the path of a file
         raise ConfigurationError(f"{reference!r} is {NEITHER}")
     try:

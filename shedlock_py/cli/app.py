@@ -29,6 +29,7 @@ from shedlock_py.cli.common import (
     option,
 )
 from shedlock_py.errors import ProviderError, ShedLockError
+from shedlock_py.events import logger
 
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _WITH_SECRETS = ("boto3", "botocore", "aiobotocore")
@@ -92,7 +93,7 @@ class Commands(click.Group):
                 return super().invoke(ctx)
         except Exception as error:
             if not isinstance(error, click.ClickException | click.exceptions.Exit) and ctx.params.get("debug"):
-                logging.getLogger("shedlock_py").exception("--debug: the traceback of the error below")
+                logger.exception("--debug: the traceback of the error below")
             raise
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from shedlock_py.display import one_line as one_line
 from shedlock_py.display import printable as printable
 from shedlock_py.durations import parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.events import logger
 from shedlock_py.options import is_async_provider
 from shedlock_py.provider import LockProvider
 from shedlock_py.urls import async_provider_from_url, has_async_driver, provider_from_text
@@ -93,7 +93,7 @@ def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[L
         try:
             getattr(provider, "close", lambda: None)()
         except Exception as error:  # the command is done: this must not replace its exit code
-            logging.getLogger("shedlock_py").warning("the store could not be closed: %s", one_line(error))
+            logger.warning("the store could not be closed: %s", one_line(error))
 
 
 def _provider(store: str) -> Any:

@@ -29,7 +29,7 @@ from shedlock_py.cli.names import name_argument, prefix_argument, record_or_fail
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.history import MOST_RUNS, Run
 from shedlock_py.overdue import Punctuality, punctuality, recent_runs
-from shedlock_py.provider import LockProvider
+from shedlock_py.provider import LockProvider, can
 from shedlock_py.record import LockRecord
 
 STYLES = {
@@ -41,7 +41,7 @@ STYLES = {
 
 def _keeping(provider: LockProvider) -> Any:
     """``provider``, if it has run history at all; one that is not opened with it says so when it is read."""
-    if getattr(provider, "runs", None) is None:
+    if not can(provider, "runs"):
         raise ConfigurationError(f"{provider!r} keeps no run history: it has no runs()")
     return provider
 
@@ -127,8 +127,8 @@ def overdue(prefix: str, grace: timedelta, store: str | None, as_json: bool) -> 
     """Show the jobs that have not started when they should, of the locks whose names start with PREFIX.
 
     A job is due when its last run said that the next one would start: from expected_every of its lock, or from its
-    scheduler (under APScheduler). If it said nothing, after the usual time between its last ten runs, of which there
-    must be four. One that runs is not overdue, nor is one that is paused; paused ones are shown. With --json all are.
+    scheduler (under APScheduler). Otherwise after the median time between its last ten runs (four at
+    least). One that runs is not overdue, nor is one that is paused; paused ones are shown. With --json all are.
 
     Needs run history, as: shedlock history.
 
@@ -149,11 +149,11 @@ def overdue(prefix: str, grace: timedelta, store: str | None, as_json: bool) -> 
     else:
         unknown = sum(job.state == "unknown" for _, job in found)
         seldom = f", {unknown} of them with too few runs to know" if unknown else ""
-        note(f"no job is overdue: {len(found)} lock{'' if len(found) == 1 else 's'}{seldom}")
+        note(f"no job is overdue: {display.counted(len(found), 'lock')}{seldom}")
     sys.exit(NO if late else OK)
 
 
-BASES = {"next_fire_time": "planned", "cadence": "usual gap", "expected_every": "expected", None: display.NOTHING}
+BASES = {"next_fire_time": "planned", "cadence": "usual gap", None: display.NOTHING}
 
 
 def _job_cells(job: Punctuality, record: LockRecord) -> tuple[str, ...]:

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 @duration_option(
     "--renew-deadline",
     envvar="SHEDLOCK_RENEW_DEADLINE",
-    help="How long a leader trusts its lease without a renewal. COMMAND is dead by then. By default two thirds of the "
-    "lease, 90 % at most.",
+    help="How long a leader trusts its lease without a renewal. COMMAND is ended before that. By default two thirds of "
+    "the lease, 90 % at most.",
 )
 @duration_option(
     "--retry-period",
     envvar="SHEDLOCK_RETRY_PERIOD",
-    help="How often a leader renews its lease, and the others look for it. By default a fifth of --renew-deadline.",
+    help="How often a leader renews its lease, and the others read the record. By default a fifth of --renew-deadline.",
 )
 @duration_option(
     "--grace",

@@ -23,9 +23,10 @@ from shedlock_py.cli.common import (
     store_option,
 )
 from shedlock_py.cli.names import name_argument, record_or_fail
-from shedlock_py.display import age, demoted_leader, holder_of, in_words, local_iso, pause_in_words, utc
+from shedlock_py.display import age, counted, demoted_leader, holder_of, in_words, local_iso, pause_in_words, utc
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.provider import can
 from shedlock_py.record import LockRecord, names_to_prune
 
 
@@ -35,8 +36,8 @@ from shedlock_py.record import LockRecord, names_to_prune
 @click.option(
     "--forget-fire-time",
     is_flag=True,
-    help="Forget its newest fire time, also of a lock that is free: for one that lies in the future because a "
-    "replica's clock was wrong. Has no variable, on purpose.",
+    help="Forget the newest fire time, even if the lock is free. For a fire time in the future, set by a replica with "
+    "a wrong clock. Has no variable, on purpose.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask again before --force frees a paused lock. Has no variable.")
 @store_option
@@ -54,7 +55,7 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
     """
     with open_store(store) as opened:
         provider: Any = opened
-        if forget_fire_time and getattr(provider, "forget_fire_time", None) is None:
+        if forget_fire_time and not can(provider, "forget_fire_time"):
             raise ConfigurationError(f"{provider!r} cannot forget a fire time: it has no forget_fire_time()")
         record = record_or_fail(provider, name)
         if not record.is_held and not forget_fire_time:
@@ -124,7 +125,7 @@ def prune(unused_for: timedelta, dry_run: bool, store: str | None, as_json: bool
     for name in names:
         click.echo(printable(name))
     done = "would delete" if dry_run else "deleted"
-    (note if dry_run else click.echo)(f"{done} {number} lock record{'' if number == 1 else 's'}")
+    (note if dry_run else click.echo)(f"{done} {counted(number, 'lock record')}")
 
 
 @click.command(short_help="Print the SQL of the tables, or run it.")
@@ -140,7 +141,7 @@ def schema(create: bool, store: str | None) -> None:
         create_table_sql = getattr(provider, "create_table_sql", None)
         if create:
             provider.create_schema()
-            note(f"all that {provider!r} needs is there")
+            note(f"the schema of {provider!r} is complete")
         elif create_table_sql is not None:
             click.echo(f"{create_table_sql()};")
         else:
@@ -187,7 +188,7 @@ def _why(record: LockRecord | None) -> str:
         return f": it is {printable(record.holder)}, {until}" if record.is_held else f"; it was paused {until}"
     if record.is_held and demoted is not None:
         return f": {demoted} was demoted, the next can lead in {in_words(record.remaining)}"
-    return f"; {holder_of(record)} did until {local_iso(record.lock_until)}"
+    return f"; {holder_of(record)} led until {local_iso(record.lock_until)}"
 
 
 @click.command()

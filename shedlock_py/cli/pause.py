@@ -12,7 +12,7 @@ from shedlock_py.cli.common import NO, duration_option, fail, open_store, option
 from shedlock_py.cli.names import name_argument, record_or_fail, similar_names
 from shedlock_py.display import holder_of, pause_in_words, running_in_words
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.provider import LockProvider
+from shedlock_py.provider import LockProvider, can
 from shedlock_py.record import LockRecord, Pause
 
 PROGRESS = timedelta(seconds=10)
@@ -53,7 +53,7 @@ def pause(ctx: click.Context, name: str, for_: timedelta, why: str, wait: timede
 
 
 def _able(provider: LockProvider) -> Any:
-    if getattr(provider, "pause", None) is None:
+    if not can(provider, "pause"):
         raise ConfigurationError(f"{provider!r} cannot pause a lock: it has no pause()")
     return provider
 

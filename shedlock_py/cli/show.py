@@ -21,7 +21,7 @@ from shedlock_py.record import LockRecord
 def list_(prefix: str, held: bool, store: str | None, as_json: bool) -> None:
     """Show all locks whose names start with PREFIX.
 
-    On a terminal of 110 columns or more with fencing tokens and fire times. Piped, one lock a line with everything,
+    A terminal of 110 columns or more also shows fencing tokens and fire times. Piped, one lock a line with everything,
     the times in ISO 8601.
     """
     with open_store(store) as provider:

@@ -54,7 +54,7 @@ class AsyncLeaderElector(Elector):
 
     async def start(self) -> None:
         """See :meth:`LeaderElector.start`; in a task of the running event loop."""
-        if self._takes_part():
+        if self._is_running():
             raise RuntimeError(f"{self!r} was started already")
         if not self._owner.is_current():  # the event loops of the parent process do not run here
             self._waiters = set()
@@ -65,7 +65,7 @@ class AsyncLeaderElector(Elector):
         """See :meth:`LeaderElector.stop`."""
         seconds = parse_timeout(timeout)
         task, election = self._runner, self._election
-        if task is None or not self._takes_part():  # another thread may be starting it right now
+        if task is None or not self._is_running():  # another thread may be starting it right now
             return True
         self._request("stop")
         if self._is_in_callback():
@@ -76,7 +76,7 @@ class AsyncLeaderElector(Elector):
         await self._wait_for(lambda: election.is_over, seconds)
         return election.is_over
 
-    def _takes_part(self) -> bool:
+    def _is_running(self) -> bool:
         task = self._runner  # one of a closed event loop is never done
         return self._is_here() and not task.done() and not task.get_loop().is_closed()
 

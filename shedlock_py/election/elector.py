@@ -12,7 +12,7 @@ from typing import Any, Self
 from shedlock_py._process import monotonic
 from shedlock_py._program import run
 from shedlock_py._timers import request_in_worker
-from shedlock_py.config import as_provider, emit
+from shedlock_py.config import emit
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.election.base import Callback, CallbackCall, Elector, parse_timeout
 from shedlock_py.election.demotion import Demotion, leader_of
@@ -77,7 +77,7 @@ class LeaderElector(Elector):
                 f"{type(provider).__name__} is an async provider, which LeaderElector cannot await: use"
                 " AsyncLeaderElector, or give LeaderElector a provider for ordinary functions"
             )
-        self._provider = as_provider(provider)
+        self._provider = provider
         self._make_mutex()
         self._without_thread: deque[CallbackCall] = deque()
         settings = ElectionSettings.parse(name, lease_duration, renew_deadline, retry_period, holder, takeover)

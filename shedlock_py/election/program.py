@@ -102,7 +102,7 @@ class Election:
         self._deadline = self.settings.renew_deadline.total_seconds()
         self._reply_timeout = max(self._lease_seconds / 6, 0.001)
         self._lost: Lease | None = None
-        """Of a term that ended without a release, until its run in the history is ended as lost."""
+        """The lease of a term that ended without a release, until its run in the history is ended as lost."""
         self._failures = 0
         self._rests_until = float("-inf")
         self._leader: str | None = None

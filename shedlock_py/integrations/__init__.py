@@ -21,7 +21,7 @@ def slug_of(name: str) -> str:
 
 
 MOST_LABELS = 10_000
-"""Of a process that are remembered. Names may be made at run time."""
+"""The number of labels that a process remembers. Names may be made at run time."""
 
 
 class Slugs:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import atexit
-import logging
 from collections.abc import Iterable
 from typing import Any
 
 from shedlock_py._process import OwningProcess
 from shedlock_py.config import configure
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.events import logger
 from shedlock_py.provider import LockProvider
 from shedlock_py.urls import provider_from_url
-
-_logger = logging.getLogger("shedlock_py")
 
 
 class ShedLock:
@@ -93,6 +91,6 @@ class ShedLock:
             try:
                 item.shutdown() if hasattr(item, "shutdown") else item.stop()
             except Exception:  # the others must stop, too
-                _logger.exception("%r did not stop", item)
+                logger.exception("%r did not stop", item)
         if isinstance(self._given, str) or self._given is None:
             getattr(self.provider, "close", lambda: None)()

@@ -24,7 +24,7 @@ from shedlock_py.events import OperatorAction, logger
 from shedlock_py.options import is_async_provider
 from shedlock_py.page.reading import Store
 from shedlock_py.page.rendering import STATIC, render, static_text
-from shedlock_py.page.safety import FIELD, Guard, Visitor, checked_token
+from shedlock_py.page.safety import FIELD, RequestFilter, Visitor, checked_token
 from shedlock_py.page.views import Shown, Views, clock_now, problem, store_problem
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.providers.kit.pausing import default_operator
@@ -66,10 +66,10 @@ def page_app(
             raise ConfigurationError(f"{what} must be a list of names, not the text {given!r}")
     views = Views(allow_changes, [validate_name(name) for name in elections])
     page = _Page(provider, views, operator)
-    guard = Middleware(
-        Guard, token=checked_token(token), allow_changes=allow_changes, hosts=frozenset(map(str.lower, hosts))
+    request_filter = Middleware(
+        RequestFilter, token=checked_token(token), allow_changes=allow_changes, hosts=frozenset(map(str.lower, hosts))
     )
-    return Starlette(routes=page.routes(), middleware=[guard])
+    return Starlette(routes=page.routes(), middleware=[request_filter])
 
 
 class _Page:
@@ -164,7 +164,7 @@ def _action(request: Request) -> OperatorAction:
     """:raises ConfigurationError: the page cannot do that."""
     action = request.path_params["action"]
     if action not in ACTIONS:
-        raise ConfigurationError(f"{action!r:.50} is nothing that the page can do")
+        raise ConfigurationError(f"unknown action {action!r:.50}")
     return cast(OperatorAction, action)
 
 

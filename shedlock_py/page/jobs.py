@@ -57,7 +57,7 @@ class Job:
 
     @cached_property
     def outcome(self) -> str:
-        """Of the last run; empty where none is known."""
+        """The outcome of the last run; empty where none is known."""
         return display.outcome_of(self._own_runs[0], self.record) if self._own_runs else ""
 
     @cached_property

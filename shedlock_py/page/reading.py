@@ -9,7 +9,7 @@ from shedlock_py import overdue
 from shedlock_py.display import one_line, printable
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.history import Run
-from shedlock_py.provider import LockProvider
+from shedlock_py.provider import LockProvider, can
 from shedlock_py.record import LockRecord
 from shedlock_py.request import is_valid_name
 
@@ -26,28 +26,21 @@ class Store:
     """
 
     def __init__(self, provider: Any) -> None:
-        self.provider: Any = provider
+        self.provider: Any = provider  # with methods that LockProvider does not have
+        self.locks: LockProvider = provider
         self.why_no_history = f"This provider keeps no run history. {PRESENT_ONLY}"
-
-    @property
-    def locks(self) -> LockProvider:
-        locks: LockProvider = self.provider
-        return locks
 
     @property
     def shown(self) -> str:
         """The store for people to read; providers hide the password of their URL."""
         return printable(repr(self.provider))
 
-    def can(self, method: str) -> bool:
-        return getattr(self.provider, method, None) is not None
-
     def records(self) -> list[LockRecord]:
         return self.locks.records()
 
     def runs(self, name: str, limit: int) -> list[Run] | None:
         """The last runs of one name; None: this provider keeps no history."""
-        if not self.can("runs"):
+        if not can(self.provider, "runs"):
             return None
         if not is_valid_name(name):  # another program has written its record; it has no runs
             return []
@@ -56,7 +49,7 @@ class Store:
 
     def recent_runs(self, names: Sequence[str]) -> dict[str, list[Run]] | None:
         """The last runs of each of ``names``, in few requests; None: this provider keeps no history."""
-        if not self.can("runs"):
+        if not can(self.provider, "runs"):
             return None
         return self._history(lambda: overdue.recent_runs(self.provider, names))
 

@@ -46,7 +46,7 @@ def checked_token(token: str | None) -> str | None:
     """:raises ConfigurationError: the token can be guessed, or nobody can type it."""
     if token is not None and len(token) < SHORTEST_TOKEN:
         raise ConfigurationError(
-            f"the token of the page has {len(token)} characters, {SHORTEST_TOKEN} at least; make one with: "
+            f"the token of the page has {len(token)} characters; the minimum is {SHORTEST_TOKEN}. Make one with: "
             f'python3 -c "import secrets; print(secrets.token_urlsafe())"'
         )
     if token is not None and (not token.isprintable() or token != token.strip()):
@@ -75,7 +75,7 @@ class Visitor(NamedTuple):
     """What the forms of this browser must bring back."""
 
 
-class Guard:
+class RequestFilter:
     """ASGI middleware. Whatever it lets through is safe to carry out.
 
     :param hosts: the host names that requests may be for, against DNS rebinding; empty: any.

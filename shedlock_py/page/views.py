@@ -17,6 +17,7 @@ from shedlock_py.overdue import RECENT
 from shedlock_py.page.jobs import BAD, COLUMNS, FROM_RUNS, ROWS, SHOWN, Job, Query
 from shedlock_py.page.lanes import DAY, WEEK, chart
 from shedlock_py.page.reading import Store
+from shedlock_py.provider import can
 from shedlock_py.record import LockRecord
 
 MOST_ROWS_OF_RUNS = 200
@@ -105,8 +106,8 @@ class Views:
         is_led = self._is_led(record)
         is_of_leader = is_led or Demotion.from_record(record) is not None
         able: list[tuple[str, str, bool]] = [
-            ("pause", "Pause again…" if record.is_paused else "Pause…", store.can("pause") and not is_led),
-            ("resume", "Resume…", record.is_paused and store.can("resume")),
+            ("pause", "Pause again…" if record.is_paused else "Pause…", can(store.provider, "pause") and not is_led),
+            ("resume", "Resume…", record.is_paused and can(store.provider, "resume")),
             ("force_release", "Free by force…", record.is_held and not is_of_leader),
             ("demote", "Demote…", is_led),
         ]
@@ -211,7 +212,7 @@ def counts_of(records: Sequence[LockRecord], jobs: Sequence[Job] | None) -> list
 
 
 def job_values(record: LockRecord, runs: Sequence[Run] | None) -> dict[str, Any]:
-    """Of one job: its present state, its timelines, its runs."""
+    """The values for the template of one job: its present state, its timelines, its runs."""
     job = Job(record, None if runs is None else runs[:RECENT])
     charts = (
         [] if runs is None else [chart(runs, record, DAY, "Last 24 hours"), chart(runs, record, WEEK, "Last 7 days")]

@@ -243,7 +243,7 @@ def test_the_ddl_of_a_provider_of_the_application(tmp_path: Path, monkeypatch: p
     assert run("schema", store=reference).stdout.startswith('CREATE TABLE IF NOT EXISTS main."Our Locks" (\n')
     created = run("schema", "--create", store=reference)
     assert (created.exit_code, created.stdout) == (0, "")
-    assert 'all that <SqlAlchemyLockProvider main."Our Locks" at ' in created.stderr
+    assert 'the schema of <SqlAlchemyLockProvider main."Our Locks" at ' in created.stderr
     assert run("list", store=reference).exit_code == 0
 
 
@@ -288,7 +288,7 @@ def test_leader(store: str) -> None:
     provider.release(lease)
     done = run("leader", "election", store=store)
     assert done.exit_code == 1
-    assert done.stderr.startswith("shedlock: nobody leads in 'election'; node-1 did until 20")
+    assert done.stderr.startswith("shedlock: nobody leads in 'election'; node-1 led until 20")
     provider.take_over(Demotion("node-1", timedelta(0)).request("election", timedelta(minutes=5)))
     done = run("leader", "election", store=store)
     assert done.exit_code == 1

@@ -103,7 +103,7 @@ def test_beyond_this_machine_a_token_is_required(store: str, host: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--token", "short"], 78, "the token of the page has 5 characters, 16 at least"),
+        (["--token", "short"], 78, "the token of the page has 5 characters; the minimum is 16"),
         (["--election", "x" * 100], 78, "64"),
         (["--port", "70000"], 64, "70000"),
         (["--host", "192.0.2.1", "--token", TOKEN], 69, "cannot listen on 192.0.2.1 port"),

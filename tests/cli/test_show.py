@@ -380,7 +380,7 @@ def test_a_dead_server(scheme: str) -> None:
     [
         (None, "no store: give --store URL or set SHEDLOCK_STORE"),
         ("oracle://me:s3cret-pw@host/db", "unknown scheme 'oracle'"),
-        ("me:s3cret-pw@host/db", "neither a URL"),
+        ("me:s3cret-pw@host/db", "the given text is neither a URL"),
         ("no.such.module:provider", "cannot import"),
     ],
 )

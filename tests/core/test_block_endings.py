@@ -23,7 +23,7 @@ from shedlock_py import (
     hold_async,
     scheduler_lock,
 )
-from shedlock_py.block import Block, Guard
+from shedlock_py.block import BaseBlock, Block
 from shedlock_py.context import running
 from shedlock_py.testing import RecordingListener
 from tests.support.polling import until, wait_until
@@ -68,7 +68,7 @@ def task() -> None: ...
     ("begins", "ends"),
     [
         ((InMemoryLockProvider.acquire.__code__, "return"), (task.__code__, "call")),
-        ((Guard.finish.__code__, "call"), (Guard.finish.__code__, "return")),
+        ((BaseBlock.finish.__code__, "call"), (BaseBlock.finish.__code__, "return")),
     ],
     ids=["from the grant to the task", "while the listeners are notified of the end"],
 )

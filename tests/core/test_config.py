@@ -210,7 +210,7 @@ class TestFromEnv:
         ("name", "value", "words"),
         [
             ("STORE", "redid://me:secret@host", "SHEDLOCK_STORE: store URL: unknown scheme 'redid'"),
-            ("STORE", "me:secret@host/db", "SHEDLOCK_STORE: neither a URL"),
+            ("STORE", "me:secret@host/db", "SHEDLOCK_STORE: the given text is neither a URL"),
             ("STORE", "locks.db", "SHEDLOCK_STORE: 'locks.db' is neither a URL (\"sqlite:///locks.db\")"),
             ("STORE", "nosuchmodule:provider", "SHEDLOCK_STORE: cannot import 'nosuchmodule:provider'"),
             ("LOCK_AT_MOST_FOR", "10", "SHEDLOCK_LOCK_AT_MOST_FOR='10' is not a duration"),
@@ -261,7 +261,7 @@ class TestUrls:
         [
             ("redid://me:secret@host/0", "unknown scheme 'redid'"),
             ("host/db?password=secret", "not a URL, such as 'sqlite:///locks.db'; known are"),
-            ("", "not a URL"),
+            ("", "the store URL is empty"),
             ("://secret", "not a URL"),
         ],
     )

@@ -74,7 +74,7 @@ class TestAGateOfTheProcess:
         def sync(tenant: str) -> None: ...
 
         assert sync("one") == "skipped"
-        with pytest.raises(ConfigurationError, match="64 at most"):
+        with pytest.raises(ConfigurationError, match="the maximum is 64"):
             sync("x" * 65)
 
 

@@ -45,18 +45,12 @@ def judged(runs: list[Run], now: float, **options: Any) -> Punctuality:
 # What is due
 
 
-@pytest.mark.parametrize(("now", "state"), [(61, "on_time"), (61.01, "overdue")])
-def test_expected_every(now: float, state: str) -> None:
-    job = judged(runs_at(0), now, expected_every=timedelta(hours=1))
-    assert (job.state, job.due, job.basis) == (state, START + 60 * MINUTE, "expected_every")
-    assert job.last_started == START
-
-
 @pytest.mark.parametrize(("now", "state"), [(46, "on_time"), (46.01, "overdue")])
 def test_the_next_fire_time(now: float, state: str) -> None:
     """However often it has run before."""
     job = judged(runs_at(0, 10, 20, 30, 40, next_fire_time=START + 45 * MINUTE), now)
     assert (job.state, job.due, job.basis) == (state, START + 45 * MINUTE, "next_fire_time")
+    assert job.last_started == START + 40 * MINUTE
 
 
 @pytest.mark.parametrize(("now", "state"), [(45, "on_time"), (45.01, "overdue")])
@@ -75,7 +69,6 @@ def test_the_grace_can_be_longer() -> None:
         assert judged(runs_at(0, 10, 20, 30), now, grace=30 * MINUTE).state == state
         next_fire_time = START + 40 * MINUTE
         assert judged(runs_at(30, next_fire_time=next_fire_time), now, grace=30 * MINUTE).state == state
-        assert judged(runs_at(30), now, expected_every=10 * MINUTE, grace=30 * MINUTE).state == state
 
 
 def test_one_late_run_does_not_change_the_cadence() -> None:
@@ -87,12 +80,6 @@ def test_three_gaps_at_least(number: int) -> None:
     job = judged(runs_at(*range(0, 10 * number, 10)), 10_000)
     assert (job.state, job.due, job.basis) == ("unknown", None, None)
     assert job.last_started == START + 10 * (number - 1) * MINUTE
-
-
-def test_what_was_declared_counts_most() -> None:
-    runs = runs_at(0, 10, 20, 30, next_fire_time=START + 40 * MINUTE)
-    assert judged(runs, 100, expected_every=timedelta(hours=3)).basis == "expected_every"
-    assert judged(runs, 100).basis == "next_fire_time"
 
 
 # What runs
@@ -119,7 +106,6 @@ def test_a_run_by_a_replica_without_history() -> None:
         "on_time", START + 40 * MINUTE, START + 50 * MINUTE, "cadence",
     )  # fmt: skip
     assert punctuality(record_of(newest, 56), runs).state == "overdue"
-    assert punctuality(record_of(newest, 102), [], expected_every=60 * MINUTE).state == "overdue"
 
 
 # Pauses
@@ -131,7 +117,7 @@ def paused(minutes: float, **values: Any) -> Run:
 
 def test_a_paused_job_is_not_overdue() -> None:
     runs = [paused(35, ended=None, outcome=None), *runs_at(0, 10, 20, 30, next_fire_time=START + 40 * MINUTE)]
-    job = punctuality(record_of(runs[0], 500, until=600), runs, expected_every=MINUTE)
+    job = punctuality(record_of(runs[0], 500, until=600), runs)
     assert (job.state, job.due, job.last_started) == ("paused", None, START + 30 * MINUTE)
 
 
@@ -143,7 +129,6 @@ def test_after_a_pause_it_is_due_a_gap_later(ended: bool) -> None:
     for now, state in ((605, "on_time"), (615.1, "overdue")):
         job = punctuality(record_of(runs[0], now, until=600), runs)
         assert (job.state, job.due, job.basis) == (state, START + 610 * MINUTE, "cadence")
-    assert punctuality(record_of(runs[0], 605, until=600), runs, expected_every=10 * MINUTE).state == "on_time"
 
 
 def test_a_next_run_that_is_after_the_pause_stays_due() -> None:

@@ -75,7 +75,7 @@ class TestRequest:
             *((name, "must be a string") for name in (None, b"job")),
             (7, "must be a string, not 7"),
             *((name, "empty or blank") for name in ("", " \t", "\u00a0")),
-            ("x" * 65, "65 characters long, 64 at most"),
+            ("x" * 65, "65 characters; the maximum is 64"),
             *((name, "control character") for name in ("a\x00b", "a\nb", "a\x7f", "a\x85b")),
             ("a\ud800", "lone surrogate"),
         ],

@@ -140,7 +140,7 @@ def test_twins(path: str, sync: str, asynchronous: str) -> None:
 
 
 def test_the_test_can_find_a_difference() -> None:
-    assert sync_source("block.py", "Block") != sync_source("block.py", "Guard")
+    assert sync_source("block.py", "Block") != sync_source("block.py", "BaseBlock")
     assert "async def" not in sync_source("block.py", "AsyncBlock")
     assert "await" not in sync_source("block.py", "AsyncBlock")
 

@@ -116,7 +116,7 @@ def test_the_rest_is_refused(values: dict[str, Any], options: dict[str, Any], pa
 
 def test_an_alias_that_there_is_not() -> None:
     add_database("there", SQLITE)
-    with pytest.raises(ConfigurationError, match=r"'elsewhere', which DATABASES has not: there are .*'there'"):
+    with pytest.raises(ConfigurationError, match=r"'elsewhere' is not in DATABASES; aliases: .*'there'"):
         DatabaseLockProvider(Conf("elsewhere")).current()
 
 

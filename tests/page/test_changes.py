@@ -101,7 +101,7 @@ def test_force_release(alice: Client, sample: Sample, events: RecordingListener)
 
 
 def test_a_force_release_of_a_pause_asks_twice(alice: Client, sample: Sample) -> None:
-    assert "Better resume it" in alice.html("/change/force_release?name=send-mails")
+    assert "Use Resume instead" in alice.html("/change/force_release?name=send-mails")
     reply = alice.change("force_release", "send-mails")
     assert (reply.status_code, "tick that you are sure" in reply.text) == (409, True)
     assert record_of(sample.provider, "send-mails").is_paused
@@ -194,7 +194,7 @@ def test_prune(alice: Client, sample: Sample, events: RecordingListener) -> None
     assert sample.provider.record("fetch-rates") is None
     assert len(sample.provider.records()) == 7
     [event] = events.of(OperatorActed)
-    assert (event.lock_name, event.details) == ("", "1 record of a lock that was not held for 10h")
+    assert (event.lock_name, event.details) == ("", "1 lock record that was not held for 10h")
     assert "90d" in alice.html("/change/prune")
     assert "duration" in alice.html("/change/prune?unused_for=soon", 400)
 

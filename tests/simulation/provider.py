@@ -117,7 +117,7 @@ class SimulatedProvider:
             if isinstance(command, Undo):
                 return await self._undo_in_background(command, seconds, number)
             if seconds == 0:
-                raise TimedOut("the requests before the next one", sent=False)
+                raise TimedOut("its earlier requests", sent=False)
             return await network.request(process, command, seconds, number)
 
         return await run_async(program, execute)

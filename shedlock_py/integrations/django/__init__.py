@@ -17,7 +17,7 @@ __all__ = ["lock_provider"]
 def lock_provider() -> DatabaseLockProvider:
     """The provider of this process, of the database that ``settings.SHEDLOCK`` names; always the same.
 
-    For what takes a ``provider=``. Guards need it not: the application makes it the default of :func:`configure`.
+    For what takes a ``provider=``. Guards do not need it: the application makes it the default of :func:`configure`.
     Nothing is connected, and no setting is read, before its first operation.
     """
     from shedlock_py.integrations.django.provider import provider_of_process  # late: Django imports this package early

@@ -24,8 +24,8 @@ from shedlock_py.record import LockRecord
 from shedlock_py.request import is_valid_name
 
 ROWS = 100
-NAMES_AT_ONCE = 200
-"""Of how many locks the list of all runs shows the last ones."""
+MOST_LOCKS = 200
+"""The number of locks whose last runs the list of all runs shows."""
 NOT_DONE = "Not done"  # before each message: the admin begins it with a capital, and some begin with the name of a lock
 ACTIONS: dict[OperatorAction, tuple[str, str, str]] = {
     "pause": ("shedlock.pause_lock", "Pause", "is paused"),
@@ -188,7 +188,7 @@ def _run_rows(name: str) -> list[dict[str, Any]]:
         runs: list[HistoryRun] = provider.runs(name)
         return [] if record is None else [_run_row(run, record) for run in runs]
     records = {record.name: record for record in provider.records() if is_valid_name(record.name)}
-    names = sorted(records, key=lambda each: records[each].locked_at, reverse=True)[:NAMES_AT_ONCE]
+    names = sorted(records, key=lambda each: records[each].locked_at, reverse=True)[:MOST_LOCKS]
     found = [run for runs in provider.recent_runs(names).values() for run in runs]
     return [_run_row(run, records[run.name]) for run in sorted(found, key=lambda run: run.started, reverse=True)]
 

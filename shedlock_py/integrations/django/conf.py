@@ -37,8 +37,8 @@ def read_settings() -> Conf:
     for key in given:
         if key not in _KEYS:
             near = get_close_matches(str(key).upper(), _KEYS, 1)
-            cure = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_KEYS)}"
-            raise ConfigurationError(f"settings.SHEDLOCK has no key {key!r}: {cure}")
+            cure = f"did you mean {near[0]!r}?" if near else f"keys: {', '.join(_KEYS)}"
+            raise ConfigurationError(f"settings.SHEDLOCK: unknown key {key!r}; {cure}")
     database = given.get("DATABASE", "default")
     if not isinstance(database, str):
         raise ConfigurationError(f"settings.SHEDLOCK['DATABASE'] must be an alias of DATABASES, not {database!r}")

@@ -48,7 +48,7 @@ def connection_of(alias: str) -> Any:
     except ConnectionDoesNotExist as error:
         known = ", ".join(map(repr, connections))
         raise ConfigurationError(
-            f"settings.SHEDLOCK['DATABASE'] is {alias!r}, which DATABASES has not: there are {known}"
+            f"settings.SHEDLOCK['DATABASE']: {alias!r} is not in DATABASES; aliases: {known}"
         ) from error
     except (ImproperlyConfigured, ImportError) as error:
         raise ConfigurationError(f"DATABASES[{alias!r}]: {error}") from error

@@ -120,13 +120,13 @@ def hint(error: Exception) -> str | None:
         case UnknownTimeError():
             return error.hint
     if code in _CLOCK_IS_WRONG or (code in _BAD_SIGNATURE and "expired" in str(error).lower()):
-        return "set the clock of this machine right: requests are signed with its time, and valid for 5 to 15 minutes"
+        return "correct the clock of this machine: requests are signed with its time, and valid for 5 to 15 minutes"
     if code in _BAD_SIGNATURE:
         return "check the secret access key, and the clock of this machine"
     if code in _UNKNOWN_CREDENTIALS:
-        return "the credentials that boto3 found are wrong or too old"
+        return "the credentials that boto3 found are invalid or expired"
     if code in _DENIED:
-        return "the policy of these credentials must allow it; the page of the store has one"
+        return "allow this action in the IAM policy: see docs/providers/dynamodb.md or s3.md"
     if code in _THROTTLED:
         return "the service refuses requests beyond its limit: raise it, or bill on demand"
     return None

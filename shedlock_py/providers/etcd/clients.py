@@ -27,7 +27,7 @@ POOL_SIZE = 16
 _LIMITS = httpx.Limits(max_connections=POOL_SIZE, max_keepalive_connections=POOL_SIZE)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _SHARE = 0.4
-"""Of the time limit: one member may take so much of it, so that there is time for another one."""
+"""The share of the time limit that one member may use, so that there is time for another one."""
 
 
 class Request(NamedTuple):

@@ -49,7 +49,7 @@ class EtcdPrograms(CasPrograms):
         return super().hint(error)
 
 
-_EVEN = "an even number of members bears no more losses than one less: take 3 or 5"
+_EVEN = "an even number of members tolerates no more failures than one member fewer: use 3 or 5"
 _MINIMUM = {(3, 4): 22, (3, 5): 6}
 """The first patch of a series that etcd's authors recommend for production: docs/providers/etcd.md."""
 
@@ -64,7 +64,7 @@ def _version(status: Mapping[str, Any]) -> list[Check]:
     least = _MINIMUM.get((major, minor), 0)
     if patch >= least:
         return [Check("version", "ok", version)]
-    message = f"{version}: its members may come to disagree, and two nodes then get the same lock"
+    message = f"{version} has a known data inconsistency bug: two nodes can get the same lock"
     return [Check("version", "warning", message, f"upgrade to {major}.{minor}.{least} or newer")]
 
 

@@ -11,6 +11,9 @@ into the program where it is not::
     def claim(self, claim, *, before, force):
         rows = yield Query(ACQUIRE, name=claim.request.name, locked_by=claim.locked_by, ...)
         return rows[0].token if rows else None
+
+One command reaches no client: the kit's own programs yield :class:`Undo`, which the provider carries out itself, in the
+background.
 """
 
 from shedlock_py._process import PerLoop, PerProcess

@@ -27,7 +27,7 @@ from shedlock_py.request import LockRequest, validate_name, validate_prefix
 T = TypeVar("T")
 
 _UNDO_WORKERS = 4
-_NO_TIME_LEFT = "the requests before the next one"
+_NO_TIME_LEFT = "its earlier requests"
 
 
 class _AnyProvider:

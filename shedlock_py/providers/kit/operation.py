@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_RETRIES = 5
-"""Of a command that the store undid because of a concurrent one: one of the two always succeeds."""
+"""The most retries of a command that the store undid because of a concurrent one: one of the two always succeeds."""
 
 
 class Failure(enum.Enum):
@@ -48,8 +48,8 @@ class TimedOut(Exception):
 
     If a command was sent, the client must not use that connection again: the undo would be lost on it as well.
 
-    :param waiting_for: what the client waited for, for the message: "its turn", "a free connection",
-        "a connection", "a reply".
+    :param waiting_for: what the client waited for, for the message: "a free connection", "a connection", "a reply",
+        "its earlier requests".
     :param sent: whether a byte of the command may have reached the store.
     """
 
@@ -211,6 +211,6 @@ def fire_time_too_late(operation: str, request: LockRequest, tolerance: timedelt
         operation,
         request.name,
         f"fire time {request.fire_time} is more than {tolerance} later than the store's clock",
-        hint=f"set the clock of this replica ({request.holder}) right, or open the provider with a larger "
+        hint=f"correct the clock of this replica ({request.holder}), or open the provider with a larger "
         f"fire_time_tolerance",
     )

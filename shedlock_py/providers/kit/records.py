@@ -32,7 +32,7 @@ class Records:
     last_token: int = 0
     """The newest fencing token of all names. It outlives the records, so tokens grow also after one was deleted."""
     runs: dict[str, list[Run]] = field(default_factory=dict)
-    """Of each name the last runs, the newest last, where a provider keeps history."""
+    """The last runs of each name, the newest last, where a provider keeps history."""
 
 
 RecordCommand = Callable[[Records, datetime], Any]

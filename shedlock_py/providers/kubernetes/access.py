@@ -62,7 +62,7 @@ class Place:
 
 @contextmanager
 def _configuration_errors() -> Iterator[None]:
-    """Of a file that is missing or has odd values, the official client raises errors of many kinds."""
+    """Translate the many kinds of errors that the official client raises for a file that is missing or odd."""
     try:
         yield
     except (config.ConfigException, OSError, LookupError, TypeError, AttributeError, ValueError) as error:

@@ -120,7 +120,7 @@ def _connection_errors(http: Any) -> Iterator[None]:
 
 
 def _arguments(access: Access) -> dict[str, Any]:
-    """Of both clients of httpx. A proxy of the environment counts, as it does for kubectl."""
+    """The arguments of both clients of httpx. A proxy of the environment counts, as it does for kubectl."""
     limits = httpx.Limits(max_connections=POOL_SIZE, max_keepalive_connections=POOL_SIZE, keepalive_expiry=IDLE_SECONDS)
     return {"verify": access.tls, "limits": limits, "proxy": access.proxy}
 

@@ -25,7 +25,7 @@ from shedlock_py.record import LockRecord
 
 API_VERSION = "coordination.k8s.io/v1"
 LABEL = "shedlock-py/lock"
-"""Of each Lease that is a lock."""
+"""The label of each Lease that is a lock."""
 NAME = "shedlock-py/name"
 RECORD = "shedlock-py/record"
 _FREE, _RENEWED = "free", "renewed"

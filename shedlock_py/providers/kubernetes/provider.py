@@ -12,20 +12,25 @@ from shedlock_py.providers.cas import CasPrograms, CasReply, parse_options
 from shedlock_py.providers.kit import AsyncProgramProvider, Check, Failure, ProgramProvider
 from shedlock_py.providers.kubernetes.access import Place
 from shedlock_py.providers.kubernetes.clients import AsyncKubernetesClient, KubernetesClient
-from shedlock_py.providers.kubernetes.wire import VERBS, Command, KubernetesError, MayI, classify
+from shedlock_py.providers.kubernetes.wire import VERBS, AccessReview, Command, KubernetesError, classify
 
 
 class KubernetesPrograms(CasPrograms):
     """The programs of a compare-and-swap store, and what the errors of Kubernetes and httpx mean."""
 
-    def checks(self) -> Program[Command, CasReply, list[Check]]:
+    def permissions(self) -> Program[Command, CasReply, dict[str, bool | None]]:
+        """Whether a Role allows each verb that it must allow; None: the server does not say."""
         found: dict[str, bool | None] = {}
         for verb in VERBS:
-            reply = yield MayI(verb)
+            reply = yield AccessReview(verb)
             found[verb] = reply.value
+        return found
+
+    def checks(self) -> Program[Command, CasReply, list[Check]]:
+        found = yield from self.permissions()
         missing = [verb for verb, is_allowed in found.items() if is_allowed is False]
         if missing:
-            hint = "allow it in the Role: the provider's page has one; list and delete are for operators"
+            hint = "allow it in the Role: see docs/providers/kubernetes.md; list and delete are for operators"
             is_needed = not {"get", "create", "update"}.isdisjoint(missing)
             message = f"not allowed: {', '.join(missing)}"
             return [Check("permissions", "failed" if is_needed else "warning", message, hint)]
@@ -70,6 +75,11 @@ class KubernetesLockProvider(ProgramProvider):
         programs = KubernetesPrograms(**options)
         super().__init__(programs, KubernetesClient(place, programs.clock_error))
 
+    def permissions(self) -> dict[str, bool | None]:
+        """Whether a Role allows each verb that it must allow; None: the server does not say."""
+        programs: Any = self.programs
+        return self.run(programs.permissions(), "permissions")
+
 
 class AsyncKubernetesLockProvider(AsyncProgramProvider):
     """:class:`KubernetesLockProvider` for asyncio. It may be used from several event loops."""
@@ -85,6 +95,11 @@ class AsyncKubernetesLockProvider(AsyncProgramProvider):
         place, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
         programs = KubernetesPrograms(**options)
         super().__init__(programs, AsyncKubernetesClient(place, programs.clock_error))
+
+    async def permissions(self) -> dict[str, bool | None]:
+        """See :meth:`KubernetesLockProvider.permissions`."""
+        programs: Any = self.programs
+        return await self.run(programs.permissions(), "permissions")
 
 
 def _parsed(

@@ -27,13 +27,13 @@ _VERBS: dict[type, str] = {Read: "get", List: "list", Delete: "delete"}
 
 
 @dataclass(frozen=True, slots=True)
-class MayI:
+class AccessReview:
     """Ask whether a Role allows ``verb``. The reply's value is True or False; None: the server does not say."""
 
     verb: str
 
 
-Command = CasCommand | MayI
+Command = CasCommand | AccessReview
 
 
 class KubernetesError(Exception):
@@ -77,7 +77,7 @@ def call_of(command: Command, namespace: str) -> Call:
         case Write(record):
             path = f"{leases}/{object_name(record.name)}?fieldManager={MANAGER}"
             return Call("PUT", path, lease_of(command))
-        case MayI(verb):
+        case AccessReview(verb):
             group, _, _ = API_VERSION.partition("/")
             attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": "leases"}
             kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
@@ -109,7 +109,7 @@ def value_of(command: Command, status: int, reply: Any, clock_error: timedelta) 
             if status == CONFLICT or (is_missing and command.if_version is not None):
                 return None
             return _entry(_success(command, status, reply), clock_error).version
-        case MayI():
+        case AccessReview():
             if status in (FORBIDDEN, NOT_FOUND):
                 return None
             return bool(_success(command, status, reply)["status"]["allowed"])
@@ -152,7 +152,7 @@ def _hint(command: Command, status: int, missing: str | None) -> str | None:
         case 401:
             return "the API server does not know this token or certificate: try `kubectl auth whoami` with it"
         case 403:
-            return f"a Role must allow the verb {verb!r} on leases of coordination.k8s.io: the provider's page has one"
+            return f"allow the verb {verb!r} on leases of coordination.k8s.io in a Role: docs/providers/kubernetes.md"
         case 404 if missing == "namespaces":
             return "create the namespace, or name another one in the URL"
         case 404:

@@ -224,7 +224,7 @@ class MongoPrograms(StorePrograms):
                 )
         except OverflowError:
             problem = f"its lastFireTime is {newest}"
-        raise refused(operation, name if isinstance(name, str) else repr(name), problem, hint=self._no_record())
+        raise refused(operation, name if isinstance(name, str) else repr(name), problem, hint=self._record_hint())
 
     # Run history
 
@@ -253,7 +253,7 @@ class MongoPrograms(StorePrograms):
         if entries is None:
             return []
         if not isinstance(entries, list):
-            raise refused("runs", name, f"its runs are of type {type(entries).__name__}", hint=self._no_runs())
+            raise refused("runs", name, f"its runs are of type {type(entries).__name__}", hint=self._runs_hint())
         return [self._to_run(name, entry) for entry in entries]
 
     def _to_run(self, name: str, entry: Document) -> Run:
@@ -282,9 +282,9 @@ class MongoPrograms(StorePrograms):
                 )
         except OverflowError:
             problem = "has a fire time that no calendar has"
-        raise refused("runs", name, f"one of its runs {problem}", hint=self._no_runs())
+        raise refused("runs", name, f"one of its runs {problem}", hint=self._runs_hint())
 
-    def _no_runs(self) -> str:
+    def _runs_hint(self) -> str:
         return f"remove the field runs of that document in {self.collection_name}"
 
     def is_write(self, command: Any) -> bool:
@@ -308,17 +308,17 @@ class MongoPrograms(StorePrograms):
     def hint(self, error: Exception) -> str | None:
         if isinstance(error, DuplicateKeyError):
             return (
-                f"collection {self.collection_name} takes another name for the same: lock names are compared byte by "
-                f"byte, so use a collection without a collation"
+                f"collection {self.collection_name} treats two different lock names as equal, because of its "
+                f"collation: use a collection without one"
             )
-        return self._no_record() if errors.code_of(error) in errors.OTHER_TYPE else None
+        return self._record_hint() if errors.code_of(error) in errors.OTHER_TYPE else None
 
     def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
         if isinstance(error, DuplicateKeyError):
             failure = Failure.REFUSED  # the server replied, each time
         return super().explain(error, failure, operation, lock_name)
 
-    def _no_record(self) -> str:
+    def _record_hint(self) -> str:
         return (
             f"a document in {self.collection_name} is no lock record: give locks a collection of their own, or delete "
             f"the document"

@@ -1,4 +1,4 @@
-"""Locks in Redis, Valkey and what speaks like them: one server, or a majority of several."""
+"""Locks in Redis, Valkey and compatible servers: one server, or a majority of several."""
 
 import redis
 

@@ -14,11 +14,13 @@ from shedlock_py.providers.redis.commands import Call, Calls, Command, Setting, 
 Info = Mapping[str, str]
 
 _BY_HAND = "add +info to the ACL of this user, or look by hand: CONFIG GET maxmemory-policy appendonly"
-_NO_EVICTION = "maxmemory-policy noeviction; if this server is the cache, take another one for the locks"
-_KEEP = "appendonly yes, with appendfsync everysec at least; or let nothing restart it before the longest lease is over"
+_NO_EVICTION = "set maxmemory-policy noeviction; if this server is the cache, use another one for the locks"
+_KEEP = (
+    "set appendonly yes, with appendfsync everysec at least; or do not restart the server before the longest lease ends"
+)
 _FAILOVER = (
-    "jobs that may run twice, or fencing tokens where the effect is; or a store that does not forget: a quorum, or "
-    "PostgreSQL with a synchronous standby"
+    "make jobs safe to run twice, or check fencing tokens where they write; or use a store that keeps leases across a "
+    "failover: a quorum, or PostgreSQL with a synchronous standby"
 )
 _PRIMARY = "the URL must lead to the primary"
 

@@ -23,7 +23,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 IN_FRONT = ("reading", "history")
-"""What the scripts share."""
+"""The files in front of every script: they define what the scripts share, such as number() and begin_run()."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,22 +97,24 @@ class Calls:
         escaped = b"".join(b"\\" + bytes([byte]) if byte in b"*?[]^\\" else bytes([byte]) for byte in literal)
         return Scan(escaped + b"*}")
 
-    def hold(self, extend: str, lease: Lease, lock_for: timedelta, now: float, *, releasing: bool, ring: int) -> Call:
+    def hold(
+        self, extend: str, lease: Lease, lock_for: timedelta, now: float, *, releasing: bool, runs_kept: int
+    ) -> Call:
         """Let exactly ``lease`` end ``lock_for`` from now.
 
         :param extend: the script to do so if it is not ``releasing``.
         :param now: the holder's clock: a copy that a client sends may come after a later extension.
-        :param ring: how many runs to keep; 0: a release writes no history.
+        :param runs_kept: how many runs to keep; 0: a release writes no history.
         """
         args = (lease.locked_by.encode(), in_milliseconds(lock_for), self.kept_ms)
         if releasing:
-            run = (ring, lease.outcome.encode(), (lease.error or "").encode(errors="replace")) if ring else ()
+            run = (runs_kept, lease.outcome.encode(), (lease.error or "").encode(errors="replace")) if runs_kept else ()
             return Call(script("release"), (self.key(lease.name),), (*args, *run))
         return Call(script(extend), (self.key(lease.name),), (*args, lease.fencing_token or 0, int(now * 1_000_000)))
 
-    def undo(self, name: str, locked_by: str, former_fire_time: datetime | None, ring: int) -> Call:
+    def undo(self, name: str, locked_by: str, former_fire_time: datetime | None, runs_kept: int) -> Call:
         args = (locked_by.encode(), optional_microseconds(former_fire_time), self.kept_ms)
-        return Call(script("undo"), (self.key(name),), (*args, ring) if ring else args)
+        return Call(script("undo"), (self.key(name),), (*args, runs_kept) if runs_kept else args)
 
     def free(self, record: LockRecord) -> Call:
         token = b"" if record.fencing_token is None else record.fencing_token
@@ -128,9 +130,9 @@ def claim_args(claim: Claim) -> Args:
     return claim.locked_by.encode(), in_milliseconds(request.lock_at_most_for), optional_microseconds(request.fire_time)
 
 
-def run_args(request: LockRequest, ring: int) -> Args:
+def run_args(request: LockRequest, runs_kept: int) -> Args:
     """For history, the last arguments of a script that grants a lock: how many runs to keep, and the next fire time."""
-    return (ring, optional_microseconds(request.next_fire_time)) if ring else ()
+    return (runs_kept, optional_microseconds(request.next_fire_time)) if runs_kept else ()
 
 
 def optional_microseconds(moment: datetime | None) -> bytes | int:

@@ -15,7 +15,7 @@ from shedlock_py.providers.redis.commands import EPOCH, MICROSECOND, Call, Comma
 _NUMBER = re.compile(rb"-?[0-9]{1,18}")
 
 
-def ring_of(programs: StorePrograms) -> int:
+def runs_kept(programs: StorePrograms) -> int:
     """How many runs a script is to keep; 0: it writes no history."""
     return programs.history if programs.is_history_on() else 0
 
@@ -50,7 +50,7 @@ def to_runs(name: str, key: bytes, reply: Sequence[bytes]) -> list[Run]:
 
 
 def newest_of(reply: Sequence[bytes], limit: int) -> list[bytes]:
-    """Of the fields and values of a record, those of its newest ``limit`` runs, before they are parsed."""
+    """The fields and values of the newest ``limit`` runs of a record, before they are parsed."""
     runs = [pair for pair in zip(reply[::2], reply[1::2], strict=True) if pair[0].startswith(b"run:") and pair[1]]
     runs.sort(key=lambda pair: (digits := pair[1].partition(b"\n")[0]).isdigit() and int(digits[:18]), reverse=True)
     return [part for pair in runs[:limit] for part in pair]

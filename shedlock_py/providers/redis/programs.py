@@ -29,7 +29,7 @@ from shedlock_py.providers.redis.checks import server_checks
 from shedlock_py.providers.redis.clients import AnyClient
 from shedlock_py.providers.redis.commands import EPOCH, MICROSECOND, Call, Calls, Command, claim_args, run_args, script
 from shedlock_py.providers.redis.errors import classify, is_refusal
-from shedlock_py.providers.redis.history import newest_of, ring_of, sent, to_runs
+from shedlock_py.providers.redis.history import newest_of, runs_kept, sent, to_runs
 from shedlock_py.record import LockRecord
 
 _FIRE_TIME_TOO_LATE = -1
@@ -59,7 +59,7 @@ class RedisPrograms(StorePrograms):
         if force:
             former_token = None if before is None else before.fencing_token
             args = (*args, b"" if former_token is None else former_token)
-        args += run_args(claim.request, ring_of(self))
+        args += run_args(claim.request, runs_kept(self))
         call = Call(script(operation), (self._calls.key(claim.request.name),), args)
         token: int = yield from sent(call, claim.request.name, self)
         if token == _FIRE_TIME_TOO_LATE:
@@ -67,12 +67,12 @@ class RedisPrograms(StorePrograms):
         return token or None
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Command, Any, bool]:
-        ring = ring_of(self)
-        call = self._calls.hold("extend", lease, lock_for, self.clock(), releasing=releasing, ring=ring)
+        kept = runs_kept(self)
+        call = self._calls.hold("extend", lease, lock_for, self.clock(), releasing=releasing, runs_kept=kept)
         return bool((yield from sent(call, lease.name, self)))
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Command, Any, bool]:
-        call = self._calls.undo(name, locked_by, former_fire_time, ring_of(self))
+        call = self._calls.undo(name, locked_by, former_fire_time, runs_kept(self))
         return bool((yield from sent(call, name, self)))
 
     def free(self, record: LockRecord) -> Program[Command, Any, object]:

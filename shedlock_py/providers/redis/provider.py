@@ -14,7 +14,7 @@ from shedlock_py.providers.redis.programs import RedisPrograms
 
 
 class RedisLockProvider(ProgramProvider):
-    """Locks in one Redis (5 or newer), Valkey or a server that speaks like them; also behind Sentinel or as a cluster.
+    """Locks in one Redis (5 or newer), Valkey or a compatible server; also behind Sentinel or as a cluster.
 
     A single asynchronous Redis can lose a lease during failover: a replica that is promoted may not have received the
     last lock. Fencing tokens still increase. :class:`RedisQuorumLockProvider` survives a lost server.

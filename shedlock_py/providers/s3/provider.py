@@ -19,7 +19,7 @@ LONGEST_PREFIX = 800
 """Bytes. A key may have 1024, of which a lock's name can need 205."""
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
 _FORM = "s3://bucket/prefix?region=eu-west-1"
-_NO_BUCKET = "create the bucket in the region of the URL first: shedlock does not"
+_NO_BUCKET = "create the bucket first, in the region of the URL; shedlock_py creates none"
 _NO_CONDITIONS = (
     "locks need a service that honours If-None-Match and If-Match: two holders could have one lock here. "
     "docs/providers/s3.md names such services"
@@ -132,7 +132,7 @@ class _Parsed(NamedTuple):
     place: aws.Place
     objects: Objects
     options: dict[str, Any]
-    """Of the programs."""
+    """The options of the programs."""
 
 
 def _parsed(url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None) -> _Parsed:
@@ -142,7 +142,9 @@ def _parsed(url: str, clock_error: Duration | None, timeout: Duration | None, to
         raise ConfigurationError(f"store URL: not of the form {_FORM}")
     path = path or DEFAULT_PREFIX
     if len(path.encode()) > LONGEST_PREFIX:
-        raise ConfigurationError(f"store URL: the prefix has {len(path.encode())} bytes, {LONGEST_PREFIX} at most")
+        raise ConfigurationError(
+            f"store URL: the prefix has {len(path.encode())} bytes; the maximum is {LONGEST_PREFIX}"
+        )
     # Services that are not Amazon's do not know the checksums that botocore adds where they are not required.
     required = dict.fromkeys(("request_checksum_calculation", "response_checksum_validation"), "when_required")
     handlers = {"request-created.s3.PutObject": _send_at_once}

@@ -30,7 +30,7 @@ _TRIES = 3
 _NO_ETAG = '"00000000000000000000000000000000"'
 _SUFFIX = ".json"
 _LONGEST = 200
-"""Of a lock's name in its key. Servers that keep objects as files take 255 bytes between two slashes."""
+"""The most bytes of a lock's name in its key. Servers that keep objects as files take 255 bytes between two slashes."""
 _READABLE = _LONGEST - 64
 """The rest of a longer one is a digest."""
 

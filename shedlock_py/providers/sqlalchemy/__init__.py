@@ -1,4 +1,11 @@
-"""SQL databases through SQLAlchemy Core: SQLite, PostgreSQL, MySQL and MariaDB. Needs the extra ``sqlalchemy``."""
+"""SQL databases through SQLAlchemy Core: SQLite, PostgreSQL, MySQL and MariaDB. Needs the extra ``sqlalchemy``.
+
+- SQL text: ``claims``, ``statements``, ``clock``, ``runs``; for ``shedlock doctor``, ``checks``.
+- Where the tables are, and their DDL: ``tables``, ``schema``.
+- Decisions: ``programs`` (on top of ``tables``), ``errors``.
+- Carrying out: ``clients``, ``connections``, ``engines``, ``watchdog``, ``confirmation``, ``sqlite_files``.
+- The two classes: ``provider``.
+"""
 
 import sqlalchemy
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shedlock_py.providers.sqlalchemy.tables import SqlProgram, SqlTables
 
 _PRIMARY = "connect to the primary, in all replicas of the application to the same one"
-_RUN_TWICE = "jobs that may run twice, or that check the fencing token where the effect is"
+_RUN_TWICE = "make jobs safe to run twice, or check fencing tokens where they write"
 
 # Everybody may read these. A logical slot feeds another system, which does not take over.
 _POSTGRESQL = (
@@ -152,7 +152,7 @@ def _durability(found: Mapping[str, str], wanted: Mapping[str, str]) -> Check:
         return Check("durability", "ok", "a commit is on disk before its reply")
     shown = ", ".join(f"{name} = {found[name]}" for name in wrong)
     message = f"{shown}: a crash of the machine may forget the last locks, which are free then"
-    return Check("durability", "warning", message, ", ".join(f"{name} = {wanted[name]}" for name in wrong))
+    return Check("durability", "warning", message, f"set {', '.join(f'{name} = {wanted[name]}' for name in wrong)}")
 
 
 # SQLite
@@ -166,4 +166,4 @@ def _sqlite_checks(read_mounts: Callable[[], str]) -> SqlProgram[list[Check]]:
     if not is_network:
         return [Check("file system", "ok", LOCAL.get(file_system, f"not known: whether {file_system} is a local disk"))]
     message = f"{file_system}, a network file system: neither its file locks nor its clock can be relied on"
-    return [Check("file system", "warning", message, "a local disk for one machine; for several, a database server")]
+    return [Check("file system", "warning", message, "use a local disk for one machine, a database server for several")]

@@ -13,10 +13,18 @@ from dataclasses import dataclass
 from shedlock_py.providers.sqlalchemy.clock import SqlClock
 
 TOO_LATE = 2
-"""Replied in place of a fencing token: the fire time is later than the clock of the database allows.
+"""One of the replies to a claim:
 
-Tokens are microseconds since 1970, and 1 means a grant in a table without tokens.
+==============  ========================================================================================
+a larger one    granted: the fencing token, which is in microseconds since 1970
+1               granted, in a table without tokens
+0, NULL, none   not granted (0: MySQL and MariaDB; NULL: PostgreSQL with history; no row: otherwise)
+``TOO_LATE``    not granted: the fire time is later than the clock of the database allows
+``WAITED``      not done: the table of runs was locked for too long. PostgreSQL with history; also to a release
+==============  ========================================================================================
 """
+WAITED = 3
+"""See :data:`TOO_LATE`."""
 
 
 class ClaimKind(enum.Enum):
@@ -66,10 +74,6 @@ class ClaimSql:
         clock = self.clock
         stored, given = f"{record}last_fire_time", clock.fire_time
         return f"COALESCE({clock.greatest}({stored}, {given}), {stored}, {given})"
-
-
-WAITED = 3
-"""Replied in place of a fencing token, or to a release: not done, because the table of runs was locked for too long."""
 
 
 def returning_claim(claim: ClaimSql, *, checks_first: bool, history: str = "", waited: str = "") -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -16,12 +15,12 @@ from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.events import logger
 from shedlock_py.providers.sqlalchemy.sqlite_files import with_absolute_path
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-_logger = logging.getLogger("shedlock_py")
 
 # The first that is installed is taken where the URL names no driver.
 _DRIVERS = {
@@ -76,7 +75,7 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
         )
     if drivers and dialect.driver.removesuffix("_async") not in drivers:
         raise ConfigurationError(
-            f"{parsed.drivername}:// was not tried, and an operation on it might wait for ever; use "
+            f"{parsed.drivername}:// is not supported, because shedlock_py cannot limit how long it waits; use "
             f"{_schemes(name, drivers)}"
         )
     if parsed.get_backend_name() == "sqlite" and parsed.host:
@@ -216,6 +215,6 @@ def _switch_to_wal(connection: Any, _record: object) -> None:
     try:
         cursor.execute("PRAGMA journal_mode=WAL")
     except Exception as error:
-        _logger.debug("no WAL mode: %s", error)
+        logger.debug("no WAL mode: %s", error)
     finally:
         cursor.close()

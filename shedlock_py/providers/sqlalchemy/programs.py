@@ -6,7 +6,6 @@ that was carried out and whose reply was lost.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -14,6 +13,7 @@ from typing import Any, ClassVar
 
 from shedlock_py.durations import in_milliseconds
 from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.events import logger
 from shedlock_py.history import Run
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.kit import Check, Failure, fire_time_too_late, refused
@@ -194,7 +194,7 @@ class SqlPrograms(SqlTables):
             except ProviderError as error:
                 odd.append(str(error))
         if odd:
-            _logger.warning("left out of the records of table %s: %s", self.table_name, "; ".join(odd))
+            logger.warning("left out of the records of table %s: %s", self.table_name, "; ".join(odd))
         for record in records:
             self._check_zone(operation, record)
         return records
@@ -255,7 +255,7 @@ class SqlPrograms(SqlTables):
                 try:
                     found.append(self._runs.to_run(row))
                 except ProviderError as error:  # odd values of one name must not hide the others
-                    _logger.warning("%s", error)
+                    logger.warning("%s", error)
         return found
 
     def checks(self) -> SqlProgram[list[Check]]:
@@ -281,7 +281,6 @@ def _sent(command: SqlCommand) -> SqlProgram[None]:
     yield command
 
 
-_logger = logging.getLogger("shedlock_py")
 _TRIMMING = "08"
 """The last digits of the claim ids, which are random, that trim on PostgreSQL: one in eight. To plan that part of the
 statement takes as long as all else that history adds to it."""

@@ -149,7 +149,9 @@ COLUMN_TYPES = {
 """A row for each time column: its name, and whether it follows the zone of the session. No rows: there is no table."""
 
 # An ALTER in a session of another zone would shift every time: a held lock would be free, or a free one held.
-_ALTER = "run this in a session with the time zone of those that wrote the rows, in which locked_at reads as UTC"
+_ALTER = (
+    "run this in a session whose time zone is that of the applications that wrote the rows (locked_at must read as UTC)"
+)
 
 
 def refusal(operation: str, lock_name: str | None, table: str, columns: Sequence[str]) -> ProviderError:
@@ -158,8 +160,8 @@ def refusal(operation: str, lock_name: str | None, table: str, columns: Sequence
     return refused(
         operation,
         lock_name,
-        f"the times of table {table} are timestamptz, which sessions of different time zones would not understand "
-        f"alike: two would get the lock",
+        f"the times of table {table} are timestamptz: sessions in different time zones read them differently, so two "
+        f"holders could get the lock",
         hint=f"{_ALTER}: ALTER TABLE {table} {changes}",
     )
 
@@ -167,8 +169,9 @@ def refusal(operation: str, lock_name: str | None, table: str, columns: Sequence
 def warning(table: str, columns: Sequence[str]) -> str:
     """The warning about a table of MySQL or MariaDB."""
     return (
-        f"the times of table {table} are TIMESTAMP: sessions with different time_zone settings would not understand "
-        f"them alike, and two would get the lock; nor can it store the hour that a time zone leaves out in spring — "
+        f"the times of table {table} are TIMESTAMP: sessions with different time_zone settings read them differently, "
+        f"so two holders could get the lock; and TIMESTAMP cannot store the hour skipped when daylight saving time "
+        f"begins — "
         f"{_mysql_hint(table, columns)}"
     )
 
@@ -181,8 +184,8 @@ def other_zone_error(
         operation,
         lock_name,
         f"its record was written in a time zone {-shift / timedelta(hours=1):+g} h from this session's, and the times "
-        f"of table {table} are TIMESTAMP: whether it is held is not known here. Connect with the time_zone of the "
-        f"applications, or change the columns",
+        f"of table {table} are TIMESTAMP, so this session cannot tell whether the lock is held. Connect with "
+        f"the time_zone of the applications, or change the columns",
         hint=_mysql_hint(table, columns),
     )
 

@@ -51,7 +51,7 @@ def with_absolute_path(url: URL) -> URL:
 
 
 def _identity_of(path: str) -> tuple[int, int] | None:
-    """Of the file that is at ``path`` now; None: there is none."""
+    """Device and inode of the file that is at ``path`` now; None: there is none."""
     with suppress(OSError):
         status = os.stat(path)
         return status.st_dev, status.st_ino
@@ -130,8 +130,9 @@ def require_usable(path: str, *, is_inherited: bool = False) -> None:
         _unusable.add(path)
     if path in _unusable:
         raise RuntimeError(
-            "this process was forked while a connection to SQLite was open, which must not be: fork earlier, close the "
-            "provider or dispose of the engine before, or start processes anew (spawn)"
+            "this process was forked while a SQLite connection was open, so its file locks do not work here. Fork "
+            "before the provider is used, close the provider or dispose of the engine first, or use the start method "
+            "spawn"
         )
 
 

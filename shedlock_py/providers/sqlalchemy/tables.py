@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from shedlock_py._program import Program
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.events import logger
 from shedlock_py.providers.kit import Failure, StorePrograms
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
 from shedlock_py.providers.sqlalchemy.errors import Missing, classify, hint, missing
@@ -96,21 +96,14 @@ class SqlTables(StorePrograms):
             yield SqlCommand(self._sql.locate, {"formatted": self.table_name}, is_of_holder=is_of_holder)
         ).rows
         if schema is not None and not schema.startswith("pg_temp") and _is_usable(schema):
-            self._use_schema(schema)
+            self._use_table(lock_table_of(self.dialect, self._table.name, schema))
         self._is_located = bool(is_there)  # a table that is created later may be in another schema of the search path
-
-    def _use_schema(self, schema: str) -> None:
-        self._use_table(lock_table_of(self.dialect, self._table.name, schema))
 
     def _use_table(self, table: Table) -> None:
         self._table = table
         self._sql = Statements(self.dialect, table, self.extra_columns)
-        self._runs = self._run_statements()
-
-    def _run_statements(self) -> RunStatements | None:
-        if not self.history:
-            return None
-        return RunStatements(self._sql, None if self.timeout is None else self.timeout / 2)
+        lock_wait = None if self.timeout is None else self.timeout / 2
+        self._runs = RunStatements(self._sql, lock_wait) if self.history else None
 
     def _prepare(self, operation: str, lock_name: str | None) -> SqlProgram[None]:
         """Before the first time is written or compared: locate the table, and check the types of its time columns."""
@@ -125,7 +118,7 @@ class SqlTables(StorePrograms):
         if columns and self.dialect.name == "postgresql":
             raise refusal(operation, lock_name, self.table_name, columns)
         if columns:
-            _logger.warning("%s", warning(self.table_name, columns))
+            logger.warning("%s", warning(self.table_name, columns))
         self._columns_in_session_zone = columns
         self._is_prepared = self._is_located
 
@@ -169,7 +162,7 @@ class SqlTables(StorePrograms):
         if isinstance(error, ProviderUnreachable) or error.hint is not None:
             return error
         name = self.dialect.identifier_preparer.format_table(table)
-        hint = f"let a user who may do so create {name}, or grant its use: shedlock schema prints the SQL"
+        hint = f"let a privileged user create {name}, or grant this user access to it: shedlock schema prints the SQL"
         return ProviderError(error.message, operation=error.operation, hint=hint)
 
     # The meaning of errors
@@ -190,6 +183,3 @@ class SqlTables(StorePrograms):
 def _is_usable(name: str) -> bool:
     """Drivers give % and : a meaning."""
     return "%" not in name and ":" not in name
-
-
-_logger = logging.getLogger("shedlock_py")

@@ -180,23 +180,26 @@ ROWS: dict[str, Row] = {
         Refused(lambda: guard(name=None), "lock name must be a string, not None"),
         Refused(lambda: guard(name=""), "must not be empty or blank"),
         Refused(lambda: guard(name=" "), "must not be empty or blank"),
-        Refused(lambda: guard(name="x" * 65), "65 characters long, 64 at most"),
+        Refused(lambda: guard(name="x" * 65), "65 characters; the maximum is 64"),
         Refused(lambda: guard(name="a\n"), "has a control character"),
         Refused(lambda: guard(with_tenant, "{tenant}")("a\n"), "has a control character"),
-        Refused(lambda: guard(with_tenant, "{tenant}")("x" * 65), "65 characters long"),
+        Refused(lambda: guard(with_tenant, "{tenant}")("x" * 65), "65 characters; the maximum is 64"),
     ],
     "name template with a field that is not a parameter": [
         Refused(lambda: guard(with_tenant, "{customer}"), "its parameters are: tenant"),
     ],
     "name template filled with an object that has no text of its own (`<app.Job object at 0x…>`), or with a function "
     "or a module": [
-        Refused(lambda: guard(with_tenant, "job-{tenant}")(object()), "Name what identifies it, as in {tenant.id}"),
-        Refused(lambda: guard(with_tenant, "job-{tenant}")(job), "a function, is another one"),
-        Refused(lambda: guard(with_tenant, "job-{tenant}")(re), "a module, is another one"),
+        Refused(
+            lambda: guard(with_tenant, "job-{tenant}")(object()),
+            "Use an attribute that identifies it, as in {tenant.id}",
+        ),
+        Refused(lambda: guard(with_tenant, "job-{tenant}")(job), "{tenant} (a function) differs in each process"),
+        Refused(lambda: guard(with_tenant, "job-{tenant}")(re), "{tenant} (a module) differs in each process"),
     ],
     "name template filled with a `set` or `frozenset`, or with a list, tuple or dict that has one in it": [
-        Refused(lambda: guard(with_tenant, "job-{tenant}")({"a"}), "{tenant} has a set"),
-        Refused(lambda: guard(with_tenant, "job-{tenant}")([frozenset("a")]), "as sorted(…) makes it"),
+        Refused(lambda: guard(with_tenant, "job-{tenant}")({"a"}), "{tenant} contains a set"),
+        Refused(lambda: guard(with_tenant, "job-{tenant}")([frozenset("a")]), "Pass sorted(…)"),
     ],
     "a call whose arguments do not fit the function": [
         Refused(lambda: guard(with_tenant)(), "with_tenant(tenant: object) -> None: missing a required", TypeError),
@@ -281,17 +284,17 @@ ROWS: dict[str, Row] = {
     ],
     "a URL that is None or empty, as of a variable that is not set": [
         *(
-            Refused(partial(from_url, url), f"store URL: it is {what}. Is the variable that it comes")
+            Refused(partial(from_url, url), f"the store URL {what}. Is its environment variable set?")
             for from_url in (sl.provider_from_url, sl.async_provider_from_url)
             for url, what in [
-                (None, "None, not a string"),
-                (7, "7, not a string"),
-                (b"redis://host", "b'redis://host', not a string"),
-                ("", "empty, not a URL"),
-                (" ", "empty, not a URL"),
+                (None, "must be a string, not None"),
+                (7, "must be a string, not 7"),
+                (b"redis://host", "must be a string, not b'redis://host'"),
+                ("", "is empty"),
+                (" ", "is empty"),
             ]
         ),
-        Refused(lambda: sl.configure(provider=""), "store URL: it is empty"),
+        Refused(lambda: sl.configure(provider=""), "the store URL is empty"),
     ],
     "a Redis client, an SQLAlchemy engine, a scheduler or a `threading.Lock` in the place of a provider": [
         *(

@@ -63,9 +63,9 @@ PROVOKED: dict[str, Callable[[], Any]] = {
     "add the missing columns: ALTER TABLE": a_missing_column,
     "acquire of lock 'nightly': connection failed": lambda: dead_server("postgresql+psycopg"),
     "an in-memory SQLite database is private to one connection": lambda: sl.provider_from_url("sqlite://"),
-    "store URL: it is None, not a string": lambda: sl.provider_from_url(os.environ.get("NO_SUCH_URL")),  # type: ignore[arg-type]  # on purpose
+    "the store URL must be a string, not None": lambda: sl.provider_from_url(os.environ.get("NO_SUCH_URL")),  # type: ignore[arg-type]  # on purpose
     "is not a lock provider, but of the package": lambda: sl.configure(provider=create_engine("sqlite:///x.db")),  # type: ignore[arg-type]  # on purpose
-    "is another one in each process": lambda: guard(with_tenant, "job-{tenant}")(object()),
+    "differs in each process": lambda: guard(with_tenant, "job-{tenant}")(object()),
     "whose work may end after the lock was released": guard(lambda: Future()),
     "store URL: unknown scheme": lambda: sl.provider_from_url("nosuch://host"),
     "needs the package": without_its_package,

@@ -71,7 +71,7 @@ def test_a_conflict_with_a_transaction_is_tried_again(warm: LockProvider, front_
         (
             "InvalidSignatureException",
             "Signature expired: 20261123T170000Z is now earlier than 20261123T175500Z (20261123T180000Z - 5 min.)",
-            "set the clock of this machine right",
+            "correct the clock of this machine",
         ),
     ],
 )

@@ -88,5 +88,5 @@ def test_members(size: int) -> None:
     if size == 3:
         assert found == Check("members", "ok", "3, of which 1 may be lost")
     else:
-        hint = "an even number of members bears no more losses than one less: take 3 or 5"
+        hint = "an even number of members tolerates no more failures than one member fewer: use 3 or 5"
         assert found == Check("members", "warning", "2, of which 0 may be lost", hint)

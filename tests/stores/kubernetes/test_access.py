@@ -302,7 +302,7 @@ def test_a_verb_that_no_role_allows_is_named(
     with pytest.raises(ProviderError, match=f'User "{user}" cannot {verb} resource "leases"') as caught:
         use_all()
     assert caught.value.hint == (
-        f"a Role must allow the verb {verb!r} on leases of coordination.k8s.io: the provider's page has one"
+        f"allow the verb {verb!r} on leases of coordination.k8s.io in a Role: docs/providers/kubernetes.md"
     )
 
 
@@ -318,4 +318,4 @@ def test_doctor_names_the_verb(kubernetes_server: KubernetesServer, namespace: s
     kubernetes_server.reviewer.verbs[kubernetes_server.reviewer.users[token]] = {"get"}
     done = run("doctor", store=kubernetes_server.url(namespace, token=token))
     assert done.exit_code == 1
-    assert "a Role must allow the verb 'create' on leases" in done.stdout
+    assert "allow the verb 'create' on leases" in done.stdout

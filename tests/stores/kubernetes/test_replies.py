@@ -15,7 +15,7 @@ from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.cas import CasCommand, Delete, Entry, Read, Write
 from shedlock_py.providers.kit import Failure
 from shedlock_py.providers.kubernetes.lease import RECORD, entry_of
-from shedlock_py.providers.kubernetes.wire import KubernetesError, MayI, call_of, classify, value_of
+from shedlock_py.providers.kubernetes.wire import AccessReview, KubernetesError, call_of, classify, value_of
 from shedlock_py.record import LockRecord
 from shedlock_py.testing.contract.base import acquired, record_of
 from shedlock_py.testing.proxy import TcpProxy
@@ -180,7 +180,7 @@ def test_errors_that_go_away_and_errors_that_stay(code: int, expected: Failure) 
      (404, None, None), (403, status("Forbidden"), None)],
 )  # fmt: skip
 def test_what_we_may_do(code: int, reply: Any, expected: bool | None) -> None:
-    assert value_of(MayI("get"), code, reply, timedelta(0)) is expected
+    assert value_of(AccessReview("get"), code, reply, timedelta(0)) is expected
 
 
 @pytest.mark.parametrize("text", ["", "hello", "[]", "null", "7", "{}", '{"locked_by": 7}', '{"locked_by": "a#b"}'])

@@ -190,6 +190,6 @@ def test_two_first_uses_at_once() -> None:
 def test_a_collection_that_takes_two_names_for_the_same() -> None:
     """MongoDB says so each time: the record cannot be found, nor made."""
     server = Server(lambda _: DuplicateKeyError("E11000 duplicate key error", 11000))
-    with pytest.raises(ProviderError, match=r"shedlock\.shedlock takes another name for the same") as error:
+    with pytest.raises(ProviderError, match=r"shedlock\.shedlock treats two different lock names as equal") as error:
         run(programs().acquire(REQUEST), server.execute)
     assert not isinstance(error.value, ProviderUnreachable)

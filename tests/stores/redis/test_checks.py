@@ -65,7 +65,7 @@ def test_a_server_as_the_tests_have_it(store: Store, protocol: int) -> None:
         checks = by_name(store.provider(**options))
     assert summary(checks) == {**ALL_WELL, "persistence": "warning"}
     assert checks["persistence"].message == "none: at a restart all locks vanish, and are free"
-    assert str(checks["persistence"].hint).startswith("appendonly yes, with appendfsync everysec")
+    assert str(checks["persistence"].hint).startswith("set appendonly yes, with appendfsync everysec")
 
 
 @pytest.mark.parametrize("kind", URL_KINDS)

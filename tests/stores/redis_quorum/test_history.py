@@ -11,7 +11,7 @@ import pytest
 
 from shedlock_py import LockRequest
 from shedlock_py.history import Run
-from shedlock_py.providers.redis.quorum.majority import merged_runs
+from shedlock_py.providers.redis.quorum.majority import Majority, merged_runs
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired
 
 pytestmark = pytest.mark.programs
@@ -41,12 +41,12 @@ def outcomes(provider: Any) -> list[str | None]:
     ],
 )
 def test_what_a_majority_has(found: Sequence[Sequence[Run]], outcome: list[str | None]) -> None:
-    assert [run.outcome for run in merged_runs(found, 3)] == outcome
+    assert [run.outcome for run in merged_runs(found, Majority(3))] == outcome
 
 
 def test_a_claim_that_failed_has_the_token_of_another() -> None:
     won, failed = replace(RUN, locked_by="me#2"), RUN
-    assert merged_runs([[failed], [won], [won]], 3) == [won]
+    assert merged_runs([[failed], [won], [won]], Majority(3)) == [won]
 
 
 def test_servers_with_clocks_of_their_own() -> None:
@@ -56,9 +56,9 @@ def test_servers_with_clocks_of_their_own() -> None:
         for hours in (0, 5, 9)
     )
     for found in ([[first], [second], [third]], [[third], [first], [second]]):
-        [run] = merged_runs(found, 3)
+        [run] = merged_runs(found, Majority(3))
         assert (run.started, run.duration) == (second.started, SECOND)
-    [run] = merged_runs([[replace(first, ended=None, outcome=None)], [third]], 3)
+    [run] = merged_runs([[replace(first, ended=None, outcome=None)], [third]], Majority(3))
     assert (run.started, run.duration) == (START, SECOND)
 
 

@@ -18,6 +18,7 @@ from shedlock_py.providers.redis.quorum.majority import (
     RAN,
     TOO_LATE,
     VOTED,
+    Majority,
     Verdict,
     VoteTally,
     are_decided,
@@ -158,7 +159,7 @@ a, b, free_a, free_b = record("a", 60, 2), record("b", 60, 1), record("a", -60, 
 )
 def test_merged_records(found: list[LockRecord | None], size: int, expected: tuple[str, bool] | None) -> None:
     for first in range(max(1, len(found))):
-        merged = merged_records(replies(found[first:] + found[:first]), size)
+        merged = merged_records(replies(found[first:] + found[:first]), Majority(size))
         assert [(record.locked_by, record.is_held) for record in merged] == ([expected] if expected else [])
 
 
@@ -177,18 +178,18 @@ def test_merged_records(found: list[LockRecord | None], size: int, expected: tup
 )
 def test_are_decided(found: list[LockRecord | None], size: int, expected: bool) -> None:
     """Whether the servers that have not replied can change what is shown."""
-    assert are_decided(replies(found), size) is expected
+    assert are_decided(replies(found), Majority(size)) is expected
 
 
 def test_the_times_shown_are_those_a_majority_outlasts() -> None:
-    (merged,) = merged_records(replies([record("a", 10, 5), record("a", 30, 7), record("a", 20, 6)]), 3)
+    (merged,) = merged_records(replies([record("a", 10, 5), record("a", 30, 7), record("a", 20, 6)]), Majority(3))
     assert (merged.remaining, merged.fencing_token) == (timedelta(seconds=20), 7)
 
 
 def test_a_lock_that_has_ended_shows_the_same_times_whether_a_minority_still_holds_it_or_not() -> None:
     ended = [record("a", -2), record("a", -1)]
-    (before,) = merged_records(replies([*ended, record("a", 0.001)]), 3)
-    (after,) = merged_records(replies([*ended, record("a", -0.001)]), 3)
+    (before,) = merged_records(replies([*ended, record("a", 0.001)]), Majority(3))
+    (after,) = merged_records(replies([*ended, record("a", -0.001)]), Majority(3))
     assert before.lock_until == after.lock_until == ended[1].lock_until
 
 

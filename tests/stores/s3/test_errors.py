@@ -69,7 +69,7 @@ def test_i12_an_internal_error_is_in_doubt(warm: LockProvider, front_end: FrontE
         ("NoSuchBucket", 404, "create the bucket"),
         ("NotImplemented", 501, "two holders could have one lock"),
         ("AuthorizationHeaderMalformed", 400, "set region="),
-        ("RequestTimeTooSkewed", 403, "set the clock of this machine right"),
+        ("RequestTimeTooSkewed", 403, "correct the clock of this machine"),
         ("InvalidAccessKeyId", 403, "credentials"),
         ("ExpiredToken", 400, "credentials"),
     ],
@@ -121,7 +121,7 @@ def test_i5_a_clock_that_is_an_hour_off_is_refused(s3_server: S3Server, prefix: 
         told = acquire_elsewhere(s3_server.url(prefix=prefix), **clock.environment)
     assert told.startswith("ProviderError"), told
     assert "RequestTimeTooSkewed" in told
-    assert "set the clock of this machine right" in told
+    assert "correct the clock of this machine" in told
 
 
 def test_i10_a_clock_that_is_ten_minutes_off_decides_nothing(s3_server: S3Server, prefix: str) -> None:

@@ -64,7 +64,7 @@ def main(fork: str, kind: str, file: str) -> None:
                 return runner.run(acquire_async(provider, name)) is not None
             return provider.acquire(LockRequest(name, "1m")) is not None
         except ProviderError as error:
-            return "refused" if "forked while a connection to SQLite was open" in str(error) else error
+            return "refused" if "forked while a SQLite connection was open" in str(error) else error
 
     runner = asyncio.Runner()
     for number, provider in enumerate(providers):

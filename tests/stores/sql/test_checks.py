@@ -138,7 +138,7 @@ def test_settings_of_mysql(store: Store) -> None:
         found = by_name(provider)["durability"]
         has_log = store.query("SELECT @@log_bin") == 1
         assert found.status == ("warning" if has_log else "ok"), "MariaDB has no binary log here"
-        assert found.hint == ("sync_binlog = 1" if has_log else None)
+        assert found.hint == ("set sync_binlog = 1" if has_log else None)
     with settings(store, read_only="ON"):
         (found,) = provider.checks()  # type: ignore[attr-defined]  # not in the protocol
     assert found == Check("replication", "failed", "read_only is on: a replica, which takes no writes", PRIMARY)
@@ -230,7 +230,7 @@ def test_standbys_of_postgresql(pair: PostgresPair) -> None:
             f"synchronous_commit = {value} does not wait for the standby: {MAY_LACK}",
         )
     durability = at(primary.url("postgresql+psycopg") + "?options=-csynchronous_commit%3Doff")["durability"]
-    assert durability.hint == "fsync = on, synchronous_commit = on"
+    assert durability.hint == "set fsync = on, synchronous_commit = on"
 
     found = replication_of(standby)
     assert found == Check("replication", "failed", "this server is a standby, and takes no writes", PRIMARY)

@@ -107,7 +107,7 @@ def test_i1_a_child_that_outlives_its_parent_on_sqlite(fork: str, kind: str, nam
                 assert (provider.acquire(LockRequest(lock, "1m")) is None) is not is_refused
 
 
-REFUSED = "forked while a connection to SQLite was open"
+REFUSED = "forked while a SQLite connection was open"
 
 
 def test_a_child_of_a_process_that_was_using_sqlite_is_refused(name: str, tmp_path: Path) -> None:

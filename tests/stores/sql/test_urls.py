@@ -56,7 +56,7 @@ def test_neither_an_engine_nor_a_url(nonsense: Any) -> None:
     ],
 )
 def test_i13_a_driver_for_which_there_is_no_time_limit(scheme: str, instead: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{re.escape(scheme)}:// was not tried.*use {re.escape(instead)}$"):
+    with pytest.raises(ConfigurationError, match=f"{re.escape(scheme)}:// is not supported.*use {re.escape(instead)}$"):
         provider_from_url(f"{scheme}://user@host/db")
 
 
@@ -87,7 +87,7 @@ def test_sqlite_in_memory(url: str) -> None:
         ("oracle://u:hunter2@h/db", "unknown scheme 'oracle'"),
         ("postgresql+nonsense://u:hunter2@h/db", "nonsense"),
         ("postgresql", "not a URL"),
-        ("", "not a URL"),
+        ("", "the store URL is empty"),
         ("://", "not a URL"),
         ("postgresql://u:hunter2@h:port/db", "store URL"),
         ("postgresql://u:hunter2@h:99999999/db", ""),

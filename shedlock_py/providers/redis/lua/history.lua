@@ -1,6 +1,7 @@
--- In front of every other script. Run history, where the provider keeps it: the fields run:0, run:1, … of a lock record are a ring,
--- and run_slot has the number of the newest. A run is text with a line each for its fencing token, start, fire time, next fire time
--- and locked_by; and, once it has ended, for its end, outcome and error. A run that was given back is empty.
+-- Prepended to every script (IN_FRONT in commands.py): defines begin_run(), end_run() and give_run_back(). Run history, where
+-- the provider keeps it: the fields run:0, run:1, … of a lock record are a ring, and run_slot has the number of the newest. A run
+-- is text with a line each for its fencing token, start, fire time, next fire time and locked_by; and, once it has ended, for its
+-- end, outcome and error. A run that was given back is empty.
 -- Runs are written last, and no error here stops a script: its reply becomes a text with the error.
 local function with_error(reply, written)
     return type(written) == 'table' and written.err and string.format('%.0f ', reply) .. written.err or reply

@@ -16,8 +16,7 @@ if token >= tonumber(ARGV[4]) then
 end
 if ARGV[5] == 'force' then
     local node = redis.call('HMGET', KEYS[2], 'run_id', 'quarantined_until')
-    local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
-    local replid = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or ''
+    local run_id, replid = server_ids()
     if (record[3] or '') ~= ARGV[7] or run_id .. replid .. (node[1] or '') .. (node[2] or '') ~= ARGV[8] then
         return 0
     end

@@ -4,8 +4,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local token = redis.call('HGET', KEYS[1], 'fencing_token')
 local node = redis.call('HMGET', KEYS[2], 'run_id', 'quarantined_until', 'replid')
-local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
-local replid = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or ''
+local run_id, replid = server_ids()
 local is_same = node[1] == run_id and node[3] == replid
 return {
     now, token or '', math.max((number(token, 'fencing_token') or 0) + 1, now),

@@ -9,8 +9,7 @@ local record = redis.call('HMGET', KEYS[1],
 local lock_until, token = number(record[1], 'lock_until') or 0, number(record[3], 'fencing_token') or 0
 local last_fire_time, vote_until = number(record[4], 'last_fire_time'), number(record[6], 'vote_until') or 0
 local node = redis.call('HMGET', KEYS[2], 'run_id', 'quarantined_until', 'joined', 'replid')
-local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
-local replid = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or ''
+local run_id, replid = server_ids()
 local quarantined_until = tonumber(node[2] or 0)
 
 if node[1] ~= run_id or node[4] ~= replid then

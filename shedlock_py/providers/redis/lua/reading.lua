@@ -1,5 +1,7 @@
--- In front of every other script. The number in a field of a lock record; nil: the record has no such field. Anything else, or
--- a number too large to be exact, is an error: taken for a number it could hold the lock for ever, or free it.
+-- Prepended to every script (IN_FRONT in commands.py): defines number(), unless_foreign() and server_ids().
+
+-- The number in a field of a lock record; nil: the record has no such field. Anything else, or a number too large to be exact,
+-- is an error: taken for a number it could hold the lock for ever, or free it.
 local function number(value, field)
     if not value then
         return nil
@@ -21,5 +23,11 @@ local function unless_foreign(reply)
         error(reply.err, 0)
     end
     return false
+end
+
+-- For a quorum: what a server changes when it restarts, and when it takes over or gets its data from another one.
+local function server_ids()
+    return string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or '',
+        string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or ''
 end
 

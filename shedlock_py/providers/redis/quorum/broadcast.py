@@ -202,7 +202,7 @@ class _Broadcast:
         def request(command: Command) -> Any:
             seconds = self._requests_until - monotonic()
             if seconds <= 0:
-                raise TimedOut("its turn", sent=False)
+                raise TimedOut("a free thread, or its earlier requests", sent=False)
             return server.client.execute(command, seconds)
 
         return server.carry_out(self._command.program(server)), request

@@ -106,7 +106,7 @@ class VoteTally:
     def __init__(self, locked_by: bytes, replies: Sequence[Any]) -> None:
         self._locked_by = locked_by
         self._size = len(replies)
-        self._majority = self._size // 2 + 1
+        self._majority = Majority(self._size).count
         self.errors = [reply for reply in replies if isinstance(reply, Exception)]
         kinds: dict[int, list[Any]] = {}
         for kind, detail, *_ in results(replies):
@@ -169,18 +169,17 @@ class VoteTally:
         return "; ".join(reasons)
 
 
-def are_decided(found: Sequence[Sequence[LockRecord]], size: int) -> bool:
-    """Whether a majority of ``size`` servers agrees on the holder of each lock. ``found``: what each replied."""
-    majority = size // 2 + 1
-    return len(found) >= majority and all(
-        max(Counter(record and (record.locked_by, record.is_held) for record in records).values()) >= majority
+def are_decided(found: Sequence[Sequence[LockRecord]], majority: Majority) -> bool:
+    """Whether a majority agrees on the holder of each lock. ``found``: what each server replied."""
+    return len(found) >= majority.count and all(
+        max(Counter(record and (record.locked_by, record.is_held) for record in records).values()) >= majority.count
         for records in _by_name(found)
     )
 
 
-def merged_records(found: Sequence[Sequence[LockRecord]], size: int) -> list[LockRecord]:
-    """What a majority of ``size`` servers has on each lock. ``found``: what each server replied."""
-    merged = (_merged(records, size) for records in _by_name(found))
+def merged_records(found: Sequence[Sequence[LockRecord]], majority: Majority) -> list[LockRecord]:
+    """What a majority has on each lock. ``found``: what each server replied."""
+    merged = (_merged(records, majority) for records in _by_name(found))
     return [record for record in merged if record is not None]
 
 
@@ -191,14 +190,14 @@ def _by_name(found: Sequence[Sequence[LockRecord]]) -> list[list[LockRecord | No
     return [[server.get(name) for server in servers] for name in names]
 
 
-def _merged(found: Sequence[LockRecord | None], size: int) -> LockRecord | None:
-    """The record of ``size`` servers, of which those in ``found`` replied (None: no record there).
+def _merged(found: Sequence[LockRecord | None], majority: Majority) -> LockRecord | None:
+    """The record of all servers, of which those in ``found`` replied (None: no record there).
 
     It is held if a majority may hold it for the same claim, counting those that did not reply as if they did. Each
     server has its own clock, so the result has the times of one server: the last that a majority outlasts.
     """
-    majority, unknown = size // 2 + 1, size - len(found)
-    if found.count(None) >= majority:
+    unknown = majority.size - len(found)
+    if found.count(None) >= majority.count:
         return None
     by_claim: dict[str, list[LockRecord]] = {}
     for record in found:
@@ -207,21 +206,21 @@ def _merged(found: Sequence[LockRecord | None], size: int) -> LockRecord | None:
 
     def is_held(records: list[LockRecord]) -> bool:
         holding = sum(record.is_held for record in records)
-        return holding > 0 and holding + unknown >= majority
+        return holding > 0 and holding + unknown >= majority.count
 
     def token(records: list[LockRecord]) -> int:
         return max(record.fencing_token or 0 for record in records)
 
     records = max(
         by_claim.values(),
-        key=lambda records: (is_held(records), len(records) + unknown >= majority, token(records)),
+        key=lambda records: (is_held(records), len(records) + unknown >= majority.count, token(records)),
     )
     if is_held(records):
         shown = [record for record in records if record.is_held]
     else:  # a minority may hold it for a moment longer
         shown = [replace(record, lock_until=min(record.lock_until, record.read_at)) for record in records]
     shown.sort(key=lambda record: record.lock_until, reverse=True)
-    which = min(majority, len(shown)) - 1
+    which = min(majority.count, len(shown)) - 1
     return replace(
         shown[which],
         locked_at=sorted((record.locked_at for record in shown), reverse=True)[which],  # extending does not change it
@@ -230,24 +229,24 @@ def _merged(found: Sequence[LockRecord | None], size: int) -> LockRecord | None:
     )
 
 
-def merged_runs(found: Sequence[Iterable[Run]], size: int) -> list[Run]:
-    """The runs of a lock name as ``size`` servers have them. ``found``: what each server replied, in any order.
+def merged_runs(found: Sequence[Iterable[Run]], majority: Majority) -> list[Run]:
+    """The runs of a lock name as all servers have them. ``found``: what each server replied, in any order.
 
     A run that has ended on a server was granted. One that has not was granted only if a majority may have it, counting
     the servers that did not reply: otherwise its claim failed. Its start is that of the merged record.
     """
-    majority, silent = size // 2 + 1, size - len(found)
+    silent = majority.size - len(found)
     by_claim: dict[tuple[int, str], list[Run]] = {}
     for run in (run for runs in found for run in runs):
         by_claim.setdefault((run.fencing_token, run.locked_by), []).append(run)
     merged = []
     for runs in by_claim.values():
-        started = sorted((run.started for run in runs), reverse=True)[min(majority, len(runs)) - 1]
+        started = sorted((run.started for run in runs), reverse=True)[min(majority.count, len(runs)) - 1]
         outcomes = Counter(run.outcome for run in runs if run.outcome)
         if outcomes:
             outcome = outcomes.most_common(1)[0][0]
             run = next(run for run in runs if run.outcome == outcome)
             merged.append(replace(run, started=started, ended=started + (run.duration or timedelta(0))))
-        elif len(runs) + silent >= majority:
+        elif len(runs) + silent >= majority.count:
             merged.append(replace(runs[0], started=started))
     return merged

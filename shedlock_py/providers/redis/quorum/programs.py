@@ -35,7 +35,7 @@ from shedlock_py.providers.kit import (
 )
 from shedlock_py.providers.redis.checks import Info, read_info
 from shedlock_py.providers.redis.commands import EPOCH, MICROSECOND, Call, Calls, Command, claim_args, run_args, script
-from shedlock_py.providers.redis.history import ring_of, sent
+from shedlock_py.providers.redis.history import runs_kept, sent
 from shedlock_py.providers.redis.quorum.broadcast import NotAddressed, OnEach, Pause, QuorumCommand, QuorumServer
 from shedlock_py.providers.redis.quorum.checks import quorum_checks
 from shedlock_py.providers.redis.quorum.majority import (
@@ -183,7 +183,7 @@ class QuorumPrograms(StorePrograms):
         claim.restart_clock()
         force = b"force" if operation == "take_over" else b""
         keys = (self._calls.key(claim.request.name), self._node_key)
-        args, run = (*claim_args(claim), token, force, self._calls.kept_ms), run_args(claim.request, ring_of(self))
+        args, run = (*claim_args(claim), token, force, self._calls.kept_ms), run_args(claim.request, runs_kept(self))
 
         def confirm(server: QuorumServer) -> Program[Command, Any, Any]:
             before = former[server.number] or (b"", b"") if run else former[server.number]
@@ -205,11 +205,12 @@ class QuorumPrograms(StorePrograms):
         claim.renew()
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> QuorumProgram:
-        return (yield from self._done("undo", name, self._calls.undo(name, locked_by, former_fire_time, ring_of(self))))
+        call = self._calls.undo(name, locked_by, former_fire_time, runs_kept(self))
+        return (yield from self._done("undo", name, call))
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> QuorumProgram:
-        ring = ring_of(self)
-        call = self._calls.hold("quorum_extend", lease, lock_for, self.clock(), releasing=releasing, ring=ring)
+        kept = runs_kept(self)
+        call = self._calls.hold("quorum_extend", lease, lock_for, self.clock(), releasing=releasing, runs_kept=kept)
         if releasing:
             return (yield from self._done("release", lease.name, call))
         self._check_length(lock_for)
@@ -248,7 +249,7 @@ class QuorumPrograms(StorePrograms):
 
     def runs(self, name: str, limit: int) -> QuorumProgram:
         on_each = OnEach(lambda server: server.programs.runs(name, limit))  # any server may know the end of a run
-        return merged_runs(results((yield from self._majority.required("runs", name, on_each))), self._majority.size)
+        return merged_runs(results((yield from self._majority.required("runs", name, on_each))), self._majority)
 
     def checks(self) -> Program[QuorumCommand, Any, list[Check]]:
         def read(server: QuorumServer) -> Program[Command, Any, tuple[str, Info]]:
@@ -257,11 +258,11 @@ class QuorumPrograms(StorePrograms):
         return quorum_checks(self._majority, (yield OnEach(read)))
 
     def _are_decided(self, replies: Sequence[Any]) -> bool:
-        return are_decided(results(replies), self._majority.size)
+        return are_decided(results(replies), self._majority)
 
     def _merged(self, operation: str, name: str | None, on_each: OnEach) -> QuorumProgram:
         replies = yield from self._majority.required(operation, name, on_each)
-        return merged_records(results(replies), self._majority.size)
+        return merged_records(results(replies), self._majority)
 
     def _done(self, operation: str, name: str, call: Call) -> QuorumProgram:
         """Whether a majority may have done it."""
