@@ -23,6 +23,7 @@ class Fault:
     body: bytes
     marker: str = ""
     has_date: bool = True
+    content_type: str = "application/x-amz-json-1.0"
 
 
 class FrontEnd:
@@ -46,7 +47,7 @@ class FrontEnd:
                 request, fault = f"{self.headers}{body.decode(errors='replace')}", front.fault
                 if fault is not None and fault.marker in request:
                     front.requests.append(request)
-                    self.reply(fault.status, {"Content-Type": "application/x-amz-json-1.0"}, fault.body, fault.has_date)
+                    self.reply(fault.status, {"Content-Type": fault.content_type}, fault.body, fault.has_date)
                     return
                 connection = http.client.HTTPConnection(*upstream, timeout=30)
                 connection.request(self.command, self.path, body, self.passed_on())

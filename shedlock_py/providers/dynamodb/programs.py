@@ -26,6 +26,7 @@ from shedlock_py.providers.dynamodb.wire import (
     Command,
     Delete,
     Entry,
+    ForeignReplyError,
     List,
     Read,
     Reply,
@@ -80,12 +81,14 @@ class DynamoDBPrograms(StorePrograms):
     # Errors
 
     def classify(self, error: Exception) -> Failure:
-        return aws.classify(error)
+        return Failure.UNREACHABLE if isinstance(error, ForeignReplyError) else aws.classify(error)
 
     def text_of(self, error: Exception) -> str:
         return aws.text_of(error)
 
     def hint(self, error: Exception) -> str | None:
+        if isinstance(error, ForeignReplyError):
+            return "is there a proxy in between, or another server at the endpoint?"
         if aws.code_of(error) == "ResourceNotFoundException":
             return f"create the table {self.table!r} with provider.create_schema(), or name its region in the URL"
         return aws.hint(error)

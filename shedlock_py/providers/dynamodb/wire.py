@@ -33,6 +33,11 @@ EXPIRES_AT = "expiresAt"
 KEPT_FOR = timedelta(days=30)
 """How long DynamoDB's TTL keeps a lock that is not used."""
 _MILLISECOND = timedelta(milliseconds=1)
+_CONTENT_TYPE = "application/x-amz-json"
+
+
+class ForeignReplyError(Exception):
+    """A reply that is not DynamoDB's, such as the sign-in page of a proxy: botocore takes any 200 for a success."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +114,17 @@ class Table:
         """The exchange of the clients. It passes on requests, which create the table."""
         match command:
             case Read():
-                reply = yield self._request("get_item", Key=_key(command.name), ConsistentRead=True)
+                reply = yield from _sent(self._request("get_item", Key=_key(command.name), ConsistentRead=True))
                 return Reply(reply.time, entry=_entry(reply.value.get("Item")))
             case List():
                 return (yield from self._scan(command))
             case Change():
-                return _done((yield self._update(command)))
+                return _done((yield from _sent(self._update(command))))
             case Delete():
                 record = command.entry.record
                 values = {"lockUntil": command.entry.lock_until, "lockedBy": record.locked_by}
                 condition = "lockUntil = :lockUntil AND lockedBy = :lockedBy"
-                return _done((yield self._write("delete_item", record.name, condition, values)))
+                return _done((yield from _sent(self._write("delete_item", record.name, condition, values))))
             case _:
                 return (yield command)
 
@@ -131,7 +136,7 @@ class Table:
             arguments["ExpressionAttributeValues"] = _typed({"prefix": command.prefix})
         entries: list[Entry] = []
         while True:
-            reply = yield self._request("scan", **arguments)
+            reply = yield from _sent(self._request("scan", **arguments))
             entries += _entries(reply.value.get("Items", ()))
             if "LastEvaluatedKey" not in reply.value:
                 return Reply(reply.time, entries=tuple(entries))
@@ -160,6 +165,15 @@ class Table:
 
     def _request(self, method: str, **arguments: Any) -> AwsRequest:
         return AwsRequest(method, {"TableName": self.name, **arguments}, (CONDITION_FAILED,))
+
+
+def _sent(request: AwsRequest) -> Program[AwsRequest, AwsReply, AwsReply]:
+    """The reply to ``request``. :raises ForeignReplyError: it is of something else than DynamoDB."""
+    reply = yield request
+    content_type = reply.value["ResponseMetadata"]["HTTPHeaders"].get("content-type", "")
+    if not content_type.startswith(_CONTENT_TYPE):
+        raise ForeignReplyError(f"the reply is not DynamoDB's: its content type is {content_type!r:.100}")
+    return reply
 
 
 def _done(reply: AwsReply) -> Reply:

@@ -99,6 +99,30 @@ def test_i5_a_page_of_a_proxy_is_an_outage(warm: LockProvider, front_end: FrontE
         warm.acquire(LockRequest(name, "1m"))
 
 
+@pytest.mark.parametrize(
+    ("body", "content_type"), [(b"<html>Sign in</html>", "text/html"), (b"{}", "application/json")]
+)
+def test_i5_a_success_that_is_not_of_dynamodb_grants_nothing(
+    warm: LockProvider, front_end: FrontEnd, name: str, body: bytes, content_type: str
+) -> None:
+    """As the sign-in page of a proxy. botocore takes each 200 for a success."""
+    lease = acquired(warm, LockRequest(name, "1m"))
+    front_end.fault = Fault(200, body, content_type=content_type)
+    operations: list[Callable[[], object]] = [
+        lambda: warm.acquire(LockRequest("other", "1m")),
+        lambda: warm.extend(lease, "1m"),
+        lambda: warm.record(name),
+        lambda: warm.records(),
+        lambda: warm.release(lease),
+    ]
+    for operation in operations:
+        with pytest.raises(ProviderUnreachable, match="not DynamoDB's") as caught:
+            operation()
+    assert "proxy" in (caught.value.hint or "")
+    front_end.fault = None
+    assert record_of(warm, name).is_held
+
+
 @pytest.mark.parametrize("operation", ["acquire", "record", "records", "prune"])
 def test_a_missing_table_names_the_cure(dynamodb_server: DynamoDBServer, operation: str) -> None:
     provider: Any = provider_from_url(dynamodb_server.url("no_such_table"))
