@@ -172,7 +172,7 @@ KINDS: dict[str, Kind] = {
     "observed": Kind('electors with takeover="observed", and a clock that jumps', _ELECTIONS | {"jump": 6.0}, 150),
     "jumping locks": Kind(
         "workers, on a store whose clock jumps", _LOCKS | {"jump": 10.0}, 120,
-        "a jump of the store's clock ends leases early, or late", FORWARD | BACK,
+        "a jump of the store's clock ends leases early, or late", FORWARD | BACK | {"own writes"},
     ),
     "jumping elections": Kind(
         'electors with takeover="expired", on a store whose clock jumps', _ELECTIONS | {"jump": 6.0}, 130,
