@@ -93,6 +93,8 @@ class DynamoDBModelStore(TimeByDate):
 
 
 def _reply(value: Mapping[str, Any], code: str = "") -> AwsReply:
+    headers = {"content-type": "application/x-amz-json-1.0"}
+    value = {**value, "ResponseMetadata": {"HTTPHeaders": headers}}
     return AwsReply(value, None, code)  # type: ignore[arg-type]  # ``execute`` fills it in
 
 
