@@ -213,7 +213,7 @@ def test_i5_a_reply_without_a_date_is_an_error_that_says_so(etcd_server: EtcdSer
         provider = open_url(place(front))
         with pytest.raises(ProviderUnreachable, match="no Date header") as caught:
             provider.acquire(LockRequest(name, "1m"))
-        assert "header Date" in str(caught.value.hint)
+        assert "Date header" in str(caught.value.hint)
         front.is_on = False
         assert provider.release(acquired(provider, LockRequest(name, "1m"))) is True
 

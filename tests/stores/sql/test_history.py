@@ -143,7 +143,9 @@ def test_i8_a_user_who_may_use_the_lock_table_only(
     url = make_url(store.url()).set(username=user, password="pw").render_as_string(hide_password=False)
     try:
         provider: Any = store.provider(url=url, table_name=table, history=3)
-        with pytest.raises(ProviderError, match=rf"(?i)denied.* — let a user .* create \S*{table}_runs, or grant"):
+        with pytest.raises(
+            ProviderError, match=rf"(?i)denied.* — let a privileged user create \S*{table}_runs, or grant"
+        ):
             provider.create_schema()
         for is_there in (False, True):
             if is_there:
