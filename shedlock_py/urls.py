@@ -96,7 +96,7 @@ def _from_url(url: object, prefix: str) -> Any:
         if scheme not in offered.names:
             what = f"unknown scheme {scheme!r}" if scheme else "not a URL, such as 'sqlite:///locks.db'"
             schemes = ", ".join(f"{scheme}://" for scheme in (*_SCHEMES, *sorted(offered.names)))
-            raise ConfigurationError(f"store URL: {what}; known are {schemes}")
+            raise ConfigurationError(f"store URL: {what}; supported: {schemes}")
         entry_point = offered[scheme]
         try:
             make_provider = entry_point.load()

@@ -260,7 +260,7 @@ class TestUrls:
         ("url", "words"),
         [
             ("redid://me:secret@host/0", "unknown scheme 'redid'"),
-            ("host/db?password=secret", "not a URL, such as 'sqlite:///locks.db'; known are"),
+            ("host/db?password=secret", "not a URL, such as 'sqlite:///locks.db'; supported:"),
             ("", "the store URL is empty"),
             ("://secret", "not a URL"),
         ],

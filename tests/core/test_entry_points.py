@@ -78,7 +78,7 @@ class TestAnotherPackage:
     @pytest.mark.parametrize("from_url", ["provider_from_url", "async_provider_from_url"])
     def test_the_list_of_known_schemes_has_it(self, from_url: str, acme: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         error = refusal(f"{from_url}('acmee://me:secret@x')", acme, monkeypatch)
-        assert error.startswith("store URL: unknown scheme 'acmee'; known are memory://, ")
+        assert error.startswith("store URL: unknown scheme 'acmee'; supported: memory://, ")
         assert error.endswith(", acme://")
         assert "secret" not in error
 
@@ -144,7 +144,7 @@ class TestMissingPackages:
 
     def test_an_unknown_scheme(self) -> None:
         error = refusal_of_bare_python("provider_from_url('acme://me:secret@x')")
-        assert error.startswith("store URL: unknown scheme 'acme'; known are memory://, sqlite://, ")
+        assert error.startswith("store URL: unknown scheme 'acme'; supported: memory://, sqlite://, ")
         assert "acme://" not in error
         assert "secret" not in error
 

@@ -48,5 +48,5 @@ def split_query(url: str, scheme: str, names: tuple[str, ...], form: str) -> tup
         raise ConfigurationError(f"store URL: not of the form {form}") from None
     if unknown := sorted(given.keys() - set(names)):
         known = ", ".join((*names, *_OPTIONS))
-        raise ConfigurationError(f"store URL: unknown option {unknown[0]!r}; known are {known}")
+        raise ConfigurationError(f"store URL: unknown option {unknown[0]!r}; supported: {known}")
     return location, given

@@ -78,6 +78,8 @@ def _endpoint(host: str, is_tls: bool) -> str:
     name, colon, port = host.rpartition(":")
     if not colon or (host.startswith("[") and host.endswith("]")):
         name, port = host, str(DEFAULT_PORT)
-    if not name or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
+    is_ipv6 = name.startswith("[") and name.endswith("]")
+    is_name = bool(name) and (is_ipv6 or not any(character in ":[] " for character in name))
+    if not is_name or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
         raise ConfigurationError(f"store URL: {host!r} is not host:port")
     return f"{'https' if is_tls else 'http'}://{name}:{port}"

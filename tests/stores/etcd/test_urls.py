@@ -47,9 +47,12 @@ def test_who_logs_in() -> None:
         ("h:0", "'h:0' is not host:port"),
         ("h:99999", "is not host:port"),
         ("h1,,h2", "'' is not host:port"),
+        ("::1", "'::1' is not host:port"),
+        ("[::1", r"'\[::1' is not host:port"),
+        ("ho st", "'ho st' is not host:port"),
         (
             "h?timout=3s",
-            "unknown option 'timout'; known are ca, cert, key, tls, prefix, timeout, fire_time_tolerance, clock_error",
+            "unknown option 'timout'; supported: ca, cert, key, tls, prefix, timeout, fire_time_tolerance, clock_error",
         ),
         ("h?tls=yes", "tls must be true or false, not 'yes'"),
         ("h?tls=false&ca=ca.pem", "but there are certificates"),
