@@ -117,9 +117,9 @@ class Elector:
         """
         for callback in (on_started_leading, on_stopped_leading, on_renewed):
             self._check_callback(callback)
-        self._on_started += [on_started_leading] if on_started_leading else []
-        self._on_stopped += [on_stopped_leading] if on_stopped_leading else []
-        self._on_renewed += [on_renewed] if on_renewed else []
+        self._on_started += [on_started_leading] if on_started_leading is not None else []
+        self._on_stopped += [on_stopped_leading] if on_stopped_leading is not None else []
+        self._on_renewed += [on_renewed] if on_renewed is not None else []
 
     def _check_callback(self, callback: object) -> None:
         if callback is not None and not callable(callback):
@@ -180,7 +180,7 @@ class Elector:
     # Callbacks
 
     def _call_renewed(self) -> None:
-        running = {call.callback for call in list(self._calls)}  # they must not pile up
+        running = [call.callback for call in list(self._calls)]  # they must not pile up; not all can be hashed
         self._call([callback for callback in self._on_renewed if callback not in running])
 
     def _call(self, callbacks: Iterable[Callback]) -> None:

@@ -357,6 +357,18 @@ def test_two_threads_that_start_it_at_once(make_elector: MakeElector) -> None:
     assert elector.leader() is None, "another campaign goes on"
 
 
+def test_a_renewal_callback_that_cannot_be_hashed(make_elector: MakeElector) -> None:
+    class Renewed(list[None]):
+        def __call__(self) -> None:
+            self.append(None)
+
+    elector, renewed = make_elector(**LONG), Renewed()
+    elector.add_callbacks(on_renewed=renewed)
+    assert lead(elector)
+    wait_until(lambda: len(renewed) > 2)
+    assert elector.is_leader()
+
+
 def test_a_listener_that_waits_for_the_elector_which_calls_it(make_elector: MakeElector) -> None:
     results: list[bool] = []
 
