@@ -28,11 +28,12 @@ SkipReason = Literal["held", "already_ran", "provider_error", "shutting_down", "
 process received SIGTERM (``release_on_sigterm``); this node is not the leader."""
 
 LostReason = Literal["overrun", "revoked", "unreachable"]
-"""How a lease was lost: the task outlived it; an operator or another replica took it over or freed it by force;
+"""How a lease was lost: the task outlived it; somebody took it over or freed it by force, or the store forgot it;
 keep-alive could not reach the store for too long."""
 
 StopReason = Literal["resigned", "revoked", "unreachable"]
-"""Why a leadership ended: on purpose; taken over or demoted; the store was unreachable for too long."""
+"""Why a leadership ended: on purpose; taken over, demoted or forgotten by the store; the store was unreachable for too
+long."""
 
 OperatorAction = Literal["pause", "resume", "force_release", "demote", "prune"]
 """What an operator can do on the page."""
@@ -178,7 +179,7 @@ Listener = Callable[[Event], None]
 _LOSSES: dict[LostReason, str] = {
     "overrun": "the task outlived its lease of {}, so another replica may have run it as well; raise lock_at_most_for "
     "above the longest run",
-    "revoked": "it was freed or taken over by force while the task ran",
+    "revoked": "while the task ran it was freed or taken over by force, or the store forgot it",
     "unreachable": "the store was unreachable for so long that another replica may get its lease of {}",
 }
 

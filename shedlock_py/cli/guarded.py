@@ -192,7 +192,7 @@ class Guarded(Supervisor):
         """:param reason: None: the event with the reason has not come yet."""
         match reason or ("unreachable" if self._is_unreachable else None):
             case "revoked":
-                return "was freed or taken over by force"
+                return "was freed or taken over by force, or the store forgot it"
             case "unreachable":
                 return "was lost: the store has not replied for so long that others may get the lock"
             case _ if self._keep_alive:

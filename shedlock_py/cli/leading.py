@@ -150,7 +150,10 @@ class Leading(Supervisor):
         self._is_lost = True
         kill_time = min(monotonic() + self._grace, trusted_until)
         if isinstance(stopped, LeadershipStopped) and stopped.reason == "revoked":
-            why = "leadership was taken away: another node took over, or it was demoted or freed by force"
+            why = (
+                "leadership was taken away: another node took over, or it was demoted or freed by force, or the store "
+                "forgot it"
+            )
         else:
             why = "leadership is lost: the store has not replied for so long that another node may lead soon"
             self._elector.resign()  # if the store replies again, this node must not lead on without its command

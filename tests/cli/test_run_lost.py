@@ -58,7 +58,8 @@ def test_revoked_under_keep_alive(runs: Runs, is_configured: bool) -> None:
     code, out, err = runs.end(process)
     assert (code, out) == (75, "got SIGTERM\n")
     assert err == (
-        "shedlock: lock 'job' was freed or taken over by force; the command gets SIGTERM, and SIGKILL after 10s\n"
+        "shedlock: lock 'job' was freed or taken over by force, or the store forgot it; the command gets SIGTERM, "
+        "and SIGKILL after 10s\n"
     )
 
 
@@ -75,8 +76,8 @@ def test_revoked_without_keep_alive_is_told_at_the_end(runs: Runs) -> None:
     _, err = process.communicate("go\n", timeout=30)
     assert process.returncode == 0
     assert err == (
-        "shedlock: lock 'job' was freed or taken over by force; the command has ended, but another may have run at the "
-        "same time\n"
+        "shedlock: lock 'job' was freed or taken over by force, or the store forgot it; the command has ended, but "
+        "another may have run at the same time\n"
     )
 
 

@@ -59,7 +59,9 @@ def test_05_three_modes() -> None:
 def test_06_long_job() -> None:
     lines = run_example("06_long_job.py")
     assert lines[0] == "1. three leases long: done, 30 steps"
-    assert lines[1].startswith("   WARNING: lock 'reindex' was lost: it was freed or taken over by force")
+    assert lines[1].startswith(
+        "   WARNING: lock 'reindex' was lost: while the task ran it was freed or taken over by force"
+    )
     assert lines[2] == "   lost (revoked): telling the job to stop"
     steps = int(lines[3].removeprefix("2. taken over: stopped at step ").removesuffix(" of 100"))
     assert 5 < steps < 95
