@@ -17,8 +17,15 @@ from shedlock_py import LockRecord, LockRequest, ProviderError
 from shedlock_py._process import monotonic
 from shedlock_py._program import Program
 from shedlock_py.lease import Claim
-from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider, TimedOut, within
-from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider, MemoryPrograms
+from shedlock_py.providers.kit import (
+    AsyncProgramProvider,
+    Failure,
+    ProgramProvider,
+    ThreadedClient,
+    TimedOut,
+    within,
+)
+from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider, MemoryPrograms, MemoryStore
 from tests.support.blocked_loops import compute
 from tests.support.polling import wait_until
 
@@ -315,3 +322,31 @@ def test_an_undo_that_has_waited_for_longer_than_its_lease_is_not_begun() -> Non
         provider.acquire(LockRequest("later", "1h"))
     wait_until(lambda: "later" in begun, what="the undo of the acquire after that")
     assert begun == ["busy"] * 4 + ["later"]
+
+
+async def test_a_blocking_client_for_asyncio_is_shown_and_closed() -> None:
+    class Client:
+        shown = "locks in a bucket"
+        closed_in: int | None = None
+
+        def execute(self, command: Any, timeout: float | None) -> Any:
+            raise AssertionError(command)
+
+        def close(self) -> None:
+            self.closed_in = threading.get_ident()
+
+    client = Client()
+    provider = AsyncProgramProvider(MemoryPrograms(MemoryStore(monotonic), None), ThreadedClient(client))
+    assert repr(provider) == "<AsyncProgramProvider locks in a bucket>"
+    await provider.close()
+    assert client.closed_in not in (None, threading.get_ident())
+
+
+async def test_a_blocking_client_for_asyncio_need_have_nothing_to_close() -> None:
+    class Client:
+        def execute(self, command: Any, timeout: float | None) -> Any:
+            raise AssertionError(command)
+
+    provider = AsyncProgramProvider(MemoryPrograms(MemoryStore(monotonic), None), ThreadedClient(Client()))
+    assert "AsyncProgramProvider object" in repr(provider)
+    await provider.close()

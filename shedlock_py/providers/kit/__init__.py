@@ -17,6 +17,9 @@ background.
 """
 
 from shedlock_py._process import PerLoop, PerProcess
+from shedlock_py._program import Program
+from shedlock_py.history import Run
+from shedlock_py.lease import Claim, Lease
 from shedlock_py.provider import Check
 from shedlock_py.providers.kit.async_pool import AsyncConnectionPool, close_with_loop, within
 from shedlock_py.providers.kit.checking import not_known
@@ -51,6 +54,7 @@ from shedlock_py.providers.kit.records import (
     record_from_json,
     record_to_json,
 )
+from shedlock_py.record import LockRecord
 
 __all__ = [
     "DEFAULT_FIRE_TIME_TOLERANCE",
@@ -62,17 +66,22 @@ __all__ = [
     "AsyncProgramProvider",
     "AsyncStoreClient",
     "Check",
+    "Claim",
     "ConnectionPool",
     "Failure",
+    "Lease",
     "Lent",
     "Limits",
+    "LockRecord",
     "NotSent",
     "PerLoop",
     "PerProcess",
+    "Program",
     "ProgramProvider",
     "RecordCommand",
     "RecordPrograms",
     "Records",
+    "Run",
     "StoreClient",
     "StorePrograms",
     "ThreadedClient",

@@ -32,7 +32,18 @@ class ThreadedClient:
     def __init__(self, client: StoreClient) -> None:
         self._client = client
 
+    @property
+    def shown(self) -> Any:
+        return getattr(self._client, "shown", None)
+
     async def execute(self, command: Any, timeout: float | None) -> Any:  # noqa: ASYNC109 (see AsyncStoreClient)
         import asyncio  # late: sync programs do without
 
         return await asyncio.to_thread(self._client.execute, command, timeout)
+
+    async def close(self) -> None:
+        import asyncio
+
+        close = getattr(self._client, "close", None)
+        if close is not None:
+            await asyncio.to_thread(close)

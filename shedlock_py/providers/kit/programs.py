@@ -173,7 +173,7 @@ class StorePrograms(ABC):
         return unreachable(operation, lock_name, what)
 
     def is_write(self, command: Any) -> bool:
-        """Whether ``command`` can grant a lock. After one that cannot, there is nothing to undo."""
+        """Whether ``command`` can grant a lock: claims, not extensions. After others there is nothing to undo."""
         return True
 
     def is_history(self, command: Any) -> bool:
