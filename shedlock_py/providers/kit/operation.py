@@ -95,12 +95,30 @@ class Operation:
         record's version no longer matches, the first copy may have changed it."""
 
     def carry_out(self, program: Program[Any, Any, T]) -> Program[Any, Any, T]:
-        """Pass the commands of ``program`` on, and retry each where that is safe."""
+        """Pass the commands of ``program`` on, and the replies or errors back."""
+        try:
+            command = next(program)
+            while True:
+                try:
+                    reply = yield from self._reply_to(command)
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    command = program.throw(error)
+                else:
+                    command = program.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            program.close()
+
+    def _reply_to(self, command: Any) -> Program[Any, Any, Any]:
+        """Send ``command`` again where that is safe, and without history where that has failed."""
         failures: list[Failure] = []
         explained: BaseException | None = None
         history_error: Exception | None = None
         try:
-            command = next(program)
             while True:
                 is_write = self._programs.is_write(command)
                 self.has_written = self.has_written or is_write
@@ -118,27 +136,21 @@ class Operation:
                         continue
                     explained = self._explained(error, failure)
                     plain = self._plain(command, failure)
-                    if plain is not None and isinstance(explained, Exception):
-                        self.was_repeated = self.was_repeated or failure not in _OUTCOME_KNOWN
-                        command, history_error = plain, explained
-                        if failure is Failure.UNREACHABLE:  # perhaps because of history, also if the plain one fails
-                            self._programs.rest_from_history()
-                    else:
-                        command, history_error = program.throw(explained), None
+                    if plain is None or not isinstance(explained, Exception):
+                        raise explained  # noqa: B904 (it has its cause)
+                    self.was_repeated = self.was_repeated or failure not in _OUTCOME_KNOWN
+                    command, history_error = plain, explained
+                    failures.clear()
+                    if failure is Failure.UNREACHABLE:  # perhaps because of history, also if the plain one fails
+                        self._programs.rest_from_history()
                 else:
-                    if history_error is not None:  # the same command without history has succeeded
+                    if history_error is not None:
                         self._programs.history_failed(history_error)
-                        history_error = None
-                    command = program.send(reply)
-                failures.clear()
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
+                    return reply
         finally:
             # An exception that goes on must not refer to itself through this frame: only the garbage collector would
             # delete it, and a pool waits for the deletion of a slot that a signal handler's exception has taken out.
             explained = history_error = None
-            program.close()
 
     def _plain(self, command: Any, failure: Failure) -> Any:
         """The command to send in place of one that has failed, if there is time: the same without history."""
