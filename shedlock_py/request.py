@@ -129,6 +129,13 @@ class LockRequest:
         )
 
 
+def request_for_operator(name: str, lock_at_most_for: Duration, holder: str) -> LockRequest:
+    """A request whose holder says what an operator did: a pause or a demotion, which no task may have as its holder."""
+    request = LockRequest(name, lock_at_most_for)
+    vars(request)["holder"] = validate_name(holder, "holder", LONGEST_HOLDER)
+    return request
+
+
 def _in_utc(moment: object, what: str) -> datetime:
     if not isinstance(moment, datetime) or moment.utcoffset() is None:
         raise ConfigurationError(f"{what} must be an aware datetime, not {short_repr(moment)}")

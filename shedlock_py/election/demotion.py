@@ -8,7 +8,7 @@ from datetime import timedelta
 from shedlock_py.durations import LONGEST, in_milliseconds
 from shedlock_py.election.settings import DRIFT_FACTOR
 from shedlock_py.record import LockRecord
-from shedlock_py.request import DEMOTED, LONGEST_HOLDER, LockRequest, validate_name
+from shedlock_py.request import DEMOTED, LONGEST_HOLDER, LockRequest, request_for_operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,7 @@ class Demotion:
 
     def request(self, name: str, renew_deadline: timedelta) -> LockRequest:
         """The request that takes the lease until the demoted leader has stopped trusting its own."""
-        request = LockRequest(name, renew_deadline * DRIFT_FACTOR)
-        # LockRequest refuses a demotion to nodes.
-        vars(request)["holder"] = validate_name(self.holder, "holder", LONGEST_HOLDER)
-        return request
+        return request_for_operator(name, renew_deadline * DRIFT_FACTOR, self.holder)
 
     def cooldown_of(self, holder: str) -> timedelta:
         """How long ``holder`` is not a candidate; zero if another node was demoted."""

@@ -11,7 +11,7 @@ from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.kit.operation import Operation, kept_changing
 from shedlock_py.providers.kit.programs import MOST_TAKE_OVERS, StorePrograms
 from shedlock_py.record import LONGEST_OPERATOR, LockRecord, Pause
-from shedlock_py.request import LockRequest, default_holder
+from shedlock_py.request import LockRequest, default_holder, request_for_operator
 
 RETRY_SECONDS = 1.0
 """How often a pause that waits for a running job tries again."""
@@ -39,8 +39,7 @@ class Pausing:
         self, programs: StorePrograms, name: str, for_: Duration, reason: str, wait: Duration | None, by: str | None
     ) -> None:
         pause = Pause.validated(default_operator() if by is None else by, reason)
-        self._request = LockRequest(name, parse_duration(for_, "for_"))
-        vars(self._request)["holder"] = pause.holder  # which LockRequest refuses to jobs
+        self._request = request_for_operator(name, parse_duration(for_, "for_"), pause.holder)
         waits_for = parse_duration(0 if wait is None else wait, "wait", zero=True)
         self._programs = programs
         self._gives_up_at = monotonic() + waits_for.total_seconds()
