@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from shedlock_py import LockRequest
+from shedlock_py import LockRequest, Settings
 from shedlock_py.cli import child, common
 from shedlock_py.cli.lead import lead as lead_command
 from shedlock_py.cli.run import run as run_command
@@ -228,6 +228,14 @@ def test_every_option_has_its_variable(runs: Runs) -> None:
     assert (code, "SHEDLOCK_KEEP_ALIVE" in err) == (64, True)
     empty = dict.fromkeys([*variables], "") | {"SHEDLOCK_LOCK_AT_MOST_FOR": "1m"}
     assert runs.run("other", python="print('ran')", variables={**empty}) == (0, "ran\n", "")
+
+
+def test_the_command_line_and_from_env_read_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, expected in ("true yes on 1 t y True", True), ("false no off 0 f n NO", False):
+        for word in words.split():
+            monkeypatch.setenv("SHEDLOCK_KEEP_ALIVE", word)
+            context = run_command.make_context("run", ["job", "--at-most", "1m", "--", "true"])
+            assert (word, context.params["keep_alive"], Settings.from_env().keep_alive) == (word, expected, expected)
 
 
 COMMON_CODES = {common.USAGE, common.UNAVAILABLE, common.SOFTWARE, common.CONFIG, child.NOT_EXECUTABLE, child.NOT_FOUND}

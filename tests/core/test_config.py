@@ -352,12 +352,12 @@ class TestActive:
             return record is not None and record.is_held
 
         found = [is_locked()]
-        for value in ("0", "1", "false", "", "No ", "OFF"):
+        for value in ("0", "1", "false", "", "No ", "OFF", "n", "of"):
             monkeypatch.setenv("SHEDLOCK_ACTIVE", value)
             found.append(is_locked())
         monkeypatch.delenv("SHEDLOCK_ACTIVE")
         found.append(is_locked())
-        assert found == [True, False, True, False, True, False, False, True]
+        assert found == [True, False, True, False, True, False, False, False, True, True]
 
     def test_switched_off_and_on_in_the_middle_of_a_task(self) -> None:
         provider = InMemoryLockProvider()
