@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, cast
 
 from shedlock_py._process import is_from_signal
+from shedlock_py.booleans import boolean_of, parse_boolean
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderNotConfigured
 from shedlock_py.events import Event, Listener, log_listener, logger
@@ -45,29 +47,13 @@ class Settings:
         :raises ConfigurationError: a value that cannot work. Never quotes a store: it may have a password.
         """
         given = os.environ if environ is None else environ
-
-        def value_of(name: str, default: str) -> str:
-            return given.get(f"SHEDLOCK_{name}", "").strip() or default
-
-        store = value_of("STORE", "")
-        try:
-            provider = provider_from_text(store) if store else None
-        except ConfigurationError as error:
-            raise ConfigurationError(f"SHEDLOCK_STORE: {error}") from error.__cause__
-        holder = value_of("HOLDER", "")
-        keep_alive = value_of("KEEP_ALIVE", "false").lower()
-        if keep_alive not in _BOOLEANS:
-            raise ConfigurationError(f"SHEDLOCK_KEEP_ALIVE={keep_alive!r} is neither true nor false")
-        is_for_async = provider is not None and is_async_provider(provider)
-        at_least = value_of("LOCK_AT_LEAST_FOR", "0s")
-        return cls(
-            provider=None if is_for_async else provider,
-            async_provider=provider if is_for_async else None,
-            default_lock_at_most_for=parse_duration(value_of("LOCK_AT_MOST_FOR", "10m"), "SHEDLOCK_LOCK_AT_MOST_FOR"),
-            default_lock_at_least_for=parse_duration(at_least, "SHEDLOCK_LOCK_AT_LEAST_FOR", zero=True),
-            keep_alive=_BOOLEANS[keep_alive],
-            holder=validate_holder(holder) if holder else None,
-        )
+        found: dict[str, Any] = {"default_lock_at_most_for": parse_duration("10m")}
+        for variable, (field, parse) in VARIABLES.items():
+            if text := given.get(variable, "").strip():
+                found[field] = parse(text, variable)
+        if "provider" in found and is_async_provider(found["provider"]):
+            found["async_provider"] = found.pop("provider")
+        return cls(**found)
 
     def apply(self) -> _Restore:
         """Make these the defaults of this process. The result is a context manager that restores the former ones.
@@ -88,7 +74,21 @@ class Settings:
         return _Restore(previous)
 
 
-_BOOLEANS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
+def _parse_store(text: str, variable: str) -> Any:
+    try:
+        return provider_from_text(text)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{variable}: {error}") from error.__cause__
+
+
+VARIABLES: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
+    "SHEDLOCK_STORE": ("provider", _parse_store),
+    "SHEDLOCK_LOCK_AT_MOST_FOR": ("default_lock_at_most_for", parse_duration),
+    "SHEDLOCK_LOCK_AT_LEAST_FOR": ("default_lock_at_least_for", partial(parse_duration, zero=True)),
+    "SHEDLOCK_KEEP_ALIVE": ("keep_alive", parse_boolean),
+    "SHEDLOCK_HOLDER": ("holder", lambda text, _: validate_holder(text)),
+}
+"""Of :meth:`Settings.from_env`: the field that each variable sets, and what parses its text and its name."""
 
 _settings = Settings()
 
@@ -238,8 +238,7 @@ def is_active() -> bool:
     global _warned
     active = _active
     if active is None:
-        variable = os.environ.get("SHEDLOCK_ACTIVE", "")
-        active = _BOOLEANS.get(variable.strip().lower(), True)
+        active = boolean_of(os.environ.get("SHEDLOCK_ACTIVE", "")) is not False
     if not active and not _warned:
         _warned = True
         why = "set_active(False)" if _active is False else "SHEDLOCK_ACTIVE"

@@ -95,8 +95,8 @@ def test_the_plugin_in_dotted_properties(tmp_path: Path) -> None:
         "apscheduler.executors.default.default_lock_at_most_for": "5m",
         "apscheduler.executors.default.default_lock_at_least_for": "0s",
         "apscheduler.executors.default.lock_extractor": "tests.apscheduler.jobs:name_by_first_argument",
-        "apscheduler.executors.default.once_per_fire_time": "true",
-        "apscheduler.executors.default.lock_all": "false",
+        "apscheduler.executors.default.once_per_fire_time": "y",
+        "apscheduler.executors.default.lock_all": "Off",
         "apscheduler.executors.default.locks.by-id": "properties-by-id",
     }
     with started(BackgroundScheduler(properties), shared_provider, tmp_path) as app:

@@ -10,11 +10,14 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import click
 import pytest
 
 import shedlock_py
 from shedlock_py.cli.app import Commands, shedlock
 from tests.cli.harness import file_store, run
+
+PAGE = Path(__file__).parents[2] / "docs/reference/command-line.md"
 
 
 def output(*words: str) -> subprocess.CompletedProcess[str]:
@@ -84,20 +87,41 @@ def test_a_mistake_is_one_line(arguments: list[str], text: str) -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (64, "", text)
 
 
-def test_every_command_explains_itself_and_every_variable_is_in_its_help() -> None:
+WITHOUT_VARIABLE = {"--version", "--force", "--forget-fire-time", "--yes", "--allow-changes"}
+OF_NO_OPTION = {"SHEDLOCK_HISTORY", "SHEDLOCK_ACTIVE", "SHEDLOCK_HEARTBEAT_THREADS"}
+
+
+def test_help_and_the_page_name_every_option_and_every_variable() -> None:
     assert isinstance(shedlock, Commands)
-    for name, command in shedlock.commands.items():
-        result = run(name, "--help")
+    page = PAGE.read_text()
+    section = page.partition("## Environment variables")[2].partition("\n## ")[0]
+    options, variables = set[str](), set[str]()
+    for name, command in {"": shedlock, **shedlock.commands}.items():
+        result = run(*name.split(), "--help")
         assert result.exit_code == 0
         assert command.help, name
+        help_text = re.sub(r"\s+", " ", result.stdout)
         for param in command.params:
-            if param.envvar:
-                assert f"env var: {param.envvar}" in re.sub(r"\s+", " ", result.stdout), (name, param.name)
+            if not isinstance(param, click.Option):
+                continue
+            (option,) = [word for word in param.opts if word.startswith("--")]
+            variable = param.envvar
+            assert variable or option in WITHOUT_VARIABLE, f"shedlock {name} {option} has no variable: give it envvar="
+            assert not variable or f"env var: {variable}" in help_text, f"shedlock {name} --help: {variable} is missing"
+            options.add(option)
+            variables |= {str(variable)} if variable else set()
+    unnamed = [option for option in options if not re.search(rf"{option}(?![\w-])", section)]
+    assert not unnamed, f"docs/reference/command-line.md, Environment variables, does not name: {', '.join(unnamed)}"
+    rows = "\n".join(re.findall(r"^\|([^|]+)\|", section, re.MULTILINE))
+    named = set(re.findall(r"`(SHEDLOCK_\w+)`", rows))
+    unnamed, left_over = [*(variables | OF_NO_OPTION) - named], named - variables - OF_NO_OPTION
+    assert not unnamed, f"docs/reference/command-line.md, the table of variables, does not name: {', '.join(unnamed)}"
+    assert not left_over, f"docs/reference/command-line.md names what no option has: {', '.join(left_over)}"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_shell_completion_of_the_page(shell: str) -> None:
-    page = (Path(__file__).parents[2] / "docs/reference/command-line.md").read_text()
+    page = PAGE.read_text()
     assert f"_SHEDLOCK_COMPLETE={shell}_source shedlock" in page
     result = run(_SHEDLOCK_COMPLETE=f"{shell}_source")
     assert result.exit_code == 0

@@ -87,6 +87,7 @@ def test_one_pass(url: str, provider: LockProvider) -> None:
     ok("schema", "--create")
     checked = json.loads(ok("doctor", "--json"))
     found = {check["check"]: check["status"] for check in checked["checks"]}
+    assert [check["message"] for check in checked["checks"] if check["check"] == "schema"] == ["complete"]
     own = CHECKS[url.partition("://")[0]]
     assert list(found)[: len(own) + 2] == ["reach the store", *own, "schema"]
     assert len(found) == 9 + len(own)

@@ -1,9 +1,11 @@
 import asyncio
 import logging
+import re
 import time
 import types
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +34,9 @@ from shedlock_py import (
     scheduler_lock,
     set_active,
 )
-from shedlock_py.config import is_kept_alive, lock_request
+from shedlock_py.config import VARIABLES, is_kept_alive, lock_request
 from shedlock_py.testing import RecordingListener
+from tests.guides.documents import DOCS
 from tests.guides.examples.scripts import run_python
 
 
@@ -167,6 +170,23 @@ class TestProviderNotConfigured:
         assert [record.name for record in await asynchronous.records()] == ["job"]
 
 
+def test_each_setting_is_a_parameter_has_a_variable_and_is_in_the_docs() -> None:
+    parameters = list(signature(configure).parameters)
+    names = [field.name for field in fields(Settings)]
+    assert parameters == names, "config.py: Settings and configure() must have the same fields, in one order"
+    # SHEDLOCK_STORE may name an async provider, too; listeners are objects.
+    without = set(names) - {"async_provider", "listeners"} - {field for field, _ in VARIABLES.values()}
+    assert not without, f"config.py: no variable in VARIABLES for {', '.join(without)}"
+    guards, django = (DOCS / "guards.md").read_text(), (DOCS / "how-to/django.md").read_text()
+    for variable in VARIABLES:
+        assert re.search(rf"^\| `{variable}` \|", guards, re.MULTILINE), f"docs/guards.md has no row for {variable}"
+        assert f"``{variable}``" in str(Settings.from_env.__doc__), f"the docstring of from_env lacks {variable}"
+    for name in names:
+        assert f":param {name}:" in str(configure.__doc__), f"the docstring of configure lacks {name}"
+        if "provider" not in name:
+            assert f"`{name.upper()}`" in django, f"docs/how-to/django.md does not name {name.upper()}"
+
+
 SHARED = InMemoryLockProvider()
 SHARED_ASYNC = AsyncInMemoryLockProvider()
 
@@ -180,14 +200,17 @@ class TestFromEnv:
                 assert lock_request("job") == LockRequest("job", "10m")
 
     def test_every_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name, value in {
-            "STORE": f"{__name__}:SHARED",
-            "LOCK_AT_MOST_FOR": "7m",
-            "LOCK_AT_LEAST_FOR": "3s",
-            "KEEP_ALIVE": "Yes",
-            "HOLDER": "replica-1",
-        }.items():
-            monkeypatch.setenv(f"SHEDLOCK_{name}", value)
+        values = {
+            "SHEDLOCK_STORE": f"{__name__}:SHARED",
+            "SHEDLOCK_LOCK_AT_MOST_FOR": "7m",
+            "SHEDLOCK_LOCK_AT_LEAST_FOR": "3s",
+            "SHEDLOCK_KEEP_ALIVE": "Yes",
+            "SHEDLOCK_HOLDER": "replica-1",
+        }
+        untried = set(VARIABLES) - set(values)
+        assert not untried, f"give {', '.join(untried)} a value in this test"
+        for name, value in values.items():
+            monkeypatch.setenv(name, value)
         with Settings.from_env().apply():
             assert lock_request("job") == LockRequest("job", "7m", "3s", holder="replica-1")
             assert is_kept_alive(None)
@@ -198,8 +221,7 @@ class TestFromEnv:
         assert not is_kept_alive(None)  # restored
 
     def test_empty_is_absent(self) -> None:
-        names = ("STORE", "LOCK_AT_MOST_FOR", "LOCK_AT_LEAST_FOR", "KEEP_ALIVE", "HOLDER")
-        assert Settings.from_env({f"SHEDLOCK_{name}": " " for name in names}) == Settings.from_env({})
+        assert Settings.from_env(dict.fromkeys(VARIABLES, " ")) == Settings.from_env({})
 
     def test_an_async_store(self) -> None:
         settings = Settings.from_env({"SHEDLOCK_STORE": f"{__name__}:SHARED_ASYNC"})
@@ -352,12 +374,12 @@ class TestActive:
             return record is not None and record.is_held
 
         found = [is_locked()]
-        for value in ("0", "1", "false", "", "No ", "OFF"):
+        for value in ("0", "1", "false", "", "No ", "OFF", "n", "of"):
             monkeypatch.setenv("SHEDLOCK_ACTIVE", value)
             found.append(is_locked())
         monkeypatch.delenv("SHEDLOCK_ACTIVE")
         found.append(is_locked())
-        assert found == [True, False, True, False, True, False, False, True]
+        assert found == [True, False, True, False, True, False, False, False, True, True]
 
     def test_switched_off_and_on_in_the_middle_of_a_task(self) -> None:
         provider = InMemoryLockProvider()

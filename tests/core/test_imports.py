@@ -19,7 +19,7 @@ PROJECT = Path(__file__).parents[2]
 # A module sees those of the layers above it in this list, which is below it in the house.
 LAYERS = [
     ["errors", "_methods"],
-    ["durations", "_versions"],
+    ["booleans", "durations", "_versions"],
     ["request"],
     ["lease"],
     ["record"],
@@ -47,10 +47,10 @@ LAYERS = [
     ["checks", "changes"],
 ]
 PURE = {"errors", "_versions", "durations", "request", "lease", "record", "history", "events", "_program", "provider"}
-PURE |= {"overdue"}
+PURE |= {"booleans", "overdue"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
 FOR_PROVIDERS = {"errors", "_versions", "durations", "request", "lease", "record", "history", "events", "provider"}
-FOR_PROVIDERS |= {"_program", "_process", "_timers", "_aio"}
+FOR_PROVIDERS |= {"booleans", "_program", "_process", "_timers", "_aio"}
 MODULES = sorted(path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
 
 

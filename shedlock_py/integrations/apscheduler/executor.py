@@ -21,12 +21,12 @@ from apscheduler.executors.pool import BasePoolExecutor
 from apscheduler.util import iscoroutinefunction_partial
 
 from shedlock_py import AsyncLeaderElector, ConfigurationError, LeaderElector, LockRequest
+from shedlock_py.booleans import parse_boolean
 from shedlock_py.durations import Duration
 from shedlock_py.integrations.apscheduler.catch_up import catch_up_at_start, parse_catch_up
 from shedlock_py.integrations.apscheduler.events import SKIP_EVENTS, SchedulerProxy, cannot_await
 from shedlock_py.integrations.apscheduler.fire_times import is_predictable
 from shedlock_py.integrations.apscheduler.options import (
-    BOOLEANS,
     Lock,
     Provider,
     check_executor,
@@ -122,9 +122,9 @@ class ShedLockExecutor(BaseExecutor):
         durations = {"lock_at_most_for": default_lock_at_most_for, "lock_at_least_for": default_lock_at_least_for}
         self._defaults = LockOptions.parse("ShedLockExecutor", durations)
         self._locks = {job_id: parse_lock(lock, f"locks[{job_id!r}]") for job_id, lock in (locks or {}).items()}
-        self._lock_all = choose("lock_all", lock_all, BOOLEANS)
+        self._lock_all = parse_boolean(lock_all, "lock_all")
         self._lock_extractor = import_reference(lock_extractor) if isinstance(lock_extractor, str) else lock_extractor
-        self._once_per_fire_time = choose("once_per_fire_time", once_per_fire_time, BOOLEANS)
+        self._once_per_fire_time = parse_boolean(once_per_fire_time, "once_per_fire_time")
         self._catch_up = parse_catch_up(
             catch_up, once_per_fire_time=self._once_per_fire_time, has_elector=bool(elector)
         )

@@ -21,7 +21,6 @@ Lock = str | Mapping[str, Any] | LockRequest | None
 "lock_at_least_for"; a whole request; or None for no lock, which in `locks` means that none is intended."""
 
 _AUTOMATIC_ID = re.compile(r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}")  # uuid4().hex
-BOOLEANS = {"true": True, "false": False}
 _LOCK_FIELDS = {"name", "lock_at_most_for", "lock_at_least_for"}
 
 

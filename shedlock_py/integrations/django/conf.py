@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
 
 from django.conf import settings
 from django.utils.module_loading import import_string
 
+from shedlock_py.config import Settings
 from shedlock_py.errors import ConfigurationError
 
 OPTIONS = ("TABLE_NAME", "SCHEMA", "EXTRA_COLUMNS", "TIMEOUT", "FIRE_TIME_TOLERANCE", "HISTORY")
 """Those of :class:`SqlAlchemyLockProvider`, in capitals."""
-DEFAULTS = ("DEFAULT_LOCK_AT_MOST_FOR", "DEFAULT_LOCK_AT_LEAST_FOR", "KEEP_ALIVE", "HOLDER", "LISTENERS")
+DEFAULTS = tuple(option.name.upper() for option in fields(Settings) if "provider" not in option.name)
 """Those of :func:`configure`, in capitals."""
 _KEYS = ("DATABASE", *OPTIONS, *DEFAULTS)
 

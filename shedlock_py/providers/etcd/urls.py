@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
+from shedlock_py.booleans import parse_boolean
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.cas.options import split_query
 
@@ -63,15 +64,13 @@ class Place:
 
 
 def _parse_tls(options: dict[str, str]) -> bool:
-    given = options.get("tls")
-    if given not in (None, "true", "false"):
-        raise ConfigurationError(f"store URL: tls must be true or false, not {given!r}")
+    is_tls = parse_boolean(options["tls"], "store URL: tls") if "tls" in options else None
     has_certificates = any(name in options for name in ("ca", "cert", "key"))
     if "key" in options and "cert" not in options:
         raise ConfigurationError("store URL: key is the key of a certificate: name that as well, with cert")
-    if given == "false" and has_certificates:
+    if is_tls is False and has_certificates:
         raise ConfigurationError("store URL: tls=false, but there are certificates in ca, cert or key")
-    return given == "true" or has_certificates
+    return is_tls or has_certificates
 
 
 def _endpoint(host: str, is_tls: bool) -> str:
