@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -14,6 +15,9 @@ CONFIG = 78
 
 
 def main() -> None:
+    # Imports leave next to no garbage, but the collector would traverse all that they make, again and again.
+    # `open_store` switches it on.
+    gc.disable()
     try:
         with suppress(PackageNotFoundError):  # not installed, or frozen into one file with the application
             require("click", version("click"))

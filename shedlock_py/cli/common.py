@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -81,6 +82,9 @@ def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[L
     if "://" not in store:
         sys.path.insert(0, os.getcwd())  # as python -m does, and as users of a reference expect
     provider = _provider(store)
+    if not gc.isenabled():  # __main__ has switched it off
+        gc.freeze()  # what is imported stays until the end, where the collector would traverse it once more
+        gc.enable()
     try:
         if store.partition("://")[0].partition("+")[0].lower() == "sqlite" and not may_be_missing:
             _require_file(store)
