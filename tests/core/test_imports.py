@@ -1,4 +1,4 @@
-"""Imports only go down the list of the design, and importing the package loads next to nothing."""
+"""A module imports only from those above it in a list, and importing the package loads next to nothing."""
 
 import ast
 import pickle
@@ -16,7 +16,7 @@ import shedlock_py
 PACKAGE = Path(shedlock_py.__file__).parent
 PROJECT = Path(__file__).parents[2]
 
-# A module sees those of the layers above it in this list, which is below it in the house.
+# A module imports only from the layers above it in this list.
 LAYERS = [
     ["errors", "_methods"],
     ["booleans", "durations", "_versions"],
@@ -46,6 +46,17 @@ LAYERS = [
     ["display"],
     ["checks", "changes"],
 ]
+CORE = {name.partition(".")[0] for layer in LAYERS for name in layer}
+ROOMS = {
+    "page": {"providers"},
+    "cli": {"providers", "page"},
+    "integrations": {"providers"},
+    "integrations.django": {"providers", "integrations", "cli"},
+    "testing": {"providers"},
+}
+"""What a room imports from, besides the core. The providers have tests of their own below."""
+KITS: dict[str, set[str]] = {"kit": set(), "cas": {"kit"}, "aws": {"kit", "cas"}}
+"""What those import that the stores share; a store imports from all of them."""
 PURE = {"errors", "_versions", "durations", "request", "lease", "record", "history", "events", "_program", "provider"}
 PURE |= {"booleans", "overdue"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
@@ -106,7 +117,7 @@ def test_the_list_knows_every_module() -> None:
 
 
 @pytest.mark.parametrize("number", range(len(LAYERS)))
-def test_imports_only_go_down(number: int) -> None:
+def test_a_module_imports_only_from_those_above_it(number: int) -> None:
     allowed = {name for layer in LAYERS[:number] for name in layer}
     for name in LAYERS[number]:
         module = Path(name.replace(".", "/"))
@@ -130,8 +141,15 @@ def test_providers_see_the_rules_and_the_kit_only(module: Path) -> None:
     seen = {name for name in own_imports(module) if not name.startswith("providers")}
     store = module.with_suffix("").parts[1]
     assert seen <= FOR_PROVIDERS
-    other_stores = {name.split(".")[1] for name in own_imports(module) if name.startswith("providers.")} - {store}
-    assert other_stores <= {"kit", "cas", "aws"}
+    others = {name.split(".")[1] for name in own_imports(module) if name.startswith("providers.")} - {store}
+    assert others <= KITS.get(store, KITS.keys())
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module.parts[0] in ROOMS], ids=str)
+def test_a_room_imports_only_from_those_above_it(module: Path) -> None:
+    room = "integrations.django" if module.parts[:2] == ("integrations", "django") else module.parts[0]
+    seen = {room if name.startswith(f"{room}.") else name.partition(".")[0] for name in own_imports(module)}
+    assert seen <= CORE | {room} | ROOMS[room]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
     python -m tests.faults [--minutes N] [--only SCENARIO] [--store STORE] [--jobs J] [--seed S] [--keep DIRECTORY]
 
-Exits with 1 if a promise was broken, or a mutant was not found. A run without --only and --store rewrites the tables
-in docs/reliability.md.
+Exits with 1 if a promise was broken, a scenario was not carried out, or a mutant was not found. A run without --only
+and --store rewrites the tables in docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -63,10 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_page(text)
     violations = sum(len(row.report.findings) for row in rows)
     missed = [control.fault for control in controls if control.caught_by is None]
-    print(f"{violations} violations in {seconds / 60:.1f} minutes, seed {seed}")
+    errors = sum(len(row.report.errors) for row in rows)
+    print(f"{violations} violations, {errors} errors in {seconds / 60:.1f} minutes, seed {seed}")
     if missed:
         print(f"mutants that were not found: {', '.join(missed)}")
-    return 1 if violations or missed else 0
+    return 1 if violations or errors or missed else 0
 
 
 def _run_stores(names: list[str], run_one: Callable[[str], list[Row]], jobs: int) -> Iterator[list[Row]]:

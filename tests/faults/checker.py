@@ -106,6 +106,8 @@ class Report:
 
     notes: list[str] = field(default_factory=list)
     """What else was measured, in words: for docs/reliability.md."""
+    errors: list[str] = field(default_factory=list)
+    """Why the scenario could not be carried out."""
 
     def add(self, other: Report) -> None:
         self.trials += other.trials
@@ -116,6 +118,7 @@ class Report:
         self.takeovers += other.takeovers
         self.counts += other.counts
         self.notes += other.notes
+        self.errors += other.errors
 
     def note_overlaps(self, why: str, trials: str) -> None:
         self.notes.append(

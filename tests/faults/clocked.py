@@ -12,14 +12,14 @@ from typing import Any
 from tests.faults.clocks import Clock
 from tests.faults.fleet import ForkServer
 from tests.support.availability import private_server
-from tests.support.stores import STORES, SqliteStore, Store
+from tests.support.stores import STORES, Store
 
 
 @dataclass
 class ClockedStore:
     store: Store
     clocks: list[Clock]
-    """One for each server. SQLite has none: it is the workers' clock."""
+    """One for each server, or the workers' where there is none."""
     environment: dict[str, str] = field(default_factory=dict)
     """What workers need to have the store's clock, where it is theirs."""
 
@@ -32,19 +32,22 @@ class ClockedStore:
 def clocked(
     name: str, *, is_async: bool = False, servers: int = 3, environment: Mapping[str, str] | None = None
 ) -> Iterator[ClockedStore]:
-    """A store of our own; a quorum has so many ``servers``. ``environment`` is the servers', or SQLite's workers'."""
+    """A store of our own; a quorum has so many ``servers``. ``environment`` is theirs; of a file, the workers'."""
     with ExitStack() as stack:
-        if name == "sqlite":
+        process = STORES[name].process
+        if process is None:
             clock = stack.enter_context(Clock())
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="shedlock-faults-"))
-            found = ClockedStore(SqliteStore(Path(directory)), [clock], {**clock.environment, **(environment or {})})
+            found = ClockedStore(
+                STORES[name].store(Path(directory)), [clock], {**clock.environment, **(environment or {})}
+            )
         else:
             clocks = [stack.enter_context(Clock()) for _ in range(servers if name == "quorum" else 1)]
             started = []
             for clock in clocks:
 
                 def with_clock(clock: Clock = clock) -> Any:
-                    server = STORES[name].process()
+                    server = process()
                     server.environment.update({**clock.environment, **(environment or {})})
                     return server
 

@@ -52,7 +52,7 @@ ROUND_TRIP = 0.002
 
 
 class Sound(LockProvider):
-    def __init__(self, family: str, is_async: bool, where: str, options: dict[str, Any]) -> None:
+    def __init__(self, provider_class: str, is_async: bool, where: str, options: dict[str, Any]) -> None:
         self._client = redis.Redis.from_url(where, socket_timeout=2)
         self._prefix = f"{options['key_prefix']}-mutant"
 
@@ -206,7 +206,7 @@ class StoppedKeepAlive(Flaky):
 
 
 class SoundQuorum(RedisQuorumLockProvider):
-    def __init__(self, family: str, is_async: bool, where: list[str], options: dict[str, Any]) -> None:
+    def __init__(self, provider_class: str, is_async: bool, where: list[str], options: dict[str, Any]) -> None:
         super().__init__(where, **options)
 
 
@@ -225,7 +225,7 @@ class QuorumHoldsTooLong(SoundQuorum):
 class SoundEtcd(ProgramProvider):
     make_client = EtcdClient
 
-    def __init__(self, family: str, is_async: bool, where: str, options: dict[str, Any]) -> None:
+    def __init__(self, provider_class: str, is_async: bool, where: str, options: dict[str, Any]) -> None:
         super().__init__(EtcdPrograms(timeout="5s", **options), self.make_client(Place.from_url(where)))
 
 
@@ -260,7 +260,7 @@ def open_tolerant(**arguments: Any) -> Any:
 class Leaking(SqlAlchemyLockProvider):
     """Opens a file with each grant."""
 
-    def __init__(self, family: str, is_async: bool, where: str, options: dict[str, Any]) -> None:
+    def __init__(self, provider_class: str, is_async: bool, where: str, options: dict[str, Any]) -> None:
         super().__init__(where, **options)
 
     def acquire(self, request: LockRequest) -> Lease | None:

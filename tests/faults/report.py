@@ -54,12 +54,16 @@ def takeover(report: Report, part: float) -> str:
 
 
 def line(scenario: str, store: str, kind: str, report: Report) -> str:
-    verdict = "ok  " if not report.findings else f"{len(report.findings)} VIOLATIONS"
+    verdict = f"{len(report.findings)} VIOLATIONS" if report.findings else "ERROR" if report.errors else "ok  "
     return (
         f"{verdict} {scenario[:34]:34} {store:9}{kind:6}{report.trials:4} trials  "
         f"overlap {milliseconds(report.worst_overlap):>5} ms  "
         f"take-over {takeover(report, 0.5):>5} / {takeover(report, 0.99):>5} s"
     )
+
+
+def _violations(report: Report) -> str:
+    return f"{len(report.findings)}{', not carried out' if report.errors else ''}"
 
 
 def tables(rows: Sequence[Row], controls: Sequence[Control], *, seed: int, seconds: float) -> str:
@@ -79,7 +83,7 @@ def tables(rows: Sequence[Row], controls: Sequence[Control], *, seed: int, secon
     for row in rows:
         report = row.report
         lines.append(
-            f"| {row.number}. {row.scenario} | {row.store} | {report.trials} | {len(report.findings)} "
+            f"| {row.number}. {row.scenario} | {row.store} | {report.trials} | {_violations(report)} "
             f"| {milliseconds(report.worst_overlap)} | {takeover(report, 0.5)} | {takeover(report, 0.99)} |"
         )
     if any(row.scenario.endswith("*") for row in rows):

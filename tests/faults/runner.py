@@ -32,7 +32,7 @@ def run_store(name: str, only: str | None, share: float, seed: int) -> list[Row]
             store = stack.enter_context(stores.STORES[name].open())
         except NOT_THERE as missing:
             say(f"MISSING {name}: {missing}")
-            return [Row(s.number, s.name, name, _failed(str(missing))) for s in chosen]
+            return [Row(s.number, s.name, name, Report(errors=[str(missing)])) for s in chosen]
         return [_run(scenario, store, share, seed) for scenario in chosen]
 
 
@@ -42,18 +42,19 @@ def _run(scenario: Scenario, store: stores.Store, share: float, seed: int) -> Ro
         store.is_async = kind == "async"
         try:
             report = scenario.run(store, Budget(share * scenario.weight, scenario.least), seed)
+        except AssertionError as error:  # what should have happened did not
+            report = Report(findings=[Finding("assertion", "", str(error), 0.0)])
+            say(traceback.format_exc())
         except (Exception, *NOT_THERE) as error:  # the others shall be tried all the same
-            report = _failed(f"{type(error).__name__}: {error}")
+            report = Report(errors=[f"{type(error).__name__}: {error}"])
             say(traceback.format_exc())
         say(line(f"{scenario.number}. {scenario.name}", store.name, kind, report))
         for finding in report.findings[:SHOWN]:
             say(f"     {finding.rule}: {finding.text}")
+        for why in report.errors:
+            say(f"     not carried out: {why}")
         whole.add(report)
     return Row(scenario.number, scenario.name, store.name, whole, versions.met())
-
-
-def _failed(why: str) -> Report:
-    return Report(findings=[Finding("not carried out", "", why, 0.0)])
 
 
 def say(text: str) -> None:

@@ -21,6 +21,7 @@ from shedlock_py import (
 from shedlock_py.keepalive import HeartbeatPlan
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider
 from tests.faults.awaits import GIVEN_UP, WAYS, Moment, nothing_goes_on
+from tests.support.stores import ALL as REGISTERED
 from tests.support.stores import MongoStore, Store
 
 # By name: the registered store, and the async driver where there are several.
@@ -33,14 +34,8 @@ STORES: dict[str, tuple[str, ...]] = {
     "mariadb+asyncmy": ("mariadb", "mysql+pymysql", "mysql+asyncmy"),
     "mysql+aiomysql": ("mysql", "mysql+pymysql", "mysql+aiomysql"),
     "mysql+asyncmy": ("mysql", "mysql+pymysql", "mysql+asyncmy"),
-    "redis": ("redis",),
-    "redis quorum": ("quorum",),
-    "mongodb": ("mongodb",),
-    "etcd": ("etcd",),
-    "dynamodb": ("dynamodb",),
-    "s3": ("s3",),
-    "kubernetes": ("kubernetes",),
 }
+STORES |= {name: (name,) for name in REGISTERED if name not in {store for store, *_ in STORES.values()}}
 MakeStore = Callable[..., Store]
 # What is a driver's own. tests/core/test_every_await.py has all ways and kinds, in virtual time.
 SHORT = [("cancelled", "attempt"), ("out of time", "keep_alive")]

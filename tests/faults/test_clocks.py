@@ -23,7 +23,7 @@ from tests.faults.registry import Budget
 from tests.faults.scenarios import clocks, elections, time_zones
 from tests.faults.scenarios.clocks import HOUR
 from tests.support.polling import wait_until
-from tests.support.stores import Store
+from tests.support.stores import ONE_SERVER, Store
 
 SLOW = 10.0
 """Seconds that a reply may take on a busy machine."""
@@ -37,9 +37,7 @@ def is_ahead(seconds: float, begin: float, offset: float) -> bool:
 # Servers
 
 
-@pytest.fixture(
-    scope="module", params=["postgres", "mariadb", "mysql", "redis", "mongodb", "etcd", "dynamodb", "s3", "kubernetes"]
-)
+@pytest.fixture(scope="module", params=ONE_SERVER)
 def clocked_store(request: pytest.FixtureRequest) -> Iterator[ClockedStore]:
     with clocked(request.param, environment={"TZ": "Pacific/Apia"}) as clocked_store:
         yield clocked_store

@@ -29,25 +29,14 @@ from shedlock_py.testing.forks import in_child
 from shedlock_py.testing.proxy import TcpProxy
 from tests.support.doubles import ForwardingProvider
 from tests.support.polling import wait_until
-from tests.support.stores import Store
+from tests.support.stores import SINGLE, Store
 
 pytestmark = pytest.mark.filterwarnings("ignore:MongoClient opened before fork:UserWarning")
 
 
 @pytest.mark.parametrize(
     "store",
-    [
-        "sqlite sync",
-        "postgres sync",
-        "mariadb sync",
-        "mysql sync",
-        "redis sync",
-        "mongodb sync",
-        "etcd sync",
-        "dynamodb sync",
-        "s3 sync",
-        "kubernetes sync",
-    ],
+    [f"{name} sync" for name in SINGLE],
     indirect=True,
 )
 def test_a_fork_in_the_middle_of_a_heartbeat(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

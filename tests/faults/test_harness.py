@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from tests.faults import runner
 from tests.faults.checker import Finding, Report
 from tests.faults.history import NEVER, History, Logbook, Reader, monotonic
 from tests.faults.recording import RecordedProvider
-from tests.faults.registry import all_scenarios
+from tests.faults.registry import Scenario, all_scenarios
 from tests.faults.report import BEGIN, END, PAGE, Control, Row, tables, write_page
 from tests.faults.worker import FencedLog
 from tests.support.doubles import FaultyProvider
@@ -173,18 +172,54 @@ def test_every_scenario_names_stores_that_there_are() -> None:
     assert all(set(scenario.stores) <= set(ALL) for scenario in scenarios)
 
 
-def test_a_broken_promise_is_the_exit_status(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+RunFake = Callable[[Callable[[], Report]], int]
+
+
+@pytest.fixture
+def run_fake(monkeypatch: pytest.MonkeyPatch) -> RunFake:
+    """Carries out one scenario that does this, on SQLite, sync and async; returns the exit status."""
+
+    def run_fake(act: Callable[[], Report]) -> int:
+        fake = Scenario(1, "fake", ("sqlite",), lambda store, budget, seed: act(), ("sync", "async"), 1.0, 1)
+        for module in (command, runner):
+            monkeypatch.setattr(module, "all_scenarios", lambda: [fake])
+        return command.main(["--jobs", "1", "--only", "1", "--store", "sqlite", "--seed", "3", "--minutes", "0"])
+
+    return run_fake
+
+
+def test_an_unknown_scenario(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--only", "earthquake"]) == 2
     assert "kill -9 of holders: sqlite, postgres" in capsys.readouterr().out
-    (killing,) = [scenario for scenario in all_scenarios() if scenario.name == "kill -9 of holders"]
+
+
+def test_a_broken_promise_is_the_exit_status(run_fake: RunFake, capsys: pytest.CaptureFixture[str]) -> None:
     outcome = Report(trials=1)
-    fake = replace(killing, run=lambda store, budget, seed: outcome)
-    for module in (command, runner):
-        monkeypatch.setattr(module, "all_scenarios", lambda: [fake])
-    arguments = ["--jobs", "1", "--only", "1", "--store", "sqlite", "--seed", "3", "--minutes", "0"]
-    assert command.main(arguments) == 0
+    assert run_fake(lambda: outcome) == 0
     outcome.findings.append(Finding("overlap", "job", "two at once", 1.0))
-    assert command.main(arguments) == 1
+    assert run_fake(lambda: outcome) == 1
     assert "overlap: two at once" in capsys.readouterr().out
+
+
+def test_a_scenario_that_cannot_be_carried_out_is_an_error_and_no_violation(
+    run_fake: RunFake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lacks_a_store() -> Report:
+        raise KeyError("stdsqlite")
+
+    assert run_fake(lacks_a_store) == 1
+    text = capsys.readouterr().out
+    assert "not carried out: KeyError: 'stdsqlite'" in text
+    assert "| 1. fake | sqlite | 0 | 0, not carried out |" in text
+    assert "\n0 violations, 2 errors in " in text
+    assert "VIOLATIONS" not in text
+
+
+def test_what_a_scenario_waits_for_in_vain_is_a_violation(
+    run_fake: RunFake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def waits_in_vain() -> Report:
+        raise AssertionError("no leader")
+
+    assert run_fake(waits_in_vain) == 1
+    assert "\n2 violations, 0 errors in " in capsys.readouterr().out

@@ -8,18 +8,10 @@ import pytest
 
 from tests.faults.scenarios.interrupts import SIGNALS, interrupt
 from tests.support.database import DatabaseServer
-from tests.support.stores import SqlServerStore, Store
+from tests.support.stores import WITH_NETWORK, SqlServerStore, Store
 
 STORES = [
-    "postgres sync",
-    "mariadb sync",
-    "mysql sync",
-    "redis sync",
-    "quorum sync",
-    "mongodb sync",
-    "etcd sync",
-    "dynamodb sync",
-    "s3 sync",
+    *(f"{name} sync" for name in WITH_NETWORK if name != "kubernetes"),
     pytest.param("kubernetes sync", marks=pytest.mark.matrix),  # the client is etcd's
     "postgres async",  # behind a sync facade, as the command line has it
     pytest.param("mysql async", marks=pytest.mark.matrix),

@@ -25,10 +25,10 @@ from shedlock_py import (
 )
 from shedlock_py.testing import RecordingListener
 from tests.support.polling import wait_until
-from tests.support.stores import WITH_NETWORK, Store
+from tests.support.stores import ONE_SERVER, Store
 
 LEASE = 1.0
-STORES = [name for name in WITH_NETWORK if name != "quorum"]  # a quorum outlives one server that hangs
+STORES = ONE_SERVER  # a quorum outlives one server that hangs
 
 
 class Opened:

@@ -24,16 +24,7 @@ from tests.faults.registry import Budget, Run, scenario
 from tests.faults.report import milliseconds
 from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
-from tests.support.stores import (
-    DynamoDBStore,
-    EtcdStore,
-    KubernetesStore,
-    MongoStore,
-    S3Store,
-    SqliteStore,
-    SqlStore,
-    Store,
-)
+from tests.support.stores import SINGLE, SqliteStore, SqlStore, Store
 
 BEHAVIOUR = Behaviour(
     at_most=0.8, at_least=0.05, work=(0.1, 0.4), pause=(0.0, 0.04), extends=0.7, keeps_alive=0.3, forgets=0.1
@@ -55,39 +46,15 @@ Delete = Callable[[Store, Fleet], None]
 
 
 def delete_records(store: Store, fleet: Fleet) -> None:
-    """The records of this fleet, or all that this store's prefix has."""
-    if store.family == "sql":
-        table = store.options.get("table_name", "shedlock")
-        with cast(SqlStore, store).connect() as connection:
-            connection.exec_driver_sql(f"DELETE FROM {table} WHERE name LIKE 'job-%%'")
-    elif store.family == "mongodb":
-        _collection(store, lambda collection: collection.delete_many({}))
-    elif isinstance(store, EtcdStore | DynamoDBStore | S3Store | KubernetesStore):
-        store.delete_all()
-    else:
-        with store.servers[0].client() as client:
-            keys = list(client.scan_iter(f"{store.options['key_prefix']}*"))
-            if keys:
-                client.delete(*keys)
+    store.delete_all()
 
 
 def drop(store: Store, fleet: Fleet) -> None:
     """The table or the collection, or everything that is in Redis. SQL needs it made again, after a moment without."""
-    if store.family == "sql":
-        with cast(SqlStore, store).connect() as connection:
-            connection.exec_driver_sql(f"DROP TABLE {store.options.get('table_name', 'shedlock')}")
+    store.drop()
+    if isinstance(store, SqlStore):
         fleet.wait_for_count("acquire", "error", 1)
         store.prepare()
-    elif store.family == "mongodb":
-        # If upserts are under way, SecantusDB 0.7.0b3 may have two documents of one _id afterwards, also without this
-        # library (3 of 129 tries). We think that this is why one trial ended with a lock that nobody got.
-        _collection(store, lambda collection: collection.drop())
-    elif isinstance(store, EtcdStore | DynamoDBStore | S3Store | KubernetesStore):
-        store.delete_all()
-    else:
-        with store.servers[0].client() as client:
-            client.flushall()
-            client.script_flush()
 
 
 def empty_all(store: Store, fleet: Fleet) -> None:
@@ -158,9 +125,6 @@ def with_deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> R
     return report
 
 
-SINGLE = ("sqlite", "postgres", "mariadb", "mysql", "redis", "mongodb", "etcd", "dynamodb", "s3", "kubernetes")
-
-
 def _deletions(name: str, stores: tuple[str, ...], delete: Delete) -> Run:
     return scenario(10, name, stores=stores, least=2)(partial(with_deletions, delete=delete))
 
@@ -219,11 +183,6 @@ def _marks(history: History, kind: str) -> list[Mark]:
 
 
 # Tools
-
-
-def _collection(store: Store, do: Callable[[Any], object]) -> None:
-    with store.servers[0].connect() as client:
-        do(client[MongoStore.database][store.options["collection"]])
 
 
 def _flush(servers: Any) -> None:

@@ -31,7 +31,7 @@ from tests.faults.worker import Behaviour, reply_of
 from tests.support.loop_threads import EventLoopThread
 from tests.support.polling import let_pass, wait_until
 from tests.support.ports import free_port
-from tests.support.stores import SqlServerStore, Store, on_private_server, open_provider
+from tests.support.stores import ONE_SERVER, SqlServerStore, Store, on_private_server, open_provider
 
 BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.0, 0.05), extends=0.5, keeps_alive=0.2)
 LATE = 8.0
@@ -231,7 +231,7 @@ SOONEST, ROUNDING = 0.5, 0.001
 @scenario(
     13,
     "outage with 50 waiters",
-    stores=("postgres", "mariadb", "mysql", "redis", "mongodb", "etcd", "dynamodb", "s3", "kubernetes"),
+    stores=ONE_SERVER,
 )
 def outage(store: Store, budget: Budget, seed: int) -> Report:
     """Fifty electors of one election; the store is gone for 30 s."""

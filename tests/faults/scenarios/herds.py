@@ -36,21 +36,6 @@ _OF_TIME = re.compile(r"(?i)time|is locked")
 _LEAD = 0.05
 """Seconds from the word to the moment, for everybody to hear it."""
 
-MOST_CONNECTIONS = {
-    "sqlite": 0,
-    "postgres": 5,
-    "mariadb": 5,
-    "mysql": 5,
-    "redis": 20,
-    "quorum": 60,
-    "mongodb": 22,
-    "etcd": 16,
-    "dynamodb": 16,
-    "s3": 16,
-    "kubernetes": 20,  # 16; with TLS, one that was given up takes a moment to close
-}
-"""Of a process: what docs/providers promise of connections from a URL. MongoDB's client has two more to watch it."""
-
 
 @dataclass
 class Outcome:
@@ -251,6 +236,6 @@ def judge(report: Report, names: Sequence[str], outcome: Outcome, attempts: int)
 
 def _judge_connections(report: Report, store: Store, connections: int, processes: int = PROCESSES) -> None:
     """``connections``: the most in all trials. A herd may be over before the first count of them."""
-    most = processes * MOST_CONNECTIONS[store.name]
+    most = processes * store.most_connections
     if connections > most or (store.addresses and not connections):  # none: they were not counted at all
         report.findings.append(Finding("connections", "", f"{connections}; 1 to {most} are due", 0.0))

@@ -18,9 +18,9 @@ from tests.faults.scenarios.deletions import ALL_RULES, without_deleted
 from tests.faults.worker import Behaviour
 from tests.support.availability import private_server
 from tests.support.redis import RedisServer
-from tests.support.stores import QuorumStore, RedisStore, Store
+from tests.support.stores import ONE_SERVER, QuorumStore, RedisStore, Store
 
-DURABLE = ("postgres", "mariadb", "mysql", "mongodb", "etcd", "dynamodb", "s3", "kubernetes")
+DURABLE = tuple(name for name in ONE_SERVER if name != "redis")
 """They have on disk what they have answered. Redis and the quorum have scenarios of their own below."""
 OTHERS = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.03, 0.1), lengths=(0.3, 1.2))
 HOLDER = Behaviour(at_most=0.8, work=(0.3, 1.0), pause=(0.0, 0.02), extends=0.5, keeps_alive=0.5, lengths=(0.3, 1.2))
@@ -104,7 +104,7 @@ def _outages(name: str, stores: tuple[str, ...], outage: Outage, holds: Behaviou
     return scenario(3, name, stores=stores, least=2)(partial(outages, outage=outage, holds=holds))
 
 
-stopped = _outages("server stands still (SIGSTOP)", (*DURABLE, "redis"), stand_still)
+stopped = _outages("server stands still (SIGSTOP)", ONE_SERVER, stand_still)
 restarted = _outages("server restarted", DURABLE, restart)
 killed = _outages("server killed (kill -9)", DURABLE, kill, replace(LONG, extends=0.5, keeps_alive=0.5))
 
@@ -135,12 +135,14 @@ def _redis_that_keeps(
     return scenario(3, name, stores=("redis",), least=least)(run)
 
 
-_redis_that_keeps("killed, AOF appendfsync always", "always", kill_briefly)
-_redis_that_keeps("restarted, AOF appendfsync everysec", "everysec", restart)
+kept_always = _redis_that_keeps("killed, AOF appendfsync always", "always", kill_briefly)
+redis_restarted = _redis_that_keeps("restarted, AOF appendfsync everysec", "everysec", restart)
 # While a sync is under way, Redis answers and writes later, up to 2 s: kill -9 loses what it has answered.
-_redis_that_keeps("killed, AOF everysec, slow disk *", "everysec", kill_briefly, sync_seconds=1.5)
+kept_every_second_on_a_slow_disk = _redis_that_keeps(
+    "killed, AOF everysec, slow disk *", "everysec", kill_briefly, sync_seconds=1.5
+)
 # As good as the disk is quick: measured, not promised.
-_redis_that_keeps("killed, AOF appendfsync everysec *", "everysec", kill_briefly)
+kept_every_second = _redis_that_keeps("killed, AOF appendfsync everysec *", "everysec", kill_briefly)
 forgetful = _redis_that_keeps("killed, no persistence *", None, kill_briefly, least=3)
 
 

@@ -313,7 +313,7 @@ def _set_globals(server: DatabaseServer, values: Mapping[str, Any]) -> None:
             connection.exec_driver_sql(f"SET GLOBAL {variable} = {value if is_number else repr(str(value))}")
 
 
-def open_with_engine(family: str, is_async: bool, where: str, options: dict[str, Any]) -> Any:
+def open_with_engine(provider_class: str, is_async: bool, where: str, options: dict[str, Any]) -> Any:
     """In a worker: an application's engine, with nothing set that a pooler does not ask for."""
     url = make_url(where)
     pooled = str(url.database).startswith("pooled_") and url.get_driver_name() == "psycopg"

@@ -133,8 +133,8 @@ def cron(store: Store, budget: Budget, seed: int) -> Report:
 def _cron(store: Store, moment: Moment) -> Report:
     start = moment.at - timedelta(seconds=BEFORE)
     last = moment.at + timedelta(seconds=1)
-    # Replicas of one SQLite have one clock.
-    skews = SKEWS if store.name != "sqlite" else (0.0,) * len(SKEWS)
+    # Replicas of one file have one clock.
+    skews = SKEWS if store.addresses else (0.0,) * len(SKEWS)
     with clocked(store.name, environment={"TZ": moment.zone}) as ours, ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shedlock-cron-")))
         clocks = [stack.enter_context(Clock()) for _ in skews]

@@ -23,6 +23,7 @@ from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderE
 from shedlock_py.providers.etcd import EtcdLockProvider
 from shedlock_py.providers.kubernetes.wire import VERBS
 from shedlock_py.providers.redis import RedisLockProvider, RedisQuorumLockProvider
+from shedlock_py.urls import _SCHEMES
 from tests.guides.documents import check_script, script_of
 from tests.guides.examples.scripts import PROJECT
 from tests.support.dynamodb import DynamoDBServer
@@ -295,7 +296,22 @@ def test_the_messages_that_the_pages_quote(redis_nodes: list[RedisServer], tmp_p
         client.acl_deluser("limited")
 
 
-# Links
+# Tables and links
+
+
+@pytest.mark.parametrize("scheme", _SCHEMES)
+def test_a_scheme_has_a_page_and_is_in_the_tables(scheme: str) -> None:
+    module, name, _ = _SCHEMES[scheme]
+    index, readme = (path.read_text() for path in (PAGES / "README.md", PROJECT / "README.md"))
+    rows = re.findall(rf"^\| \[.*`{re.escape(scheme)}://.*", index, re.MULTILINE)
+    assert len(rows) == 1, "in the first table of docs/providers/README.md"
+    assert f"`{name}`" in rows[0]
+    page = rows[0].partition("](")[2].partition(")")[0]
+    assert (PAGES / page).is_file()
+    assert len(re.findall(rf"^\| \[[^]]*\]\({page}\)", index, re.MULTILINE)) == 2, "in the second table, too"
+    assert re.search(rf"^\| \[[^]]*\]\(docs/providers/{page}\).*`{name}`", readme, re.MULTILINE)
+    reference = (PROJECT / "docs" / "reference" / "api" / "providers.md").read_text()
+    assert re.search(rf"^::: {module}\.{name}$|^::: shedlock_py\.{name}$", reference, re.MULTILINE)
 
 
 def test_every_page_is_linked_from_the_index_and_from_the_readme() -> None:

@@ -18,23 +18,6 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
-def empty(store: Store) -> None:
-    match store:
-        case SqliteStore():
-            with store.connect() as connection:
-                connection.execute(text("DELETE FROM shedlock"))
-        case RedisStore():
-            with redis.Redis.from_url(store.where()) as client:
-                keys = client.keys(f"{store.options['key_prefix']}:*")
-                if keys:
-                    client.delete(*keys)
-        case MongoStore():
-            with store.server.connect() as client:
-                client[store.database][store.options["collection"]].delete_many({})
-        case EtcdStore() | DynamoDBStore():
-            store.delete_all()
-
-
 def raw(store: Store) -> Raw:
     match store:
         case SqliteStore():

@@ -25,7 +25,7 @@ from tests.simulation.stores import ModelStore
 from tests.simulation.stores.cas import CasModelStore
 from tests.simulation.stores.dynamodb import DynamoDBModelStore
 from tests.simulation.stores.mongodb import MongoModelStore
-from tests.simulation.stores.raw import Raw, empty, now_us, raw, raw_of_model
+from tests.simulation.stores.raw import Raw, now_us, raw, raw_of_model
 from tests.simulation.stores.sql import SqlModelStore
 from tests.support import matrix
 from tests.support.stores import DynamoDBStore, EtcdStore, MongoStore, SqliteStore, Store
@@ -219,7 +219,7 @@ def real_store(name: str, make_store: Callable[..., Store]) -> Iterator[tuple[St
 def test_a_model_store_does_what_the_real_one_does(name: str, real_store: tuple[Store, Any]) -> None:
     store, provider = real_store
     for seed in range(max(3, SEQUENCES // 4) if name in BY_DATE else SEQUENCES):
-        empty(store)
+        store.delete_all()
         clock, model = FakeClock(), modelled(store)
         if name.endswith("with history"):
             model.programs.history = provider.programs.history = KEPT

@@ -27,7 +27,7 @@ def assert_unreachable(provider: LockProvider, name: str, words: str | None = No
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("appendonly", [True, False])
-def test_i5_killed_between_acquire_and_release(kind: str, appendonly: bool, name: str) -> None:
+def test_i1_i5_killed_between_acquire_and_release(kind: str, appendonly: bool, name: str) -> None:
     with private_server("redis", lambda: RedisServer(appendonly=appendonly)) as server:
         store = Store(server, kind)
         with store.stack:
