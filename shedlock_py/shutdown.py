@@ -30,12 +30,10 @@ _LATE_SECONDS = 1.0
 
 class _Shutdown:
     wait = 0.0
-    previous: tuple[object, ...] = (None,)
-    """The handlers that were installed before this one, the newest last."""
-    calls = 0
-    """How many of them run: one may call this handler again, which then goes on with the one before it."""
     owner: OwningProcess | None = None
     """The process that is shutting down. A child that it forks is not."""
+    begun_by: _Handler | None = None
+    """The handler that the signal called. It may call others of ours."""
     is_waiting = False
     """The waiting thread waits for guarded tasks."""
     is_ending = False
@@ -79,45 +77,49 @@ def release_on_sigterm(wait: Duration = "20s") -> None:
     _shutdown.wait = seconds
     if shutting_down not in process_gates:
         process_gates.append(shutting_down)
-    if signal.getsignal(signal.SIGTERM) is not _on_sigterm:
+    previous = signal.getsignal(signal.SIGTERM)
+    if not isinstance(previous, _Handler):
         atexit.unregister(_before_exit)  # again the first of those that were registered until now
         atexit.register(_before_exit)
-        _shutdown.previous = (*_shutdown.previous, signal.signal(signal.SIGTERM, _on_sigterm))
+        signal.signal(signal.SIGTERM, _Handler(previous))
 
 
-def _on_sigterm(number: int, frame: FrameType | None) -> None:
-    """The handler. It runs in the middle of other code, so it must neither wait nor take a lock."""
-    state = _shutdown
-    if not state.is_here():
-        state.is_waiting = state.is_ending = state.is_sending = False
-        state.owner = OwningProcess()
-        until = monotonic() + state.wait
-        if _others():
-            try:
-                state.is_waiting = True
-                # threading.Thread takes a lock of its module, which the interrupted code may hold.
-                _thread.start_new_thread(_wait_and_send, (number, until))
-                return
-            except RuntimeError:  # the system refuses a thread; better a main thread that waits than tasks cut short
-                _wait_for_others(until)
-                state.is_waiting = False
-    elif state.is_ending and state.is_sending and not state.calls:
-        return  # two signals are one: a second SystemExit would interrupt a `finally` of the main thread
-    import signal  # it is loaded already
+class _Handler:
+    """The handler. It runs in the middle of other code, so it must neither wait nor take a lock.
 
-    state.is_ending = True
-    handler = state.previous[-1 - state.calls]
-    if callable(handler):
-        state.calls += 1
-        try:
-            handler(number, frame)
-        finally:
-            state.calls -= 1
-    elif handler is not signal.SIG_IGN:
-        raise SystemExit(128 + number)
+    :param previous: the one that it replaces. That may call an older handler of ours.
+    """
+
+    def __init__(self, previous: object) -> None:
+        self._previous = previous
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        state = _shutdown
+        if not state.is_here():
+            state.is_waiting = state.is_ending = state.is_sending = False
+            state.owner, state.begun_by = OwningProcess(), self
+            until = monotonic() + state.wait
+            if _others():
+                try:
+                    state.is_waiting = True
+                    # threading.Thread takes a lock of its module, which the interrupted code may hold.
+                    _thread.start_new_thread(_wait_and_send, (number, until, self._previous))
+                    return
+                except RuntimeError:  # no more threads; better a main thread that waits than tasks cut short
+                    _wait_for_others(until)
+                    state.is_waiting = False
+        elif state.is_ending and state.is_sending and state.begun_by is self:
+            return  # two signals are one: a second SystemExit would interrupt a `finally` of the main thread
+        import signal  # it is loaded already
+
+        state.is_ending = True
+        if callable(self._previous):
+            self._previous(number, frame)
+        elif self._previous is not signal.SIG_IGN:
+            raise SystemExit(128 + number)
 
 
-def _wait_and_send(number: int, until: float) -> None:
+def _wait_and_send(number: int, until: float, previous: object) -> None:
     """The waiting thread."""
     import signal
 
@@ -127,7 +129,6 @@ def _wait_and_send(number: int, until: float) -> None:
         # The application may have replaced this handler. The default one would end the process without any `finally`.
         is_handled = callable(signal.getsignal(number))
         # A handler that ``loop.add_signal_handler`` installed: the first signal has already notified the event loop.
-        previous = state.previous[-1]
         origins = (type(getattr(previous, "__self__", None)).__module__, getattr(previous, "__module__", ""))
         is_event_loops = any(str(name).partition(".")[0] in ("asyncio", "uvloop") for name in origins)
         if state.is_ending or not is_handled or is_event_loops:

@@ -2,12 +2,14 @@
 
 KIND is where its guarded task runs: "main", "thread", "asyncio", "scheduler"; "default" (without release_on_sigterm),
 "chained" (another handler was there), "chained-again" (likewise; and then another one calls that of shedlock_py, and
-release_on_sigterm() is called once more), or "stubborn" (a thread that does not end in time).
+release_on_sigterm() is called once more), "chained-twice" (another handler was there, and gets a second signal while
+it runs), or "stubborn" (a thread that does not end in time).
 
 While a task in a daemon thread is waited for: "locked" (the main thread holds a lock that the task needs), "log" (that
 is a lock of logging's), "blocked" (the main thread waits for a lock), "both" (a task that is kept alive runs on the
 main thread's event loop), "loop" (the event loop has a handler of its own), "ends" (the main thread ends by itself),
-"slow" (a thread that does not end for a long time), "chained-thread" (another handler was there), "wrapped" (another
+"slow" (a thread that does not end for a long time), "chained-thread" and
+"chained-again-thread" (other handlers were there, as above), "wrapped" (another
 handler calls the one of shedlock_py), "again" (a second signal comes when the wait has just ended), "nested" (the
 task takes another lock), "reset" (the application gives the signal its default handler back), "hung-log" (as
 "stubborn", and the log hangs), "no-threads" (the process cannot start any; its store is in memory).
@@ -68,7 +70,8 @@ def main(url: str, kind: str) -> None:
         asyncio.run(loop_with_a_handler())
         return
     if kind != "default":
-        signal.signal(signal.SIGTERM, former_handler) if kind.startswith("chained") else None
+        if kind.startswith("chained"):
+            signal.signal(signal.SIGTERM, patient_handler if kind == "chained-twice" else former_handler)
         release_on_sigterm("500ms" if kind in ("stubborn", "hung-log") else "20s")
     match kind:
         case "locked" | "log":
@@ -95,9 +98,11 @@ def main(url: str, kind: str) -> None:
             with suppress(InterruptedError):
                 signal.sigtimedwait([signal.SIGUSR1], STEP)
             print("main thread ends", flush=True)
-        case "chained-thread" | "wrapped":
-            if kind == "wrapped":
+        case "chained-thread" | "chained-again-thread" | "wrapped":
+            if kind != "chained-thread":
                 wrap_handler()
+            if kind == "chained-again-thread":
+                release_on_sigterm("10s")
             in_daemon_thread(job, STEP)
             later()
         case "nested":
@@ -131,7 +136,7 @@ def main(url: str, kind: str) -> None:
             wrap_handler()
             release_on_sigterm("10s")
             job(60)
-        case "main" | "default" | "chained":
+        case "main" | "default" | "chained" | "chained-twice":
             job(60)
         case "asyncio":
             asyncio.run(job_async())
@@ -223,6 +228,20 @@ def later() -> None:
 
 def former_handler(number: int, frame: FrameType | None) -> None:
     print("the former handler", flush=True)
+    raise SystemExit(7)
+
+
+calls: list[int] = []
+
+
+def patient_handler(number: int, frame: FrameType | None) -> None:
+    """A handler that knows that a supervisor may send two."""
+    calls.append(number)
+    if len(calls) > 1:
+        print("the same signal again", flush=True)
+        return
+    os.kill(os.getpid(), number)
+    print("shut down in peace", flush=True)
     raise SystemExit(7)
 
 

@@ -90,9 +90,11 @@ ENDED, SKIPPED = "task ended", "a new task is skipped"
         ("asyncio", 143, []),
         ("chained", 7, ["the former handler"]),
         ("chained-again", 7, ["the former handler"]),
+        ("chained-twice", 7, ["the same signal again", "shut down in peace"]),
         # A task of another thread may end; meanwhile the main thread goes on.
         ("thread", 143, [ENDED, SKIPPED]),
         ("chained-thread", 7, [ENDED, "the former handler", SKIPPED]),
+        ("chained-again-thread", 7, [ENDED, "the former handler", SKIPPED]),
         ("wrapped", 143, [ENDED, SKIPPED]),
         # It needs a lock that the main thread holds: a handler that waited would wait for ever.
         ("locked", 143, [ENDED, SKIPPED]),
