@@ -194,8 +194,7 @@ class UserConnections(SqlConnections):
         self._outdated_at = 0.0
         """Connections opened before this moment are not used again."""
         event.listen(engine, "connect", _note_opening)  # SQLAlchemy registers it once for each engine
-        _pool_owners.setdefault(engine, OwningProcess())
-        event.listen(engine, "engine_disposed", _note_disposal)
+        _pool_owners.setdefault(engine.pool, OwningProcess())
 
     def execute_one(self, command: SqlCommand) -> SqlReply:
         """The reply to ``command``, on a connection of the engine's pool."""
@@ -207,12 +206,12 @@ class UserConnections(SqlConnections):
 
     def close_idle(self) -> None:
         # Of a process that uses a connection, each child is refused.
-        if _pool_owners[self.engine].is_current() and not getattr(self.engine.pool, "checkedout", int)():
+        if _pool_owners[self.engine.pool].is_current() and not getattr(self.engine.pool, "checkedout", int)():
             self.engine.dispose()
 
     def _take(self) -> PoolProxiedConnection:
         inherited: Pool | None = None
-        if not _pool_owners[self.engine].is_current():  # the application has not disposed of the parent's pool
+        if not _pool_owners[self.engine.pool].is_current():  # the application has not disposed of the parent's pool
             inherited = self.engine.pool
             _inherited.append(inherited)
             self.engine.dispose(close=False)
@@ -281,7 +280,7 @@ def _opened_at(connection: PoolProxiedConnection) -> float:
 
 # Forks: a child must neither use nor close the connections of its parent
 
-_pool_owners: WeakKeyDictionary[Engine, OwningProcess] = WeakKeyDictionary()
+_pool_owners: WeakKeyDictionary[Pool, OwningProcess] = WeakKeyDictionary()
 _inherited: list[Pool] = []
 """Kept for ever: mysqlclient ends the session of a connection that is garbage-collected."""
 
@@ -289,8 +288,9 @@ _inherited: list[Pool] = []
 _of_sqlite: WeakSet[SqlConnections] = WeakSet()
 
 
+@event.listens_for(Engine, "engine_disposed")  # all engines: one with options shares the pool of another one
 def _note_disposal(engine: Engine) -> None:
-    _pool_owners[engine] = OwningProcess()
+    _pool_owners[engine.pool] = OwningProcess()
 
 
 def _close_before_fork() -> None:

@@ -57,15 +57,22 @@ def test_a_child_neither_uses_nor_closes_the_sessions_of_its_parent(
     wait_until(lambda: sessions(store) - others == parents, what="the sessions of the parent, and no others")
 
 
+@pytest.mark.parametrize("has_options", [False, True])
+@pytest.mark.parametrize("is_disposed", [False, True])
 @pytest.mark.parametrize("driver", SYNC_DRIVERS)
-def test_a_child_that_has_replaced_its_pool_keeps_the_new_one(driver: str, store: Store, name: str) -> None:
+def test_a_child_that_has_replaced_its_pool_keeps_the_new_one(
+    driver: str, is_disposed: bool, has_options: bool, store: Store, name: str
+) -> None:
     engine = create_engine(store.url())
     store.stack.callback(engine.dispose)
-    provider = SqlAlchemyLockProvider(engine)
+    provider = SqlAlchemyLockProvider(engine.execution_options(logging_token="locks") if has_options else engine)
     provider.record("warm")
 
     def child() -> None:
-        engine.dispose(close=False)  # as SQLAlchemy says to
+        if is_disposed:
+            engine.dispose(close=False)  # as SQLAlchemy says to
+        else:
+            provider.record("warm")
         with engine.connect():
             pool = engine.pool
             assert provider.release(acquired(provider, name))
@@ -108,6 +115,24 @@ def test_i1_a_child_that_outlives_its_parent_on_sqlite(fork: str, kind: str, nam
 
 
 REFUSED = "forked while a SQLite connection was open"
+
+
+def test_a_child_uses_sqlite_by_an_engine_with_options_whose_pool_the_application_has_replaced(
+    name: str, tmp_path: Path
+) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/locks.db")
+    provider = SqlAlchemyLockProvider(engine.execution_options(logging_token="locks"))
+    provider.create_schema()
+    engine.dispose()
+
+    def child() -> None:
+        engine.dispose(close=False)
+        with engine.connect() as connection:
+            connection.exec_driver_sql("SELECT * FROM shedlock")
+        assert provider.release(acquired(provider, name))
+
+    in_child(child)
+    engine.dispose()
 
 
 def test_a_child_of_a_process_that_was_using_sqlite_is_refused(name: str, tmp_path: Path) -> None:
