@@ -32,6 +32,7 @@ from shedlock_py import (
     scheduler_lock,
 )
 from shedlock_py.config import Settings
+from shedlock_py.integrations import fastapi
 from shedlock_py.integrations.apscheduler import ShedLockExecutor, lead
 from shedlock_py.integrations.fastapi import lifespan, repeat_every
 from shedlock_py.testing import RecordingListener
@@ -92,6 +93,24 @@ def test_a_worker_that_is_restarted_waits_for_the_next_slot(provider: InMemoryLo
 
         asyncio.run(restarted(begins[0]))
     assert len(runs) <= 2, "one, unless an hour has ended just now"
+
+
+def test_a_timer_that_is_early_repeats_no_slot(provider: InMemoryLockProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the wall, by which the slots go, is not the one of the event loop."""
+    lags: list[float] = [0, 0, 0.003]  # seconds; after the first sleep it is not yet the next slot
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime.now(tz) - timedelta(seconds=lags.pop(0) if lags else 0)
+
+    monkeypatch.setattr(fastapi, "datetime", Clock)
+    runs: list[None] = []
+    recorded = RecordingListener()
+    with configure(listeners=[recorded]):
+        asyncio.run(run_all(workers(provider, 1, lambda: runs.append(None), wait_first=True, max_repetitions=2)))
+    assert len(runs) == 2
+    assert recorded.skips == []
 
 
 def test_a_failing_job_goes_on(provider: InMemoryLockProvider, caplog: pytest.LogCaptureFixture) -> None:
