@@ -55,6 +55,7 @@ def url_of(values: dict[str, Any], **options: Any) -> str:
             {"assume_role": "job runner", "options": "-c search_path=jobs"},
             "postgresql+psycopg:///app?options=-c+search_path%3Djobs+-c+role%3Djob%5C+runner",
         ),
+        (POSTGRES, {"assume_role": r"CORP\jobs"}, "postgresql+psycopg:///app?options=-c+role%3DCORP%5C%5Cjobs"),
         (POSTGRES, {"pool": True, "server_side_binding": True, "isolation_level": 3}, "postgresql+psycopg:///app"),
         ({**POSTGRES, "TIME_ZONE": "Asia/Tokyo", "CONN_MAX_AGE": 60}, {}, "postgresql+psycopg:///app"),
         ({**POSTGRES, "ENGINE": "tests.django.wrapped"}, {}, "postgresql+psycopg://short-lived:token@/app"),

@@ -198,6 +198,23 @@ async def test_a_coroutine_of_on_lost_that_awaits_what_is_cancelled_is_logged(ca
         await until(lambda: "on_lost of lock 'job' failed" in caplog.text)
 
 
+def test_a_coroutine_of_on_lost_that_the_end_of_the_event_loop_cancels_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def program() -> None:
+        has_begun = asyncio.Event()
+
+        async def clean_up(_: LeaseLost) -> None:
+            has_begun.set()
+            await asyncio.Event().wait()
+
+        async with hold_async("job", lock_at_most_for="50ms", provider=AsyncFaultyProvider(), on_lost=clean_up):
+            await has_begun.wait()
+
+    asyncio.run(program())
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
 @pytest.mark.parametrize("is_async", [True, False], ids=["async store", "sync store"])
 async def test_a_store_that_raises_what_would_end_the_event_loop(is_async: bool, recorded: RecordingListener) -> None:
     # KeyboardInterrupt and GeneratorExit end an event loop by right; in a worker thread they are errors of the store.
