@@ -245,6 +245,21 @@ async def test_code_that_cancels_all_tasks_but_the_guarded_one(recorded: Recordi
     assert not recorded.of(LeaseLost)
 
 
+async def test_a_heartbeat_that_is_cancelled_before_its_first_step(recorded: RecordingListener) -> None:
+    """The next one is sent."""
+    store = AsyncFaultyProvider()
+    async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
+        heartbeats: list[asyncio.Task[Any]] = []
+        while not heartbeats:  # in each iteration of the event loop
+            await asyncio.sleep(0)
+            heartbeats = [task for task in asyncio.all_tasks() if "keepalive.py" in repr(task)]
+        heartbeats[0].cancel()
+        await asyncio.wait(heartbeats)
+        assert store.calls["extend"] == 0
+        await until(lambda: recorded.of(LockExtended))
+    assert not recorded.of(LeaseLost)
+
+
 async def test_a_heartbeat_that_is_cancelled_while_it_waits_for_the_store(recorded: RecordingListener) -> None:
     """That is no failure of the store, and the next heartbeat is sent."""
     store = AsyncFaultyProvider()
