@@ -190,3 +190,16 @@ def test_i2_a_take_over_that_is_late_replaces_no_successor_of_the_same_instant(p
     assert successor
     assert store.execute(late, None) is None
     assert provider.release(successor) is True
+
+
+def test_a_run_in_which_the_stores_clock_was_set_back_has_taken_no_negative_time() -> None:
+    now = 1000.0
+    provider = InMemoryLockProvider(clock=lambda: now, history=5)
+    lease = provider.acquire(LockRequest("job", "1h"))
+    assert lease
+    now -= 10
+    provider.release(lease)
+    [run] = provider.runs("job")
+    assert run.ended is not None
+    assert run.ended < run.started
+    assert run.duration == timedelta(0)
