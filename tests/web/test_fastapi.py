@@ -36,7 +36,7 @@ from shedlock_py.integrations import fastapi
 from shedlock_py.integrations.apscheduler import ShedLockExecutor, lead
 from shedlock_py.integrations.fastapi import lifespan, repeat_every
 from shedlock_py.testing import RecordingListener
-from tests.support.doubles import FaultyProvider
+from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 from tests.support.polling import until
 
 SLOT = 0.2
@@ -450,6 +450,27 @@ def test_a_job_that_is_cancelled_at_the_end_releases_its_lock(provider: InMemory
     record = provider.record("long")
     assert record is not None
     assert not record.is_held
+
+
+def test_the_end_waits_for_the_releases_of_cancelled_jobs() -> None:
+    """What comes after it closes the connections."""
+
+    async def main() -> None:
+        store, has_begun = AsyncFaultyProvider(), asyncio.Event()
+
+        @scheduler_lock("long", lock_at_most_for="1h", provider=store)
+        async def long() -> None:
+            has_begun.set()
+            await asyncio.sleep(3600)
+
+        scheduler = AsyncIOScheduler(executors={"default": ShedLockExecutor()}, timezone="UTC")
+        scheduler.add_job(long, "date", run_date=datetime.now(UTC))
+        async with lifespan(store, start=[scheduler])("app"):
+            await has_begun.wait()
+            store.delay = 0.2
+        assert not is_held(store.sync, "long")
+
+    asyncio.run(main())
 
 
 def test_electors_schedulers_and_repeated_jobs(provider: InMemoryLockProvider) -> None:
