@@ -196,6 +196,52 @@ def test_a_store_that_cannot_name_its_next_run_time_stops_no_other(
         assert {(job, time): 1 for time in node.times(job)}.items() <= submitted.items()
 
 
+def test_a_store_that_cannot_name_its_next_run_time_is_read_again_soon(store: FaultyProvider, stack: ExitStack) -> None:
+    """Not when the next job of another store is due."""
+
+    class Failing(MemoryJobStore):
+        failures = 0
+
+        def get_next_run_time(self) -> Any:
+            if self.failures < 2:
+                self.failures += 1
+                raise OSError("the connection was lost")
+            return super().get_next_run_time()
+
+    rare_renewals = {"lease_duration": "1h", "renew_deadline": "50m", "retry_period": "20m"}  # each wakes the scheduler
+    node = Node("me", store, Failing(), durations=rare_renewals)
+    node.scheduler.jobstore_retry_interval = 0.05
+    node.scheduler.add_jobstore(MemoryJobStore(), "other")
+    node.scheduler.add_job(work, "date", run_date=datetime.now(UTC) + timedelta(seconds=0.5), id="job")
+    node.scheduler.add_job(work, "interval", hours=1, id="other", jobstore="other")
+    begun(stack, node)
+    wait_until(lambda: node.times(), what="the run of the store that failed")
+
+
+@pytest.mark.parametrize("trigger", [{"trigger": "date"}, {"trigger": "interval", "seconds": 0.2}])
+def test_a_job_that_another_node_has_just_removed_is_no_error(
+    store: FaultyProvider, stack: ExitStack, trigger: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Shared(MemoryJobStore):
+        """Another node removes each job when it was submitted."""
+
+        def update_job(self, job: Any) -> None:
+            super().remove_job(job.id)
+            raise JobLookupError(job.id)
+
+        def remove_job(self, job_id: str) -> None:
+            super().remove_job(job_id)
+            raise JobLookupError(job_id)
+
+    node = Node("me", store, Shared())
+    node.scheduler.add_job(work, id="job", **trigger)
+    begun(stack, node)
+    wait_until(lambda: node.times() and not node.scheduler.get_jobs(), what="the run, and the end of the job")
+    node.lead.stop()
+    assert len(node.times()) == 1
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
 def test_an_error_of_a_job_that_uses_the_scheduler_is_its_own(store: FaultyProvider, stack: ExitStack) -> None:
     """A DebugExecutor runs the job in the middle of a pass, which would log the job's errors as its own."""
     node = Node("me", store, MemoryJobStore())

@@ -345,6 +345,25 @@ def test_i1_a_job_that_is_changed_while_it_waits_for_a_worker(kind: str, tmp_pat
         assert app.provider.record(other.lock) is None
 
 
+def test_i1_a_list_of_arguments_that_is_changed_while_its_job_waits_for_a_worker(tmp_path: Path) -> None:
+    """APScheduler keeps the list that ``modify_job()`` was given."""
+    with running(tmp_path, "thread") as app:
+        fillers = [app.task() for _ in range(8)]
+        for filler in fillers:
+            app.add(filler, args=(filler.lock, filler.log, filler.gate))
+        task, other = app.task(), app.task()
+        arguments = [task.lock, task.log]
+        app.add(task, trigger="cron", year=2090)
+        app.scheduler.modify_job(task.id, args=arguments, next_run_time=now())
+        app.wait(task, EVENT_JOB_SUBMITTED)
+        arguments[:] = [other.lock, other.log]
+        for filler in fillers:
+            filler.open_gate()
+        app.wait(task, EVENT_JOB_EXECUTED)
+        assert (task.runs, other.runs) == (1, 0)
+        assert app.provider.record(other.lock) is None
+
+
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
 def test_i1_a_job_that_is_changed_between_its_run_times(kind: str, tmp_path: Path) -> None:
     with running(tmp_path, kind) as app:

@@ -177,3 +177,29 @@ def test_i7_tokens_outlive_the_records_when_the_clock_stands_still(provider: InM
         provider.release(lease)
         provider.prune(0)
     assert tokens == sorted(set(tokens))
+
+
+def test_i2_a_take_over_that_is_late_replaces_no_successor_of_the_same_instant(provider: InMemoryLockProvider) -> None:
+    """It names the record that it replaces by its token, which a release has changed."""
+    lease = provider.acquire(LockRequest("job", "1h"))
+    assert lease
+    provider.release(lease)
+    store, program = provider.programs.store, provider.programs.take_over(LockRequest("job", "1h"))
+    late = program.send(store.execute(next(program), None))
+    successor = provider.acquire(LockRequest("job", "1h"))
+    assert successor
+    assert store.execute(late, None) is None
+    assert provider.release(successor) is True
+
+
+def test_a_run_in_which_the_stores_clock_was_set_back_has_taken_no_negative_time() -> None:
+    now = 1000.0
+    provider = InMemoryLockProvider(clock=lambda: now, history=5)
+    lease = provider.acquire(LockRequest("job", "1h"))
+    assert lease
+    now -= 10
+    provider.release(lease)
+    [run] = provider.runs("job")
+    assert run.ended is not None
+    assert run.ended < run.started
+    assert run.duration == timedelta(0)

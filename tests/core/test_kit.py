@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import LockRecord, LockRequest, ProviderError
+from shedlock_py import Lease, LockRecord, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py._process import monotonic
 from shedlock_py._program import Program
 from shedlock_py.lease import Claim
@@ -26,6 +26,7 @@ from shedlock_py.providers.kit import (
     within,
 )
 from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider, MemoryPrograms, MemoryStore
+from shedlock_py.testing import FakeClock
 from tests.support.blocked_loops import compute
 from tests.support.polling import wait_until
 
@@ -297,6 +298,53 @@ def test_a_lease_whose_release_failed_is_extended_no_more_and_can_be_released() 
         provider.release(lease)
     assert provider.extend(lease, "1m") is None
     assert provider.release(lease) is True
+
+
+def test_a_repeated_release_of_a_lease_that_was_over_is_no_success() -> None:
+    """Only of a trusted one it is known that it was the first copy which has ended it."""
+    store, clock = InMemoryLockProvider(), FakeClock()
+    provider, client = faulty(store, clock)
+    lease = provider.acquire(LockRequest("job", "1h"))
+    assert lease is not None
+    clock.advance("2h")
+    successor = store.take_over(LockRequest("job", "1m"))
+    client.raises = [Lost()]
+    assert provider.release(lease) is False
+    assert lease.is_lost()
+    assert store.release(successor) is True
+
+
+def test_the_run_of_a_release_that_is_interrupted_after_it_was_carried_out_is_not_lost() -> None:
+    ends: list[bool] = []
+
+    class Ending(Scripted):
+        def end_run(self, lease: Lease, *, is_lost: bool) -> Program[Any, Any, None]:
+            ends.append(is_lost)
+            yield from ()
+
+    provider, client = faulty(InMemoryLockProvider(), kind=Ending)
+    provider.programs.history = 5
+    lease = provider.acquire(LockRequest("job", "1h"))
+    assert lease is not None
+    client.raises = [SystemExit()]
+    with pytest.raises(SystemExit):
+        provider.release(lease)
+    wait_until(lambda: ends, what="the end of the run")
+    assert ends == [False]
+
+
+def test_i5_an_outage_is_no_absence_of_runs(caplog: pytest.LogCaptureFixture) -> None:
+    """Of a store that reads the runs of one name at a time."""
+    provider, client = faulty(InMemoryLockProvider())
+    provider.programs.history = 5
+    for name in ("a", "b"):
+        assert provider.acquire(LockRequest(name, "1h"))
+    client.raises = [Refused()]  # its runs have odd values, for example
+    assert [len(runs) for runs in provider.recent_runs(["a", "b"]).values()] == [0, 1]
+    assert "Refused" in caplog.text
+    client.raises = [None, Lost(), Lost()]
+    with pytest.raises(ProviderUnreachable):
+        provider.recent_runs(["a", "b"])
 
 
 def test_an_undo_that_has_waited_for_longer_than_its_lease_is_not_begun() -> None:

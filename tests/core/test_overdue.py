@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from shedlock_py import LockRecord
+from shedlock_py import LockRecord, ProviderError, ProviderUnreachable
 from shedlock_py.history import Run
-from shedlock_py.overdue import Punctuality, punctuality
+from shedlock_py.overdue import Punctuality, punctuality, recent_runs
 
 START = datetime(2026, 11, 23, 9, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -146,3 +146,22 @@ def test_what_was_paused_before_it_ever_ran() -> None:
     only = [paused(0)]
     assert punctuality(record_of(only[0], 10, until=20), only) == Punctuality("job", "paused", None)
     assert punctuality(record_of(only[0], 30, until=20), only) == Punctuality("job", "unknown", None)
+
+
+def test_i5_the_runs_of_a_provider_that_reads_one_name_at_a_time(caplog: pytest.LogCaptureFixture) -> None:
+    """Odd values of one name hide no others. An outage is no absence of runs."""
+
+    class OneAtATime:
+        errors: ClassVar[dict[str, ProviderError]] = {"odd": ProviderError("odd values", operation="runs")}
+
+        def runs(self, name: str, limit: int) -> list[Run]:
+            if name in self.errors:
+                raise self.errors[name]
+            return [run(1)]
+
+    provider = OneAtATime()
+    assert recent_runs(provider, ["odd", "no name" * 20, "job"]) == {"job": [run(1)]}
+    assert "odd values" in caplog.text
+    provider.errors["job"] = ProviderUnreachable("no reply", operation="runs")
+    with pytest.raises(ProviderUnreachable):
+        recent_runs(provider, ["odd", "job"])

@@ -222,6 +222,15 @@ class AdminTest(PageTest):
             self.confirm("pause", "a")
         assert depths == [outside]
 
+    def test_a_user_whose_name_a_record_cannot_hold_is_named_by_its_key(self) -> None:
+        user = User.objects.create_superuser("x" * 150)
+        self.client.force_login(user)
+        self.assertContains(self.confirm("pause", "a", **{"for": "1h", "why": ""}), "Lock 'a' is paused.")
+        record = lock_provider().record("a")
+        assert record is not None
+        assert record.pause is not None
+        assert record.pause.by == f"user {user.pk}"
+
     def test_a_paused_lock_is_freed_only_by_one_who_is_sure(self) -> None:
         lock_provider().pause("a", "1h")
         self.assertContains(self.confirm("force_release", "a"), "tick that you are sure")

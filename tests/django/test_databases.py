@@ -13,6 +13,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from shedlock_py import ConfigurationError, LockRequest
 from shedlock_py.events import log_listener
+from shedlock_py.integrations.django.apps import create_tables
 from shedlock_py.integrations.django.conf import Conf, listeners_of
 from shedlock_py.integrations.django.databases import connection_of, store_url
 from shedlock_py.integrations.django.provider import DatabaseLockProvider
@@ -55,6 +56,7 @@ def url_of(values: dict[str, Any], **options: Any) -> str:
             {"assume_role": "job runner", "options": "-c search_path=jobs"},
             "postgresql+psycopg:///app?options=-c+search_path%3Djobs+-c+role%3Djob%5C+runner",
         ),
+        (POSTGRES, {"assume_role": r"CORP\jobs"}, "postgresql+psycopg:///app?options=-c+role%3DCORP%5C%5Cjobs"),
         (POSTGRES, {"pool": True, "server_side_binding": True, "isolation_level": 3}, "postgresql+psycopg:///app"),
         ({**POSTGRES, "TIME_ZONE": "Asia/Tokyo", "CONN_MAX_AGE": 60}, {}, "postgresql+psycopg:///app"),
         ({**POSTGRES, "ENGINE": "tests.django.wrapped"}, {}, "postgresql+psycopg://short-lived:token@/app"),
@@ -161,6 +163,22 @@ def test_a_replica_is_warned_of() -> None:
 def test_before_a_deployment_a_file_is_warned_of() -> None:
     assert ids(check_deployment) == ["shedlock.W006"]
     assert ids(check_deployment, **POSTGRES) == []
+
+
+class Forbidding:
+    """A router."""
+
+    def allow_migrate(self, db: str, app_label: str, **_: Any) -> bool:
+        return app_label != "shedlock"
+
+
+def test_migrate_makes_no_tables_where_a_router_forbids_them(tmp_path: Path) -> None:
+    file = tmp_path / "routed.db"
+    add_database("routed", {**SQLITE, "NAME": str(file)})
+    for routers, is_made in (([f"{__name__}.Forbidding"], False), ([], True)):
+        with override_settings(SHEDLOCK={"DATABASE": "routed"}, DATABASE_ROUTERS=routers):
+            create_tables("routed")
+        assert file.exists() is is_made
 
 
 def test_a_listener_may_be_a_path() -> None:

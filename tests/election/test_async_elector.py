@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import sys
 import time
 import weakref
@@ -387,6 +388,25 @@ async def test_a_coroutine_callback_whose_own_task_is_cancelled_is_logged(caplog
     elector.add_callbacks(on_started_leading=work)
     async with elector:
         await until(lambda: "callback" in caplog.text and "failed" in caplog.text)
+
+
+def test_a_coroutine_callback_that_the_end_of_the_event_loop_cancels_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        has_begun = asyncio.Event()
+
+        async def work() -> None:
+            has_begun.set()
+            await asyncio.Event().wait()
+
+        elector = long_lived_elector()
+        elector.add_callbacks(on_started_leading=work)
+        await elector.start()
+        await has_begun.wait()
+
+    asyncio.run(main())
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_a_take_over_whose_caller_gives_up_does_not_happen_later() -> None:

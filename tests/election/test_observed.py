@@ -391,6 +391,23 @@ def test_i6_a_leader_trusts_its_lease_from_before_the_request(world: World, oper
     assert world.leaders() == []
 
 
+def test_i6_no_renewal_is_waited_for_when_the_trust_has_ended(world: World) -> None:
+    """Its callbacks are called then, and not a sixth of the lease later, when another node may lead."""
+    leader = world.node("leader", deadline=2.6)
+    world.lead_with(leader)
+    leader.is_cut_off = True
+    last = LEASE
+    while world.leaders():
+        if leader.run_until_request("extend"):
+            term = leader.election.term
+            assert term is not None
+            last = leader.next.seconds
+            assert last <= term.trusted_until - world.clock()
+            leader.step()
+        world.clock.advance(0.01)
+    assert last < LEASE / 6, "the last one was sent shortly before"
+
+
 def test_a_lease_is_not_released_while_a_callback_runs(world: World) -> None:
     """The node resigns, and cannot renew until the callback returns: the lease ends by itself."""
     node = world.node("busy")
@@ -460,6 +477,19 @@ def test_nodes_that_cannot_reach_the_store_back_off_each_for_another_time(world:
         assert max(pauses) <= longest
         assert len({round(pause / RETRY, 1) for pause in pauses}) >= 5
         world.clock.advance(LEASE)
+
+
+def test_a_follower_that_has_reached_the_store_again_backs_off_anew(world: World) -> None:
+    """Or one lost reply, hours after an outage, would let it sleep for a lease, in which the leader may die."""
+    leader, follower = world.led_by("leader", "follower")
+    follower.is_cut_off = True
+    world.pass_time(5 * LEASE, leader, follower)
+    follower.is_cut_off = False
+    world.pass_time(2 * LEASE, leader, follower)
+    follower.is_cut_off = True
+    until_request("record", follower, world)
+    follower.run()
+    assert follower.next.until - world.clock() <= 2 * RETRY
 
 
 @pytest.mark.parametrize("takeover", ["expired", "observed"])

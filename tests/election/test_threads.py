@@ -334,10 +334,18 @@ def test_an_async_provider_is_refused(kind: str) -> None:
         LeaderElector(AsyncInMemoryLockProvider(), "election")  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_two_threads_that_start_it_at_once(make_elector: MakeElector) -> None:
+def test_two_threads_that_start_it_at_once(make_elector: MakeElector, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two campaigns would be one too many: nobody could stop the one that was replaced."""
     elector = make_elector(**LONG)
     gate, failures = threading.Barrier(8), []
+    start_thread = threading.Thread.start
+
+    def start_slowly(thread: threading.Thread) -> None:
+        if thread.name.startswith("shedlock-elector"):
+            threading.Event().wait(0.05)  # seconds, in which the other threads come
+        start_thread(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_slowly)
 
     def start() -> None:
         gate.wait(20)

@@ -28,6 +28,7 @@ from shedlock_py import (
     attempt,
     configure,
     hold,
+    integrations,
     scheduler_lock,
 )
 from shedlock_py import outbox as outbox_module
@@ -233,6 +234,21 @@ def test_names_that_share_a_check_are_warned_of_once(
         "locks 'sync/eu' and 'sync-eu' share the check 'sync-eu': if one stops, the check-ins of the other hide it; "
         "give one another name by label="
     ]
+
+
+def test_names_beyond_those_that_are_remembered_check_in_without_a_warning(
+    service: Service, store: InMemoryLockProvider, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names that are made at run time must not fill the memory."""
+    monkeypatch.setattr(integrations, "MOST_LABELS", 2)
+    listener = HealthchecksListener(f"{service.url}/{{name}}")
+    with configure(provider=store, listeners=[listener]):
+        for name in ("a/1", "a-1", "a.1", "b/1"):
+            attempt(name, lambda: None)
+    assert listener.flush("10s")
+    assert service.paths[1::2] == ["/a-1", "/a-1", "/a-1", "/b-1"]
+    [warning] = warnings_of(caplog)
+    assert warning.startswith("locks 'a/1' and 'a-1' share the check 'a-1'")
 
 
 # A service that is ill

@@ -456,7 +456,7 @@ class TestPaused:
 
 
 MULTIPROCESS = """
-import multiprocessing, os, sys
+import multiprocessing, os, sys, time
 from prometheus_client import CollectorRegistry, generate_latest, multiprocess
 from shedlock_py import InMemoryLockProvider, LeadershipStarted, attempt, configure, hold
 from shedlock_py.integrations.prometheus import PrometheusListener
@@ -483,7 +483,8 @@ def show():
     multiprocess.MultiProcessCollector(registry)
     for line in generate_latest(registry).decode().splitlines():
         if line.startswith(("shedlock_running", "shedlock_leader", "shedlock_tasks_total", "shedlock_last")):
-            print(line.rsplit(".", 1)[0] if "last" not in line else line.split(" ")[0])
+            name, value = line.rsplit(" ", 1)
+            print(name, "not later than now" if 1e9 < float(value) <= time.time() else value.partition(".")[0])
 
 show()
 end.set()
@@ -504,7 +505,8 @@ def test_multiprocess_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert 'shedlock_running{lock="job"} 2\n' in running
     assert 'shedlock_leader{election="feed"} 2\n' in running
     assert 'shedlock_tasks_total{lock="job",outcome="succeeded"} 2\n' in running
-    assert 'shedlock_last_success_timestamp_seconds{lock="job"}\n' in running
+    assert 'shedlock_last_success_timestamp_seconds{lock="job"} not later than now\n' in running
     assert 'shedlock_tasks_total{lock="job",outcome="succeeded"} 4\n' in over
+    assert 'shedlock_last_success_timestamp_seconds{lock="job"} not later than now\n' in over
     assert "shedlock_running" not in over
     assert "shedlock_leader" not in over

@@ -129,6 +129,16 @@ def test_the_configuration_of_a_monitor_is_sent_with_the_start(sentry: Service, 
     assert [each.get("monitor_config") for each in check_ins(sentry)] == [config, None, None, None]
 
 
+def test_the_configuration_of_monitors_that_names_share(sentry: Service, store: InMemoryLockProvider) -> None:
+    one, all_others = ({"schedule": {"type": "crontab", "value": f"{minute} 2 * * *"}} for minute in (1, 2))
+    configs: Any = {"Sync a": one, "Sync {tenant}": all_others}
+    with configure(provider=store, listeners=[SentryCronListener(configs=configs)]):
+        sync("a")
+        sync("b")
+    started = [each for each in check_ins(sentry) if each["status"] == "in_progress"]
+    assert [each.get("monitor_config") for each in started] == [one, all_others]
+
+
 @pytest.mark.parametrize("ill", ["silent", "500", "refuses"])
 def test_a_service_that_is_ill_delays_no_job(ill: str, sentry: Service, store: InMemoryLockProvider) -> None:
     sentry.is_silent = ill == "silent"

@@ -32,10 +32,11 @@ from shedlock_py import (
     scheduler_lock,
 )
 from shedlock_py.config import Settings
+from shedlock_py.integrations import fastapi
 from shedlock_py.integrations.apscheduler import ShedLockExecutor, lead
 from shedlock_py.integrations.fastapi import lifespan, repeat_every
 from shedlock_py.testing import RecordingListener
-from tests.support.doubles import FaultyProvider
+from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 from tests.support.polling import until
 
 SLOT = 0.2
@@ -92,6 +93,24 @@ def test_a_worker_that_is_restarted_waits_for_the_next_slot(provider: InMemoryLo
 
         asyncio.run(restarted(begins[0]))
     assert len(runs) <= 2, "one, unless an hour has ended just now"
+
+
+def test_a_timer_that_is_early_repeats_no_slot(provider: InMemoryLockProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the wall, by which the slots go, is not the one of the event loop."""
+    lags: list[float] = [0, 0, 0.003]  # seconds; after the first sleep it is not yet the next slot
+
+    class Clock:
+        @staticmethod
+        def now(zone: Any) -> datetime:
+            return datetime.now(zone) - timedelta(seconds=lags.pop(0) if lags else 0)
+
+    monkeypatch.setattr(fastapi, "datetime", Clock)
+    runs: list[None] = []
+    recorded = RecordingListener()
+    with configure(listeners=[recorded]):
+        asyncio.run(run_all(workers(provider, 1, lambda: runs.append(None), wait_first=True, max_repetitions=2)))
+    assert len(runs) == 2
+    assert recorded.skips == []
 
 
 def test_a_failing_job_goes_on(provider: InMemoryLockProvider, caplog: pytest.LogCaptureFixture) -> None:
@@ -431,6 +450,27 @@ def test_a_job_that_is_cancelled_at_the_end_releases_its_lock(provider: InMemory
     record = provider.record("long")
     assert record is not None
     assert not record.is_held
+
+
+def test_the_end_waits_for_the_releases_of_cancelled_jobs() -> None:
+    """What comes after it closes the connections."""
+
+    async def main() -> None:
+        store, has_begun = AsyncFaultyProvider(), asyncio.Event()
+
+        @scheduler_lock("long", lock_at_most_for="1h", provider=store)
+        async def long() -> None:
+            has_begun.set()
+            await asyncio.sleep(3600)
+
+        scheduler = AsyncIOScheduler(executors={"default": ShedLockExecutor()}, timezone="UTC")
+        scheduler.add_job(long, "date", run_date=datetime.now(UTC))
+        async with lifespan(store, start=[scheduler])("app"):
+            await has_begun.wait()
+            store.delay = 0.2
+        assert not is_held(store.sync, "long")
+
+    asyncio.run(main())
 
 
 def test_electors_schedulers_and_repeated_jobs(provider: InMemoryLockProvider) -> None:

@@ -19,6 +19,7 @@ from shedlock_py import (
     scheduler_lock,
 )
 from shedlock_py.integrations.flask import ShedLock
+from tests.guides.examples.scripts import run_python
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +50,58 @@ def test_it_configures_starts_and_stops(tmp_path: Path) -> None:
     assert not scheduler.running
     shedlock.stop()  # does nothing
     assert provider_from_url(app.config["SHEDLOCK_STORE"]).record("job")
+
+
+class Item:
+    """What can be started. ``log`` gets its name when it stops, and its error is raised then."""
+
+    def __init__(self, name: str, log: list[str], error: Exception | None = None) -> None:
+        self._name, self._log, self._error = name, log, error
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None:
+        self._log.append(self._name)
+        if self._error is not None:
+            raise self._error
+
+
+class ClosingProvider(InMemoryLockProvider):
+    is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_all_is_stopped_in_reverse_order_also_if_something_does_not_stop(caplog: pytest.LogCaptureFixture) -> None:
+    stopped: list[str] = []
+    items = [Item("first", stopped), Item("second", stopped, OSError("stuck")), Item("third", stopped)]
+    provider = ClosingProvider()
+    shedlock = ShedLock(provider, start=items)
+    shedlock.init_app(Flask("app"))
+    shedlock.start()
+    shedlock.stop()
+    assert stopped == ["third", "second", "first"]
+    assert "did not stop" in caplog.text
+    assert not provider.is_closed, "it is the application's"
+
+
+AT_EXIT = """
+from flask import Flask
+from shedlock_py.integrations.flask import ShedLock
+
+class Item:
+    def start(self): ...
+    def stop(self): print("stopped")
+
+shedlock = ShedLock("memory://", start=[Item()])
+shedlock.init_app(Flask("app"))
+shedlock.start()
+"""
+
+
+def test_a_worker_that_ends_stops_all() -> None:
+    assert run_python("-c", AT_EXIT).stdout == "stopped\n"
 
 
 def test_a_failure_at_the_start_stops_what_was_started() -> None:

@@ -20,6 +20,7 @@ from shedlock_py import (
     NotLocked,
     ProviderFailed,
     assert_locked,
+    async_keepalive,
     attempt,
     attempt_async,
     configure,
@@ -297,3 +298,23 @@ def test_heartbeats_of_a_lease_on_the_clock_of_a_test(is_async: bool) -> None:
         else:
             attempt("job", lambda: asyncio.run(body()), lock_at_most_for=1, keep_alive=True)
     assert "LockExtended" in recorded.kinds()
+
+
+def test_i6_a_suspended_system_with_an_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timers of a loop do not count the time for which it was suspended. In threads: ``core/test_timers.py``."""
+    monkeypatch.setattr(async_keepalive, "LONGEST_SLEEP", 0.05)
+    clock, recorded = FakeClock(), RecordingListener()
+    is_lost = asyncio.Event()
+
+    async def body() -> None:
+        await asyncio.sleep(0)
+        clock.advance("31m")
+        async with asyncio.timeout(10):
+            await is_lost.wait()
+
+    def on_lost(_: LeaseLost) -> None:
+        is_lost.set()
+
+    with configure(provider=InMemoryLockProvider(clock=clock), listeners=[recorded]):
+        asyncio.run(attempt_async("job", body, lock_at_most_for="30m", keep_alive=True, on_lost=on_lost))
+    assert [event.reason for event in recorded.of(LeaseLost)] == ["overrun"]

@@ -198,6 +198,23 @@ async def test_a_coroutine_of_on_lost_that_awaits_what_is_cancelled_is_logged(ca
         await until(lambda: "on_lost of lock 'job' failed" in caplog.text)
 
 
+def test_a_coroutine_of_on_lost_that_the_end_of_the_event_loop_cancels_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def program() -> None:
+        has_begun = asyncio.Event()
+
+        async def clean_up(_: LeaseLost) -> None:
+            has_begun.set()
+            await asyncio.Event().wait()
+
+        async with hold_async("job", lock_at_most_for="50ms", provider=AsyncFaultyProvider(), on_lost=clean_up):
+            await has_begun.wait()
+
+    asyncio.run(program())
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
 @pytest.mark.parametrize("is_async", [True, False], ids=["async store", "sync store"])
 async def test_a_store_that_raises_what_would_end_the_event_loop(is_async: bool, recorded: RecordingListener) -> None:
     # KeyboardInterrupt and GeneratorExit end an event loop by right; in a worker thread they are errors of the store.
@@ -225,6 +242,21 @@ async def test_code_that_cancels_all_tasks_but_the_guarded_one(recorded: Recordi
         assert lease.is_trusted()
     await asyncio.sleep(0)
     assert not [task for task in asyncio.all_tasks() if "keepalive.py" in repr(task)]
+    assert not recorded.of(LeaseLost)
+
+
+async def test_a_heartbeat_that_is_cancelled_before_its_first_step(recorded: RecordingListener) -> None:
+    """The next one is sent."""
+    store = AsyncFaultyProvider()
+    async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
+        heartbeats: list[asyncio.Task[Any]] = []
+        while not heartbeats:  # in each iteration of the event loop
+            await asyncio.sleep(0)
+            heartbeats = [task for task in asyncio.all_tasks() if "keepalive.py" in repr(task)]
+        heartbeats[0].cancel()
+        await asyncio.wait(heartbeats)
+        assert store.calls["extend"] == 0
+        await until(lambda: recorded.of(LockExtended))
     assert not recorded.of(LeaseLost)
 
 

@@ -239,6 +239,53 @@ def test_only_in_the_main_thread() -> None:
         release_on_sigterm("soon")
 
 
+REPEATED = """
+import signal
+from shedlock_py import release_on_sigterm
+
+signal.signal(signal.SIGTERM, lambda *_: print("handled"))
+release_on_sigterm()
+for _ in range(3):
+    signal.raise_signal(signal.SIGTERM)
+print("goes on")
+"""
+
+
+def test_a_former_handler_that_returns_gets_each_signal() -> None:
+    done = subprocess.run([sys.executable, "-c", REPEATED], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "handled\nhandled\nhandled\ngoes on\n"), done.stderr
+
+
+AT_THE_END = """
+import os, signal, threading, time
+
+from shedlock_py import InMemoryLockProvider, configure, hold, release_on_sigterm
+
+
+def task():
+    with hold("job", lock_at_most_for="1h"):
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.main_thread().join()
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(30)
+
+
+configure(provider=InMemoryLockProvider())
+release_on_sigterm()
+threading.Thread(target=task, daemon=True).start()
+time.sleep(0.2)
+"""
+
+
+def test_a_second_signal_when_the_main_thread_has_ended_by_itself() -> None:
+    """The interpreter waits for the task; the signal ends that, without a traceback."""
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("", "")
+    assert time.monotonic() - began < 20
+
+
 GREEN = """
 from gevent import monkey; monkey.patch_all()
 import os, signal, threading, time

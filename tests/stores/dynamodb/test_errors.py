@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.client import BaseClient
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable, provider_from_url
 from shedlock_py.testing.contract.base import acquired, record_of
+from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.dynamodb.conftest import Open
 from tests.support.dynamodb import REGION, DynamoDBServer
 from tests.support.front_end import Fault, FrontEnd
+from tests.support.held_replies import HeldReply
 from tests.support.ports import free_port
 
 UPDATE = "UpdateItem"
@@ -123,6 +128,23 @@ def test_i5_a_success_that_is_not_of_dynamodb_grants_nothing(
     assert record_of(warm, name).is_held
 
 
+def test_i5_a_success_that_is_not_of_dynamodb_deletes_nothing(
+    open_provider: Open, front_end: FrontEnd, name: str
+) -> None:
+    provider = open_provider(front_end.address)
+    provider.release(acquired(provider, LockRequest(name, "1m")))
+    front_end.fault = Fault(200, b"<html>Sign in</html>", "DeleteItem", content_type="text/html")
+
+    def prune_once_old_enough() -> None:
+        while not provider.prune(0):  # not while the record is younger than the clock is exact
+            pass
+
+    with pytest.raises(ProviderUnreachable, match="not DynamoDB's"):
+        prune_once_old_enough()
+    front_end.fault = None
+    assert record_of(provider, name).name == name
+
+
 @pytest.mark.parametrize("operation", ["acquire", "record", "records", "prune"])
 def test_a_missing_table_names_the_cure(dynamodb_server: DynamoDBServer, operation: str) -> None:
     provider: Any = provider_from_url(dynamodb_server.url("no_such_table"))
@@ -168,6 +190,23 @@ def test_credentials_that_appear_later(open_provider: Open, credentials: Callabl
     acquired(provider, LockRequest(name, "1m"))
 
 
+def test_clients_without_credentials_do_not_pile_up(
+    open_provider: Open, credentials: Callable[[str], object], name: str
+) -> None:
+    """While there are none, each attempt makes a client, which is megabytes."""
+    provider = open_provider()
+    before = number_of_clients()
+    for _ in range(6):
+        with pytest.raises(ProviderError, match="Unable to locate credentials"):
+            provider.acquire(LockRequest(name, "1m"))
+    assert number_of_clients() - before <= 3
+
+
+def number_of_clients() -> int:
+    gc.collect()
+    return sum(isinstance(found, BaseClient) for found in gc.get_objects())
+
+
 def test_credentials_that_are_replaced(
     open_provider: Open, credentials: Callable[[str], object], front_end: FrontEnd, name: str
 ) -> None:
@@ -180,6 +219,53 @@ def test_credentials_that_are_replaced(
         provider.extend(lease, "2m")
     assert provider.release(lease) is True
     assert len(front_end.requests) == 1
+
+
+def test_credentials_that_are_replaced_disturb_no_request_that_is_under_way(
+    open_provider: Open, credentials: Callable[[str], object], front_end: FrontEnd, name: str
+) -> None:
+    credentials("first")
+    held = HeldReply()
+    with TcpProxy(front_end.address, rewrite=held) as proxy, ThreadPoolExecutor(1) as other:
+        provider = open_provider(proxy.address)
+        lease = acquired(provider, LockRequest(name, "1m"))
+        proxy.reset()
+        held.hold_next()
+        extending = other.submit(provider.extend, lease, "2m")
+        assert held.has_come.wait(5)
+        front_end.fault = fault("ExpiredTokenException", marker="Credential=first/")
+        credentials("second")
+        with pytest.raises(ProviderError, match="ExpiredTokenException"):
+            provider.record(name)
+        assert record_of(provider, name).is_held  # by another client
+        held.let_go()
+        assert extending.result() is lease
+        assert proxy.round_trips == 3, "the extension was sent once"
+
+
+def test_credentials_that_are_refused_twice_are_replaced_once(
+    open_provider: Open, credentials: Callable[[str], object], front_end: FrontEnd, name: str
+) -> None:
+    """The second request with the old ones fails when there are new ones already."""
+    credentials("first")
+    held = HeldReply()
+    with TcpProxy(front_end.address, rewrite=held) as proxy, ThreadPoolExecutor(1) as other:
+        provider = open_provider(proxy.address)
+        assert provider.record(name) is None
+        front_end.fault = fault("ExpiredTokenException", marker="Credential=first/")
+        credentials("second")
+        held.hold_next()
+        late = other.submit(provider.record, name)
+        assert held.has_come.wait(5)
+        with pytest.raises(ProviderError, match="ExpiredTokenException"):
+            provider.record(name)
+        assert provider.record(name) is None
+        held.let_go()
+        with pytest.raises(ProviderError, match="ExpiredTokenException"):
+            late.result()
+        proxy.reset()
+        assert provider.record(name) is None
+        assert proxy.connections == 0, "that of the new client is used on"
 
 
 def test_a_profile_that_is_missing() -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,17 +15,19 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import httpx
 import pytest
 
 from shedlock_py import LockRequest, ProviderUnreachable
 from shedlock_py.providers.etcd.wire import EtcdError, classify, reply_of
 from shedlock_py.providers.kit import Failure
-from shedlock_py.testing.contract.base import acquired
+from shedlock_py.testing.contract.base import acquired, record_of
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.etcd.conftest import Open
 from tests.support.availability import private_server
 from tests.support.closing import close_before_requests
 from tests.support.etcd import CuttableEtcdCluster, EtcdServer, EtcdTlsServer
+from tests.support.held_replies import HeldReply
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
 from tests.support.tls import Certificates
@@ -132,6 +135,50 @@ def test_certificates_that_are_replaced_are_read_again(
         for option in options:
             shutil.copy(right[option], files[option])
         assert provider.release(acquired(provider, LockRequest(name, "1m"))) is True
+
+
+def test_certificates_that_are_replaced_disturb_no_request_that_is_under_way(
+    open_url: Open, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = count_requests(monkeypatch, "/v3/kv/txn")
+    held = HeldReply()
+    with private_server("etcd", EtcdTlsServer) as server:
+        ca = tmp_path / "ca.pem"
+        shutil.copy(server.certificate, ca)
+        query = f"ca={ca}&cert={server.certificate}&key={server.key}&timeout=20s"
+        with TcpProxy(server.address, rewrite=held) as proxy, ThreadPoolExecutor(1) as other:
+            provider = open_url(f"etcd://127.0.0.1:{proxy.address[1]}?{query}")
+            lease = acquired(provider, LockRequest(name, "1m"))
+            held.hold_next()
+            writes.clear()
+            extending = other.submit(provider.extend, lease, "2m")
+            assert held.has_come.wait(5)
+            proxy.refuse()
+            with pytest.raises(ProviderUnreachable):
+                provider.record(name)
+            proxy.accept()
+            ca.write_text(ca.read_text() + "\n")
+            assert record_of(provider, name).is_held  # on connections of another client
+            held.let_go()
+            assert extending.result() is lease
+    assert len(writes) == 1, "the extension was sent once"
+
+
+def count_requests(monkeypatch: pytest.MonkeyPatch, path: str) -> list[str]:
+    """A list that gets the URL of each request of httpx to ``path``."""
+    found: list[str] = []
+    send, async_send = httpx.Client.send, httpx.AsyncClient.send
+
+    def noted(request: httpx.Request) -> httpx.Request:
+        if request.url.path == path:
+            found.append(str(request.url))
+        return request
+
+    monkeypatch.setattr(httpx.Client, "send", lambda self, request, **options: send(self, noted(request), **options))
+    monkeypatch.setattr(
+        httpx.AsyncClient, "send", lambda self, request, **options: async_send(self, noted(request), **options)
+    )
+    return found
 
 
 def test_i5_a_provider_that_another_thread_closes(

@@ -22,9 +22,11 @@ import yaml
 from shedlock_py import ConfigurationError, LockRequest, ProviderError, ProviderUnreachable, provider_from_url
 from shedlock_py.providers.kubernetes import KubernetesLockProvider
 from shedlock_py.providers.kubernetes.wire import VERBS
-from shedlock_py.testing.contract.base import acquired
+from shedlock_py.testing.contract.base import acquired, record_of
+from shedlock_py.testing.proxy import TcpProxy
 from tests.cli.harness import run
 from tests.stores.kubernetes.conftest import Open
+from tests.support.held_replies import HeldReply
 from tests.support.kubernetes import LEASES, KubernetesServer
 from tests.support.polling import wait_until
 
@@ -41,7 +43,7 @@ def token(kubernetes_server: KubernetesServer) -> Iterator[str]:
     reviewer.users.pop(token, None)
 
 
-def kubeconfig(server: KubernetesServer, directory: Path, user: dict[str, Any], **cluster: str) -> Path:
+def kubeconfig(server: KubernetesServer, directory: Path, user: dict[str, Any], /, **cluster: str) -> Path:
     config = yaml.safe_load(server.kubeconfig().read_text())
     config["users"][0]["user"] = user
     config["clusters"][0]["cluster"].update(cluster)
@@ -242,6 +244,33 @@ def test_a_token_that_is_replaced_disturbs_no_thread(
             is_renewed.set()
             for each in used:
                 each.result()
+
+
+def test_an_authority_that_is_replaced_disturbs_no_request_that_is_under_way(
+    kubernetes_server: KubernetesServer, open_url: Open, namespace: str, token: str, tmp_path: Path
+) -> None:
+    file, authority, held = tmp_path / "token", tmp_path / "authority.pem", HeldReply()
+    file.write_text(token)
+    shutil.copy(kubernetes_server.certificates.authority, authority)
+    with TcpProxy(kubernetes_server.address, rewrite=held) as proxy, ThreadPoolExecutor(1) as other:
+        place = {"server": f"https://127.0.0.1:{proxy.address[1]}", "certificate-authority": str(authority)}
+        config = kubeconfig(kubernetes_server, tmp_path, {"tokenFile": str(file)}, **place)
+        provider = open_url(f"kubernetes://{namespace}?kubeconfig={config}", timeout="20s")
+        lease = acquired(provider, REQUEST)
+        held.hold_next()
+        extending = other.submit(provider.extend, lease, "2m")
+        assert held.has_come.wait(5)
+        version = resource_version(kubernetes_server, namespace)
+        authority.write_text(authority.read_text() + "\n")
+        file.write_text(renew(kubernetes_server, token))
+        assert record_of(provider, "job").is_held  # on connections of another client
+        held.let_go()
+        assert extending.result() is lease
+    assert resource_version(kubernetes_server, namespace) == version, "the extension was sent once"
+
+
+def resource_version(server: KubernetesServer, namespace: str) -> str:
+    return str(server.ask("GET", LEASES.format(namespace) + "/job")["metadata"]["resourceVersion"])
 
 
 IN_CLUSTER = """

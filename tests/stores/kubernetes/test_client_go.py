@@ -120,6 +120,7 @@ def test_we_keep_out_of_its_lease_whatever_time_its_node_has(cluster: Cluster, s
     record = cluster.provider.record(NAME)
     assert record is not None
     assert (record.is_held, record.holder) == (True, "go-pod")
+    assert record.locked_at <= record.read_at, "locked in the past"
     cluster.clock.offset = 14.0
     assert cluster.acquire() is None
     assert elector.try_acquire_or_renew() is True

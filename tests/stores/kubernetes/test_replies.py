@@ -214,3 +214,20 @@ def test_a_lease_that_lacks_fields(
     assert record.holder == spec.get("holderIdentity", "")
     assert record.is_held is ("leaseDurationSeconds" in spec)
     assert (provider.acquire(REQUEST) is None) is record.is_held
+
+
+def test_i3_what_others_write_into_the_lease_of_an_elector_does_not_prolong_it() -> None:
+    def written(by: str, at: str, fields: dict[str, Any]) -> dict[str, Any]:
+        return {"manager": by, "time": f"2030-01-01T{at}Z", "fieldsV1": fields}
+
+    renewal = written("controller", "12:00:00", {"f:spec": {"f:holderIdentity": {}, "f:renewTime": {}}})
+    others = [
+        written("kubectl-label", "12:30:00", {"f:metadata": {"f:labels": {"f:team": {}}}}),
+        written("operator", "12:40:00", {"f:spec": {"f:strategy": {}}}),
+    ]
+    lease = {
+        "metadata": {"name": "job", "managedFields": [renewal, *others]},
+        "spec": {"holderIdentity": "go-pod", "leaseDurationSeconds": 15, "renewTime": "2030-01-01T12:00:00.000000Z"},
+    }
+    until = entry_of(lease, timedelta(seconds=1)).record.lock_until
+    assert until.isoformat() == "2030-01-01T12:00:17+00:00", "15 s, one that the server cuts off, and the clock error"

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+import redis.asyncio.sentinel
+import redis.sentinel
 
 from shedlock_py import (
     ConfigurationError,
@@ -68,6 +70,13 @@ def test_an_error_names_a_server_by_its_socket(tmp_path: Path) -> None:
         with pytest.raises(ProviderUnreachable) as silence:
             RedisQuorumLockProvider(clients).acquire(LockRequest(NAME, "1m"))
     assert f"unix://{places[0]}: no reply within" in str(silence.value)
+
+
+def test_masters_that_sentinels_name(kind: str) -> None:
+    """Where each of them is, only its Sentinel knows, so nothing shows that they are different."""
+    sentinels = {"sync": redis.sentinel.Sentinel, "async": redis.asyncio.sentinel.Sentinel}
+    clients = [sentinels[kind]([(f"sentinel-{group}", 26379)]).master_for("mymaster") for group in "abc"]
+    assert repr(KINDS[kind](clients)).count("the master that Sentinel names") == 3
 
 
 @pytest.mark.parametrize("written", ["p%40ss%2Fw%23rd", "p@ss", ""])

@@ -1,0 +1,31 @@
+"""A reply that stays on its way for as long as a test wants."""
+
+from __future__ import annotations
+
+from threading import Event
+
+LONGEST_SECONDS = 20.0
+
+
+class HeldReply:
+    """The ``rewrite`` of a :class:`TcpProxy` that keeps one reply back, and passes all others on."""
+
+    def __init__(self) -> None:
+        self._holds_next = False
+        self.has_come = Event()
+        """Set when the server has sent the reply that is held."""
+        self._may_go = Event()
+
+    def hold_next(self) -> None:
+        """Hold what the server sends next, on any connection."""
+        self._holds_next = True
+
+    def let_go(self) -> None:
+        self._may_go.set()
+
+    def __call__(self, chunk: bytes) -> bytes:
+        if self._holds_next:
+            self._holds_next = False
+            self.has_come.set()
+            self._may_go.wait(LONGEST_SECONDS)
+        return chunk
