@@ -74,7 +74,7 @@ def test_an_error_names_a_server_by_its_socket(tmp_path: Path) -> None:
 
 def test_masters_that_sentinels_name(kind: str) -> None:
     """Where each of them is, only its Sentinel knows, so nothing shows that they are different."""
-    sentinels = {"sync": redis.sentinel.Sentinel, "async": redis.asyncio.sentinel.Sentinel}
+    sentinels: dict[str, Any] = {"sync": redis.sentinel.Sentinel, "async": redis.asyncio.sentinel.Sentinel}
     clients = [sentinels[kind]([(f"sentinel-{group}", 26379)]).master_for("mymaster") for group in "abc"]
     assert repr(KINDS[kind](clients)).count("the master that Sentinel names") == 3
 
