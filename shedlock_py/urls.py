@@ -38,11 +38,12 @@ ENTRY_POINTS = {"": "shedlock_py.providers", "Async": "shedlock_py.async_provide
 def provider_from_url(url: str) -> LockProvider:
     """A provider for the store at ``url``; nothing is connected yet.
 
-    ``sqlite:///locks.db``, ``postgresql://user@host/db``, ``mysql://…``, ``mariadb://…`` (a driver may be named as
-    SQLAlchemy does: ``postgresql+psycopg://…``), ``redis://…``, ``rediss://…``, ``unix:///path/to/redis.sock``,
-    ``redis+quorum://host1,host2,host3``, ``mongodb://host/db``, ``etcd://host:2379``, ``dynamodb://table``,
-    ``s3://bucket/prefix``, ``kubernetes://namespace``, ``memory://``, and the schemes that installed packages offer in
-    the entry-point group ``shedlock_py.providers``.
+    ``sqlite:///locks.db``, ``postgresql://user@host/db`` (or ``postgres://…``), ``mysql://…``, ``mariadb://…`` (a
+    driver may be named as SQLAlchemy does: ``postgresql+psycopg://…``), ``redis://…``, ``rediss://…``,
+    ``unix:///path/to/redis.sock``, ``redis+quorum://host1,host2,host3``, ``rediss+quorum://…``, ``mongodb://host/db``,
+    ``mongodb+srv://…``, ``etcd://host:2379``, ``dynamodb://table``, ``s3://bucket/prefix``,
+    ``kubernetes://namespace``, ``memory://``, and the schemes that installed packages offer in the entry-point group
+    ``shedlock_py.providers``.
 
     :raises ConfigurationError: an unknown scheme, or a package that is missing (with the ``pip install`` line).
     """
