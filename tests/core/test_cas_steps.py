@@ -217,6 +217,17 @@ def test_round_trips(store: Store) -> None:
     assert commands(lambda: node.take_over(request)) == ["Read", "Read", "Write"]
 
 
+def test_i11_a_fire_time_that_was_granted_since_the_first_copy_is_not_forgotten(store: Store) -> None:
+    node, other, hour = replica(store), replica(store), timedelta(hours=1)
+    node.release(acquired(node, LockRequest("job", "1m", fire_time=store.epoch)))
+    begin = len(store.commands)
+    store.lost = {begin + 1: ConnectionResetError()}
+    earlier = LockRequest("job", "1m", fire_time=store.epoch - hour)
+    store.meanwhile(2, lambda: other.release(acquired(other, earlier)))
+    assert node.forget_fire_time("job") is True
+    assert store.entries["job"].record.last_fire_time == earlier.fire_time
+
+
 def test_i12_a_grant_that_a_second_copy_does_not_settle_is_undone(store: Store) -> None:
     """The second copy finds another version, as the first one has granted the lock. The next read would tell."""
     node = replica(store)

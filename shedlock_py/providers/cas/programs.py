@@ -230,12 +230,17 @@ class CasPrograms(StorePrograms):
         return self._change("undo", name, undone)
 
     def forget_fire_time(self, name: str) -> CasProgram[bool]:
+        newest: datetime | None = None
+
         def forgotten(entry: Entry, time: ServerTime) -> Write | None:
-            if entry.record.last_fire_time is None:
-                return None
+            nonlocal newest
+            newest = newest or entry.record.last_fire_time
+            if newest is None or entry.record.last_fire_time != newest:
+                return None  # there was none, or a first copy of the write has forgotten it
             return Write(replace(entry.record, last_fire_time=None), entry.version, entry.is_free)
 
-        return self._change("forget_fire_time", name, forgotten)
+        yield from self._change("forget_fire_time", name, forgotten)
+        return newest is not None
 
     def _change(self, operation: str, name: str, step: _Step) -> CasProgram[bool]:
         for _ in range(MOST_TRIES):

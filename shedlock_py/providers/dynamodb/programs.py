@@ -197,7 +197,8 @@ class DynamoDBPrograms(StorePrograms):
         if record is None or record.last_fire_time is None:
             return False
         newest = {"newest": microseconds(record.last_fire_time)}
-        return (yield from self._ask(Change(name, "REMOVE lastFireTime", "lastFireTime = :newest", newest))).is_done
+        yield from self._ask(Change(name, "REMOVE lastFireTime", "lastFireTime = :newest", newest))
+        return True
 
     def record(self, name: str) -> DynamoProgram[LockRecord | None]:
         reply = yield from self._ask(Read(name))

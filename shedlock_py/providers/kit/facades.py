@@ -107,7 +107,8 @@ class ProgramProvider(_AnyProvider, LockProvider):
     def forget_fire_time(self, name: str) -> bool:
         """Forget the newest fire time that was granted for ``name``; then any fire time can be granted again.
 
-        For operators, after a replica with a wrong clock has run. False: there was none.
+        For operators, after a replica with a wrong clock has run. False: there was none. One that is granted meanwhile
+        stays.
         """
         return self.run(self.programs.forget_fire_time(validate_name(name)), "forget_fire_time", name)
 

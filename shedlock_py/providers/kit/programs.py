@@ -111,9 +111,10 @@ class StorePrograms(ABC):
 
     @abstractmethod
     def forget_fire_time(self, name: str) -> Program[Any, Any, bool]:
-        """Forget the newest fire time of ``name``. False: there was none.
+        """Forget the newest fire time of ``name``. False: there was none when it was read.
 
-        A late copy must not forget one that was granted since: compare it with what was read.
+        A late copy must not forget one that was granted since: compare it with what was read. True also if the record
+        has another one, or none, by then: a first copy, whose reply was lost, may have forgotten it.
         """
 
     @abstractmethod

@@ -152,8 +152,8 @@ class MongoPrograms(StorePrograms):
         if record is None or record.last_fire_time is None:
             return False
         newest = Int64((record.last_fire_time - EPOCH) // MICROSECOND)
-        result = yield update({"_id": name, "lastFireTime": newest}, {"$unset": "lastFireTime"})
-        return bool(result.matched_count)
+        yield update({"_id": name, "lastFireTime": newest}, {"$unset": "lastFireTime"})
+        return True
 
     def prune(self, unused_for: timedelta) -> Program[Command, Any, int]:
         limit = {"$subtract": [NOW_MS, Int64(in_milliseconds(unused_for))]}

@@ -21,6 +21,7 @@ from shedlock_py.providers.sqlalchemy.confirmation import listen_for_warnings
 from shedlock_py.providers.sqlalchemy.errors import (
     FileReplaced,
     UnconfirmedCommit,
+    is_outdated_plan,
     is_read_only,
     translated,
     translated_at_connect,
@@ -80,7 +81,7 @@ class SqlConnections:
             is_late = watchdog is not None and watchdog.call_off()
             is_broken = is_late or dialect.is_disconnect(error, connection, None)
             known = translated(error, dialect, command.statement.sql, is_broken=is_broken)
-            lent.is_good = not is_broken and not is_read_only(known)
+            lent.is_good = not (is_broken or is_read_only(known) or is_outdated_plan(known))
             if is_late:
                 raise TimedOut("a reply", sent=True) from error
             raise known from error

@@ -89,6 +89,7 @@ _MISSING_BY_TEXT = {
 }
 _DENIED_CODES = ("42501", 1142, 1143)  # of a table, or of a column
 _READ_ONLY_CODES = ("25006", 1290, 1792, 1836, 1047)
+_CLOSED_HANDLE = "the handler is closed"  # uvloop's words for a connection that was reset while it was idle
 _ASYNCPG_SERVER_MESSAGE = "in the middle of operation: "  # followed by the server's text; without it, just broken
 
 
@@ -130,6 +131,8 @@ def classify(error: Exception) -> Failure:
             return Failure.SESSION_CLOSED
         case OSError():  # with TimeoutError
             return Failure.CONNECTION_LOST
+        case RuntimeError() if _CLOSED_HANDLE in str(error):
+            return Failure.CONNECTION_LOST
         case SQLAlchemyError() | RuntimeError() | UnicodeError():
             # RuntimeError: an async engine used from another event loop, or SQLite in a forked process that cannot use
             # it. UnicodeError: a connection's character set is too narrow.
@@ -156,6 +159,19 @@ def is_read_only(error: BaseException) -> bool:
     return code in _READ_ONLY_CODES or (code is None and "readonly database" in str(error.orig))
 
 
+def is_outdated_plan(error: BaseException) -> bool:
+    """Whether PostgreSQL refused a prepared statement, as the table's columns have other types than before.
+
+    It does so on each connection that has prepared the statement.
+    """
+    if not isinstance(error, DBAPIError):
+        return False
+    if type(error.orig).__name__ == "InvalidCachedStatementError":  # of asyncpg, as SQLAlchemy wraps it
+        return True
+    source = getattr(getattr(error.orig, "diag", None), "source_function", None)  # the message may be translated
+    return bool(source == "RevalidateCachedQuery")
+
+
 def is_denied(error: BaseException | None) -> bool:
     """Whether this user may not execute the statement."""
     return isinstance(error, DBAPIError) and _code(error) in _DENIED_CODES
@@ -172,6 +188,8 @@ def _code(error: DBAPIError) -> str | int | None:
 
 
 def _failure_of(error: DBAPIError) -> Failure | None:
+    if is_outdated_plan(error):
+        return Failure.SESSION_CLOSED  # no more use than a closed one
     code, text = _code(error), str(error.orig)
     if code == "08003" and _ASYNCPG_SERVER_MESSAGE in text:
         return Failure.SESSION_CLOSED

@@ -162,8 +162,8 @@ class SqlPrograms(SqlTables):
         if record is None or record.last_fire_time is None:
             return False
         values = {"name": name, "fire_time": self._sql.clock.to_store(record.last_fire_time)}
-        reply = yield SqlCommand(self._sql.forget_fire_time, values)
-        return bool(reply.changed)
+        yield SqlCommand(self._sql.forget_fire_time, values)
+        return True
 
     def prune(self, unused_for: timedelta) -> SqlProgram[int]:
         yield from self._prepare("prune", None)

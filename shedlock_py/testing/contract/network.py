@@ -144,6 +144,15 @@ class NetworkContract(ContractBase):
         assert not record_of(provider, name).is_held
         assert provider.release(lease) is False
 
+    def test_i11_forget_fire_time_whose_reply_is_lost(
+        self, proxied_provider: Any, provider: LockProvider, proxy: TcpProxy, name: str
+    ) -> None:
+        provider.release(acquired(provider, LockRequest(name, LONG, fire_time=FIRE_TIME)))
+        proxy.drop_replies_to(name, skip=self.requests_before_forget_fire_time)
+        assert proxied_provider.forget_fire_time(name) is True, "there was one"
+        assert proxy.drops_left == 0
+        assert record_of(provider, name).last_fire_time is None
+
     @pytest.mark.parametrize("are_all_lost", [False, True])
     def test_i12_acquire_that_gets_no_reply(
         self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str, are_all_lost: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -9,15 +10,15 @@ from sqlalchemy.exc import OperationalError
 
 from shedlock_py import LockProvider
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.sql.stores import DATABASE, Store, acquired, drivers_of
+from tests.stores.sql.stores import DATABASE, Store, acquired, drivers_of, on_mysql_and_mariadb
 from tests.support.polling import wait_until
-
-pytestmark = pytest.mark.parametrize("driver", drivers_of("mariadb", "mysql"))
 
 SESSIONS = 4
 IN_DATABASE = f"information_schema.processlist WHERE db = '{DATABASE}' AND id <> CONNECTION_ID()"
 NO_SUCH_THREAD = 1094
 """MySQL's error for a session that is not there."""
+GOOD_BYE = b"\x01\x00\x00\x00\x01"
+"""The packet COM_QUIT."""
 
 
 def number_of_sessions(store: Store) -> int:
@@ -46,6 +47,7 @@ def open_sessions(provider: LockProvider, store: Store, proxy: TcpProxy, name: s
         assert provider.release(future.result())
 
 
+@pytest.mark.parametrize("driver", drivers_of("mariadb", "mysql"))
 @pytest.mark.parametrize("kind", ["url", "engine"])
 @pytest.mark.parametrize("why", ["idle", "killed"])
 def test_i5_sessions_that_the_server_closed(why: str, kind: str, store: Store, proxy: TcpProxy, name: str) -> None:
@@ -58,4 +60,46 @@ def test_i5_sessions_that_the_server_closed(why: str, kind: str, store: Store, p
     wait_until(lambda: number_of_sessions(store) == 0, what="the end of the sessions")
     lease = acquired(provider, name)
     assert provider.extend(lease, "10m") is lease
+    assert provider.release(lease) is True
+
+
+class Resets:
+    """Connections as uvloop has them after a reset: to write to one raises.
+
+    To say good-bye does not: SQLAlchemy would log the error, and aiomysql would warn.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._used: list[asyncio.StreamWriter] = []
+        self._reset: list[asyncio.StreamWriter] = []
+        self._write = asyncio.StreamWriter.write
+        monkeypatch.setattr(asyncio.StreamWriter, "write", lambda writer, data: self.write(writer, data))
+
+    def write(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        if writer in self._reset and data != GOOD_BYE:
+            raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+        self._used.append(writer)
+        self._write(writer, data)
+
+    def reset(self) -> None:
+        """All connections that were used so far."""
+        assert self._used
+        self._reset += self._used
+        self._used.clear()
+
+
+@pytest.mark.parametrize("driver", on_mysql_and_mariadb("aiomysql"))
+@pytest.mark.parametrize("kind", ["url", "engine"])
+def test_i5_connections_that_were_reset_on_uvloop(
+    kind: str, store: Store, proxy: TcpProxy, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resets = Resets(monkeypatch)
+    url = store.url(proxy.address)
+    provider = store.provider(url=url) if kind == "url" else store.provider_of_engine(url=url)
+    open_sessions(provider, store, proxy, name)
+    resets.reset()
+    lease = acquired(provider, name)
+    resets.reset()
+    assert provider.extend(lease, "10m") is lease
+    resets.reset()
     assert provider.release(lease) is True

@@ -1,21 +1,23 @@
-"""psycopg prepares nothing on managed connections: behind a pooler, prepared statements belong to other sessions."""
+"""Prepared statements. psycopg prepares none on managed connections: behind a pooler they belong to other sessions."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import cycle
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from shedlock_py import LockProvider, LockRequest
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, Statement
-from tests.stores.sql.stores import Store, acquired, carry_out
+from tests.stores.sql.stores import Store, acquired, carry_out, drivers_of, record_of
 from tests.support.availability import private_server
 from tests.support.database import DatabaseServer
 from tests.support.pgbouncer import PgBouncer
 
 PSYCOPG = ["postgresql+psycopg", "postgresql+psycopg_async"]
 OFTEN = 12
-pytestmark = pytest.mark.parametrize("driver", PSYCOPG)
+of_psycopg = pytest.mark.parametrize("driver", PSYCOPG)
 
 
 @pytest.fixture(scope="module", params=["transaction", "session"])
@@ -39,12 +41,14 @@ def prepared(provider: LockProvider) -> int:
     return int(count)
 
 
+@of_psycopg
 def test_nothing_is_prepared(store: Store, name: str) -> None:
     provider = store.provider()
     use(provider, name)
     assert prepared(provider) == 0
 
 
+@of_psycopg
 def test_behind_a_pooler(store: Store, pooler: PgBouncer) -> None:
     table = f"t_{uuid4().hex[:12]}"
     providers = [store.provider(url=pooler.url(store.driver), table_name=table) for _ in range(3)]
@@ -54,16 +58,29 @@ def test_behind_a_pooler(store: Store, pooler: PgBouncer) -> None:
         assert prepared(provider) == 0
 
 
-def test_a_table_that_is_changed_meanwhile(store: Store, name: str) -> None:
+@pytest.mark.parametrize("kind", ["url", "engine"])
+@pytest.mark.parametrize("driver", drivers_of("postgres"))
+def test_i5_a_table_that_is_changed_meanwhile(kind: str, store: Store, name: str) -> None:
     """PostgreSQL refuses a prepared statement whose reply would have other types than when it was prepared."""
     with store.table() as table:
-        provider = store.provider(table_name=table)
+        options: dict[str, Any] = {"table_name": table, "history": 5}
+        provider: Any = store.provider(**options) if kind == "url" else store.provider_of_engine(options=options)
         provider.create_schema()
-        lease = acquired(provider, name)
+        request, column_type = LockRequest(name, "1m"), cycle(["text", "varchar(255)"])
+        steps: list[Callable[[], object]] = [
+            lambda: record_of(provider, name),
+            lambda: next(iter(provider.records())),
+            lambda: next(iter(provider.runs(name))),
+            lambda: provider.take_over(request),
+            lambda: provider.force_release(name),
+        ]
         for _ in range(OFTEN):
-            assert provider.record(name)
-        store.execute(f"ALTER TABLE {table} ALTER COLUMN locked_by TYPE text")
-        record = provider.record(name)
-        assert record
-        assert record.locked_by == lease.locked_by
-        assert provider.release(lease)
+            acquired(provider, name)
+            assert all(step() for step in steps)
+        for step in steps:
+            acquired(provider, name)
+            new_type = next(column_type)
+            for each in (table, f"{table}_runs"):
+                store.execute(f"ALTER TABLE {each} ALTER COLUMN locked_by TYPE {new_type}")
+            assert step()
+            provider.force_release(name)
