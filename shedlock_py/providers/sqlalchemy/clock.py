@@ -47,7 +47,7 @@ class SqlClock:
     shown: str = "{0}"
     """A time of the table as it is read: within the range of Python's datetime."""
     same_time: str = "{0} = {1}"
-    """Whether a time of the table, {0}, is the one that was read before, {1}."""
+    """Whether a time of the table, {0}, is the one that was read before, {1}. That is LATEST for all that is later."""
     times_as_text: bool = False
 
     @property
@@ -119,6 +119,7 @@ _MYSQL = SqlClock(
     greatest="GREATEST",
     least="LEAST",
     is_same="<=>",
+    same_time=f"LEAST({{0}}, TIMESTAMP'{LATEST:%Y-%m-%d %H:%M:%S}') = {{1}}",
 )
 
 _SQLITE_TIME = "(strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%+.3f seconds', {} / 1000.0)) || '000')"
@@ -140,7 +141,10 @@ _SQLITE = SqlClock(
     least="min",
     is_same="IS",
     # Another program may have written it with fewer digits.
-    same_time="strftime('%Y-%m-%d %H:%M:%f', {0}) IS strftime('%Y-%m-%d %H:%M:%f', {1})",
+    same_time=(
+        f"min(strftime('%Y-%m-%d %H:%M:%f', {{0}}), '{LATEST:%Y-%m-%d %H:%M:%S}.000') "
+        f"IS strftime('%Y-%m-%d %H:%M:%f', {{1}})"
+    ),
     times_as_text=True,
 )
 

@@ -137,7 +137,7 @@ def _prepare_sessions(engine: Engine) -> None:
         case "sqlite":
             event.listen(engine, "connect", _switch_to_wal)
         case "mysql" | "mariadb":
-            event.listen(engine, "connect", _switch_autocommit_on)
+            event.listen(engine, "connect", _prepare_mysql_session)
 
 
 def _create(create: Any, url: URL, timeout: float) -> Any:
@@ -199,10 +199,14 @@ def _statement_name() -> str:
     return f"shedlock_{uuid4().hex}"
 
 
-def _switch_autocommit_on(connection: Any, _record: object) -> None:
-    """Where its default is off, MySQL reports to a new session that it is on, and drivers then send nothing."""
+def _prepare_mysql_session(connection: Any, _record: object) -> None:
+    """Set what the server's defaults may switch off.
+
+    Where the default of autocommit is off, MySQL reports to a new session that it is on, and drivers then send nothing.
+    A limit would leave records out of a list.
+    """
     cursor = connection.cursor()
-    cursor.execute("SET autocommit = 1")
+    cursor.execute(f"SET autocommit = 1, sql_select_limit = {2**64 - 1}")  # which means none
     cursor.close()
 
 

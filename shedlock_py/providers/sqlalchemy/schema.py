@@ -133,20 +133,26 @@ def create_schema_sql(table: Table, dialect: Dialect) -> str:
 # PostgreSQL's timestamptz is refused. MySQL's TIMESTAMP, which ShedLock for Java uses, causes a warning: it works while
 # all sessions have the same time_zone.
 
-TIME_COLUMNS = ("lock_until", "locked_at", "last_fire_time")
+# Columns that round are refused everywhere: a lease would end before its holder stops, and a fire time that is rounded
+# down would be granted twice. ShedLock for Java has milliseconds, and fire times have microseconds.
+
+_DIGITS = {"lock_until": 3, "locked_at": 3, "last_fire_time": 6}
+TIME_COLUMNS = tuple(_DIGITS)
 _MYSQL = (
-    "SELECT column_name, data_type = 'timestamp' FROM information_schema.columns "
+    "SELECT column_name, data_type = 'timestamp', datetime_precision FROM information_schema.columns "
     f"WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :table AND column_name IN {TIME_COLUMNS}"
 )
 COLUMN_TYPES = {
     "postgresql": (
-        "SELECT attname, atttypid = CAST('timestamptz' AS regtype) FROM pg_attribute "
+        "SELECT attname, atttypid = CAST('timestamptz' AS regtype), NULLIF(atttypmod, -1) FROM pg_attribute "
         f"WHERE attrelid = to_regclass(CAST(:formatted AS text)) AND attname IN {TIME_COLUMNS}"
     ),
     "mysql": _MYSQL,
     "mariadb": _MYSQL,
 }
-"""A row for each time column: its name, and whether it follows the zone of the session. No rows: there is no table."""
+"""A row for each time column: its name, whether it follows the zone of the session, and how many digits of a second it
+stores (NULL: all). No rows: there is no table.
+"""
 
 # An ALTER in a session of another zone would shift every time: a held lock would be free, or a free one held.
 _ALTER = (
@@ -154,16 +160,44 @@ _ALTER = (
 )
 
 
+def odd_columns(rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[str]]:
+    """The columns that follow the zone of the session, and those that round, in the order of ``TIME_COLUMNS``.
+
+    :param rows: the reply to the statement of ``COLUMN_TYPES``.
+    """
+    types = {name.lower(): (in_zone, digits) for name, in_zone, digits in rows}  # MySQL ignores the case of columns
+    there = [column for column in TIME_COLUMNS if column in types]
+    in_zone = [column for column in there if types[column][0]]
+    return in_zone, [column for column in there if types[column][1] is not None and types[column][1] < _DIGITS[column]]
+
+
+def rounding_refusal(
+    operation: str, lock_name: str | None, table: str, columns: Sequence[str], dialect: Dialect
+) -> ProviderError:
+    """The error for a table whose times have too few digits of a second."""
+    is_postgresql = dialect.name == "postgresql"
+    return refused(
+        operation,
+        lock_name,
+        f"the times {', '.join(columns)} of table {table} are rounded, as their columns store too few digits of a "
+        f"second: two holders could get the lock, or one fire time could be granted twice",
+        hint=_postgresql_remedy(table, columns) if is_postgresql else _mysql_hint(table, columns),
+    )
+
+
 def refusal(operation: str, lock_name: str | None, table: str, columns: Sequence[str]) -> ProviderError:
     """The error for a table of PostgreSQL."""
-    changes = ", ".join(f"ALTER COLUMN {column} TYPE timestamp" for column in columns)
     return refused(
         operation,
         lock_name,
         f"the times of table {table} are timestamptz: sessions in different time zones read them differently, so two "
         f"holders could get the lock",
-        hint=f"{_ALTER}: ALTER TABLE {table} {changes}",
+        hint=f"{_ALTER}: {_postgresql_remedy(table, columns)}",
     )
+
+
+def _postgresql_remedy(table: str, columns: Sequence[str]) -> str:
+    return f"ALTER TABLE {table} {', '.join(f'ALTER COLUMN {column} TYPE timestamp' for column in columns)}"
 
 
 def warning(table: str, columns: Sequence[str]) -> str:
@@ -214,4 +248,4 @@ def zone_shift(record: LockRecord) -> timedelta | None:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ZONE_STEP = timedelta(minutes=15)  # all time zones of today differ by multiples of it
 _FARTHEST = timedelta(hours=26)
-_PRECISION = timedelta(seconds=1)  # of TIMESTAMP without fractions
+_PRECISION = timedelta(seconds=1)

@@ -102,7 +102,10 @@ class Statements:
         is_as_read = f"{this_claim} AND {same_time.format('locked_at', self.clock.moment.format('locked_at'))}"
         self.free = self.compile(f"UPDATE {{table}} SET {self._freed()} WHERE {is_as_read}", "count")
         is_newest = f"name = :name AND {same_time.format('last_fire_time', self.clock.fire_time)}"
-        self.forget_fire_time = self.compile(f"UPDATE {{table}} SET last_fire_time = NULL WHERE {is_newest}", "count")
+        # With explicit_defaults_for_timestamp=OFF, MySQL adds ON UPDATE CURRENT_TIMESTAMP to a table's first TIMESTAMP.
+        # In the table of ShedLock for Java this is lock_until. Only an assignment keeps its value.
+        forgotten = "last_fire_time = NULL, lock_until = lock_until"
+        self.forget_fire_time = self.compile(f"UPDATE {{table}} SET {forgotten} WHERE {is_newest}", "count")
         self.prune = self.compile("DELETE FROM {table} WHERE lock_until <= {until}", "count")
         select = self._select()
         size = "CAST(:size AS integer)" if dialect.name == "postgresql" else ":size"

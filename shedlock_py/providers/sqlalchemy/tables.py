@@ -18,11 +18,12 @@ from shedlock_py.providers.sqlalchemy.errors import Missing, classify, hint, mis
 from shedlock_py.providers.sqlalchemy.runs import RunStatements
 from shedlock_py.providers.sqlalchemy.schema import (
     RUNS,
-    TIME_COLUMNS,
     create_schema_sql,
     create_table_sql,
     lock_table_of,
+    odd_columns,
     refusal,
+    rounding_refusal,
     runs_table_of,
     warning,
 )
@@ -114,12 +115,14 @@ class SqlTables(StorePrograms):
         reply = yield SqlCommand(self._sql.column_types, names)
         if not reply.rows:
             return  # no table yet
-        columns = [column for column in TIME_COLUMNS if any(name == column and is_so for name, is_so in reply.rows)]
-        if columns and self.dialect.name == "postgresql":
-            raise refusal(operation, lock_name, self.table_name, columns)
-        if columns:
-            logger.warning("%s", warning(self.table_name, columns))
-        self._columns_in_session_zone = columns
+        in_session_zone, rounded = odd_columns(reply.rows)
+        if in_session_zone and self.dialect.name == "postgresql":
+            raise refusal(operation, lock_name, self.table_name, in_session_zone)
+        if rounded:
+            raise rounding_refusal(operation, lock_name, self.table_name, rounded, self.dialect)
+        if in_session_zone:
+            logger.warning("%s", warning(self.table_name, in_session_zone))
+        self._columns_in_session_zone = in_session_zone
         self._is_prepared = self._is_located
 
     # The schema

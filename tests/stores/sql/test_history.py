@@ -360,6 +360,18 @@ def test_prune_deletes_what_records_deleted_by_hand_have_left(driver: str, store
 
 
 @pytest.mark.parametrize("driver", ["mariadb+pymysql", "mysql+pymysql"])
+def test_a_limit_on_the_rows_of_a_select_leaves_nothing_out(driver: str, store: Store, table: str, name: str) -> None:
+    limited = make_url(store.url()).update_query_dict({"init_command": "SET sql_select_limit = 1"})
+    provider: Any = store.provider(url=limited.render_as_string(False), table_name=table, history=3)
+    provider.create_schema()
+    names = [f"{name}-1", f"{name}-2"]
+    for each in names * 2:
+        assert provider.release(acquired(provider, each))
+    assert [record.name for record in provider.records()] == names
+    assert [len(runs) for runs in provider.recent_runs(names).values()] == [2, 2]
+
+
+@pytest.mark.parametrize("driver", ["mariadb+pymysql", "mysql+pymysql"])
 def test_i13_prune_with_many_runs(
     driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,6 +102,26 @@ def test_after_the_year_9999(driver: str, store: Store, name: str) -> None:
     assert provider.acquire(LockRequest(name, "1m", fire_time=datetime(2024, 5, 1, tzinfo=UTC))) is None
     assert provider.release(lease)
     assert not record_of(provider, name).is_held
+
+
+@pytest.mark.parametrize("moment", ["9999-12-31 00:00:00", "9999-12-31 23:59:59.000001", "9999-12-29 00:00:00.500000"])
+@pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH, "sqlite"])
+def test_the_end_of_the_year_9999(driver: str, moment: str, store: Store, name: str) -> None:
+    """An operator has written it. The days after December 30 are shown as that day."""
+    provider: Any = store.provider()
+
+    def write() -> None:
+        acquired(provider, name)
+        changes = "lock_until = :moment, locked_at = :moment, last_fire_time = :moment"
+        store.execute(f"UPDATE shedlock SET {changes} WHERE name = :name", name=name, moment=moment)
+
+    write()
+    assert provider.forget_fire_time(name) is True
+    assert record_of(provider, name).last_fire_time is None
+    assert provider.force_release(name) is True
+    assert not record_of(provider, name).is_held
+    write()
+    assert provider.release(provider.take_over(LockRequest(name, "1m")))
 
 
 @pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH])

@@ -3,7 +3,8 @@
 import logging
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -12,12 +13,14 @@ from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, Store, acquired, o
 
 pytestmark = pytest.mark.programs
 
+ALL_TIMES = ("lock_until", "locked_at", "last_fire_time")
 POSTGRES = [driver for driver in (*ONE_EACH, *ONE_ASYNC_EACH) if driver.startswith("postgresql")]
 MYSQL = [driver for driver in (*ONE_EACH, *ONE_ASYNC_EACH) if not driver.startswith("postgresql")]
 
 
 def create(store: Store, table: str, time: str, *, extra: bool) -> None:
-    columns = f"fencing_token BIGINT, last_fire_time {time} NULL, " if extra else ""
+    fire_time = time.replace("(3)", "(6)")  # fire times have microseconds
+    columns = f"fencing_token BIGINT, last_fire_time {fire_time} NULL, " if extra else ""
     default = "" if store.is_postgres else "DEFAULT '2026-01-01'"
     store.execute(
         f"CREATE TABLE {table} (name VARCHAR(64) NOT NULL, lock_until {time} NOT NULL {default}, "
@@ -102,7 +105,7 @@ def test_timestamp_is_warned_of_once(
 
 
 @pytest.mark.parametrize("zone", ["+00:00", "+09:00", "-08:00"])
-@pytest.mark.parametrize("digits", ["", "(3)", "(6)"])
+@pytest.mark.parametrize("digits", ["(3)", "(6)"])
 @pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql"))
 def test_i5_a_lock_held_in_timestamp_by_another_zone_is_not_called_free(
     driver: str, digits: str, zone: str, store: Store, name: str
@@ -145,6 +148,91 @@ def test_timestamp_where_all_sessions_have_one_zone(driver: str, store: Store, n
         assert provider.release(lease) is False
         other.take_over(LockRequest(name, "1m"))
         other.take_over(LockRequest(name, "1m"))
+
+
+@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql"))
+def test_i1_columns_with_names_in_capitals(
+    driver: str, store: Store, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with store.table() as table:
+        create(store, table, "TIMESTAMP(6)", extra=True)
+        store.execute(
+            *(f"ALTER TABLE {table} CHANGE {column} {column.upper()} TIMESTAMP(6) NULL" for column in ALL_TIMES)
+        )
+        in_zone = {"init_command": "SET time_zone = '+09:00'"}
+        acquired(store.provider_of_engine(options={"table_name": table}, connect_args=in_zone), name, "1h")
+        assert len(warnings_of(caplog)) == 1
+        with pytest.raises(ProviderError, match=r"time zone .* h from this session's"):
+            store.provider(table_name=table).record(name)
+
+
+@pytest.mark.parametrize("zone", ["+00:00", "+09:00"])
+@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql"))
+def test_i1_a_lock_until_that_mysql_sets_by_itself(driver: str, zone: str, store: Store, name: str) -> None:
+    """With this setting, MySQL adds ON UPDATE CURRENT_TIMESTAMP to the first TIMESTAMP of ShedLock's table."""
+    with store.table() as table:
+        store.execute(
+            "SET explicit_defaults_for_timestamp = OFF",
+            f"CREATE TABLE {table} (name VARCHAR(64) NOT NULL, lock_until TIMESTAMP(3) NOT NULL, "
+            f"locked_at TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), locked_by VARCHAR(255) NOT NULL, "
+            f"PRIMARY KEY (name))",
+            f"ALTER TABLE {table} ADD COLUMN fencing_token BIGINT, ADD COLUMN last_fire_time DATETIME(6)",
+        )
+        in_zone = {"init_command": f"SET time_zone = '{zone}'"}
+        provider: Any = store.provider_of_engine(options={"table_name": table}, connect_args=in_zone)
+        lease = acquired(provider, name, "1h", fire_time=datetime.now(UTC))
+        granted = record_of(provider, name)
+        assert provider.acquire(LockRequest(name, "1h")) is None
+        assert provider.forget_fire_time(name) is True
+        record = record_of(provider, name)
+        assert (record.lock_until, record.last_fire_time) == (granted.lock_until, None)
+        assert provider.acquire(LockRequest(name, "1h")) is None
+        assert lease.is_trusted()
+
+
+DATETIMES = {"postgresql": "TIMESTAMP", "mysql": "DATETIME", "mariadb": "DATETIME"}
+
+
+@pytest.mark.parametrize("digits", ["(0)", "(2)"])
+@pytest.mark.parametrize("extra", [True, False])
+@pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH])
+def test_i1_times_that_are_rounded_are_refused(driver: str, extra: bool, digits: str, store: Store, name: str) -> None:
+    with store.table() as table:
+        create(store, table, f"{DATETIMES[driver.partition('+')[0]]}{digits}", extra=extra)
+        provider = store.provider(table_name=table, extra_columns=extra)
+        with pytest.raises(ProviderError, match=r"lock_until, locked_at.* are rounded.*ALTER TABLE") as refused:
+            provider.acquire(LockRequest(name, "1m"))
+        assert (refused.value.operation, refused.value.lock_name) == ("acquire", name)
+        assert not isinstance(refused.value, ProviderUnreachable)
+        do_as_told(store, str(refused.value))
+        assert provider.release(acquired(provider, name))
+
+
+@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql"))
+def test_i1_a_timestamp_of_whole_seconds_is_refused(driver: str, store: Store, name: str) -> None:
+    with store.table() as table:
+        create(store, table, "TIMESTAMP", extra=False)
+        with pytest.raises(ProviderError, match=r"are rounded.* .locked_at must read as UTC.: ALTER TABLE") as refused:
+            store.provider(table_name=table, extra_columns=False).acquire(LockRequest(name, "1m"))
+        do_as_told(store, str(refused.value))
+        acquired(store.provider(table_name=table, extra_columns=False), name)
+
+
+@pytest.mark.parametrize("driver", ONE_EACH)
+def test_i11_a_fire_time_that_is_rounded_is_refused(driver: str, store: Store, name: str) -> None:
+    """Milliseconds will do for the other columns. They are what ShedLock for Java writes."""
+    with store.table() as table:
+        time = DATETIMES[driver.partition("+")[0]]
+        create(store, table, f"{time}(3)", extra=True)
+        assert store.provider(table_name=table).release(acquired(store.provider(table_name=table), name))
+        of_type = "ALTER COLUMN last_fire_time TYPE" if store.is_postgres else "MODIFY last_fire_time"
+        store.execute(f"ALTER TABLE {table} {of_type} {time}(3)")
+        with pytest.raises(ProviderError, match=r"the times last_fire_time .*are rounded.*ALTER TABLE") as refused:
+            store.provider(table_name=table).acquire(LockRequest(name, "1m"))
+        do_as_told(store, str(refused.value))
+        provider, fire_time = store.provider(table_name=table), datetime(2026, 11, 20, 10, 0, 0, 400, tzinfo=UTC)
+        assert provider.release(acquired(provider, name, fire_time=fire_time))
+        assert provider.acquire(LockRequest(name, "1m", fire_time=fire_time)) is None
 
 
 def do_as_told(store: Store, message: str, *first: str) -> None:
