@@ -113,7 +113,6 @@ def _postgresql_query(connection: Any, parameters: dict[str, Any]) -> dict[str, 
     """What libpq understands: TLS, a service file, a password file, several hosts, and so on."""
     if "," in str(parameters.get("host", "")):
         hosts = {"host": str(parameters.pop("host")), "port": str(parameters.pop("port", ""))}
-        parameters["port"] = None
     else:
         hosts = {}
     role = connection.settings_dict["OPTIONS"].get("assume_role")
