@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,15 @@ def test_credentials_that_appear_later(open_provider: Open, credentials: Callabl
     acquired(provider, LockRequest(name, "1m"))
 
 
+@pytest.fixture
+def no_debug() -> Iterator[None]:
+    """pytest keeps each record of the log, and records of boto3 at DEBUG keep their client."""
+    logging.disable(logging.DEBUG)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.usefixtures("no_debug")
 def test_clients_without_credentials_do_not_pile_up(
     open_provider: Open, credentials: Callable[[str], object], name: str
 ) -> None:
