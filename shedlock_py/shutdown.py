@@ -33,7 +33,7 @@ class _Shutdown:
     owner: OwningProcess | None = None
     """The process that is shutting down. A child that it forks is not."""
     begun_by: _Handler | None = None
-    """The handler that the signal called. It may call others of ours."""
+    """The handler that Python called. It may call an older one of this class."""
     is_waiting = False
     """The waiting thread waits for guarded tasks."""
     is_ending = False
@@ -87,11 +87,13 @@ def release_on_sigterm(wait: Duration = "20s") -> None:
 class _Handler:
     """The handler. It runs in the middle of other code, so it must neither wait nor take a lock.
 
-    :param previous: the one that it replaces. That may call an older handler of ours.
+    :param previous: the one that it replaces. That may call an older one of this class, or this one again.
     """
 
     def __init__(self, previous: object) -> None:
         self._previous = previous
+        self._frame: object = self
+        """While the previous one runs: the frame that the signal interrupted. Who calls a handler passes it on."""
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         state = _shutdown
@@ -113,8 +115,12 @@ class _Handler:
         import signal  # it is loaded already
 
         state.is_ending = True
-        if callable(self._previous):
-            self._previous(number, frame)
+        if callable(self._previous) and frame is not self._frame:
+            before, self._frame = self._frame, frame
+            try:
+                self._previous(number, frame)
+            finally:
+                self._frame = before
         elif self._previous is not signal.SIG_IGN:
             raise SystemExit(128 + number)
 

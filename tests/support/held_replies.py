@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import Event
 
-LONGEST_SECONDS = 20.0
+LONGEST_SECONDS = 60.0
 
 
 class HeldReply:

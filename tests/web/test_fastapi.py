@@ -97,7 +97,7 @@ def test_a_worker_that_is_restarted_waits_for_the_next_slot(provider: InMemoryLo
 
 def test_a_timer_that_is_early_repeats_no_slot(provider: InMemoryLockProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of the wall, by which the slots go, is not the one of the event loop."""
-    lags: list[float] = [0, 0, 0.003]  # seconds; after the first sleep it is not yet the next slot
+    lags = [0, 0, SLOT / 2]  # seconds; after the first sleep it is not yet the next slot
 
     class Clock:
         @staticmethod

@@ -197,7 +197,9 @@ class DynamoDBPrograms(StorePrograms):
         if record is None or record.last_fire_time is None:
             return False
         newest = {"newest": microseconds(record.last_fire_time)}
-        yield from self._ask(Change(name, "REMOVE lastFireTime", "lastFireTime = :newest", newest))
+        reply = yield from self._ask(Change(name, "REMOVE lastFireTime", "lastFireTime = :newest", newest))
+        if not reply.is_done:
+            yield from self.require_forgotten(record)
         return True
 
     def record(self, name: str) -> DynamoProgram[LockRecord | None]:

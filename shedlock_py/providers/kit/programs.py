@@ -208,6 +208,18 @@ class StorePrograms(ABC):
         """Write the end of a run, for a store whose :meth:`hold` does not. It has no end if it was written before."""
         yield from ()
 
+    def require_forgotten(self, before: LockRecord) -> Program[Any, Any, None]:
+        """For a ``forget_fire_time`` that found nothing to change: a first copy of it, or another acquire, was there.
+
+        :raises ProviderError: neither was; the store has the fire time still.
+        """
+        record = yield from self.record(before.name)
+        if record is not None and record.last_fire_time == before.last_fire_time:
+            what = (
+                f"the store has the fire time {before.last_fire_time} still, in a form that this library does not write"
+            )
+            raise refused("forget_fire_time", before.name, what, hint="delete it from the record by hand")
+
     def read_before_take_over(self, name: str) -> Program[Any, Any, LockRecord | None]:
         """What :meth:`claim` gets as ``before``. A store whose claim reads what it replaces by itself returns None."""
         return self.record(name)

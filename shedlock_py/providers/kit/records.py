@@ -108,7 +108,14 @@ class RecordPrograms(StorePrograms):
         return _changed(record.name, _undone(record.locked_by, None))
 
     def forget_fire_time(self, name: str) -> Program[RecordCommand, Any, bool]:
-        return _changed(name, lambda record, _: replace(record, last_fire_time=None) if record.last_fire_time else None)
+        record = yield from self.record(name)
+        newest = record and record.last_fire_time
+        if newest is None:
+            return False
+        yield from _changed(
+            name, lambda record, _: replace(record, last_fire_time=None) if record.last_fire_time == newest else None
+        )
+        return True
 
     def record(self, name: str) -> Program[RecordCommand, Any, LockRecord | None]:
         def read(records: Records, now: datetime) -> LockRecord | None:

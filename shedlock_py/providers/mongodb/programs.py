@@ -152,7 +152,9 @@ class MongoPrograms(StorePrograms):
         if record is None or record.last_fire_time is None:
             return False
         newest = Int64((record.last_fire_time - EPOCH) // MICROSECOND)
-        yield update({"_id": name, "lastFireTime": newest}, {"$unset": "lastFireTime"})
+        result = yield update({"_id": name, "lastFireTime": newest}, {"$unset": "lastFireTime"})
+        if not result.matched_count:
+            yield from self.require_forgotten(record)
         return True
 
     def prune(self, unused_for: timedelta) -> Program[Command, Any, int]:

@@ -82,7 +82,8 @@ class RedisPrograms(StorePrograms):
         record = yield from self.record(name)
         if record is None or record.last_fire_time is None:
             return False
-        yield self._calls.forget_fire_time(name, record.last_fire_time)
+        if not (yield self._calls.forget_fire_time(name, record.last_fire_time)):
+            yield from self.require_forgotten(record)
         return True
 
     def prune(self, unused_for: timedelta) -> Program[Command, Any, int]:

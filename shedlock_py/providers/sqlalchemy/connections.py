@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from sqlalchemy import Pool, PoolProxiedConnection, event
 from sqlalchemy.engine import Engine
@@ -194,8 +194,7 @@ class UserConnections(SqlConnections):
         super().__init__(engine)
         self._outdated_at = 0.0
         """Connections opened before this moment are not used again."""
-        event.listen(engine, "connect", _note_opening)  # SQLAlchemy registers it once for each engine
-        _pool_owners.setdefault(engine.pool, OwningProcess())
+        _note_openings(engine)
 
     def execute_one(self, command: SqlCommand) -> SqlReply:
         """The reply to ``command``, on a connection of the engine's pool."""
@@ -207,12 +206,12 @@ class UserConnections(SqlConnections):
 
     def close_idle(self) -> None:
         # Of a process that uses a connection, each child is refused.
-        if _pool_owners[self.engine.pool].is_current() and not getattr(self.engine.pool, "checkedout", int)():
+        if _is_own(self.engine.pool) and not getattr(self.engine.pool, "checkedout", int)():
             self.engine.dispose()
 
     def _take(self) -> PoolProxiedConnection:
         inherited: Pool | None = None
-        if not _pool_owners[self.engine.pool].is_current():  # the application has not disposed of the parent's pool
+        if not _is_own(self.engine.pool):  # the application has not disposed of the parent's pool
             inherited = self.engine.pool
             _inherited.append(inherited)
             self.engine.dispose(close=False)
@@ -269,10 +268,6 @@ class UserConnections(SqlConnections):
                 connection.invalidate()
 
 
-def _note_opening(_connection: object, record: ConnectionPoolEntry) -> None:
-    record.info[_OPENED] = monotonic()
-
-
 def _opened_at(connection: PoolProxiedConnection) -> float:
     """0 for a connection that the application opened before there was a provider."""
     opened: float = connection.info.get(_OPENED, 0.0)
@@ -282,6 +277,8 @@ def _opened_at(connection: PoolProxiedConnection) -> float:
 # Forks: a child must neither use nor close the connections of its parent
 
 _pool_owners: WeakKeyDictionary[Pool, OwningProcess] = WeakKeyDictionary()
+"""Who has opened connections of a pool. An engine gets another pool when it is disposed of."""
+_noted: WeakSet[Engine] = WeakSet()
 _inherited: list[Pool] = []
 """Kept for ever: mysqlclient ends the session of a connection that is garbage-collected."""
 
@@ -289,9 +286,26 @@ _inherited: list[Pool] = []
 _of_sqlite: WeakSet[SqlConnections] = WeakSet()
 
 
-@event.listens_for(Engine, "engine_disposed")  # all engines: one with options shares the pool of another one
-def _note_disposal(engine: Engine) -> None:
-    _pool_owners[engine.pool] = OwningProcess()
+def _note_openings(engine: Engine) -> None:
+    """Note when each connection is opened, and by which process. Also those of pools that follow this one."""
+    if engine in _noted:
+        return
+    _noted.add(engine)
+    found = ref(engine)
+
+    def note(_connection: object, record: ConnectionPoolEntry) -> None:
+        record.info[_OPENED] = monotonic()
+        engine = found()
+        if engine is not None:
+            _is_own(engine.pool)
+
+    _is_own(engine.pool)
+    event.listen(engine, "connect", note)
+
+
+def _is_own(pool: Pool) -> bool:
+    """Whether no other process has opened connections of it."""
+    return _pool_owners.setdefault(pool, OwningProcess()).is_current()
 
 
 def _close_before_fork() -> None:

@@ -189,7 +189,7 @@ def _code(error: DBAPIError) -> str | int | None:
 
 def _failure_of(error: DBAPIError) -> Failure | None:
     if is_outdated_plan(error):
-        return Failure.SESSION_CLOSED  # no more use than a closed one
+        return Failure.CONFLICT  # refused before it was carried out; the next connection has no such plan
     code, text = _code(error), str(error.orig)
     if code == "08003" and _ASYNCPG_SERVER_MESSAGE in text:
         return Failure.SESSION_CLOSED

@@ -162,7 +162,9 @@ class SqlPrograms(SqlTables):
         if record is None or record.last_fire_time is None:
             return False
         values = {"name": name, "fire_time": self._sql.clock.to_store(record.last_fire_time)}
-        yield SqlCommand(self._sql.forget_fire_time, values)
+        reply = yield SqlCommand(self._sql.forget_fire_time, values)
+        if not reply.changed:
+            yield from self.require_forgotten(record)
         return True
 
     def prune(self, unused_for: timedelta) -> SqlProgram[int]:

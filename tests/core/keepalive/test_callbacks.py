@@ -250,9 +250,10 @@ async def test_a_heartbeat_that_is_cancelled_before_its_first_step(recorded: Rec
     store = AsyncFaultyProvider()
     async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
         heartbeats: list[asyncio.Task[Any]] = []
-        while not heartbeats:  # in each iteration of the event loop
-            await asyncio.sleep(0)
-            heartbeats = [task for task in asyncio.all_tasks() if "keepalive.py" in repr(task)]
+        async with asyncio.timeout(10):
+            while not heartbeats:  # in each iteration of the event loop
+                await asyncio.sleep(0)
+                heartbeats = [task for task in asyncio.all_tasks() if "keepalive.py" in repr(task)]
         heartbeats[0].cancel()
         await asyncio.wait(heartbeats)
         assert store.calls["extend"] == 0

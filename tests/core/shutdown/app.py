@@ -3,7 +3,8 @@
 KIND is where its guarded task runs: "main", "thread", "asyncio", "scheduler"; "default" (without release_on_sigterm),
 "chained" (another handler was there), "chained-again" (likewise; and then another one calls that of shedlock_py, and
 release_on_sigterm() is called once more), "chained-twice" (another handler was there, and gets a second signal while
-it runs), or "stubborn" (a thread that does not end in time).
+it runs), "chained-in-a-circle" (a handler that remembers one former handler is installed twice), or "stubborn" (a
+thread that does not end in time).
 
 While a task in a daemon thread is waited for: "locked" (the main thread holds a lock that the task needs), "log" (that
 is a lock of logging's), "blocked" (the main thread waits for a lock), "both" (a task that is kept alive runs on the
@@ -136,6 +137,11 @@ def main(url: str, kind: str) -> None:
             wrap_handler()
             release_on_sigterm("10s")
             job(60)
+        case "chained-in-a-circle":
+            for _ in range(2):
+                signal.signal(signal.SIGTERM, forgetful_handler(signal.getsignal(signal.SIGTERM)))
+                release_on_sigterm("10s")
+            job(60)
         case "main" | "default" | "chained" | "chained-twice":
             job(60)
         case "asyncio":
@@ -229,6 +235,15 @@ def later() -> None:
 def former_handler(number: int, frame: FrameType | None) -> None:
     print("the former handler", flush=True)
     raise SystemExit(7)
+
+
+former: list[Any] = []
+
+
+def forgetful_handler(handler: Any) -> Callable[[int, FrameType | None], None]:
+    """The handler of a library, which calls the newest of those that it has replaced."""
+    former[:] = [handler]
+    return lambda number, frame: former[0](number, frame)
 
 
 calls: list[int] = []

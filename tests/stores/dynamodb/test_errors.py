@@ -20,6 +20,7 @@ from tests.stores.dynamodb.conftest import Open
 from tests.support.dynamodb import REGION, DynamoDBServer
 from tests.support.front_end import Fault, FrontEnd
 from tests.support.held_replies import HeldReply
+from tests.support.polling import wait_until
 from tests.support.ports import free_port
 
 UPDATE = "UpdateItem"
@@ -136,12 +137,8 @@ def test_i5_a_success_that_is_not_of_dynamodb_deletes_nothing(
     provider.release(acquired(provider, LockRequest(name, "1m")))
     front_end.fault = Fault(200, b"<html>Sign in</html>", "DeleteItem", content_type="text/html")
 
-    def prune_once_old_enough() -> None:
-        while not provider.prune(0):  # not while the record is younger than the clock is exact
-            pass
-
     with pytest.raises(ProviderUnreachable, match="not DynamoDB's"):
-        prune_once_old_enough()
+        wait_until(lambda: provider.prune(0), what="the record is older than the clock is exact")
     front_end.fault = None
     assert record_of(provider, name).name == name
 
@@ -237,12 +234,12 @@ def test_credentials_that_are_replaced_disturb_no_request_that_is_under_way(
     credentials("first")
     held = HeldReply()
     with TcpProxy(front_end.address, rewrite=held) as proxy, ThreadPoolExecutor(1) as other:
-        provider = open_provider(proxy.address)
+        provider = open_provider(proxy.address, timeout="20s")
         lease = acquired(provider, LockRequest(name, "1m"))
         proxy.reset()
         held.hold_next()
         extending = other.submit(provider.extend, lease, "2m")
-        assert held.has_come.wait(5)
+        assert held.has_come.wait(20)
         front_end.fault = fault("ExpiredTokenException", marker="Credential=first/")
         credentials("second")
         with pytest.raises(ProviderError, match="ExpiredTokenException"):
@@ -260,13 +257,13 @@ def test_credentials_that_are_refused_twice_are_replaced_once(
     credentials("first")
     held = HeldReply()
     with TcpProxy(front_end.address, rewrite=held) as proxy, ThreadPoolExecutor(1) as other:
-        provider = open_provider(proxy.address)
+        provider = open_provider(proxy.address, timeout="20s")
         assert provider.record(name) is None
         front_end.fault = fault("ExpiredTokenException", marker="Credential=first/")
         credentials("second")
         held.hold_next()
         late = other.submit(provider.record, name)
-        assert held.has_come.wait(5)
+        assert held.has_come.wait(20)
         with pytest.raises(ProviderError, match="ExpiredTokenException"):
             provider.record(name)
         assert provider.record(name) is None

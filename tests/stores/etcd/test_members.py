@@ -152,7 +152,7 @@ def test_certificates_that_are_replaced_disturb_no_request_that_is_under_way(
             held.hold_next()
             writes.clear()
             extending = other.submit(provider.extend, lease, "2m")
-            assert held.has_come.wait(5)
+            assert held.has_come.wait(20)
             proxy.refuse()
             with pytest.raises(ProviderUnreachable):
                 provider.record(name)

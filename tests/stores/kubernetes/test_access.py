@@ -259,7 +259,7 @@ def test_an_authority_that_is_replaced_disturbs_no_request_that_is_under_way(
         lease = acquired(provider, REQUEST)
         held.hold_next()
         extending = other.submit(provider.extend, lease, "2m")
-        assert held.has_come.wait(5)
+        assert held.has_come.wait(20)
         version = resource_version(kubernetes_server, namespace)
         authority.write_text(authority.read_text() + "\n")
         file.write_text(renew(kubernetes_server, token))
