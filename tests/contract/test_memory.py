@@ -1,7 +1,7 @@
 """The contract on the store in memory, and what only a clock of our own can show."""
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -203,3 +203,22 @@ def test_a_run_in_which_the_stores_clock_was_set_back_has_taken_no_negative_time
     assert run.ended is not None
     assert run.ended < run.started
     assert run.duration == timedelta(0)
+
+
+def test_i11_a_late_copy_of_forget_fire_time_forgets_none_that_was_granted_since(
+    provider: InMemoryLockProvider,
+) -> None:
+    def grant(fire_time: datetime) -> None:
+        lease = provider.acquire(LockRequest("job", "1m", fire_time=fire_time))
+        assert lease
+        provider.release(lease)
+
+    now = datetime.now(UTC)
+    grant(now - timedelta(seconds=2))
+    store, program = provider.programs.store, provider.programs.forget_fire_time("job")
+    late = program.send(store.execute(next(program), None))
+    grant(now - timedelta(seconds=1))
+    assert store.execute(late, None) is False
+    record = provider.record("job")
+    assert record is not None
+    assert record.last_fire_time == now - timedelta(seconds=1)

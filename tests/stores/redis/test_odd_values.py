@@ -77,6 +77,16 @@ def test_i7_a_token_beyond_the_numbers_of_lua(
     assert acquired(provider, name).fencing_token == 2**53 - 1
 
 
+def test_a_fire_time_that_cannot_be_forgotten(provider: Any, client: redis.Redis, name: str) -> None:
+    provider.release(acquired(provider, name))
+    client.hset(f"{name}:{{{name}}}", "last_fire_time", "0001")
+    with pytest.raises(ProviderError, match=r"has the fire time 1970-01-01 .* still"):
+        provider.forget_fire_time(name)
+    client.hset(f"{name}:{{{name}}}", "last_fire_time", "1")
+    assert provider.forget_fire_time(name) is True
+    assert provider.forget_fire_time(name) is False
+
+
 def test_prune_with_an_odd_vote(provider: LockProvider, client: redis.Redis, name: str) -> None:
     provider.release(acquired(provider, "other"))
     provider.release(acquired(provider, name))

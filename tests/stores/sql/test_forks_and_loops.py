@@ -82,6 +82,39 @@ def test_a_child_that_has_replaced_its_pool_keeps_the_new_one(
     assert provider.release(acquired(provider, name))
 
 
+@pytest.mark.parametrize("has_options", [False, True])
+@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+def test_a_child_takes_no_connection_of_a_pool_that_its_parent_has_replaced(
+    driver: str, has_options: bool, store: Store, name: str
+) -> None:
+    engine = create_engine(store.url())
+    store.stack.callback(engine.dispose)
+    provider = SqlAlchemyLockProvider(engine.execution_options(logging_token="locks") if has_options else engine)
+    provider.record("warm")
+    engine.dispose()
+    with engine.connect():
+        pool = engine.pool
+
+    def child() -> None:
+        assert provider.release(acquired(provider, name))
+        assert engine.pool is not pool
+
+    in_child(child)
+    assert engine.pool is pool
+    assert provider.release(acquired(provider, name))
+
+
+def test_a_pool_that_the_application_has_put_in_place_of_another_one(name: str, tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/locks.db")
+    provider = SqlAlchemyLockProvider(engine)
+    provider.create_schema()
+    engine.dispose()
+    engine.pool = engine.pool.recreate()
+    assert provider.release(acquired(provider, name))
+    in_child(lambda: provider.release(acquired(provider, name)))
+    engine.dispose()
+
+
 @pytest.mark.parametrize("kind", orphans.KINDS)
 @pytest.mark.parametrize("fork", orphans.FORKS)
 def test_i1_a_child_that_outlives_its_parent_on_sqlite(fork: str, kind: str, name: str, tmp_path: Path) -> None:
