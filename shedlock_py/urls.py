@@ -18,7 +18,7 @@ _SQL = ("shedlock_py.providers.sqlalchemy", "SqlAlchemyLockProvider", "sqlalchem
 _REDIS = ("shedlock_py.providers.redis", "RedisLockProvider", "redis")
 _REDIS_QUORUM = ("shedlock_py.providers.redis", "RedisQuorumLockProvider", "redis")
 _MONGODB = ("shedlock_py.providers.mongodb", "MongoLockProvider", "mongodb")
-_SCHEMES = {
+SCHEMES = {
     "memory": ("shedlock_py.providers.memory", "InMemoryLockProvider", ""),
     **dict.fromkeys(("sqlite", "postgresql", "postgres", "mysql", "mariadb"), _SQL),
     **dict.fromkeys(("redis", "rediss", "unix"), _REDIS),
@@ -63,7 +63,7 @@ def async_provider_from_url(url: str) -> AsyncLockProvider:
 def has_async_driver(url: str) -> bool:
     """Whether ``url`` names a driver of SQLAlchemy that is for asyncio only, as ``postgresql+asyncpg://…`` does."""
     scheme = url.partition("://")[0].lower()
-    if "+" not in scheme or _SCHEMES.get(scheme.partition("+")[0]) is not _DRIVERS_IN_SCHEME:
+    if "+" not in scheme or SCHEMES.get(scheme.partition("+")[0]) is not _DRIVERS_IN_SCHEME:
         return False
     try:
         from sqlalchemy import URL  # late: such a URL needs it
@@ -87,8 +87,8 @@ def _from_url(url: object, prefix: str) -> Any:
     if len(url) > LONGEST_URL:
         raise ConfigurationError(f"the store URL has {len(url)} characters; the maximum is {LONGEST_URL}")
     scheme = url.partition("://")[0].lower() if "://" in url else ""
-    known = _SCHEMES.get(scheme)
-    if known is None and _SCHEMES.get(scheme.partition("+")[0]) is _DRIVERS_IN_SCHEME:
+    known = SCHEMES.get(scheme)
+    if known is None and SCHEMES.get(scheme.partition("+")[0]) is _DRIVERS_IN_SCHEME:
         known = _DRIVERS_IN_SCHEME
     if known is None:
         from importlib.metadata import entry_points  # late: slow, and needed by few
@@ -96,7 +96,7 @@ def _from_url(url: object, prefix: str) -> Any:
         offered = entry_points(group=ENTRY_POINTS[prefix])
         if scheme not in offered.names:
             what = f"unknown scheme {scheme!r}" if scheme else "not a URL, such as 'sqlite:///locks.db'"
-            schemes = ", ".join(f"{scheme}://" for scheme in (*_SCHEMES, *sorted(offered.names)))
+            schemes = ", ".join(f"{scheme}://" for scheme in (*SCHEMES, *sorted(offered.names)))
             raise ConfigurationError(f"store URL: {what}; supported: {schemes}")
         entry_point = offered[scheme]
         try:

@@ -88,7 +88,7 @@ def test_a_mistake_is_one_line(arguments: list[str], text: str) -> None:
 
 
 WITHOUT_VARIABLE = {"--version", "--force", "--forget-fire-time", "--yes", "--allow-changes"}
-OF_NO_OPTION = {"SHEDLOCK_HISTORY", "SHEDLOCK_ACTIVE", "SHEDLOCK_HEARTBEAT_THREADS"}
+OF_NO_OPTION = {"SHEDLOCK_HISTORY", "SHEDLOCK_ACTIVE"}
 
 
 def test_help_and_the_page_name_every_option_and_every_variable() -> None:

@@ -200,7 +200,7 @@ def _statement_name() -> str:
 
 
 def _prepare_mysql_session(connection: Any, _record: object) -> None:
-    """Set what the server's defaults may switch off.
+    """Set what a server may have other defaults for.
 
     Where the default of autocommit is off, MySQL reports to a new session that it is on, and drivers then send nothing.
     A limit would leave records out of a list.

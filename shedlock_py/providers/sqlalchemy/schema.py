@@ -133,8 +133,9 @@ def create_schema_sql(table: Table, dialect: Dialect) -> str:
 # PostgreSQL's timestamptz is refused. MySQL's TIMESTAMP, which ShedLock for Java uses, causes a warning: it works while
 # all sessions have the same time_zone.
 
-# Columns that round are refused everywhere: a lease would end before its holder stops, and a fire time that is rounded
-# down would be granted twice. ShedLock for Java has milliseconds, and fire times have microseconds.
+# Columns that round are refused everywhere: a lease would end before its holder stops, a force release would not find
+# the `locked_at` that it has read, and a fire time that is rounded down would be granted twice. ShedLock for Java has
+# milliseconds, and fire times have microseconds.
 
 _DIGITS = {"lock_until": 3, "locked_at": 3, "last_fire_time": 6}
 TIME_COLUMNS = tuple(_DIGITS)
@@ -172,16 +173,19 @@ def odd_columns(rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[str]]:
 
 
 def rounding_refusal(
-    operation: str, lock_name: str | None, table: str, columns: Sequence[str], dialect: Dialect
+    operation: str, lock_name: str | None, table: str, columns: Sequence[str], in_zone: Sequence[str], dialect: Dialect
 ) -> ProviderError:
-    """The error for a table whose times have too few digits of a second."""
-    is_postgresql = dialect.name == "postgresql"
+    """The error for a table whose times have too few digits of a second.
+
+    :param in_zone: the columns that follow the zone of the session.
+    """
+    remedy = (_postgresql_remedy if dialect.name == "postgresql" else _mysql_remedy)(table, columns)
     return refused(
         operation,
         lock_name,
         f"the times {', '.join(columns)} of table {table} are rounded, as their columns store too few digits of a "
         f"second: two holders could get the lock, or one fire time could be granted twice",
-        hint=_postgresql_remedy(table, columns) if is_postgresql else _mysql_hint(table, columns),
+        hint=f"{_ALTER}: {remedy}" if set(columns) & set(in_zone) else f"run {remedy}",
     )
 
 
@@ -205,8 +209,7 @@ def warning(table: str, columns: Sequence[str]) -> str:
     return (
         f"the times of table {table} are TIMESTAMP: sessions with different time_zone settings read them differently, "
         f"so two holders could get the lock; and TIMESTAMP cannot store the hour skipped when daylight saving time "
-        f"begins — "
-        f"{_mysql_hint(table, columns)}"
+        f"begins — {_ALTER}: {_mysql_remedy(table, columns)}"
     )
 
 
@@ -220,15 +223,15 @@ def other_zone_error(
         f"its record was written in a time zone {-shift / timedelta(hours=1):+g} h from this session's, and the times "
         f"of table {table} are TIMESTAMP, so this session cannot tell whether the lock is held. Connect with "
         f"the time_zone of the applications, or change the columns",
-        hint=_mysql_hint(table, columns),
+        hint=f"{_ALTER}: {_mysql_remedy(table, columns)}",
     )
 
 
-def _mysql_hint(table: str, columns: Sequence[str]) -> str:
+def _mysql_remedy(table: str, columns: Sequence[str]) -> str:
     changes = ", ".join(
         f"MODIFY {column} DATETIME(6) {'NULL' if column == 'last_fire_time' else 'NOT NULL'}" for column in columns
     )
-    return f"{_ALTER}: ALTER TABLE {table} {changes}"
+    return f"ALTER TABLE {table} {changes}"
 
 
 def zone_shift(record: LockRecord) -> timedelta | None:
@@ -242,10 +245,10 @@ def zone_shift(record: LockRecord) -> timedelta | None:
         return None
     shift = record.locked_at - (_EPOCH + timedelta(microseconds=record.fencing_token))
     zones = round(shift / _ZONE_STEP) * _ZONE_STEP
-    return zones if zones and abs(zones) <= _FARTHEST and abs(shift - zones) <= _PRECISION else None
+    return zones if zones and abs(zones) <= _FARTHEST and abs(shift - zones) <= _TOLERANCE else None
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ZONE_STEP = timedelta(minutes=15)  # all time zones of today differ by multiples of it
 _FARTHEST = timedelta(hours=26)
-_PRECISION = timedelta(seconds=1)
+_TOLERANCE = timedelta(seconds=1)  # between the token and locked_at of one statement

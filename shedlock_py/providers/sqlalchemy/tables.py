@@ -115,11 +115,12 @@ class SqlTables(StorePrograms):
         reply = yield SqlCommand(self._sql.column_types, names)
         if not reply.rows:
             return  # no table yet
-        in_session_zone, rounded = odd_columns(reply.rows)
+        used = [row for row in reply.rows if self.extra_columns or row[0].lower() != "last_fire_time"]
+        in_session_zone, rounded = odd_columns(used)
         if in_session_zone and self.dialect.name == "postgresql":
             raise refusal(operation, lock_name, self.table_name, in_session_zone)
         if rounded:
-            raise rounding_refusal(operation, lock_name, self.table_name, rounded, self.dialect)
+            raise rounding_refusal(operation, lock_name, self.table_name, rounded, in_session_zone, self.dialect)
         if in_session_zone:
             logger.warning("%s", warning(self.table_name, in_session_zone))
         self._columns_in_session_zone = in_session_zone

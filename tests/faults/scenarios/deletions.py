@@ -45,7 +45,7 @@ Delete = Callable[[Store, Fleet], None]
 # How
 
 
-def delete_records(store: Store, fleet: Fleet) -> None:
+def delete_records(store: Store, _: Fleet) -> None:
     store.delete_all()
 
 

@@ -23,7 +23,7 @@ from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderE
 from shedlock_py.providers.etcd import EtcdLockProvider
 from shedlock_py.providers.kubernetes.wire import VERBS
 from shedlock_py.providers.redis import RedisLockProvider, RedisQuorumLockProvider
-from shedlock_py.urls import _SCHEMES
+from shedlock_py.urls import SCHEMES
 from tests.guides.documents import check_script, script_of
 from tests.guides.examples.scripts import PROJECT
 from tests.support.dynamodb import DynamoDBServer
@@ -299,9 +299,9 @@ def test_the_messages_that_the_pages_quote(redis_nodes: list[RedisServer], tmp_p
 # Tables and links
 
 
-@pytest.mark.parametrize("scheme", _SCHEMES)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_scheme_has_a_page_and_is_in_the_tables(scheme: str) -> None:
-    module, name, _ = _SCHEMES[scheme]
+    module, name, _ = SCHEMES[scheme]
     index, readme = (path.read_text() for path in (PAGES / "README.md", PROJECT / "README.md"))
     rows = re.findall(rf"^\| \[.*`{re.escape(scheme)}://.*", index, re.MULTILINE)
     assert len(rows) == 1, "in the first table of docs/providers/README.md"

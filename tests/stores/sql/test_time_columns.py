@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, Store, acquired, on_mysql_and_mariadb, record_of
@@ -178,6 +179,9 @@ def test_i1_a_lock_until_that_mysql_sets_by_itself(driver: str, zone: str, store
             f"PRIMARY KEY (name))",
             f"ALTER TABLE {table} ADD COLUMN fencing_token BIGINT, ADD COLUMN last_fire_time DATETIME(6)",
         )
+        with store.connect() as connection:
+            query = "SELECT extra FROM information_schema.columns WHERE table_name = :t AND column_name = 'lock_until'"
+            assert "on update" in connection.execute(text(query), {"t": table}).scalar_one().lower()
         in_zone = {"init_command": f"SET time_zone = '{zone}'"}
         provider: Any = store.provider_of_engine(options={"table_name": table}, connect_args=in_zone)
         lease = acquired(provider, name, "1h", fire_time=datetime.now(UTC))
