@@ -18,9 +18,9 @@ from tests.support.polling import until, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 
-LEASE = "9s"
-"""The first heartbeat is sent after three seconds; a child that waits for its reply would wait for ten, and fails after
-five. The lease is still live then.
+LEASE = "18s"
+"""The first heartbeat is sent after six seconds; a child that waits for its reply would wait for ten, and fails after
+five. The lease is still live then, also where a busy machine takes seconds to fork.
 """
 
 
@@ -30,7 +30,7 @@ async def test_a_child_does_not_wait_for_its_parents_heartbeat(recorded: Recordi
     block = hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store)
     async with block:
         active = current.get()
-        await until(lambda: store.calls["extend"] == 1)
+        await until(lambda: store.calls["extend"] == 1, timeout=20)
 
         async def work() -> None:
             current.set(active)
@@ -54,7 +54,7 @@ def test_a_child_does_not_wait_for_its_parents_thread(recorded: RecordingListene
     lost: list[LeaseLost] = []
     block = hold("job", lock_at_most_for=LEASE, keep_alive=True, on_lost=lost.append, provider=store)
     with block:
-        wait_until(lambda: store.calls["extend"] == 1)
+        wait_until(lambda: store.calls["extend"] == 1, timeout=20)
 
         def child() -> None:
             with pytest.raises(NotLocked):  # the lease is its parent's
