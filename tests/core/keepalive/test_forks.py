@@ -30,7 +30,7 @@ async def test_a_child_does_not_wait_for_its_parents_heartbeat(recorded: Recordi
     block = hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store)
     async with block:
         active = current.get()
-        await until(lambda: store.calls["extend"] == 1, timeout=20)
+        await until(lambda: store.calls["extend"] == 1)
 
         async def work() -> None:
             current.set(active)
