@@ -144,7 +144,7 @@ class Operation:
                     if failure is Failure.UNREACHABLE:  # perhaps because of history, also if the plain one fails
                         self._programs.rest_from_history()
                 else:
-                    if history_error is not None:
+                    if history_error is not None:  # the same command without history has succeeded
                         self._programs.history_failed(history_error)
                     return reply
         finally:
