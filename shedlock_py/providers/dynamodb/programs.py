@@ -192,15 +192,9 @@ class DynamoDBPrograms(StorePrograms):
             return False
         return (yield from self._ask(freeing(found, self._earliest_of_all(reply.time)))).is_done
 
-    def forget_fire_time(self, name: str) -> DynamoProgram[bool]:
-        record = yield from self.record(name)
-        if record is None or record.last_fire_time is None:
-            return False
-        newest = {"newest": microseconds(record.last_fire_time)}
-        reply = yield from self._ask(Change(name, "REMOVE lastFireTime", "lastFireTime = :newest", newest))
-        if not reply.is_done:
-            yield from self.require_forgotten(record)
-        return True
+    def delete_fire_time(self, name: str, fire_time: datetime) -> DynamoProgram[bool]:
+        values = {"newest": microseconds(fire_time)}
+        return (yield from self._ask(Change(name, "REMOVE lastFireTime", "lastFireTime = :newest", values))).is_done
 
     def record(self, name: str) -> DynamoProgram[LockRecord | None]:
         reply = yield from self._ask(Read(name))

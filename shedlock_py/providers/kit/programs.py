@@ -109,13 +109,12 @@ class StorePrograms(ABC):
     def records(self, prefix: str) -> Program[Any, Any, list[LockRecord]]:
         """All lock records whose names start with ``prefix``, and perhaps others, in any order."""
 
-    @abstractmethod
-    def forget_fire_time(self, name: str) -> Program[Any, Any, bool]:
-        """Forget the newest fire time of ``name``. False: there was none when it was read.
+    def delete_fire_time(self, name: str, fire_time: datetime) -> Program[Any, Any, bool]:
+        """Delete ``fire_time``, which was read, from the record of ``name``. False: the record has not got it.
 
-        A late copy must not forget one that was granted since: compare it with what was read. True also if the record
-        has another one, or none, by then: a first copy, whose reply was lost, may have forgotten it.
+        In one atomic step: a late copy must not delete one that was granted since.
         """
+        raise NotImplementedError(f"{type(self).__name__} has neither delete_fire_time() nor forget_fire_time()")
 
     @abstractmethod
     def prune(self, unused_for: timedelta) -> Program[Any, Any, int]:
@@ -197,6 +196,23 @@ class StorePrograms(ABC):
         """
         return self.undo_claim(record.name, record.locked_by, None)
 
+    def forget_fire_time(self, name: str) -> Program[Any, Any, bool]:
+        """Forget the newest fire time of ``name``. False: there was none when it was read.
+
+        True also if the record has another one, or none, when it is deleted: a first copy, whose reply was lost, may
+        have forgotten it.
+        """
+        record = yield from self.record(name)
+        newest = record.last_fire_time if record else None
+        if newest is None:
+            return False
+        if not (yield from self.delete_fire_time(name, newest)):
+            record = yield from self.record(name)
+            if record is not None and record.last_fire_time == newest:
+                what = f"the store has the fire time {newest} still, in a form that this library does not write"
+                raise refused("forget_fire_time", name, what, hint="delete it from the record by hand")
+        return True
+
     def without_history(self, command: Any, failure: Failure) -> Any | None:
         """The command to send now that ``command``, which writes history as well, has failed; None: no other.
 
@@ -207,18 +223,6 @@ class StorePrograms(ABC):
     def end_run(self, lease: Lease, *, is_lost: bool) -> Program[Any, Any, None]:
         """Write the end of a run, for a store whose :meth:`hold` does not. It has no end if it was written before."""
         yield from ()
-
-    def require_forgotten(self, before: LockRecord) -> Program[Any, Any, None]:
-        """For a ``forget_fire_time`` that found nothing to change: a first copy of it, or another acquire, was there.
-
-        :raises ProviderError: neither was; the store has the fire time still.
-        """
-        record = yield from self.record(before.name)
-        if record is not None and record.last_fire_time == before.last_fire_time:
-            what = (
-                f"the store has the fire time {before.last_fire_time} still, in a form that this library does not write"
-            )
-            raise refused("forget_fire_time", before.name, what, hint="delete it from the record by hand")
 
     def read_before_take_over(self, name: str) -> Program[Any, Any, LockRecord | None]:
         """What :meth:`claim` gets as ``before``. A store whose claim reads what it replaces by itself returns None."""

@@ -107,15 +107,11 @@ class RecordPrograms(StorePrograms):
     def free(self, record: LockRecord) -> Program[RecordCommand, Any, bool]:
         return _changed(record.name, _undone(record.locked_by, None))
 
-    def forget_fire_time(self, name: str) -> Program[RecordCommand, Any, bool]:
-        record = yield from self.record(name)
-        newest = record and record.last_fire_time
-        if newest is None:
-            return False
-        yield from _changed(
-            name, lambda record, _: replace(record, last_fire_time=None) if record.last_fire_time == newest else None
-        )
-        return True
+    def delete_fire_time(self, name: str, fire_time: datetime) -> Program[RecordCommand, Any, bool]:
+        def deleted(record: LockRecord, now: datetime) -> LockRecord | None:
+            return replace(record, last_fire_time=None) if record.last_fire_time == fire_time else None
+
+        return _changed(name, deleted)
 
     def record(self, name: str) -> Program[RecordCommand, Any, LockRecord | None]:
         def read(records: Records, now: datetime) -> LockRecord | None:

@@ -147,15 +147,10 @@ class MongoPrograms(StorePrograms):
         condition = {"$and": [IS_HELD, is_locked_as(record)]}
         return (yield update({**acquisition, "$expr": condition}, {"$set": {"lockUntil": NOW}}))
 
-    def forget_fire_time(self, name: str) -> Program[Command, Any, bool]:
-        record = yield from self.record(name)
-        if record is None or record.last_fire_time is None:
-            return False
-        newest = Int64((record.last_fire_time - EPOCH) // MICROSECOND)
-        result = yield update({"_id": name, "lastFireTime": newest}, {"$unset": "lastFireTime"})
-        if not result.matched_count:
-            yield from self.require_forgotten(record)
-        return True
+    def delete_fire_time(self, name: str, fire_time: datetime) -> Program[Command, Any, bool]:
+        written = Int64((fire_time - EPOCH) // MICROSECOND)
+        result = yield update({"_id": name, "lastFireTime": written}, {"$unset": "lastFireTime"})
+        return bool(result.matched_count)
 
     def prune(self, unused_for: timedelta) -> Program[Command, Any, int]:
         limit = {"$subtract": [NOW_MS, Int64(in_milliseconds(unused_for))]}

@@ -120,8 +120,8 @@ class Calls:
         token = b"" if record.fencing_token is None else record.fencing_token
         return Call(script("free"), (self.key(record.name),), (token,))
 
-    def forget_fire_time(self, name: str, fire_time: datetime) -> Call:
-        return Call(script("forget_fire_time"), (self.key(name),), (optional_microseconds(fire_time),))
+    def delete_fire_time(self, name: str, fire_time: datetime) -> Call:
+        return Call(script("delete_fire_time"), (self.key(name),), (optional_microseconds(fire_time),))
 
 
 def claim_args(claim: Claim) -> Args:

@@ -78,13 +78,8 @@ class RedisPrograms(StorePrograms):
     def free(self, record: LockRecord) -> Program[Command, Any, object]:
         return (yield self._calls.free(record))
 
-    def forget_fire_time(self, name: str) -> Program[Command, Any, bool]:
-        record = yield from self.record(name)
-        if record is None or record.last_fire_time is None:
-            return False
-        if not (yield self._calls.forget_fire_time(name, record.last_fire_time)):
-            yield from self.require_forgotten(record)
-        return True
+    def delete_fire_time(self, name: str, fire_time: datetime) -> Program[Command, Any, bool]:
+        return bool((yield self._calls.delete_fire_time(name, fire_time)))
 
     def prune(self, unused_for: timedelta) -> Program[Command, Any, int]:
         deleted = 0

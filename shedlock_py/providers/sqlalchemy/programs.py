@@ -158,14 +158,12 @@ class SqlPrograms(SqlTables):
 
     def forget_fire_time(self, name: str) -> SqlProgram[bool]:
         self._require_fire_times()
-        record = yield from self.record(name, "forget_fire_time")
-        if record is None or record.last_fire_time is None:
-            return False
-        values = {"name": name, "fire_time": self._sql.clock.to_store(record.last_fire_time)}
-        reply = yield SqlCommand(self._sql.forget_fire_time, values)
-        if not reply.changed:
-            yield from self.require_forgotten(record)
-        return True
+        return (yield from super().forget_fire_time(name))
+
+    def delete_fire_time(self, name: str, fire_time: datetime) -> SqlProgram[bool]:
+        values = {"name": name, "fire_time": self._sql.clock.to_store(fire_time)}
+        reply = yield SqlCommand(self._sql.delete_fire_time, values)
+        return bool(reply.changed)
 
     def prune(self, unused_for: timedelta) -> SqlProgram[int]:
         yield from self._prepare("prune", None)
@@ -176,13 +174,13 @@ class SqlPrograms(SqlTables):
         yield from self._history_after(command, may_take_long=True)
         return reply.changed
 
-    def record(self, name: str, operation: str = "record") -> SqlProgram[LockRecord | None]:
-        yield from self._prepare(operation, name)
+    def record(self, name: str) -> SqlProgram[LockRecord | None]:
+        yield from self._prepare("record", name)
         reply = yield SqlCommand(self._sql.record, {"name": name})
         if not reply.rows:
             return None
-        record = to_record(reply.rows[0], self._sql.clock, operation)
-        self._check_zone(operation, record)
+        record = to_record(reply.rows[0], self._sql.clock, "record")
+        self._check_zone("record", record)
         return record
 
     def records(self, prefix: str, operation: str = "records") -> SqlProgram[list[LockRecord]]:

@@ -105,7 +105,7 @@ class Statements:
         # With explicit_defaults_for_timestamp=OFF, MySQL adds ON UPDATE CURRENT_TIMESTAMP to a table's first TIMESTAMP.
         # In the table of ShedLock for Java this is lock_until. Only an assignment keeps its value.
         forgotten = "last_fire_time = NULL, lock_until = lock_until"
-        self.forget_fire_time = self.compile(f"UPDATE {{table}} SET {forgotten} WHERE {is_newest}", "count")
+        self.delete_fire_time = self.compile(f"UPDATE {{table}} SET {forgotten} WHERE {is_newest}", "count")
         self.prune = self.compile("DELETE FROM {table} WHERE lock_until <= {until}", "count")
         select = self._select()
         size = "CAST(:size AS integer)" if dialect.name == "postgresql" else ":size"
