@@ -207,21 +207,23 @@ class Lease:
     def begin_release(self) -> timedelta:
         """End the trust. Returns for how long the store must still refuse the lock to others."""
         self._is_being_released = True
-        self._trusted_until = _NEVER
-        self._latest = None  # an extension that is still under way gives no trust back
+        self._end_trust()
         return self.remaining_minimum()
 
     def end(self) -> None:
         """It was released. Final."""
-        self._trusted_until = _NEVER
-        self._latest = None
         self._ended = True
+        self._end_trust()
 
     def lose(self) -> None:
         """The store does not have it. Not final: another store that gets the lease by mistake must not end it."""
-        self._trusted_until = _NEVER
-        self._latest = None
         self._lost = True
+        self._end_trust()
+
+    def _end_trust(self) -> None:
+        """End the trust for an extension under way in another thread, too: that one checks again after it wrote."""
+        self._latest = None  # first
+        self._trusted_until = _NEVER
 
 
 class Extension:
@@ -238,6 +240,8 @@ class Extension:
         lease._trusted_until = min(lease._trusted_until, trust_ends(self._sent_at, self.lock_for))
         lease._in_doubt.append(self)
         lease._latest = self
+        if lease.is_being_released():  # checked last: another thread may have begun to release it meanwhile
+            lease._end_trust()
 
     def granted(self, *, repeated: bool = False) -> Lease:
         """The same lease with its new trust window, after the store has confirmed the extension.
@@ -257,5 +261,7 @@ class Extension:
         until = trust_ends(self._sent_at, self._shortest)
         # If another extension began meanwhile, or the lease has ended, this one gives no trust back.
         lease._trusted_until = until if lease._latest is self else min(lease._trusted_until, until)
+        if lease._latest is None:  # checked last: another thread may have ended the trust meanwhile
+            lease._trusted_until = _NEVER
         lease.lock_at_most_for = self._lock_at_most_for
         return lease

@@ -5,6 +5,7 @@ import os
 import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 
 import pytest
 
@@ -13,6 +14,7 @@ from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.request import default_holder, trust_ends, validate_holder, validate_name
 from shedlock_py.testing import FakeClock
+from tests.support.interleaving import interleaved
 
 NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
 
@@ -180,6 +182,32 @@ class TestTrust:
         assert lease.begin_release() == timedelta(0)
         assert not extension.granted().is_trusted()
         assert not lease.has_ended()
+
+    @pytest.mark.parametrize("end", ["lose", "begin_release", "end"])
+    def test_i6_an_extension_that_is_confirmed_while_the_lease_ends_gives_no_trust_back(
+        self, clock: FakeClock, end: str
+    ) -> None:
+        """At no moment: one thread confirms it, and another one reports the loss, or releases the lease."""
+        number, is_over = 0, False
+        while not is_over:
+            lease = granted(clock)
+            extension = lease.begin_extension("1h")
+            is_over = not interleaved(extension.granted, getattr(lease, end), number)
+            assert is_over or not lease.is_trusted(), f"instruction {number}"
+            number += 1
+        assert number > 20
+
+    @pytest.mark.parametrize("end", ["begin_release", "end"])
+    def test_i6_an_extension_that_begins_while_the_lease_ends_gives_no_trust_back(
+        self, clock: FakeClock, end: str
+    ) -> None:
+        number, is_over = 0, False
+        while not is_over:
+            lease = granted(clock)
+            is_over = not interleaved(partial(lease.begin_extension, "1h"), getattr(lease, end), number)
+            assert is_over or not lease.is_trusted(), f"instruction {number}"
+            number += 1
+        assert number > 20
 
     def test_an_extension_is_checked(self, clock: FakeClock) -> None:
         lease = granted(clock)

@@ -1,0 +1,31 @@
+"""What two threads can do to each other on a free-threaded Python, where nothing but a lock keeps them apart."""
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+def interleaved(call: Callable[[], object], other: Callable[[], object], number: int) -> bool:
+    """Call ``call``, and ``other`` before its ``number``-th instruction, as a second thread may do there.
+
+    With the GIL, threads take turns at a few instructions only. False: ``call`` has fewer, and ``other`` was not called.
+    """
+    instructions = iter(range(number))
+    is_called = False
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal is_called
+        frame.f_trace_opcodes = True
+        if event == "opcode" and not is_called and next(instructions, None) is None:
+            is_called = True
+            other()  # Python does not trace it
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return is_called
