@@ -294,7 +294,8 @@ def is_configured() -> bool:
 
 def configured_providers() -> tuple[object, ...]:
     """The providers that :func:`configure` was given: of one store, for the two kinds of functions."""
-    return tuple(provider for provider in (_settings.provider, _settings.async_provider) if provider is not None)
+    settings = _settings
+    return tuple(provider for provider in (settings.provider, settings.async_provider) if provider is not None)
 
 
 def resolve_provider(given: Any, lock_name: str) -> LockProvider:
@@ -305,9 +306,10 @@ def resolve_provider(given: Any, lock_name: str) -> LockProvider:
     """
     if not is_active():
         return cast(LockProvider, _UNLOCKED)
-    if given is None and _settings.provider is not None:
-        return _settings.provider
-    if given is None and _settings.async_provider is None:
+    settings = _settings  # once: another thread may call configure() meanwhile
+    if given is None and settings.provider is not None:
+        return settings.provider
+    if given is None and settings.async_provider is None:
         raise ProviderNotConfigured(_NO_PROVIDER.format(lock_name, "configure(provider=…)"))
     if given is None or is_async_provider(given):
         raise ConfigurationError(
@@ -325,7 +327,8 @@ def resolve_async_provider(given: object, lock_name: str) -> AsyncLockProvider:
     if not is_active():
         return cast(AsyncLockProvider, _ASYNC_UNLOCKED)
     if given is None:
-        given = _settings.provider if _settings.async_provider is None else _settings.async_provider
+        settings = _settings
+        given = settings.provider if settings.async_provider is None else settings.async_provider
     if given is None:
         raise ProviderNotConfigured(
             _NO_PROVIDER.format(lock_name, "configure(async_provider=…) or configure(provider=…)")

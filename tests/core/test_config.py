@@ -3,6 +3,7 @@ import logging
 import re
 import time
 import types
+from collections.abc import Callable
 from dataclasses import fields, replace
 from datetime import timedelta
 from inspect import signature
@@ -34,10 +35,11 @@ from shedlock_py import (
     scheduler_lock,
     set_active,
 )
-from shedlock_py.config import VARIABLES, is_kept_alive, lock_request
+from shedlock_py.config import VARIABLES, is_kept_alive, lock_request, resolve_async_provider, resolve_provider
 from shedlock_py.testing import RecordingListener
 from tests.guides.documents import DOCS
 from tests.guides.examples.scripts import run_python
+from tests.support.interleaving import interleaved
 
 
 async def nothing() -> None:
@@ -158,6 +160,21 @@ class TestProviderNotConfigured:
             assert words in str(caught.value)
         with pytest.raises(ConfigurationError, match="only an async provider"):
             attempt("nightly", nothing_sync, provider=AsyncInMemoryLockProvider())  # type: ignore[arg-type]  # on purpose
+
+    @pytest.mark.parametrize("resolve", [resolve_provider, resolve_async_provider])
+    def test_another_thread_that_configures_meanwhile(self, resolve: Callable[[object, str], object]) -> None:
+        """At each moment, the result is of the settings before, or of those after."""
+        number, is_over, refused = 0, False, 0
+        while not is_over:
+            configure(provider=InMemoryLockProvider())
+            found: list[object] = []
+            try:
+                is_over = not interleaved(lambda: found.append(resolve(None, "job")), configure, number)
+                assert found != [None], f"instruction {number}"
+            except ProviderNotConfigured:
+                refused += 1
+            number += 1
+        assert number > refused > 0
 
     @pytest.mark.anyio
     async def test_async_tasks_prefer_the_async_provider(self) -> None:
