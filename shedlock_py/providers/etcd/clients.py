@@ -49,12 +49,12 @@ class Exchange:
     def of(self, command: Command) -> Program[Request, httpx.Response, CasReply]:
         """Carry ``command`` out on the first member that can be reached."""
         path, body = request_of(command, self._place.prefix)
-        may_log_in = bool(self._place.user)
-        if may_log_in and not self._token:
-            yield from self._log_in()
+        may_log_in, token = bool(self._place.user), self._token
+        if may_log_in and not token:
+            token = yield from self._log_in()
         while True:
             sent_at = monotonic()
-            response = yield from self._asked(path, body)
+            response = yield from self._asked(path, body, token)
             received_at = monotonic()
             try:
                 reply = reply_of(response.status_code, response.text)
@@ -62,21 +62,25 @@ class Exchange:
                 if not error.is_old_login or not may_log_in:
                     raise
                 may_log_in = False  # a new one is not too old
-                yield from self._log_in()
+                token = yield from self._log_in()
             else:
                 time = ServerTime.from_header(response.headers.get("Date"), sent_at, received_at)
                 return CasReply(value_of(command, self._place.prefix, reply), time)
 
-    def _log_in(self) -> Program[Request, httpx.Response, None]:
+    def _log_in(self) -> Program[Request, httpx.Response, str]:
+        """The new token, for this command and for those that follow."""
         body = {"name": self._place.user, "password": self._place.password}
-        self._token = ""
         response = yield from self._asked("/v3/auth/authenticate", body)
-        self._token = reply_of(response.status_code, response.text)["token"]
+        token: str = reply_of(response.status_code, response.text)["token"]
+        self._token = token
+        return token
 
-    def _asked(self, path: str, body: dict[str, Any]) -> Program[Request, httpx.Response, httpx.Response]:
-        headers = {"Authorization": self._token} if self._token else {}
+    def _asked(
+        self, path: str, body: dict[str, Any], token: str = ""
+    ) -> Program[Request, httpx.Response, httpx.Response]:
+        headers = {"Authorization": token} if token else {}
         failed: list[str] = []
-        for endpoint in list(self._endpoints):
+        for endpoint in self._endpoints:
             try:
                 response = yield Request(endpoint + path, body, headers)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -94,7 +98,8 @@ class Exchange:
         raise NotSent from httpx.ConnectError("; ".join(failed))
 
     def _avoid(self, endpoint: str) -> None:
-        self._endpoints.sort(key=endpoint.__eq__)  # stable: it goes to the end
+        # A new list: the old one would be empty to other threads while sort() works. Stable: it goes to the end.
+        self._endpoints = sorted(self._endpoints, key=endpoint.__eq__)
 
     def timeout(self, seconds: float | None) -> httpx.Timeout:
         """The limits of httpx for one request."""
