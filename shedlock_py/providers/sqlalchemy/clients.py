@@ -86,7 +86,7 @@ class ProcessConnections(ManagedConnections):
     """The connections of one process."""
 
     def __init__(self, url: URL, timeout: float) -> None:
-        super().__init__(open_engine(url, timeout))
+        engine = open_engine(url, timeout)
         self._owner = OwningProcess()
         self.pool = ConnectionPool(
             self.connect,
@@ -94,8 +94,9 @@ class ProcessConnections(ManagedConnections):
             size=POOL_SIZE,
             reserved=RESERVED,
             name="shedlock-connect",
-            connect_in_thread=self.engine.dialect.name != "sqlite",
+            connect_in_thread=engine.dialect.name != "sqlite",
         )
+        super().__init__(engine)  # last: from then on it is closed before a fork, which another thread may begin
 
     def close_idle(self) -> None:
         if self._owner.is_current():

@@ -52,7 +52,7 @@ class SqlConnections:
         if self._path is not None:
             watch_files(engine, self._path)
             if not engine.dialect.is_async:
-                _of_sqlite.add(self)
+                _of_sqlite.add(ref(self, _of_sqlite.discard))
 
     def close_idle(self) -> None:
         """Close the idle connections of this process."""
@@ -211,8 +211,9 @@ class UserConnections(SqlConnections):
 
     def _take(self) -> PoolProxiedConnection:
         inherited: Pool | None = None
-        if not _is_own(self.engine.pool):  # the application has not disposed of the parent's pool
-            inherited = self.engine.pool
+        pool = self.engine.pool
+        if not _is_own(pool):  # the application has not disposed of the parent's pool
+            inherited = pool
             _inherited.append(inherited)
             self.engine.dispose(close=False)
         if self._path is not None:
@@ -283,7 +284,8 @@ _inherited: list[Pool] = []
 """Kept for ever: mysqlclient ends the session of a connection that is garbage-collected."""
 
 
-_of_sqlite: WeakSet[SqlConnections] = WeakSet()
+_of_sqlite: set[ref[SqlConnections]] = set()
+"""No WeakSet: iterating over that, before Python 3.14, is no single step, and another thread may add to it meanwhile."""
 
 
 def _note_openings(engine: Engine) -> None:
@@ -309,8 +311,10 @@ def _is_own(pool: Pool) -> bool:
 
 
 def _close_before_fork() -> None:
-    for connections in list(_of_sqlite):
-        connections.close_idle()
+    for reference in list(_of_sqlite):
+        connections = reference()
+        if connections is not None:
+            connections.close_idle()
 
 
 before_fork(_close_before_fork)
