@@ -165,12 +165,12 @@ class TestProviderNotConfigured:
     def test_another_thread_that_configures_meanwhile(self, resolve: Callable[[object, str], object]) -> None:
         """At each moment, the result is of the settings before, or of those after."""
         number, is_over, refused = 0, False, 0
+        found: list[object] = []
         while not is_over:
             configure(provider=InMemoryLockProvider())
-            found: list[object] = []
             try:
                 is_over = not interleaved(lambda: found.append(resolve(None, "job")), configure, number)
-                assert found != [None], f"instruction {number}"
+                assert None not in found, f"instruction {number}"
             except ProviderNotConfigured:
                 refused += 1
             number += 1

@@ -9,7 +9,7 @@ from typing import Any
 def interleaved(call: Callable[[], object], other: Callable[[], object], number: int) -> bool:
     """Call ``call``, and ``other`` before its ``number``-th instruction, as a second thread may do there.
 
-    With the GIL, threads take turns at a few instructions only. False: ``call`` has fewer, and ``other`` was not called.
+    With the GIL, threads take turns at a few instructions only. False: ``call`` has fewer than ``number``.
     """
     instructions = iter(range(number))
     is_called = False
@@ -23,6 +23,7 @@ def interleaved(call: Callable[[], object], other: Callable[[], object], number:
         return trace
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks for this when a trace function is set
     sys.settrace(trace)
     try:
         call()

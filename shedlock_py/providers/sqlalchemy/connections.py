@@ -285,7 +285,7 @@ _inherited: list[Pool] = []
 
 
 _of_sqlite: set[ref[SqlConnections]] = set()
-"""No WeakSet: iterating over that, before Python 3.14, is no single step, and another thread may add to it meanwhile."""
+"""No WeakSet: before Python 3.14, another thread must not add to one while it is iterated over."""
 
 
 def _note_openings(engine: Engine) -> None:
