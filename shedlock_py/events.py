@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, Self
@@ -22,6 +23,19 @@ from typing import Literal, Self
 from shedlock_py.lease import Lease
 
 logger = logging.getLogger("shedlock_py")
+
+
+def _on_one_line(record: logging.LogRecord) -> bool:
+    """A log filter. Others may have written anything to the store: a holder must not begin a line, or move a cursor."""
+    with suppress(Exception):  # an error that cannot describe itself: the handler reports it
+        text = record.getMessage()
+        if not text.isprintable():
+            shown = (each if each.isprintable() else ascii(each)[1:-1] for each in " ".join(text.split()))
+            record.msg, record.args = "".join(shown), None
+    return True
+
+
+logger.addFilter(_on_one_line)
 
 SkipReason = Literal["held", "already_ran", "provider_error", "shutting_down", "not_leader"]
 """Why a task did not run: the lock was held; its fire time had run; the store failed and the caller chose to skip; this

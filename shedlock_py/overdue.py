@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -27,6 +27,8 @@ FEWEST_GAPS = 3
 """Between the starts of runs: with fewer of them nobody knows how often a job runs."""
 DOCTOR = "shedlock-doctor"
 """The lock that ``checks`` tries: many times within milliseconds, whenever an operator wants it. It is never due."""
+_END = datetime.max.replace(tzinfo=UTC)
+"""Of the calendar: another program may have written any time."""
 
 JobState = Literal["on_time", "overdue", "running", "paused", "unknown"]
 Basis = Literal["next_fire_time", "cadence"]
@@ -74,11 +76,11 @@ def punctuality(record: LockRecord, runs: Sequence[Run], *, grace: timedelta = D
     basis: Basis
     if last is not None and last.next_fire_time is not None and last.next_fire_time > since:
         due, basis = last.next_fire_time, "next_fire_time"
-    elif median is not None:
+    elif median is not None and since <= _END - median:
         due, basis, grace = since + median, "cadence", max(grace, median / 2)
     else:
         return Punctuality(record.name, "unknown", started)
-    return Punctuality(record.name, "overdue" if record.read_at > due + grace else "on_time", started, due, basis)
+    return Punctuality(record.name, "overdue" if record.read_at - due > grace else "on_time", started, due, basis)
 
 
 def recent_runs(provider: Any, names: Iterable[str]) -> dict[str, list[Run]]:

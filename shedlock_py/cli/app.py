@@ -32,8 +32,8 @@ from shedlock_py.errors import ProviderError, ShedLockError
 from shedlock_py.events import logger
 
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-_WITH_SECRETS = ("boto3", "botocore", "aiobotocore")
-"""Loggers that write credentials, as those of an assumed role, at DEBUG."""
+_WITH_SECRETS = ("boto3", "botocore", "aiobotocore", "requests_oauthlib", "oauthlib")
+"""Loggers that write credentials at DEBUG: those of an assumed role, or of a sign-in by OpenID Connect."""
 
 
 class _LateCommands(UserDict[str, Any]):

@@ -79,7 +79,7 @@ def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[L
     store = _default_store() or store
     if not store:
         raise ConfigurationError("no store: give --store URL or set SHEDLOCK_STORE, for example sqlite:///locks.db")
-    if "://" not in store:
+    if "://" not in store and not sys.flags.safe_path:
         sys.path.insert(0, os.getcwd())  # as python -m does, and as users of a reference expect
     provider = _provider(store)
     if not gc.isenabled():  # __main__ has switched it off

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shedlock_py.cli.common import NO, fail, open_store, printable
+from shedlock_py.cli.common import NO, fail, open_store
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.provider import LockProvider
 from shedlock_py.record import LockRecord
@@ -30,7 +30,12 @@ def _complete_names(ctx: click.Context, param: click.Parameter, incomplete: str)
     with suppress(Exception), open_store(store) as provider:
         names = [record.name for record in provider.records(incomplete)]
     logging.disable(logging.NOTSET)
-    return [CompletionItem(name) for name in names if name == printable(name)]
+    return [CompletionItem(name) for name in names if _is_plain(name)]
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a shell takes ``name`` as it is: bash completes words without quotes, and would execute ``$(…)``."""
+    return not name.startswith("-") and all(each.isalnum() or each in "@%+=:,./-_" for each in name)
 
 
 def _valid(validate: Callable[[object], str]) -> Callable[[click.Context, click.Parameter, str], str]:

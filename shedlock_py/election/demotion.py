@@ -34,8 +34,8 @@ class Demotion:
         if found is None:
             return None
         milliseconds, leader = found.groups()
-        # Another program may have written any number.
-        return cls(leader, timedelta(milliseconds=min(int(milliseconds), in_milliseconds(LONGEST))))
+        # Another program may have written any number, and int() refuses thousands of digits.
+        return cls(leader, timedelta(milliseconds=min(int(milliseconds[:20]), in_milliseconds(LONGEST))))
 
     def request(self, name: str, renew_deadline: timedelta) -> LockRequest:
         """The request that takes the lease until the demoted leader has stopped trusting its own."""

@@ -48,8 +48,8 @@ def page_app(
 ) -> Starlette:
     """The page of the locks and runs of ``provider``, to mount in FastAPI or Starlette: ``app.mount("/locks", …)``.
 
-    It is as open as the application that it is mounted in: give it a ``token``, or let that application decide who may
-    see it.
+    It is open to all that reach it: give it a ``token``, or put a login in front of it, in a middleware or a proxy. The
+    dependencies of a FastAPI application are not called for what is mounted in it.
 
     :param provider: sync (called in worker threads) or async (called on the event loop that serves the page).
     :param allow_changes: also pause, resume, free by force, demote, prune; otherwise the page changes nothing.

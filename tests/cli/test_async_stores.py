@@ -160,6 +160,16 @@ def test_a_reference(reference: str, scheme: str, tmp_path: Path, request: pytes
     assert (done.returncode, [lock["name"] for lock in json.loads(done.stdout)], done.stderr) == (0, ["job"], "")
 
 
+def test_python_may_forbid_to_import_from_the_working_directory(tmp_path: Path) -> None:
+    """As for ``python -m``: others may write into the directory where a command is started."""
+    (tmp_path / "application.py").write_text("print('imported')")
+    reference = "application:provider"
+    assert "imported" in shedlock_command("list", store=reference, cwd=tmp_path).stdout
+    done = shedlock_command("list", store=reference, cwd=tmp_path, PYTHONSAFEPATH="1")
+    assert (done.returncode, done.stdout) == (78, "")
+    assert "No module named 'application'" in done.stderr
+
+
 WITHOUT = """
 import sys, importlib.machinery as machinery
 find = machinery.PathFinder.find_spec

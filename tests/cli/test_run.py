@@ -340,6 +340,34 @@ def test_debug_shows_no_credentials_of_aws(tmp_path: Path, monkeypatch: pytest.M
     assert "s3cret" not in done.stderr
 
 
+def test_debug_shows_no_credentials_of_a_kubeconfig(tmp_path: Path) -> None:
+    """The official client renews a login of OpenID Connect through requests_oauthlib, which logs all of it at DEBUG."""
+    expired = "e30.eyJleHAiOiAxfQ.x"  # {}, {"exp": 1}
+    with closing(Service()) as service:
+        service.body = json.dumps({
+            "token_endpoint": f"{service.url}/token",
+            "id_token": "s3cret-id", "refresh_token": "s3cret-next", "access_token": "s3cret", "token_type": "Bearer",
+        }).encode()  # fmt: skip
+        config = {
+            "client-id": "me", "client-secret": "s3cret-client", "id-token": expired,
+            "refresh-token": "s3cret-refresh", "idp-issuer-url": service.url,
+        }  # fmt: skip
+        kubeconfig = {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "clusters": [{"name": "k", "cluster": {"server": "http://127.0.0.1:1"}}],
+            "users": [{"name": "u", "user": {"auth-provider": {"name": "oidc", "config": config}}}],
+        }
+        (tmp_path / "config").write_text(json.dumps(kubeconfig))
+        done = shedlock_command(
+            "--debug", "list",
+            store=f"kubernetes://jobs?kubeconfig={tmp_path / 'config'}", OAUTHLIB_INSECURE_TRANSPORT="1",
+        )  # fmt: skip
+        bodies = b"".join(request.body for request in service.requests)
+    assert b"s3cret-refresh" in bodies
+    assert "s3cret" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

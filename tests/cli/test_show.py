@@ -405,12 +405,15 @@ def test_lock_names_are_completed(store: str, monkeypatch: pytest.MonkeyPatch) -
     take(store, "nightly-report")
     take(store, "nightly-mail")
     take(store, "other")
-    insert(store, "nightly\nhostile", "x", ago=timedelta(0), hold=timedelta(0))
+    take(store, "größe/2:a@b")
+    hostile = ["nightly\nhostile", "nightly;reboot", "nightly$(reboot)", "nightly`reboot`", "nightly a", "night*", "-f"]
+    for name in hostile:  # bash would put them on the command line as they are
+        insert(store, name, "x", ago=timedelta(0), hold=timedelta(0))
     assert completed("night", "show", "--store", store) == ["nightly-mail", "nightly-report"]
     monkeypatch.setenv("SHEDLOCK_STORE", store)
     for command in ("show", "release", "leader", "demote", "list", "watch"):
         assert completed("nightly-r", command) == ["nightly-report"], command
-    assert completed("", "show") == ["nightly-mail", "nightly-report", "other"]
+    assert completed("", "show") == ["größe/2:a@b", "nightly-mail", "nightly-report", "other"]
 
 
 @pytest.mark.parametrize("store", ["", "oracle://x", "sqlite:////no/such/dir/x.db", "redis://127.0.0.1:1/0"])

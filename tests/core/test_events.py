@@ -66,6 +66,42 @@ def test_how_loud_each_event_is(event: Event, level: int, words: str, caplog: py
     assert words in record.getMessage()
 
 
+HOSTILE = "me\n2026-01-01 CRITICAL\x1b]0;x\x07\x1b[2J\u202e\u2028\x85"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        LeaderChanged("job", HOSTILE),
+        LeadershipStarted("job", HOSTILE, 7),
+        LeadershipStopped("job", HOSTILE, 7, "resigned"),
+        OperatorActed("job", "pause", HOSTILE, HOSTILE),
+        ProviderFailed("job", "acquire", OSError(HOSTILE)),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_what_others_have_written_stays_on_one_line_of_the_log(event: Event, caplog: pytest.LogCaptureFixture) -> None:
+    """A holder comes from the store, where another program may have written anything."""
+    caplog.set_level(logging.DEBUG, "shedlock_py")
+    log_listener(event)
+    (record,) = caplog.records
+    assert record.getMessage().isprintable()
+    assert "me 2026-01-01 CRITICAL\\x1b]0;x\\x07\\x1b[2J\\u202e" in record.getMessage()
+
+
+def test_an_error_that_cannot_describe_itself_is_left_to_the_handlers_of_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("cannot describe itself")
+
+    logger = logging.getLogger("shedlock_py")
+    monkeypatch.setattr(logger, "propagate", False)  # pytest's own handlers would raise it
+    monkeypatch.setattr(logger, "handlers", [logging.NullHandler()])
+    log_listener(ProviderFailed("job", "acquire", Mute()))
+
+
 def test_a_listener_that_raises_is_logged_and_the_next_are_notified_in_order(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -83,6 +84,17 @@ def test_three_gaps_at_least(number: int) -> None:
 
 
 # What runs
+
+
+END = datetime.max.replace(tzinfo=UTC)
+
+
+def test_times_at_the_end_of_the_calendar() -> None:
+    """One odd record must not hide the others."""
+    never_again = run(0, next_fire_time=END)
+    assert judged([never_again], 10).state == "on_time"
+    odd = replace(never_again, started=END, next_fire_time=None)
+    assert judged([odd, *runs_at(30, 20, 10)], 40).state == "unknown"
 
 
 def test_a_job_that_runs_is_not_overdue() -> None:

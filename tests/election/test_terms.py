@@ -106,6 +106,7 @@ def test_only_a_demotion_looks_like_one() -> None:
     for name, holder, is_one in (
         ("a", Demotion("node-1", timedelta(seconds=10)).holder, True),
         ("b", Demotion("", timedelta(0)).holder, True),
+        ("big", f"demoted {'9' * 9999}ms node-1", True),  # int() refuses so many digits
         ("c", "demoted node-1", False),
         ("d", "was demoted 5ms node-1", False),
         ("e", "demoted 10", False),

@@ -10,7 +10,12 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import Depends, FastAPI, HTTPException
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount
 
 from shedlock_py import ConfigurationError, InMemoryLockProvider, LockRecord
@@ -277,6 +282,24 @@ def test_no_password_of_a_url(url: str) -> None:
     for reply in replies:
         assert "s3cret-pw" not in reply.text + str(reply.headers)
     provider.close()
+
+
+def test_a_login_in_front_of_a_mounted_page_is_a_middleware(sample: Sample) -> None:
+    """The dependencies of FastAPI are not called for what is mounted, as the guide says."""
+
+    def refuse() -> None:
+        raise HTTPException(401)
+
+    class Login(BaseHTTPMiddleware):
+        async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+            return PlainTextResponse("Who are you?", 401)
+
+    for middleware, expected in (((), 200), ([Middleware(Login)], 401)):
+        app = FastAPI(dependencies=[Depends(refuse)], middleware=middleware)
+        app.add_api_route("/own", lambda: "hello")
+        app.mount("/locks", page_app(sample.provider))
+        client = Client(app)
+        assert [client.get(path).status_code for path in ("/own", "/locks/")] == [401, expected]
 
 
 def test_mounted_below_another_application(sample: Sample) -> None:

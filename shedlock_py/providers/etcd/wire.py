@@ -135,7 +135,7 @@ def reply_of(status: int, text: str) -> dict[str, Any]:
     reply: Any
     try:
         reply = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         reply = None
     match status, reply:
         case 200, {"header": {}}:
@@ -158,7 +158,7 @@ def _entry(prefix: str, pair: Mapping[str, Any]) -> Entry:
     value = b64decode(pair.get("value", ""))
     try:
         fields = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
         raise ValueError(f"not a lock record: {value!r:.200}")

@@ -96,7 +96,7 @@ def _content(response: httpx.Response) -> Any:
     """The JSON of a reply; None: it is of something between the server and us, which sends another kind of text."""
     try:
         return response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

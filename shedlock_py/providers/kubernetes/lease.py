@@ -65,7 +65,7 @@ def entry_of(lease: Mapping[str, Any], clock_error: timedelta) -> Entry:
 def _fields(text: str) -> dict[str, Any]:
     try:
         fields = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"not a lock record: {text!r:.200}") from error
     if not isinstance(fields, dict):
         raise ValueError(f"not a lock record: {text!r:.200}")

@@ -31,6 +31,8 @@ def parse_url(url: str, pool_class: Any, retry: object) -> tuple[Any, str | None
         _check(url)
         pool = pool_class.from_url(url, retry=retry, protocol=2)  # no HELLO, which Redis 5 does not know
         options = pool.connection_kwargs
+        if url.startswith("rediss:") and options.get("ssl_cert_reqs") != "none":
+            options.setdefault("ssl_check_hostname", True)  # as redis-py does from 6 on
         for name in ("socket_timeout", "socket_connect_timeout"):
             if not (options.get(name) or 0) >= 0:  # NaN, too
                 raise ValueError(f"{name} is a number of seconds")

@@ -167,7 +167,10 @@ class Objects:
 
 
 def _fields_in(key: str, reply: AwsReply) -> dict[str, Any]:
-    fields = json.loads(reply.value["Body"])
+    try:
+        fields = json.loads(reply.value["Body"])
+    except RecursionError as error:
+        raise ValueError(f"{key} is no lock record: its JSON is nested too deeply") from error
     if not isinstance(fields, dict) or "write" not in fields or not isinstance(fields.get("name"), str):
         raise ValueError(f"{key} is no lock record: {fields!r:.200}")
     return fields

@@ -122,6 +122,7 @@ def test_a_skip_writes_nothing(etcd_server: EtcdServer, open_url: Open, name: st
     "value",
     [
         b"", b"hello", b"\xff\x00", b"[]", b"null", b"{}", b"7", b'{"locked_by": 7}',
+        pytest.param(b"[" * 9999, id="deep"),
         b'{"locked_by": "a#b", "locked_at": "yesterday", "lock_until": "x", "fencing_token": 1}',
         b'{"locked_by": "a#b", "locked_at": "2026-01-01T00:00:00", "lock_until": "2026-01-01T00:00:00", '
         b'"fencing_token": 1, "last_fire_time": null}',

@@ -183,7 +183,13 @@ def test_what_we_may_do(code: int, reply: Any, expected: bool | None) -> None:
     assert value_of(AccessReview("get"), code, reply, timedelta(0)) is expected
 
 
-@pytest.mark.parametrize("text", ["", "hello", "[]", "null", "7", "{}", '{"locked_by": 7}', '{"locked_by": "a#b"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "hello", "[]", "null", "7", "{}", '{"locked_by": 7}', '{"locked_by": "a#b"}'),
+        pytest.param("[" * 9999, id="deep"),
+    ],
+)
 def test_an_annotation_with_odd_values_is_refused_and_hides_no_other(
     kubernetes_server: KubernetesServer, open_url: Open, namespace: str, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:

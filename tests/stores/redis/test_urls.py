@@ -3,9 +3,12 @@
 import traceback
 
 import pytest
+from redis import ConnectionPool
+from redis.asyncio import ConnectionPool as AsyncConnectionPool
 
 from shedlock_py import ConfigurationError, async_provider_from_url, provider_from_url
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
+from shedlock_py.providers.redis.urls import parse_url
 from tests.stores.redis.stores import acquired
 from tests.support.redis import RedisEndpoint
 
@@ -86,6 +89,22 @@ def test_urls_connect_at_first_use(url: str, place: str) -> None:
     for provider_class, from_url in zip(CLASSES, (provider_from_url, async_provider_from_url), strict=True):
         assert repr(provider_class(url)) == f"<{provider_class.__name__} at {place}>"
         assert isinstance(from_url(url), provider_class)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("rediss://h", True),
+        ("rediss://h?ssl_cert_reqs=optional", True),
+        ("rediss://h?ssl_check_hostname=false", False),
+        ("rediss://h?ssl_cert_reqs=none", None),
+        ("redis://h", None),
+    ],
+)
+def test_a_certificate_must_name_its_host_also_before_redis_py_6(url: str, expected: bool | None) -> None:
+    for pool_class in (ConnectionPool, AsyncConnectionPool):
+        pool, _ = parse_url(url, pool_class, None)
+        assert pool.connection_kwargs.get("ssl_check_hostname") is expected
 
 
 def test_options_of_a_url_take_effect(redis_server: RedisEndpoint, name: str) -> None:

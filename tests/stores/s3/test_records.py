@@ -125,6 +125,7 @@ def content(name: object) -> dict[str, Any]:
     [
         *(b"", b"hello", b"[]", b"{}", b'{"name": "job", "write": "x"}', b"\xff"),
         *(content(name)["Body"] for name in (5, None, ["job"], "\udc80")),
+        pytest.param(b"[" * 9999, id="deep"),
     ],
 )
 def test_i5_an_object_that_is_no_record_is_refused_and_hides_no_other(
