@@ -125,7 +125,6 @@ def test_where_sockets_are_no_files(driver: str, store: Store, name: str, monkey
     monkeypatch.setattr(os, "close", unless_socket(close))
     provider = store.provider()
     assert provider.release(acquired(provider, name))
-    provider.close()
 
 
 def test_without_a_file_descriptor_it_is_an_error_and_nothing_else() -> None:
