@@ -8,6 +8,7 @@ the process id each time it is used.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,10 +20,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# time.monotonic() stands still while Linux is suspended; the store's clock, and so the lease, does not.
-monotonic: Callable[[], float] = (
-    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
-)
+# time.monotonic() stands still while Linux or macOS is suspended; the store's clock, and so the lease, does not.
+if sys.platform == "win32":
+    # QueryPerformanceCounter(), which counts sleep (Microsoft: "Acquiring high-resolution time stamps"). Before Python
+    # 3.13 time.monotonic() is GetTickCount64(), which advances in steps of 15.6 ms (python/cpython#88494): more than
+    # the trust margin of a short lease.
+    monotonic: Callable[[], float] = time.perf_counter
+elif sys.platform == "darwin":
+    # mach_continuous_time(). time.monotonic() is mach_absolute_time() (python/cpython#86273), which stands still, and
+    # CLOCK_MONOTONIC can go back (erlang/otp#5825).
+    monotonic = partial(time.clock_gettime, time.CLOCK_MONOTONIC_RAW)
+else:
+    monotonic = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 """Seconds on a clock that never goes back and does not stop in suspend: the one that leases are measured by."""
 
 

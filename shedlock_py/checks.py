@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
+from shedlock_py._process import monotonic
 from shedlock_py.display import counted, future_fire_time, in_words, one_line
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import logger
@@ -95,13 +96,13 @@ def checks_of(provider: LockProvider) -> Iterator[Check]:
 
 def read_only_checks(provider: LockProvider) -> Iterator[Check]:
     """The checks that need no lock: they write nothing to the store."""
-    started, sent_at = time.monotonic(), time.time()
+    started, sent_at = monotonic(), time.time()
     try:
         records = provider.records()
     except ProviderError as error:
         yield failed(REACH, error)
         return
-    seconds = time.monotonic() - started
+    seconds = monotonic() - started
     number = counted(len(records), "lock record")
     yield Check(REACH, "ok", f"it replies: {number} in {seconds * 1000:.0f} ms", seconds=seconds)
     try:
@@ -187,9 +188,9 @@ def _clock(provider: LockProvider) -> Check:
     """Compare the store's clock with this machine's in the middle of the shortest of five requests."""
     offsets: list[tuple[float, float]] = []
     for _ in range(5):
-        started, sent_at = time.monotonic(), time.time()
+        started, sent_at = monotonic(), time.time()
         record = provider.record(NAME)
-        half = (time.monotonic() - started) / 2
+        half = (monotonic() - started) / 2
         if record is not None:
             offsets.append((half, record.read_at.timestamp() - (sent_at + half)))
     error, offset = min(offsets)
@@ -245,14 +246,14 @@ def _history(provider: Any) -> Iterator[Check]:
 def _round_trip(provider: LockProvider) -> Check:
     """Measure the median of several pairs, now that connections are warm."""
     took: list[float] = []
-    ends = time.monotonic() + MOST_SECONDS
-    while len(took) < PAIRS and (not took or time.monotonic() < ends):
-        started = time.monotonic()
+    ends = monotonic() + MOST_SECONDS
+    while len(took) < PAIRS and (not took or monotonic() < ends):
+        started = monotonic()
         lease = provider.acquire(REQUEST)
         if lease is None:
             return Check("round trip", "warning", BUSY)
         provider.release(lease)
-        took.append(time.monotonic() - started)
+        took.append(monotonic() - started)
     median = statistics.median(took)
     message = f"{median * 1000:.1f} ms to acquire and release (median of {len(took)}, worst {max(took) * 1000:.1f} ms)"
     if median <= SLOW_SECONDS:

@@ -54,7 +54,7 @@ def in_local_zone(moment: datetime) -> datetime:
     """``moment`` in this machine's time zone; unchanged at the ends of time, where that zone has no such moment."""
     try:
         return moment.astimezone()
-    except OverflowError:
+    except (OverflowError, OSError):  # OSError: Windows, before 1970 and after 3000
         return moment
 
 

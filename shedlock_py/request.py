@@ -38,7 +38,8 @@ def default_holder() -> str:
     """``host:pid`` of this process, computed each time because a process can fork."""
     import socket  # late: few programs need it at their start
 
-    return f"{socket.gethostname()[: LONGEST_HOLDER - 20]}:{os.getpid()}"
+    host = re.sub(_UNSTORABLE, "?", socket.gethostname())  # a byte that is no UTF-8 comes as a lone surrogate
+    return f"{host[: LONGEST_HOLDER - 20]}:{os.getpid()}"
 
 
 def validate_name(name: object, what: str = "lock name", longest: int = LONGEST_NAME) -> str:

@@ -123,7 +123,7 @@ def lead(
       128+N  signal N came while this node was standing by
     """
     if not hasattr(os, "posix_spawn"):
-        raise ConfigurationError("shedlock lead needs Linux, macOS or another Unix")
+        raise ConfigurationError("shedlock lead needs Linux, macOS or another Unix; here, use LeaderElector in Python")
     with _mistakes_of(ctx):
         deadline, retry, grace = _durations(lease_duration, renew_deadline, retry_period, grace)
     from shedlock_py.cli.child import CannotStart  # late: they name signals that Windows does not have

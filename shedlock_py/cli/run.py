@@ -132,7 +132,9 @@ def run(
       128+N  signal N came before COMMAND was started
     """
     if not hasattr(os, "posix_spawn"):
-        raise ConfigurationError("shedlock run needs Linux, macOS or another Unix")
+        raise ConfigurationError(
+            "shedlock run needs Linux, macOS or another Unix; here, guard a Python function with @scheduler_lock"
+        )
     fire_time = None if once_per is None else period_of(datetime.now(UTC), once_per)
     expected = LockOptions(expected_every=expected_every)
     at_most = at_most if is_active() else LONGEST

@@ -135,7 +135,7 @@ def test_completion_offers_commands_and_options() -> None:
     assert run(**words).stdout == "plain,--once-per\n"
 
 
-def test_where_there_are_neither_unix_signals_nor_posix_spawn_only_run_is_refused(tmp_path: Path) -> None:
+def test_where_there_are_neither_unix_signals_nor_posix_spawn_only_run_and_lead_are_refused(tmp_path: Path) -> None:
     """As on Windows."""
     program = (
         "import os, signal\n"
@@ -152,8 +152,10 @@ def test_where_there_are_neither_unix_signals_nor_posix_spawn_only_run_is_refuse
         return subprocess.run(words, capture_output=True, text=True, env=environ, check=False)
 
     assert run_there("list").returncode == 0
-    refused = run_there("run", "job", "--at-most", "1m", "--", sys.executable)
-    assert (refused.returncode, refused.stderr) == (78, "shedlock: shedlock run needs Linux, macOS or another Unix\n")
+    for command in (("run", "job", "--at-most", "1m"), ("lead", "job")):
+        refused = run_there(*command, "--", sys.executable)
+        assert (refused.returncode, refused.stderr.count("\n")) == (78, 1)
+        assert f"shedlock {command[0]} needs Linux, macOS or another Unix" in refused.stderr
 
 
 def test_an_error_message_controls_no_terminal(tmp_path: Path) -> None:

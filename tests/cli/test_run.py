@@ -281,6 +281,7 @@ def test_switched_off_it_runs_without_a_store_and_without_an_end(runs: Runs) -> 
         ("sqlite+aiosqlite:///{directory}/empty.db", 69, "shedlock schema --create"),
         ("sqlite://locks.db", 78, "a SQLite file needs three slashes"),
         ("sqlite://data/locks.db", 78, "a SQLite file needs three slashes"),
+        ("sqlite://C:\\data\\locks.db", 78, "a SQLite file needs three slashes"),
         ("sqlite+aiosqlite://", 78, "an in-memory SQLite database is private"),
         ("postgresql+asyncpg://user:s3cret-pw@127.0.0.1:{port}/db", 69, "127.0.0.1"),
         ("postgresql+nonsense://user:s3cret-pw@127.0.0.1/db", 78, "unknown driver in postgresql+nonsense://"),

@@ -102,6 +102,10 @@ class TestRequest:
         monkeypatch.setattr("socket.gethostname", lambda: "h" * 250)
         assert len(validate_holder(default_holder())) <= 200
 
+    def test_a_host_name_that_no_store_can_carry(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("socket.gethostname", lambda: "Büro-\udce4\t#1")  # Latin-1, where names are UTF-8
+        assert validate_holder(default_holder()) == f"Büro-??#1:{os.getpid()}"
+
 
 class TestTrust:
     def test_i6_it_counts_from_before_the_request(self, clock: FakeClock) -> None:

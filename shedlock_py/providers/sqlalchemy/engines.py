@@ -35,6 +35,10 @@ _ASYNC_DRIVERS = {
     "mariadb": ("asyncmy", "aiomysql"),
     "sqlite": ("aiosqlite",),
 }
+_THREE_SLASHES = (
+    "a SQLite file needs three slashes, sqlite:///locks.db, sqlite:///C:/data/locks.db, an absolute path of Unix four, "
+    "sqlite:////data/locks.db; after two slashes comes a host name"
+)
 _MODULES = {"mysqldb": "MySQLdb", "pysqlite": "sqlite3"}
 _PACKAGES = {
     "psycopg": "psycopg[binary]",
@@ -54,6 +58,8 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
         # "postgres" is what hosting services put into DATABASE_URL.
         parsed = make_url(url.replace("postgres://", "postgresql://", 1) if isinstance(url, str) else url)
     except (ArgumentError, ValueError):  # ValueError: the port is no number
+        if isinstance(url, str) and url.startswith("sqlite"):  # sqlite://C:\path: the rest is no host and port
+            raise ConfigurationError(_THREE_SLASHES) from None
         raise ConfigurationError("store URL: not of the form postgresql://user@host/database") from None
     if "@" in (parsed.host or ""):
         raise ConfigurationError("store URL: in a password, write %40 for @")  # or its end is taken for the host
@@ -79,10 +85,7 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
             f"{_schemes(name, drivers)}"
         )
     if parsed.get_backend_name() == "sqlite" and parsed.host:
-        raise ConfigurationError(
-            "a SQLite file needs three slashes, sqlite:///locks.db, an absolute path four, sqlite:////data/locks.db; "
-            "after two slashes comes a host name"
-        )
+        raise ConfigurationError(_THREE_SLASHES)
     _refuse_private_database(parsed)
     return with_absolute_path(parsed)
 

@@ -39,6 +39,8 @@ def path_of(url: URL) -> str | None:
         database = unquote(database.removeprefix("file:").partition("?")[0])
         if database.startswith("//"):  # file://localhost/path
             database = "/" + database[2:].partition("/")[2]
+    if os.name == "nt" and re.match("/[A-Za-z]:", database):
+        database = database[1:]  # as SQLite does: file:///C:/path, and one slash too many in sqlite:////C:/path
     return os.path.abspath(database) if database else None
 
 

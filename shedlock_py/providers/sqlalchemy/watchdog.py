@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import threading
 from collections.abc import Mapping, Sequence
@@ -35,7 +34,7 @@ class Watchdog:
         self._lock = threading.Lock()
         self._until: float | None = None
         self._has_ended = False
-        self._number = os.dup(number)
+        self._number = socket.dup(number)  # os.dup() knows no sockets on Windows
 
     def set(self, until: float) -> None:
         """:raises NotSent: the timer has no thread, and without it the time of the operation would have no limit."""
@@ -58,7 +57,7 @@ class Watchdog:
         with suppress(AttributeError), self._lock:
             number, self._number = self._number, -1
             if number >= 0:
-                os.close(number)
+                socket.close(number)
 
     __del__ = close  # SQLAlchemy forgets a connection whose first queries failed
 

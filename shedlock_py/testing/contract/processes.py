@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import multiprocessing
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -64,10 +63,9 @@ class ProcessContract(ContractBase):
         with running([holder]):
             assert receiving.poll(START_UP), "the holder did not start"
             assert receiving.recv() == "held"
-            assert holder.pid is not None
-            os.kill(holder.pid, signal.SIGKILL)
+            holder.kill()
             holder.join(LONGEST_WAIT)
-            assert holder.exitcode == -signal.SIGKILL
+            assert holder.exitcode, "the holder was not killed"
         record = record_of(provider, name)
         # The last extension: 1 s, at once.
         assert record.lock_until - record.locked_at <= timedelta(seconds=2) + self.kept_longer

@@ -1,11 +1,13 @@
 """URLs and engines that cannot work are refused at once, in words that help."""
 
 import asyncio
+import ntpath
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,12 +25,27 @@ from shedlock_py import (
     hold,
     provider_from_url,
 )
-from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
+from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider, sqlite_files
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.stores.sql.stores import ASYNC_DRIVERS, DATABASE, DRIVERS, acquired
 from tests.support.database import DatabaseServer
 
 ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        (r"sqlite:///C:\data\locks.db", r"C:\data\locks.db"),
+        ("sqlite:///C:/data/locks.db", r"C:\data\locks.db"),
+        ("sqlite:////C:/data/locks.db", r"C:\data\locks.db"),
+        ("sqlite:///file:///C:/data/my%20locks.db?uri=true", r"C:\data\my locks.db"),
+        ("sqlite://///server/share/locks.db", r"\\server\share\locks.db"),
+    ],
+)
+def test_paths_of_windows(url: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_files, "os", SimpleNamespace(name="nt", path=ntpath))
+    assert sqlite_files.path_of(make_url(url)) == path
 
 
 def test_the_wrong_kind_of_engine(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """The time limit of drivers that have none of their own, where threads cannot be started."""
 
+import errno
 import gc
 import os
 import resource
 import socket
+import stat
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -103,6 +105,25 @@ def test_without_its_thread_nothing_is_sent(
     no_timer.undo()
     for each in (provider, pooled):
         assert each.record(name) is None
+    assert provider.release(acquired(provider, name))
+
+
+@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+def test_where_sockets_are_no_files(driver: str, store: Store, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows: every connection failed, because os.dup() knows no sockets there."""
+    dup, close = os.dup, os.close
+
+    def unless_socket(call: Callable[[int], int | None]) -> Callable[[int], int | None]:
+        def refuse(number: int) -> int | None:
+            if stat.S_ISSOCK(os.fstat(number).st_mode):
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+            return call(number)
+
+        return refuse
+
+    monkeypatch.setattr(os, "dup", unless_socket(dup))
+    monkeypatch.setattr(os, "close", unless_socket(close))
+    provider = store.provider()
     assert provider.release(acquired(provider, name))
 
 
