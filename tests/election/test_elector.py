@@ -232,9 +232,11 @@ def test_a_demoted_node_alone_leads_again(make_elector: MakeElector) -> None:
 
 
 def test_resign_lets_another_lead(make_elector: MakeElector) -> None:
-    first, second = make_elector("first"), make_elector("second")
+    follows = threading.Event()
+    first, second = make_elector("first"), make_elector("second", on_new_leader=lambda holder: follows.set())
     lead(first)
     second.start()
+    assert follows.wait(10)  # a node that has resigned rests for 0.2 s only, in which the other may not have begun
     first.resign()
     assert second.wait_until_leader("10s")
     assert not first.is_leader()
