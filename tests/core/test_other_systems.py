@@ -44,17 +44,17 @@ from shedlock_py import (
 )
 
 def sync(provider):
-    with LeaderElector(provider, "leader", lease_duration="3s", renew_deadline="2s", retry_period="200ms") as elector:
-        with hold("job", lock_at_most_for="900ms", keep_alive=True, provider=provider) as lease:
-            time.sleep(1.2)
+    with LeaderElector(provider, "leader", lease_duration="9s", renew_deadline="6s", retry_period="200ms") as elector:
+        with hold("job", lock_at_most_for="3s", keep_alive=True, provider=provider) as lease:
+            time.sleep(3.1)
             assert lease.is_trusted() and provider.record("job").is_held
         assert not provider.record("job").is_held
         assert elector.wait_until_leader(timeout="10s")
 
 async def main(provider):
     thread = asyncio.create_task(asyncio.to_thread(sync, provider_from_url("sqlite:///{file}")))
-    async with hold_async("job", lock_at_most_for="900ms", keep_alive=True, provider=provider) as lease:
-        await asyncio.sleep(1.2)
+    async with hold_async("job", lock_at_most_for="3s", keep_alive=True, provider=provider) as lease:
+        await asyncio.sleep(3.1)
         assert lease.is_trusted()
     await thread
 
