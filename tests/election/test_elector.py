@@ -232,11 +232,14 @@ def test_a_demoted_node_alone_leads_again(make_elector: MakeElector) -> None:
 
 
 def test_resign_lets_another_lead(make_elector: MakeElector) -> None:
+    # A node that has resigned rests for two retry periods. In these, the other one must read the record.
+    slow = {"lease_duration": "9s", "renew_deadline": "7s", "retry_period": "800ms"}
     follows = threading.Event()
-    first, second = make_elector("first"), make_elector("second", on_new_leader=lambda holder: follows.set())
+    first = make_elector("first", **slow)
+    second = make_elector("second", on_new_leader=lambda holder: follows.set(), **slow)
     lead(first)
     second.start()
-    assert follows.wait(10)  # a node that has resigned rests for 0.2 s only, in which the other may not have begun
+    assert follows.wait(10)
     first.resign()
     assert second.wait_until_leader("10s")
     assert not first.is_leader()

@@ -57,7 +57,7 @@ def faulty(quorum: Quorum, kind: str, fault: str, numbers: Sequence[int], black_
         yield quorum.provider(kind=kind, timeout=f"{TIMEOUT}s", at=dict(zip(numbers, black_holes, strict=False)))
         return
     provider = quorum.provider(kind=kind, timeout=f"{TIMEOUT}s", via_proxies=True)
-    assert provider.release(acquired(provider, "warm"))
+    use(quorum, provider)
     for number in numbers:
         if fault == "refuses":
             quorum.proxies[number].refuse()
@@ -67,6 +67,21 @@ def faulty(quorum: Quorum, kind: str, fault: str, numbers: Sequence[int], black_
         else:
             quorum.servers[number].pause()
     yield provider
+
+
+def use(quorum: Quorum, provider: Any) -> None:
+    """Until no server differs from the others: an operation waits for a majority, and hardly for the rest."""
+
+    def is_same_everywhere() -> bool:
+        holders = {quorum.fields(number, "warm").get("locked_by") for number in range(quorum.size)}
+        return len(holders) == 1 and not any(quorum.is_held(number, "warm") for number in range(quorum.size))
+
+    is_warm = False
+    while not is_warm:
+        assert provider.release(acquired(provider, "warm"))
+        with suppress(AssertionError):
+            wait_until(is_same_everywhere, timeout=1)
+            is_warm = True
 
 
 def seconds(work: Callable[[], object]) -> float:
