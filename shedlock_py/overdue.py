@@ -76,7 +76,7 @@ def punctuality(record: LockRecord, runs: Sequence[Run], *, grace: timedelta = D
     basis: Basis
     if last is not None and last.next_fire_time is not None and last.next_fire_time > since:
         due, basis = last.next_fire_time, "next_fire_time"
-    elif median is not None and since <= _END - median:
+    elif median is not None and median <= _END - since:
         due, basis, grace = since + median, "cadence", max(grace, median / 2)
     else:
         return Punctuality(record.name, "unknown", started)

@@ -97,6 +97,12 @@ def test_times_at_the_end_of_the_calendar() -> None:
     assert judged([odd, *runs_at(30, 20, 10)], 40).state == "unknown"
 
 
+def test_a_clock_of_the_store_that_was_set_back_again_and_again() -> None:
+    """Tokens rise all the same, so each run seems to have started before the one that it follows."""
+    runs = [replace(run(minute), fencing_token=token) for token, minute in enumerate((30, 20, 10, 0), 1)]
+    assert judged(runs[::-1], 40).state in ("overdue", "on_time", "unknown")
+
+
 def test_a_job_that_runs_is_not_overdue() -> None:
     runs = runs_at(0, 10, 20, 30, ended=None, outcome=None, next_fire_time=START + 40 * MINUTE)
     job = punctuality(record_of(runs[0], 500, until=600), runs)
