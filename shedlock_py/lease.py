@@ -231,6 +231,7 @@ class Extension:
 
     def __init__(self, lease: Lease, lock_at_most_for: timedelta) -> None:
         self._lease = lease
+        was_lost = lease._lost
         self._lock_at_most_for = lock_at_most_for
         # An extension may be shorter than what was left, but never cuts the minimum hold.
         self.lock_for = max(lock_at_most_for, lease.remaining_minimum())
@@ -240,7 +241,8 @@ class Extension:
         lease._trusted_until = min(lease._trusted_until, trust_ends(self._sent_at, self.lock_for))
         lease._in_doubt.append(self)
         lease._latest = self
-        if lease.is_being_released():  # checked last: another thread may have begun to release it meanwhile
+        # Checked last: another thread may have begun to release it meanwhile, or have learned that it is lost.
+        if lease.is_being_released() or (lease._lost and not was_lost):
             lease._end_trust()
 
     def granted(self, *, repeated: bool = False) -> Lease:

@@ -201,7 +201,7 @@ class TestTrust:
             number += 1
         assert number > 20
 
-    @pytest.mark.parametrize("end", ["begin_release", "end"])
+    @pytest.mark.parametrize("end", ["lose", "begin_release", "end"])
     def test_i6_an_extension_that_begins_while_the_lease_ends_gives_no_trust_back(
         self, clock: FakeClock, end: str
     ) -> None:
