@@ -110,7 +110,7 @@ class StorePrograms(ABC):
         """All lock records whose names start with ``prefix``, and perhaps others, in any order."""
 
     def delete_fire_time(self, name: str, fire_time: datetime) -> Program[Any, Any, bool]:
-        """Delete ``fire_time``, which was read, from the record of ``name``. False: the record has not got it.
+        """Delete ``fire_time``, which was read, from the record of ``name``. False: the record does not have it.
 
         In one atomic step: a late copy must not delete one that was granted since.
         """
