@@ -20,19 +20,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+monotonic: Callable[[], float]
+"""Seconds on a clock that never goes back and does not stop in suspend: the one that leases are measured by."""
 # time.monotonic() stands still while Linux or macOS is suspended; the store's clock, and so the lease, does not.
 if sys.platform == "win32":
     # QueryPerformanceCounter(), which counts sleep (Microsoft: "Acquiring high-resolution time stamps"). Before Python
     # 3.13 time.monotonic() is GetTickCount64(), which advances in steps of 15.6 ms (python/cpython#88494): more than
     # the trust margin of a short lease.
-    monotonic: Callable[[], float] = time.perf_counter
+    monotonic = time.perf_counter
 elif sys.platform == "darwin":
     # mach_continuous_time(). time.monotonic() is mach_absolute_time() (python/cpython#86273), which stands still, and
     # CLOCK_MONOTONIC can go back (erlang/otp#5825).
     monotonic = partial(time.clock_gettime, time.CLOCK_MONOTONIC_RAW)
 else:
     monotonic = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
-"""Seconds on a clock that never goes back and does not stop in suspend: the one that leases are measured by."""
 
 
 class OwningProcess:

@@ -10,19 +10,12 @@ from shlex import quote
 
 from shedlock_py.history import Run
 from shedlock_py.record import LockRecord
+from shedlock_py.texts import one_line as one_line
+from shedlock_py.texts import printable as printable
 
 LONGEST_LEAD = timedelta(seconds=30)
 """How long before its fire time, the moment that names it, a period of ``run --once-per`` can begin."""
 NOTHING = "-"
-
-
-def printable(text: str) -> str:
-    """``text`` with control characters, line ends, changes of direction and the like escaped, as in ``repr``."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-
-
-def one_line(error: BaseException | str) -> str:
-    return " ".join(str(error).split())
 
 
 def counted(number: int, what: str) -> str:

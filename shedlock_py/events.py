@@ -21,6 +21,7 @@ from datetime import timedelta
 from typing import Literal, Self
 
 from shedlock_py.lease import Lease
+from shedlock_py.texts import one_line, printable
 
 logger = logging.getLogger("shedlock_py")
 
@@ -30,8 +31,7 @@ def _on_one_line(record: logging.LogRecord) -> bool:
     with suppress(Exception):  # an error that cannot describe itself: the handler reports it
         text = record.getMessage()
         if not text.isprintable():
-            shown = (each if each.isprintable() else ascii(each)[1:-1] for each in " ".join(text.split()))
-            record.msg, record.args = "".join(shown), None
+            record.msg, record.args = printable(one_line(text)), None
     return True
 
 

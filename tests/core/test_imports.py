@@ -18,7 +18,7 @@ PROJECT = Path(__file__).parents[2]
 
 # A module imports only from the layers above it in this list.
 LAYERS = [
-    ["errors", "_methods"],
+    ["errors", "texts", "_methods"],
     ["booleans", "durations", "_versions"],
     ["request"],
     ["lease"],
@@ -58,10 +58,10 @@ ROOMS = {
 KITS: dict[str, set[str]] = {"kit": set(), "cas": {"kit"}, "aws": {"kit", "cas"}}
 """What those import that the stores share; a store imports from all of them."""
 PURE = {"errors", "_versions", "durations", "request", "lease", "record", "history", "events", "_program", "provider"}
-PURE |= {"booleans", "overdue"}
+PURE |= {"booleans", "overdue", "texts"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
 FOR_PROVIDERS = {"errors", "_versions", "durations", "request", "lease", "record", "history", "events", "provider"}
-FOR_PROVIDERS |= {"booleans", "_program", "_process", "_timers", "_aio"}
+FOR_PROVIDERS |= {"booleans", "texts", "_program", "_process", "_timers", "_aio"}
 MODULES = sorted(path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
 
 

@@ -107,6 +107,17 @@ class TestRequest:
         assert validate_holder(default_holder()) == f"Büro-??#1:{os.getpid()}"
 
 
+def check_ends(prepare: Callable[[Lease], Callable[[], object]], end: str, clock: FakeClock) -> None:
+    """``end`` a lease before each instruction of what ``prepare`` returns: afterwards, it is trusted no more."""
+    number, is_over = 0, False
+    while not is_over:
+        lease = granted(clock)
+        is_over = not interleaved(prepare(lease), getattr(lease, end), number)
+        assert is_over or not lease.is_trusted(), f"instruction {number}"
+        number += 1
+    assert number > 20
+
+
 class TestTrust:
     def test_i6_it_counts_from_before_the_request(self, clock: FakeClock) -> None:
         lease = granted(clock, reply_takes=3)
@@ -191,27 +202,14 @@ class TestTrust:
     def test_i6_an_extension_that_is_confirmed_while_the_lease_ends_gives_no_trust_back(
         self, clock: FakeClock, end: str
     ) -> None:
-        """At no moment: one thread confirms it, and another one reports the loss, or releases the lease."""
-        number, is_over = 0, False
-        while not is_over:
-            lease = granted(clock)
-            extension = lease.begin_extension("1h")
-            is_over = not interleaved(extension.granted, getattr(lease, end), number)
-            assert is_over or not lease.is_trusted(), f"instruction {number}"
-            number += 1
-        assert number > 20
+        """One thread confirms it, and another one reports the loss, or releases the lease."""
+        check_ends(lambda lease: lease.begin_extension("1h").granted, end, clock)
 
     @pytest.mark.parametrize("end", ["lose", "begin_release", "end"])
     def test_i6_an_extension_that_begins_while_the_lease_ends_gives_no_trust_back(
         self, clock: FakeClock, end: str
     ) -> None:
-        number, is_over = 0, False
-        while not is_over:
-            lease = granted(clock)
-            is_over = not interleaved(partial(lease.begin_extension, "1h"), getattr(lease, end), number)
-            assert is_over or not lease.is_trusted(), f"instruction {number}"
-            number += 1
-        assert number > 20
+        check_ends(lambda lease: partial(lease.begin_extension, "1h"), end, clock)
 
     def test_an_extension_is_checked(self, clock: FakeClock) -> None:
         lease = granted(clock)

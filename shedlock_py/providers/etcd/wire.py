@@ -15,6 +15,7 @@ from shedlock_py.events import logger
 from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, Read, Write
 from shedlock_py.providers.cas.programs import UNREAD
 from shedlock_py.providers.kit import Failure, record_from_json, record_to_json
+from shedlock_py.texts import parsed
 
 
 class EtcdError(Exception):
@@ -134,8 +135,8 @@ def reply_of(status: int, text: str) -> dict[str, Any]:
     """
     reply: Any
     try:
-        reply = json.loads(text)
-    except (ValueError, RecursionError):
+        reply = parsed(text)
+    except ValueError:
         reply = None
     match status, reply:
         case 200, {"header": {}}:
@@ -157,8 +158,8 @@ def _entry(prefix: str, pair: Mapping[str, Any]) -> Entry:
     name = b64decode(pair["key"]).decode()[len(prefix) :]
     value = b64decode(pair.get("value", ""))
     try:
-        fields = json.loads(value)
-    except (ValueError, RecursionError):
+        fields = parsed(value)
+    except ValueError:
         fields = None
     if not isinstance(fields, dict):
         raise ValueError(f"not a lock record: {value!r:.200}")

@@ -20,6 +20,7 @@ from shedlock_py.providers.kit.operation import Failure, Operation, TimedOut, Un
 from shedlock_py.providers.kit.options import DEFAULT_FIRE_TIME_TOLERANCE
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
+from shedlock_py.texts import one_line
 
 T = TypeVar("T")
 
@@ -232,7 +233,7 @@ class StorePrograms(ABC):
 
     def reason(self, error: Exception) -> str:
         """The driver's message for people to read: one line of 300 characters, without passwords."""
-        text = " ".join(self.text_of(error).split()) or type(error).__name__
+        text = one_line(self.text_of(error)) or type(error).__name__
         for password in self._passwords:
             text = text.replace(password, "***")
         return text if len(text) <= 300 else f"{text[:300]}…"

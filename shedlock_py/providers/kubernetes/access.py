@@ -23,6 +23,7 @@ from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.cas.options import split_query
 from shedlock_py.providers.kit import NotSent
 from shedlock_py.providers.kubernetes.names import is_label
+from shedlock_py.texts import one_line
 
 config: Any = kubernetes.config  # some releases have a part of the annotations only
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -68,7 +69,7 @@ def _configuration_errors() -> Iterator[None]:
     except (config.ConfigException, OSError, LookupError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR:
             raise NotSent from error  # files are closed again, and then this one can be opened
-        text = " ".join(str(error).split())
+        text = one_line(error)
         raise ConfigurationError(f"no access to Kubernetes is configured: {text:.300}") from error
 
 

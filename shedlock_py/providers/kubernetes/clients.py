@@ -30,6 +30,7 @@ from shedlock_py.providers.kubernetes.wire import (
     call_of,
     value_of,
 )
+from shedlock_py.texts import parsed
 
 if TYPE_CHECKING:
     import asyncio  # late elsewhere: sync programs do without
@@ -95,8 +96,8 @@ def exchange(command: Command, clock_error: timedelta) -> Program[SignIn | Send,
 def _content(response: httpx.Response) -> Any:
     """The JSON of a reply; None: it is of something between the server and us, which sends another kind of text."""
     try:
-        return response.json()
-    except (ValueError, RecursionError):
+        return parsed(response.content)
+    except ValueError:
         return None
 
 

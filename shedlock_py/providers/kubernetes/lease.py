@@ -22,6 +22,7 @@ from shedlock_py.providers.cas.programs import UNREAD
 from shedlock_py.providers.kit import record_from_json, record_to_json
 from shedlock_py.providers.kubernetes.names import object_name
 from shedlock_py.record import LockRecord
+from shedlock_py.texts import parsed
 
 API_VERSION = "coordination.k8s.io/v1"
 LABEL = "shedlock-py/lock"
@@ -64,8 +65,8 @@ def entry_of(lease: Mapping[str, Any], clock_error: timedelta) -> Entry:
 
 def _fields(text: str) -> dict[str, Any]:
     try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        fields = parsed(text)
+    except ValueError as error:
         raise ValueError(f"not a lock record: {text!r:.200}") from error
     if not isinstance(fields, dict):
         raise ValueError(f"not a lock record: {text!r:.200}")

@@ -18,6 +18,7 @@ from shedlock_py.providers.aws import AwsReply, AwsRequest
 from shedlock_py.providers.cas import CasCommand, CasReply, Delete, Entry, List, Read, Write
 from shedlock_py.providers.cas.programs import UNREAD
 from shedlock_py.providers.kit import record_from_json, record_to_json
+from shedlock_py.texts import parsed
 
 T = TypeVar("T")
 _Requests = Program[AwsRequest, AwsReply, T]
@@ -167,10 +168,7 @@ class Objects:
 
 
 def _fields_in(key: str, reply: AwsReply) -> dict[str, Any]:
-    try:
-        fields = json.loads(reply.value["Body"])
-    except RecursionError as error:
-        raise ValueError(f"{key} is no lock record: its JSON is nested too deeply") from error
+    fields = parsed(reply.value["Body"])
     if not isinstance(fields, dict) or "write" not in fields or not isinstance(fields.get("name"), str):
         raise ValueError(f"{key} is no lock record: {fields!r:.200}")
     return fields
