@@ -159,6 +159,14 @@ def record_of(provider: LockProvider, name: str) -> LockRecord:
     return record
 
 
+def granted_soon(provider: LockProvider, request: LockRequest) -> Lease:
+    """A lease on a lock whose former lease has expired, or is about to.
+
+    Where a clock is known to seconds, the record may show the lock as free a moment before the store grants it.
+    """
+    return eventually(lambda: provider.acquire(request), f"the end of the former lease of {request.name!r}")
+
+
 def expired(provider: LockProvider, name: str, **request: Any) -> Lease:
     """A lease that ended without being released, as that of a dead holder does."""
     lease = acquired(provider, LockRequest(name, SHORT, **request))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from shedlock_py import InMemoryLockProvider, LockProvider, LockRequest
-from shedlock_py.testing.contract.base import LONG, SHORT, ContractBase, acquired, eventually, expired, record_of
+from shedlock_py.testing.contract.base import LONG, SHORT, ContractBase, acquired, expired, granted_soon, record_of
 
 ROUNDING = timedelta(milliseconds=2)
 
@@ -51,7 +51,7 @@ class ExclusionContract(ContractBase):
     def test_i1_a_lease_times_out_and_not_before(self, provider: LockProvider, other: LockProvider, name: str) -> None:
         acquired(provider, LockRequest(name, SHORT))
         first = record_of(provider, name)
-        eventually(lambda: other.acquire(LockRequest(name, LONG)), "a grant after the end of the lease")
+        granted_soon(other, LockRequest(name, LONG))
         second = record_of(provider, name)
         assert second.locked_at >= first.lock_until
         assert first.lock_until - first.locked_at >= timedelta(milliseconds=100) - ROUNDING
@@ -60,7 +60,7 @@ class ExclusionContract(ContractBase):
         self, provider: LockProvider, other: LockProvider, name: str
     ) -> None:
         stale = expired(provider, name)
-        successor = acquired(other, LockRequest(name, LONG))
+        successor = granted_soon(other, LockRequest(name, LONG))
         assert provider.release(stale) is False
         assert other.acquire(LockRequest(name, LONG)) is None
         assert other.release(successor) is True
@@ -69,7 +69,7 @@ class ExclusionContract(ContractBase):
         self, provider: LockProvider, other: LockProvider, name: str
     ) -> None:
         stale = expired(provider, name)
-        acquired(other, LockRequest(name, LONG))
+        granted_soon(other, LockRequest(name, LONG))
         before = other.record(name)
         assert provider.extend(stale, "1h") is None
         assert not stale.is_trusted()
@@ -77,7 +77,7 @@ class ExclusionContract(ContractBase):
 
     def test_i2_same_provider_same_holder_same_thread(self, provider: LockProvider, name: str) -> None:
         stale = expired(provider, name, holder="me")
-        successor = acquired(provider, LockRequest(name, LONG, holder="me"))
+        successor = granted_soon(provider, LockRequest(name, LONG, holder="me"))
         before = provider.record(name)
         assert provider.extend(stale, "1h") is None
         assert provider.release(stale) is False

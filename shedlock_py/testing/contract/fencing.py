@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 
 from shedlock_py import Lease, LockProvider, LockRequest, attempt
-from shedlock_py.testing.contract.base import LONG, ContractBase, acquired, expired, record_of
+from shedlock_py.testing.contract.base import LONG, ContractBase, acquired, expired, granted_soon, record_of
 
 FIRE_TIME = datetime(2024, 10, 26, 1, 30, 0, 123456, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -34,7 +34,7 @@ class FencingContract(ContractBase):
 
         provider.release(granted(acquired(provider, LockRequest(name, LONG))))
         granted(expired(provider, name))
-        granted(acquired(other, LockRequest(name, LONG)))
+        granted(granted_soon(other, LockRequest(name, LONG)))
         granted(provider.take_over(LockRequest(name, LONG)))
         other.force_release(name)
         granted(acquired(other, LockRequest(name, LONG)))
@@ -119,7 +119,7 @@ class FencingContract(ContractBase):
     def test_i11_also_after_the_lease_expired(self, provider: LockProvider, other: LockProvider, name: str) -> None:
         expired(provider, name, fire_time=FIRE_TIME)
         assert other.acquire(LockRequest(name, LONG, fire_time=FIRE_TIME)) is None
-        acquired(other, LockRequest(name, LONG, fire_time=FIRE_TIME + timedelta(seconds=1)))
+        granted_soon(other, LockRequest(name, LONG, fire_time=FIRE_TIME + timedelta(seconds=1)))
 
     def test_i11_a_newer_fire_time_does_not_break_a_lock(self, provider: LockProvider, name: str) -> None:
         acquired(provider, LockRequest(name, LONG, fire_time=FIRE_TIME))

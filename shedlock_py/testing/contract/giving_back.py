@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
-from shedlock_py.testing.contract.base import LONG, ContractBase, acquired, expired, record_of
+from shedlock_py.testing.contract.base import LONG, ContractBase, acquired, expired, granted_soon, record_of
 from shedlock_py.testing.contract.fencing import FIRE_TIME, token_of
 
 MICROSECOND = timedelta(microseconds=1)
@@ -50,7 +50,7 @@ class GivingBackContract(ContractBase):
         before = record_of(provider, name)
         provider.undo(lease)
         assert record_of(provider, name).lock_until <= before.read_at
-        acquired(other, LockRequest(name, LONG, fire_time=FIRE_TIME))
+        granted_soon(other, LockRequest(name, LONG, fire_time=FIRE_TIME))
 
     def test_i11_undo_gives_the_fire_time_back(self, provider: Any, other: LockProvider, name: str) -> None:
         former = FIRE_TIME - HOUR

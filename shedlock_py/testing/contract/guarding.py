@@ -29,7 +29,16 @@ from shedlock_py import (
     hold,
     hold_async,
 )
-from shedlock_py.testing.contract.base import LONG, SHORT, ContractBase, acquired, eventually, failing, record_of
+from shedlock_py.testing.contract.base import (
+    LONG,
+    SHORT,
+    ContractBase,
+    acquired,
+    eventually,
+    failing,
+    granted_soon,
+    record_of,
+)
 from shedlock_py.testing.doubles import RecordingListener
 
 
@@ -125,7 +134,7 @@ class GuardContract(ContractBase):
             lease = current_lease()
             assert lease is not None
             provider.extend(lease, SHORT)
-            eventually(lambda: other.acquire(LockRequest(name, LONG)), "a grant after the end of the lease")
+            granted_soon(other, LockRequest(name, LONG))
             assert current_lease() is None
             return "value"
 

@@ -12,7 +12,16 @@ import pytest
 from shedlock_py import AsyncLockProvider, ConfigurationError, LockProvider, LockRequest, LockSkipped, hold
 from shedlock_py.history import Run
 from shedlock_py.testing.blocking import BlockingLockProvider
-from shedlock_py.testing.contract.base import LONG, SHORT, ContractBase, acquired, eventually, expired, record_of
+from shedlock_py.testing.contract.base import (
+    LONG,
+    SHORT,
+    ContractBase,
+    acquired,
+    eventually,
+    expired,
+    granted_soon,
+    record_of,
+)
 from shedlock_py.testing.contract.threads import at_once
 from shedlock_py.testing.doubles import RecordingListener
 
@@ -117,7 +126,7 @@ class HistoryContract(ContractBase):
             for _ in range(number):
                 assert keeper.release(acquired(keeper, LockRequest(each, LONG)))
         expired(keeper, names[1], holder="dead")
-        assert keeper.release(acquired(keeper, LockRequest(names[1], LONG)))
+        assert keeper.release(granted_soon(keeper, LockRequest(names[1], LONG)))
         for limit in (1, 2, KEPT, KEPT + 1):
             found = keeper.recent_runs([*names, f"{name}' \"$x {{:ä%"], limit)
             assert list(found) == [*names, f"{name}' \"$x {{:ä%"]
@@ -132,7 +141,7 @@ class HistoryContract(ContractBase):
     def test_a_run_without_an_end_has_vanished_when_another_follows(self, keeper: Any, name: str) -> None:
         expired(keeper, name, holder="dead")
         assert [run.outcome for run in keeper.runs(name)] == [None]
-        lease = acquired(keeper, LockRequest(name, LONG))
+        lease = granted_soon(keeper, LockRequest(name, LONG))
         new, old = keeper.runs(name)
         assert (old.holder, old.outcome, old.ended, old.duration) == ("dead", "vanished", new.started, None)
         assert keeper.release(lease)
@@ -234,7 +243,7 @@ class HistoryContract(ContractBase):
 
     def test_replicas_with_and_without_history(self, provider: Any, keeper: Any, name: str) -> None:
         expired(keeper, name)
-        assert provider.release(acquired(provider, LockRequest(name, LONG)))
+        assert provider.release(granted_soon(provider, LockRequest(name, LONG)))
         assert keeper.release(acquired(keeper, LockRequest(name, LONG)))
         assert [run.outcome for run in keeper.runs(name)] == ["ok", "vanished"]
 

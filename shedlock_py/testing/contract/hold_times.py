@@ -8,7 +8,16 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 
 from shedlock_py import Lease, LockProvider, LockRequest
-from shedlock_py.testing.contract.base import LONG, SHORT, ContractBase, acquired, eventually, expired, record_of
+from shedlock_py.testing.contract.base import (
+    LONG,
+    SHORT,
+    ContractBase,
+    acquired,
+    eventually,
+    expired,
+    granted_soon,
+    record_of,
+)
 
 ROUNDING = timedelta(milliseconds=2)
 NOTHING = timedelta(0)
@@ -23,13 +32,13 @@ class HoldTimesContract(ContractBase):
         expired(provider, name)
         record = record_of(other, name)
         assert record.lock_until - record.locked_at <= timedelta(milliseconds=100) + self.kept_longer
-        acquired(other, LockRequest(name, LONG))
+        granted_soon(other, LockRequest(name, LONG))
 
     def test_i3_an_extension_counts_from_itself(self, provider: LockProvider, other: LockProvider, name: str) -> None:
         lease = acquired(provider, LockRequest(name, "1h"))
         assert provider.extend(lease, SHORT) is lease
         assert record_of(provider, name).remaining <= timedelta(milliseconds=100) + self.kept_longer
-        eventually(lambda: other.acquire(LockRequest(name, LONG)), "a grant after the end of the extension")
+        granted_soon(other, LockRequest(name, LONG))
 
     def test_i4_minimum_hold_survives_the_release(self, provider: LockProvider, other: LockProvider, name: str) -> None:
         lease = acquired(provider, LockRequest(name, "2m", LONG))
@@ -42,7 +51,7 @@ class HoldTimesContract(ContractBase):
         lease = acquired(provider, LockRequest(name, LONG, "200ms"))
         first = record_of(provider, name)
         provider.release(lease)
-        eventually(lambda: other.acquire(LockRequest(name, LONG)), "a grant after the minimum hold")
+        granted_soon(other, LockRequest(name, LONG))
         assert record_of(provider, name).locked_at - first.locked_at >= timedelta(milliseconds=200) - ROUNDING
 
     def test_i4_a_shorter_extension_does_not_cut_it(self, provider: LockProvider, name: str) -> None:
@@ -89,17 +98,17 @@ class HoldTimesContract(ContractBase):
         before = provider.record(name)
         assert provider.extend(lease, LONG) is None
         assert provider.record(name) == before
-        acquired(other, LockRequest(name, LONG))
+        granted_soon(other, LockRequest(name, LONG))
 
     def test_the_shortest_and_the_longest_lease(self, provider: LockProvider, name: str) -> None:
         acquired(provider, LockRequest(name, "3ms"))
-        eventually(lambda: provider.acquire(LockRequest(name, "520w")), "the end of three milliseconds")
+        granted_soon(provider, LockRequest(name, "520w"))
         assert record_of(provider, name).remaining > timedelta(weeks=519)
         assert provider.acquire(LockRequest(name, LONG)) is None
 
     def test_i6_the_holder_stops_first(self, provider: LockProvider, other: LockProvider, name: str) -> None:
         lease = acquired(provider, LockRequest(name, "300ms"))
-        eventually(lambda: other.acquire(LockRequest(name, LONG)), "a grant after the end of the lease")
+        granted_soon(other, LockRequest(name, LONG))
         assert lease.trusted_for() == NOTHING
         assert not lease.is_trusted()
 

@@ -25,6 +25,7 @@ from shedlock_py.testing.contract.base import (
     ContractBase,
     acquired,
     eventually,
+    granted_soon,
     record_of,
 )
 
@@ -69,8 +70,7 @@ class ProcessContract(ContractBase):
         record = record_of(provider, name)
         # The last extension: 1 s, at once.
         assert record.lock_until - record.locked_at <= timedelta(seconds=2) + self.kept_longer
-        # Where a clock is known to seconds, this may be a moment after the record is shown as free.
-        eventually(lambda: provider.acquire(LockRequest(name, LONG)), "the end of the dead holder's lease")
+        granted_soon(provider, LockRequest(name, LONG))
 
     def test_i1_fuzz_with_processes(
         self, provider: LockProvider, process_factory: ProcessFactory, name: str, tmp_path: Path
