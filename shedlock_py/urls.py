@@ -110,6 +110,9 @@ def _from_url(url: object, prefix: str) -> Any:
     try:
         provider_class = getattr(import_module(module), prefix + name)
     except ModuleNotFoundError as error:
+        if (error.name or "").startswith("shedlock_py."):
+            what = f"this program was built without the module {error.name!r}"
+            raise ConfigurationError(f"{what}: PyInstaller needs the option --collect-all shedlock_py") from error
         raise ConfigurationError(
             f"a store at {scheme}:// needs the package {error.name!r}: pip install 'shedlock_py[{extra}]'"
         ) from error

@@ -32,7 +32,7 @@ from shedlock_py.errors import ProviderError, ShedLockError
 from shedlock_py.events import logger
 
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-_WITH_SECRETS = ("boto3", "botocore", "aiobotocore", "requests_oauthlib", "oauthlib")
+_WITH_SECRETS = ("boto3", "botocore", "aiobotocore", "requests_oauthlib", "oauthlib", "kubernetes")
 """Loggers that write credentials at DEBUG: those of an assumed role, or of a sign-in by OpenID Connect."""
 
 

@@ -3,10 +3,12 @@
 import logging
 import os
 import re
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -49,6 +51,12 @@ def provoke_inactive() -> None:
     sl.attempt("nightly", lambda: None, lock_at_most_for="1m")
 
 
+def without_a_module() -> None:
+    """As in a program that PyInstaller built, which follows only the imports that it sees."""
+    with patch.dict(sys.modules, {"shedlock_py.providers.memory": None}):
+        sl.provider_from_url("memory://")
+
+
 def provoke_a_dropped_message() -> None:
     listener = HealthchecksListener({"nightly": f"http://127.0.0.1:{free_port()}/"})
     with sl.configure(provider=sl.InMemoryLockProvider(), listeners=[listener]), sl.hold("nightly"):
@@ -69,6 +77,7 @@ PROVOKED: dict[str, Callable[[], Any]] = {
     "whose work may end after the lock was released": guard(lambda: Future()),
     "store URL: unknown scheme": lambda: sl.provider_from_url("nosuch://host"),
     "needs the package": without_its_package,
+    "this program was built without the module": without_a_module,
     "guards an ordinary function, but there is only an async provider": only_async,
     "is longer than lock_at_most_for": lambda: sl.LockRequest("nightly", "1m", "2m"),
     "uses {tenant}, which is no parameter of the function": lambda: sl.scheduler_lock("sync-{tenant}")(lambda x: x),
