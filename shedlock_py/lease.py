@@ -84,6 +84,13 @@ def _no_clock() -> float:
     return 0.0
 
 
+class TrustWindow:
+    """Until when the reply to one request lets the holder trust its lease, in seconds of the holder's clock."""
+
+    def __init__(self, ends: float) -> None:
+        self.ends = ends
+
+
 class Lease:
     """Time-bounded possession of one lock: what ``acquire`` returns when it was granted.
 
@@ -115,8 +122,6 @@ class Lease:
     """For run history: type and first line of what the task raised."""
     note: object = None
     """For the programs of the store: the version of the lock record, for example."""
-    _latest: object = None
-    """The extension that was sent last."""
     _shortest_repeated: timedelta | None = None
     """The shortest of the extensions that the store may execute again at any time."""
     _lost = False
@@ -138,13 +143,16 @@ class Lease:
         self._clock = clock
         # The latest moment at which the store can have granted it: the minimum hold counts from here.
         self._granted_at = clock()
-        self._trusted_until = trust_ends(sent_at, request.lock_at_most_for)
+        # Of the grant, or of the extension that was sent last; None: nothing is trusted. Replaced in one step, as
+        # another thread may confirm an extension that is no longer the last, or end the trust.
+        self._window: TrustWindow | None = TrustWindow(trust_ends(sent_at, request.lock_at_most_for))
         self._in_doubt: list[Extension] = []
 
     @property
     def trusted_until(self) -> float:
         """Until when the holder may trust this lease, in seconds of its own monotonic clock."""
-        return self._trusted_until
+        window = self._window
+        return _NEVER if window is None else window.ends
 
     def now(self) -> float:
         """The holder's monotonic clock, which this lease counts on, in seconds. Of a test it may be a FakeClock."""
@@ -152,11 +160,11 @@ class Lease:
 
     def trusted_for(self) -> timedelta:
         """For how long from now the holder may trust this lease; zero when no longer."""
-        return timedelta(seconds=max(0.0, self._trusted_until - self._clock()))
+        return timedelta(seconds=max(0.0, self.trusted_until - self._clock()))
 
     def is_trusted(self) -> bool:
         """Whether the holder may still trust this lease."""
-        return self._clock() < self._trusted_until
+        return self._clock() < self.trusted_until
 
     def __getstate__(self) -> dict[str, Any]:
         # Not the trust window: it counts on the clock of this machine, and extensions move it in this object only.
@@ -165,7 +173,7 @@ class Lease:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy (of ``pickle`` or ``copy``) is for logs and events: never trusted, and nothing can be done to it."""
         vars(self).update(state)
-        vars(self).update(_clock=_no_clock, _granted_at=0.0, _trusted_until=_NEVER, _in_doubt=[], _ended=True)
+        vars(self).update(_clock=_no_clock, _granted_at=0.0, _window=None, _in_doubt=[], _ended=True)
 
     def __repr__(self) -> str:
         if self._clock is _no_clock:
@@ -207,26 +215,21 @@ class Lease:
     def begin_release(self) -> timedelta:
         """End the trust. Returns for how long the store must still refuse the lock to others."""
         self._is_being_released = True
-        self._end_trust()
+        self._window = None
         return self.remaining_minimum()
 
     def end(self) -> None:
         """It was released. Final."""
         self._ended = True
-        self._end_trust()
+        self._window = None
 
     def lose(self) -> None:
         """The store does not have it. Not final: another store that gets the lease by mistake must not end it."""
         self._lost = True
-        self._end_trust()
-
-    def _end_trust(self) -> None:
-        """End the trust for an extension under way in another thread, too: that one checks again after it wrote."""
-        self._latest = None  # first
-        self._trusted_until = _NEVER
+        self._window = None
 
 
-class Extension:
+class Extension(TrustWindow):
     """One extension while its request is under way. ``lock_for`` is the time to request from the store."""
 
     def __init__(self, lease: Lease, lock_at_most_for: timedelta) -> None:
@@ -238,12 +241,12 @@ class Extension:
         self._shortest = self.lock_for
         self._sent_at = lease._clock()
         # If the reply is lost, the store may have extended or may do so later: trust only what is true either way.
-        lease._trusted_until = min(lease._trusted_until, trust_ends(self._sent_at, self.lock_for))
+        super().__init__(min(lease.trusted_until, trust_ends(self._sent_at, self.lock_for)))
         lease._in_doubt.append(self)
-        lease._latest = self
+        lease._window = self
         # Checked last: another thread may have begun to release it meanwhile, or have learned that it is lost.
         if lease.is_being_released() or (lease._lost and not was_lost):
-            lease._end_trust()
+            lease._window = None
 
     def granted(self, *, repeated: bool = False) -> Lease:
         """The same lease with its new trust window, after the store has confirmed the extension.
@@ -260,10 +263,8 @@ class Extension:
             self._shortest = min(self._shortest, lease._shortest_repeated)
         if repeated:
             lease._shortest_repeated = min(self.lock_for, lease._shortest_repeated or self.lock_for)
-        until = trust_ends(self._sent_at, self._shortest)
-        # If another extension began meanwhile, or the lease has ended, this one gives no trust back.
-        lease._trusted_until = until if lease._latest is self else min(lease._trusted_until, until)
-        if lease._latest is None:  # checked last: another thread may have ended the trust meanwhile
-            lease._trusted_until = _NEVER
+        # Without effect if another extension has begun meanwhile, or the trust has ended: then the lease has another
+        # window, or none.
+        self.ends = trust_ends(self._sent_at, self._shortest)
         lease.lock_at_most_for = self._lock_at_most_for
         return lease

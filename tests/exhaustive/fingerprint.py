@@ -14,7 +14,7 @@ from typing import Any
 from pymongo.collation import Collation
 
 from shedlock_py import Lease, LockRequest
-from shedlock_py.lease import Claim, Extension
+from shedlock_py.lease import Claim, Extension, TrustWindow
 from shedlock_py.providers.kit import StorePrograms, Undo
 from shedlock_py.providers.kit.operation import Operation
 from shedlock_py.providers.mongodb.commands import Command
@@ -85,7 +85,7 @@ class Walk:
             return type(item).__name__
         if isinstance(item, Script | Statement | Undo):
             fields = {name: getattr(item, name) for name in item.__dataclass_fields__}
-        elif isinstance(item, Lease | Claim | Extension | Operation | LockRequest | LockRecord | Command):
+        elif isinstance(item, Lease | Claim | TrustWindow | Operation | LockRequest | LockRecord | Command):
             fields = vars(item)
         else:
             raise TypeError(f"what is in it? {item!r}")
@@ -94,12 +94,14 @@ class Walk:
     def _field(self, item: object, value: Any) -> Hashable:
         """A moment counts no longer after the lease would have ended that counts from it."""
         match item:
-            case Lease() if isinstance(value, float):  # the end of the trust, or the grant
+            case Lease() if isinstance(value, float):  # the grant
                 matters_for = item.lock_at_least_for.total_seconds()
             case Claim() if isinstance(value, float):  # when the request was sent
                 matters_for = item.request.lock_at_most_for.total_seconds()
             case Extension() if isinstance(value, float):
                 matters_for = item.lock_for.total_seconds()
+            case TrustWindow() if isinstance(value, float):  # its end
+                matters_for = 0.0
             case _:
                 return self.value(value)
         return "over" if value < NOW - matters_for + TICK / 2 else self.value(value)
