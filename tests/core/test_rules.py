@@ -119,23 +119,6 @@ def check_ends(prepare: Callable[[Lease], Callable[[], object]], end: str, clock
 
 
 class TestTrust:
-    @pytest.mark.parametrize("interrupted", ["the confirmation", "the beginning"])
-    def test_i6_a_shorter_extension_begins_while_a_longer_one_is_confirmed(
-        self, clock: FakeClock, interrupted: str
-    ) -> None:
-        """Another thread sends it. The store may carry it out last, so only its own time may be trusted."""
-        number, is_over = 0, False
-        while not is_over:
-            lease = granted(clock)
-            confirm, begin = lease.begin_extension("10m").granted, partial(lease.begin_extension, "5s")
-            if interrupted == "the confirmation":
-                is_over = not interleaved(confirm, begin, number)
-            else:
-                is_over = not interleaved(begin, confirm, number)
-            assert is_over or lease.trusted_for() < timedelta(seconds=5), f"instruction {number}"
-            number += 1
-        assert number > 20
-
     def test_i6_it_counts_from_before_the_request(self, clock: FakeClock) -> None:
         lease = granted(clock, reply_takes=3)
         assert lease.trusted_for() == timedelta(seconds=9.898 - 3)
@@ -227,6 +210,23 @@ class TestTrust:
         self, clock: FakeClock, end: str
     ) -> None:
         check_ends(lambda lease: partial(lease.begin_extension, "1h"), end, clock)
+
+    @pytest.mark.parametrize("interrupted", ["the confirmation", "the beginning"])
+    def test_i6_a_shorter_extension_begins_while_a_longer_one_is_confirmed(
+        self, clock: FakeClock, interrupted: str
+    ) -> None:
+        """Another thread sends it. The store may carry it out last, so only its own time may be trusted."""
+        number, is_over = 0, False
+        while not is_over:
+            lease = granted(clock)
+            confirm, begin = lease.begin_extension("10m").granted, partial(lease.begin_extension, "5s")
+            if interrupted == "the confirmation":
+                is_over = not interleaved(confirm, begin, number)
+            else:
+                is_over = not interleaved(begin, confirm, number)
+            assert is_over or lease.trusted_for() < timedelta(seconds=5), f"instruction {number}"
+            number += 1
+        assert number > 20
 
     def test_an_extension_is_checked(self, clock: FakeClock) -> None:
         lease = granted(clock)
