@@ -56,7 +56,7 @@ def provider(url: str) -> Iterator[LockProvider]:
 
 @contextmanager
 def application(url: str, kind: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.core.shutdown.app", url, kind]
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.core.shutdown.app", url, kind]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -70,7 +70,11 @@ def application(url: str, kind: str) -> Iterator[subprocess.Popen[str]]:
 def terminated(process: subprocess.Popen[str]) -> tuple[int, list[str], str]:
     """The exit code, and the output after SIGTERM."""
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=30)
+    try:
+        out, err = process.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # faulthandler writes what each thread does
+        pytest.fail(f"it did not end: {process.communicate(timeout=30)}")
     return process.returncode, out.splitlines(), err
 
 
