@@ -107,15 +107,22 @@ class TestRequest:
         assert validate_holder(default_holder()) == f"Büro-??#1:{os.getpid()}"
 
 
-def check_ends(prepare: Callable[[Lease], Callable[[], object]], end: str, clock: FakeClock) -> None:
-    """``end`` a lease before each instruction of what ``prepare`` returns: afterwards, it is trusted no more."""
+Calls = tuple[Callable[[], object], Callable[[], object]]
+
+
+def check_interleavings(clock: FakeClock, prepare: Callable[[Lease], Calls], is_right: Callable[[Lease], bool]) -> None:
+    """Of the two calls that ``prepare`` returns, the second before each instruction of the first: all end right."""
     number, is_over = 0, False
     while not is_over:
         lease = granted(clock)
-        is_over = not interleaved(prepare(lease), getattr(lease, end), number)
-        assert is_over or not lease.is_trusted(), f"instruction {number}"
+        is_over = not interleaved(*prepare(lease), number)
+        assert is_over or is_right(lease), f"instruction {number}"
         number += 1
     assert number > 20
+
+
+def is_untrusted(lease: Lease) -> bool:
+    return not lease.is_trusted()
 
 
 class TestTrust:
@@ -203,30 +210,29 @@ class TestTrust:
         self, clock: FakeClock, end: str
     ) -> None:
         """One thread confirms it, and another one reports the loss, or releases the lease."""
-        check_ends(lambda lease: lease.begin_extension("1h").granted, end, clock)
+        check_interleavings(
+            clock, lambda lease: (lease.begin_extension("1h").granted, getattr(lease, end)), is_untrusted
+        )
 
     @pytest.mark.parametrize("end", ["lose", "begin_release", "end"])
     def test_i6_an_extension_that_begins_while_the_lease_ends_gives_no_trust_back(
         self, clock: FakeClock, end: str
     ) -> None:
-        check_ends(lambda lease: partial(lease.begin_extension, "1h"), end, clock)
+        check_interleavings(
+            clock, lambda lease: (partial(lease.begin_extension, "1h"), getattr(lease, end)), is_untrusted
+        )
 
     @pytest.mark.parametrize("interrupted", ["the confirmation", "the beginning"])
     def test_i6_a_shorter_extension_begins_while_a_longer_one_is_confirmed(
         self, clock: FakeClock, interrupted: str
     ) -> None:
         """Another thread sends it. The store may carry it out last, so only its own time may be trusted."""
-        number, is_over = 0, False
-        while not is_over:
-            lease = granted(clock)
+
+        def calls(lease: Lease) -> Calls:
             confirm, begin = lease.begin_extension("10m").granted, partial(lease.begin_extension, "5s")
-            if interrupted == "the confirmation":
-                is_over = not interleaved(confirm, begin, number)
-            else:
-                is_over = not interleaved(begin, confirm, number)
-            assert is_over or lease.trusted_for() < timedelta(seconds=5), f"instruction {number}"
-            number += 1
-        assert number > 20
+            return (confirm, begin) if interrupted == "the confirmation" else (begin, confirm)
+
+        check_interleavings(clock, calls, lambda lease: lease.trusted_for() < timedelta(seconds=5))
 
     def test_an_extension_is_checked(self, clock: FakeClock) -> None:
         lease = granted(clock)
