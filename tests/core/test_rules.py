@@ -111,7 +111,7 @@ Calls = tuple[Callable[[], object], Callable[[], object]]
 
 
 def check_interleavings(clock: FakeClock, prepare: Callable[[Lease], Calls], is_right: Callable[[Lease], bool]) -> None:
-    """Of the two calls that ``prepare`` returns, the second before each instruction of the first: all end right."""
+    """Make the second call of ``prepare`` before each instruction of the first: afterwards the lease is right."""
     number, is_over = 0, False
     while not is_over:
         lease = granted(clock)
