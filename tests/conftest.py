@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import authorities, failures, matrix, memory, versions, workers
+from tests.support import authorities, costs, failures, matrix, memory, tiers, versions, workers
 from tests.support.availability import database_server, private_server, redis_endpoint
 from tests.support.aws import parse_models_once
 from tests.support.consul import ConsulServer
@@ -44,25 +44,39 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(memory.use_memory())
     config.pluginmanager.register(versions)
     config.pluginmanager.register(failures.NamedAtOnce(config))
+    config.pluginmanager.register(costs.Costs())
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(costs.Summary())
     authorities.trust_none()
     workers.preload()
-    matrix.is_whole = config.getoption("--matrix")
+    tiers.choose(config.getoption("--tier"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--matrix", action="store_true", help="run the tests with the mark `matrix` too: all drivers")
+    parser.addoption(
+        "--tier",
+        choices=tiers.TIERS,
+        default=tiers.DEFAULT,
+        help="which tests run (tests/README.md); default: %(default)s",
+    )
 
 
-def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
-    """Do not collect whole classes of the matrix: thousands of tests, in each process."""
-    return [] if matrix.is_marked(obj) and not matrix.is_whole else None
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    root = config.rootpath / "tests"
+    return (root in collection_path.parents and tiers.is_ignored(collection_path, root)) or None
+
+
+def pytest_pycollect_makeitem(obj: object) -> list[pytest.Item] | None:
+    return [] if tiers.is_left_out(obj) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--matrix"):
-        items[:], left_out = matrix.split(items)
-        if left_out:
-            config.hook.pytest_deselected(items=left_out)
+    items[:], left_out = tiers.split(items)
+    if not tiers.runs("all"):
+        items[:], repeated = matrix.split(items)
+        left_out += repeated
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
     matrix.skip_missing_drivers(items)
     items.sort(key=_servers)
 

@@ -21,13 +21,13 @@ from shedlock_py import Lease, LockRequest, ProviderError
 from shedlock_py._program import run as drive
 from shedlock_py.providers import cas
 from shedlock_py.providers.kit import Failure, Undo
-from tests.support import matrix
+from tests.support import tiers
 
 NAME = "job"
 START = datetime(2030, 1, 1, tzinfo=UTC)
 ERROR = 0.7
 """Seconds between the clocks of the two front ends."""
-SEEDS = range(400 if matrix.is_whole else 80)
+SEEDS = range(400 if tiers.runs("all") else 80)
 SECONDS = 60.0
 """Of each run."""
 Life = Generator[Any, Any, None]

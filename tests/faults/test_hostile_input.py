@@ -28,14 +28,14 @@ from shedlock_py.durations import parse_duration
 from shedlock_py.providers.cas import CasPrograms
 from shedlock_py.providers.dynamodb.programs import DynamoDBPrograms
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
-from tests.support import matrix
+from tests.support import tiers
 from tests.support.stores import Store
 
 SETTINGS = settings(
     deadline=None,
     database=None,
-    derandomize=not matrix.is_whole,
-    max_examples=500 if matrix.is_whole else 40,
+    derandomize=not tiers.runs("all"),
+    max_examples=500 if tiers.runs("all") else 40,
     suppress_health_check=list(HealthCheck),
 )
 HUGE = 10_000_000

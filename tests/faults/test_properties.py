@@ -13,15 +13,15 @@ from shedlock_py import LockRequest
 from shedlock_py.lease import Claim, Extension
 from shedlock_py.request import SLACK, TRUST_MARGIN
 from shedlock_py.testing import FakeClock
-from tests.support import matrix
+from tests.support import tiers
 
 settings.register_profile(
     "faults",
     deadline=None,
     database=None,
-    derandomize=not matrix.is_whole,  # the short run is the same each time; the full one looks for more
-    max_examples=2000 if matrix.is_whole else 60,
-    stateful_step_count=60 if matrix.is_whole else 40,
+    derandomize=not tiers.runs("all"),  # the short run is the same each time; the full one looks for more
+    max_examples=2000 if tiers.runs("all") else 60,
+    stateful_step_count=60 if tiers.runs("all") else 40,
     suppress_health_check=[HealthCheck.too_slow],
 )
 SETTINGS = settings.get_profile("faults")
@@ -88,7 +88,7 @@ class TrustMachine(RuleBasedStateMachine):
 
 
 TestTrust = TrustMachine.TestCase
-TestTrust.settings = settings(SETTINGS, max_examples=5000 if matrix.is_whole else 100)
+TestTrust.settings = settings(SETTINGS, max_examples=5000 if tiers.runs("all") else 100)
 
 
 @SETTINGS

@@ -17,7 +17,7 @@ REDIS = ("tests/contract/test_redis.py", "tests/stores/redis", "tests/stores/red
 
 # What meets the packages of the extras, with every client. Not those tests that quote the words of newer click.
 FLOORS = (
-    "--matrix",
+    "--tier=all",
     *("tests/core/test_versions.py", "tests/contract/test_sqlite.py", "tests/apscheduler", "tests/observability"),
     *("tests/contract/test_redis.py::TestUrl", "tests/contract/test_redis.py::TestAsyncUrl"),
     *("tests/contract/test_mongodb.py::TestUrl", "tests/contract/test_mongodb.py::TestAsyncUrl"),
@@ -59,20 +59,20 @@ class Row:
 
 
 ROWS = (
-    Row("python-3.11", "every test, with every driver, on the newest servers", tests=("tests", "--matrix")),
+    Row("python-3.11", "every test, with every driver, on the newest servers", tests=("tests", "--tier=all")),
     Row("python-3.12", "the tests of `make test`", "3.12"),
     Row("python-3.13", "the tests of `make test`", "3.13"),
     Row("python-3.14", "the tests of `make test`", "3.14"),
-    Row("python-3.15", "every test, with every driver, on the newest servers", "3.15", ("tests", "--matrix")),
+    Row("python-3.15", "every test, with every driver, on the newest servers", "3.15", ("tests", "--tier=all")),
     Row(
-        "postgresql-oldest", "every driver on the PostgreSQL of Debian", tests=(*POSTGRES, "--matrix"),
+        "postgresql-oldest", "every driver on the PostgreSQL of Debian", tests=(*POSTGRES, "--tier=all"),
         servers={"SHEDLOCK_TEST_POSTGRES": "installed"},
     ),
     Row(
-        "redis-oldest", "every client on the Redis of Debian", tests=(*REDIS, "--matrix"),
+        "redis-oldest", "every client on the Redis of Debian", tests=(*REDIS, "--tier=all"),
         servers={"SHEDLOCK_TEST_REDIS": "installed"},
     ),
-    Row("valkey", "every client on Valkey", tests=(*REDIS, "--matrix"), servers={"SHEDLOCK_TEST_REDIS": "valkey"}),
+    Row("valkey", "every client on Valkey", tests=(*REDIS, "--tier=all"), servers={"SHEDLOCK_TEST_REDIS": "valkey"}),
     Row(
         "apscheduler-3.10", "the integration with APScheduler's older releases, on the oldest Python",
         tests=("tests/apscheduler",), packages=APSCHEDULER_310,
@@ -83,7 +83,7 @@ ROWS = (
     ),
     Row(
         "django-newest", "the Django application on the newest Django, which the oldest Python has not", "3.13",
-        ("--matrix", "tests/django", "tests/contract/test_django.py", "tests/guides/how_to/test_django.py"),
+        ("--tier=all", "tests/django", "tests/contract/test_django.py", "tests/guides/how_to/test_django.py"),
     ),
     Row("formal", "the specifications of docs/formal, by TLC", command=("-m", "tests.formal")),
     Row("floors", "the oldest packages that the extras allow", tests=FLOORS, packages=("setuptools<81",), floors=True),

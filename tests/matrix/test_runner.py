@@ -132,7 +132,7 @@ def test_a_row_names_tests_that_are_there(row: Row) -> None:
     "row", [row for row in ROWS if any("::" in word for word in row.tests)], ids=lambda row: row.name
 )
 def test_a_row_collects_each_class_that_it_names(row: Row) -> None:
-    """Without ``--matrix``, pytest finds no class of the matrix, and ends."""
+    """Without ``--tier=all``, pytest finds no class of the matrix, and ends."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", *row.tests]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
@@ -158,9 +158,9 @@ def test_a_python_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_tests_that_are_named_take_the_place_of_those_of_the_row() -> None:
-    row = Row("newest", "", tests=("tests", "--matrix"))
-    assert chosen(row, ["-n", "2", "-x"]) == ["tests", "--matrix"]
-    assert chosen(row, ["-n", "2", "tests/cli", "-x"]) == ["--matrix"]
+    row = Row("newest", "", tests=("tests", "--tier=all"))
+    assert chosen(row, ["-n", "2", "-x"]) == ["tests", "--tier=all"]
+    assert chosen(row, ["-n", "2", "tests/cli", "-x"]) == ["--tier=all"]
     assert chosen(Row("part", "", tests=("tests/core/test_guard.py", "-k", "sync")), ["tests/cli"]) == ["-k", "sync"]
 
 

@@ -82,6 +82,6 @@ def test_what_another_variant_shows_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(Path("tests/conftest.py").read_text())
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = matrix\n programs\npythonpath = " + str(Path.cwd()))
     (tmp_path / "test_some.py").write_text(TESTS)
-    everything = collected(tmp_path, "--matrix")
+    everything = collected(tmp_path, "--tier=all")
     assert len(everything) == 35
     assert everything - collected(tmp_path) == LEFT_OUT

@@ -26,9 +26,9 @@ from shedlock_py import (
     release_on_sigterm,
 )
 from shedlock_py.testing.forks import in_child
-from tests.support import matrix
+from tests.support import tiers
 
-TIMES = 20 if matrix.is_whole else 3
+TIMES = 20 if tiers.runs("all") else 3
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from tests.simulation.stores.dynamodb import DynamoDBModelStore
 from tests.simulation.stores.mongodb import MongoModelStore
 from tests.simulation.stores.raw import Raw, now_us, raw, raw_of_model
 from tests.simulation.stores.sql import SqlModelStore
-from tests.support import matrix
+from tests.support import tiers
 from tests.support.stores import DynamoDBStore, EtcdStore, MongoStore, SqliteStore, Store
 
 NAMES = ("a", "$a*[b]\\^? é", "a:{c}")
@@ -37,7 +37,7 @@ REAL = {
 }  # fmt: skip
 BY_DATE = ("cas", "dynamodb")
 """Stores whose time comes from replies."""
-SEQUENCES = 100 if matrix.is_whole else 4
+SEQUENCES = 100 if tiers.runs("all") else 4
 OPERATIONS = 80
 KEPT = 3
 """Runs of each name, with history."""

@@ -1,0 +1,86 @@
+"""Which tests run when: ``make quick``, ``make test``, ``make test-full``, ``make test-all``.
+
+A mark says why a test, or one of its parameters, is not in a lower tier:
+
+- ``server("why")``: not in ``make quick``, which starts no server and no replica.
+- ``slow("why")``: not in ``make test``. A test is slow if it uses more than 0.4 CPU-seconds or waits for 3 seconds.
+- ``matrix("why")``: only in ``make test-all``: another driver or client shows the same fact.
+
+Without ``--tier``, pytest runs all tests but those of the matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+TIERS = ("quick", "test", "full", "all")
+"""Each tier runs what the tiers before it run, and more."""
+MARKS = {"server": "test", "slow": "full", "matrix": "all"}
+"""The lowest tier that runs a test with this mark."""
+DEFAULT = "full"
+
+SERVERS = frozenset(
+    f"{name}_server" for name in ("postgres", "mariadb", "mysql", "redis", "mongodb", "etcd", "dynamodb", "s3")
+) | {"kubernetes_server", "consul_server", "redis_nodes", "redis_cluster", "redis_sentinel"}
+"""Fixtures that start servers: a test that uses one of them needs no mark ``server``."""
+
+QUICK = ("core", "contract", "election", "page", "apscheduler", "cli", "exhaustive", "simulation", "support")
+"""Folders of tests/ with quick tests. ``make quick`` does not even read the others."""
+QUICK_CONTRACT = ("test_memory.py", "test_sqlite.py")
+FULL_ONLY = ("programs",)
+"""Folders of tests/ with slow tests only."""
+
+_chosen = DEFAULT
+
+
+def choose(tier: str) -> None:
+    global _chosen
+    _chosen = tier
+
+
+def runs(tier: str) -> bool:
+    """Whether this run contains a tier. Where more rounds are a stronger test, ``runs("all")`` says how many."""
+    return TIERS.index(tier) <= TIERS.index(_chosen)
+
+
+def tier_of(item: pytest.Item) -> str:
+    """The lowest tier that runs a test."""
+    marked = [MARKS[mark.name] for mark in item.iter_markers() if mark.name in MARKS]
+    if SERVERS.intersection(getattr(item, "fixturenames", ())):
+        marked.append("test")
+    return max(marked, key=TIERS.index, default="quick")
+
+
+def is_left_out(tests: object) -> bool:
+    """Whether no test of a class runs. Then pytest does not collect it: there are thousands, in each process."""
+    marks = getattr(tests, "pytestmark", []) if isinstance(tests, type) else []
+    return isinstance(marks, list) and not all(runs(MARKS.get(mark.name, "quick")) for mark in marks)
+
+
+def is_ignored(path: Path, root: Path) -> bool:
+    """Whether a folder or a module below tests/ has no test of this run."""
+    folder, *rest = path.relative_to(root).parts or (".",)
+    if folder in FULL_ONLY:
+        return not runs("full")
+    if _chosen != "quick" or not (rest or path.is_dir()):
+        return False
+    return folder not in QUICK or (folder == "contract" and bool(rest) and rest[0] not in QUICK_CONTRACT)
+
+
+def split(items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """The tests of this run, and the others."""
+    chosen: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    for item in items:
+        (chosen if runs(tier_of(item)) else others).append(item)
+    return chosen, others
+
+
+def without_reason(items: Iterable[pytest.Item]) -> list[str]:
+    """The tests with a mark that does not say why."""
+    return sorted(
+        {item.nodeid for item in items for mark in item.iter_markers() if mark.name in MARKS and not any(mark.args)}
+    )
