@@ -2,6 +2,7 @@
 
 import gc
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -99,6 +100,14 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Threads of a test wait for it. The end of the test opens it."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,46 @@
+"""Short forms for tests: a lease, a record, the outcomes of the runs, the results of a check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
+
+from shedlock_py import Lease, LockProvider, LockRecord, LockRequest, provider_from_url
+from shedlock_py.provider import Check
+
+
+def acquired(provider: LockProvider, name: str, at_most: str = "1m", **options: Any) -> Lease:
+    """A lease on a lock that must be free."""
+    lease = provider.acquire(LockRequest(name, at_most, **options))
+    assert lease is not None, f"{name!r} should be free, but {provider.record(name)} has it"
+    return lease
+
+
+def record_of(provider: LockProvider, name: str) -> LockRecord:
+    """The record of a lock that must have one."""
+    record = provider.record(name)
+    assert record is not None, f"{name!r} should have a record"
+    return record
+
+
+def token_of(lease: Lease) -> int:
+    assert type(lease.fencing_token) is int
+    return lease.fencing_token
+
+
+def outcomes(provider: Any, name: str) -> list[str | None]:
+    """The outcomes of the runs of a lock, the newest first."""
+    return [run.outcome for run in provider.runs(name)]
+
+
+def statuses(checks: Mapping[str, Check]) -> dict[str, str]:
+    return {name: check.status for name, check in checks.items()}
+
+
+@contextmanager
+def opened(url: str) -> Iterator[LockProvider]:
+    """A provider, closed at the end: from Python 3.13 on, sqlite3 warns of connections that are not closed."""
+    provider: Any = provider_from_url(url)
+    with closing(provider):
+        yield provider

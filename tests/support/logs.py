@@ -1,0 +1,23 @@
+"""What the library logged. Other libraries log, too, and a thread of an earlier test may do so at any time."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+
+def records_of(caplog: pytest.LogCaptureFixture, *words: str, level: int = logging.DEBUG) -> list[logging.LogRecord]:
+    """The library's records of at least ``level`` that have all ``words`` in their message."""
+    return [
+        record
+        for record in caplog.records
+        if record.name.partition(".")[0] == "shedlock_py"
+        and record.levelno >= level
+        and all(word in record.getMessage() for word in words)
+    ]
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
+    """The library's messages of level WARNING and above that have all ``words``."""
+    return [record.getMessage() for record in records_of(caplog, *words, level=logging.WARNING)]
