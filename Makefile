@@ -8,7 +8,7 @@ MAKEFLAGS += --no-builtin-rules
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-warn-script-location
+INSTALL := scripts/install.sh $(VENV)
 
 # Which Python to build the environments with: make PYTHON=python3.13 setup
 export PYTHON
@@ -22,7 +22,7 @@ FAULTS_ARGS ?=
 # Most tests wait most of the time, so there are more processes than cores
 JOBS ?= 4
 PARALLEL := -n $(JOBS) --dist worksteal
-PYTEST := -m pytest $(PARALLEL)
+PYTEST := $(BIN)/python -m pytest $(PARALLEL)
 # The tests in other environments, against the built wheel: tests/matrix/rows.py
 MATRIX := -m tests.matrix '--parallel=$(PARALLEL)'
 # More arguments for the simulation: make simulate SIMULATE_ARGS="--hours 24 --kind elections --seed 7"
@@ -47,17 +47,21 @@ $(error unknown STORE=$(STORE); choose one of: $(STORES))
 endif
 endif
 
-.PHONY: help setup servers servers-all demo test test-all test-apscheduler-3.10 test-django-newest test-floors faults simulate bench release-check project-url check format docs docs-serve clean
+.PHONY: help setup servers servers-full servers-all demo quick test test-full test-all test-apscheduler-3.10 test-django-newest test-floors faults simulate bench release-check project-url check format docs docs-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo '  make demo STORE=redis       the demo on a private server: $(filter-out sqlite,$(STORES))'
 
-setup: $(VENV)/.setup ## create .venv with everything that needs no compiler
+setup: $(VENV)/.test ## create .venv with what the tests need
 
-servers: setup ## bring the servers that `make test` needs and are missing: Debian packages, and a cache for those of newer releases
-	@scripts/install-servers.sh $(BIN)/python
+servers: setup ## bring the servers that `make test` needs: Debian packages, and a cache for those of newer releases
+	@scripts/install-servers.sh $(BIN)/python test
 	@$(BIN)/python -m tests.support.fetching
+
+servers-full: setup ## bring what `make test-full` needs, too: a browser, a compiler, the API server of Kubernetes (five minutes, once)
+	@scripts/install-servers.sh $(BIN)/python full
+	@$(BIN)/python -m tests.support.fetching --full
 
 servers-all: setup ## bring all servers and Pythons that the tests know
 	@scripts/install-servers.sh $(BIN)/python all
@@ -68,42 +72,50 @@ demo: $(VENV)/.demo$(if $(PRIVATE),-private) ## run the demo: three replicas, on
 	@$(if $(FETCHED),$(BIN)/python -m tests.support.fetching $(FETCHED))
 	@$(BIN)/python -m examples.demo $(if $(PRIVATE),--private '$(PRIVATE)') $(DEMO_ARGS)
 
-test: servers $(VENV)/.test ## run the tests on every store, with real servers (ARGS="-k name" for pytest)
-	$(BIN)/python $(PYTEST) $(ARGS)
+quick: JOBS := 2
+quick: $(VENV)/.test ## run the tests that need no server: half a minute, at each save
+	$(PYTEST) --tier=quick $(ARGS)
 
-test-all: servers-all $(VENV)/.test ## run all tests on all drivers, servers, Pythons and APSchedulers, and write docs/tested-with.md (ARGS="--only redis")
+test: servers ## run the tests that show each promise on each store, with real servers (ARGS="-k name" for pytest)
+	$(PYTEST) --tier=test $(ARGS)
+
+test-full: servers-full $(VENV)/.native ## run all tests but those of test-all: more drivers, long ones, the documentation's programs
+	$(PYTEST) --tier=full $(ARGS)
+
+test-all: servers-all $(VENV)/.native ## run all tests on all drivers, servers, Pythons and APSchedulers, and write docs/tested-with.md (ARGS="--only redis")
 	$(BIN)/python $(MATRIX) $(ARGS)
 
-test-apscheduler-3.10: servers $(VENV)/.test ## run the APScheduler tests on APScheduler 3.10.4: a row of test-all
+test-apscheduler-3.10: servers ## run the APScheduler tests on APScheduler 3.10.4: a row of test-all
 	$(BIN)/python $(MATRIX) --only '^apscheduler-3.10$$' $(ARGS)
 
-test-django-newest: servers $(VENV)/.test ## run the Django tests on the newest Django, and on a Python that it supports: a row of test-all
+test-django-newest: servers ## run the Django tests on the newest Django, and on a Python that it supports: a row of test-all
 	$(BIN)/python $(MATRIX) --only '^django-newest$$' $(ARGS)
 
-test-floors: servers $(VENV)/.test ## run the tests that meet them on the oldest packages that pyproject.toml allows: a row of test-all
+test-floors: servers ## run the tests that meet them on the oldest packages that pyproject.toml allows: a row of test-all
 	$(BIN)/python $(MATRIX) --only '^floors$$' $(ARGS)
 
-faults: servers $(VENV)/.test ## try to break the promises for an hour or more, and rewrite the table in docs/reliability.md
+faults: servers-full $(VENV)/.native ## try to break the promises for an hour or more, and rewrite the table in docs/reliability.md
 	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
 
-simulate: $(VENV)/.setup ## simulate a year without servers, try the mutants, and rewrite its section of docs/reliability.md
+simulate: $(VENV)/.test ## simulate a year without servers, try the mutants, and rewrite its section of docs/reliability.md
 	$(BIN)/python -m tests.simulation $(SIMULATE_ARGS)
 
-bench: servers $(VENV)/.bench ## measure it beside the floor and other packages, and rewrite docs/benchmarks.md (a quarter of an hour)
+bench: servers-full $(VENV)/.bench ## measure it beside the floor and other packages, and rewrite docs/benchmarks.md (a quarter of an hour)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-release-check: $(VENV)/.setup ## build it and check all that a release needs (half an hour; RELEASE_ARGS="--list" names the steps)
+release-check: servers-full $(VENV)/.native $(VENV)/.lint ## build it and check all that a release needs (half an hour; RELEASE_ARGS="--list" names the steps)
 	@$(BIN)/python -m scripts.release --jobs $(JOBS) $(RELEASE_ARGS)
 
-project-url: $(VENV)/.setup ## put the address of the project into all files that need it: make project-url URL=https://HOST/OWNER/NAME
+project-url: $(VENV)/.test ## put the address of the project into all files that need it: make project-url URL=https://HOST/OWNER/NAME
 	@$(BIN)/python -m scripts.release.texts $(URL)
 
-check: setup ## ruff, ruff format --check and mypy --strict
+check: $(VENV)/.full $(VENV)/.lint ## ruff, ruff format --check, mypy --strict and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
+	$(BIN)/basedpyright --pythonpath $(BIN)/python -p tests/core/typing
 
-format: setup ## let ruff format and fix the code
+format: $(VENV)/.lint ## let ruff format and fix the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -117,40 +129,42 @@ clean: ## remove the environments and all that is built; the cache of fetched se
 	rm -rf $(VENV) .venv-matrix .venv-release .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/.setup: pyproject.toml scripts/make-venv.sh
-	@scripts/make-venv.sh $(VENV)
-	@echo "==> installing the development tools into $(VENV) (about a minute)"
-	@$(BIN)/python $(PIP_INSTALL) -e '.[all]' --group lint --group test --group demo --group docs
-	@touch $(VENV)/.demo $(VENV)/.demo-private $(VENV)/.docs $@
+# What is in .venv: one mark for each purpose. A purpose that contains another one makes its mark, too.
+NEEDED := pyproject.toml scripts/install.sh scripts/make-venv.sh
 
-$(VENV)/.demo: pyproject.toml scripts/make-venv.sh
-	@scripts/make-venv.sh $(VENV)
-	@echo "==> installing what the demo needs into $(VENV)"
-	@$(BIN)/python $(PIP_INSTALL) -e '.[all]' --group demo
-	@touch $@
-
-$(VENV)/.demo-private: pyproject.toml scripts/make-venv.sh
-	@scripts/make-venv.sh $(VENV)
-	@echo "==> installing what the demo needs for private servers into $(VENV)"
-	@$(BIN)/python $(PIP_INSTALL) -e '.[all]' --group demo --group demo-private
-	@touch $(VENV)/.demo $@
-
-$(VENV)/.docs: pyproject.toml scripts/make-venv.sh
-	@scripts/make-venv.sh $(VENV)
-	@echo "==> installing what the documentation needs into $(VENV)"
-	@$(BIN)/python $(PIP_INSTALL) -e '.[all]' --group docs
-	@touch $@
+$(VENV)/.test: $(NEEDED)
+	@$(INSTALL) "what the tests need" -e '.[all]' --group test
+	@touch $(VENV)/.demo $(VENV)/.demo-private $@
 
 # arq asks for an older redis-py than the one we test with; its cron jobs work with it all the same.
-$(VENV)/.test: $(VENV)/.setup | servers
-	@echo "==> building mysqlclient"
-	@$(BIN)/python $(PIP_INSTALL) --group test-native
-	@$(BIN)/python $(PIP_INSTALL) --no-deps 'arq>=0.28'
+$(VENV)/.full: $(NEEDED) | $(VENV)/.test
+	@$(INSTALL) "what the long tests need" -e '.[all]' --group test-full --group docs
+	@$(INSTALL) "arq" --no-deps 'arq>=0.28'
+	@touch $(VENV)/.docs $@
+
+# Built from source: the compiler and the headers are Debian packages.
+$(VENV)/.native: $(NEEDED) | $(VENV)/.full servers-full
+	@$(INSTALL) "mysqlclient" --group test-native
+	@touch $@
+
+$(VENV)/.lint: $(NEEDED) | $(VENV)/.test
+	@$(INSTALL) "the linters and type checkers" --group lint
+	@touch $@
+
+$(VENV)/.demo: $(NEEDED)
+	@$(INSTALL) "what the demo needs" -e '.[all]' --group demo
+	@touch $@
+
+$(VENV)/.demo-private: $(NEEDED)
+	@$(INSTALL) "what the demo needs for private servers" -e '.[all]' --group demo --group demo-private
+	@touch $(VENV)/.demo $@
+
+$(VENV)/.docs: $(NEEDED)
+	@$(INSTALL) "what the documentation needs" -e '.[all]' --group docs
 	@touch $@
 
 # redlock-ng and mithril-locks ask for an older redis-py than the one we test with; they work with it all the same.
-$(VENV)/.bench: $(VENV)/.test | servers
-	@echo "==> installing what the benchmark compares with"
-	@$(BIN)/python $(PIP_INSTALL) -e '.[all]' --group bench
-	@$(BIN)/python $(PIP_INSTALL) --no-deps 'redlock-ng>=2' 'mithril-locks>=0.1' || echo "==> without redlock-ng and mithril-locks"
+$(VENV)/.bench: $(NEEDED) | $(VENV)/.native
+	@$(INSTALL) "what the benchmark compares with" -e '.[all]' --group bench
+	@$(INSTALL) "two more" --no-deps 'redlock-ng>=2' 'mithril-locks>=0.1' || echo "==> without redlock-ng and mithril-locks"
 	@touch $@

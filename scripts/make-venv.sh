@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make-venv.sh DIR: a virtual environment of a Python >= 3.11 with a pip that knows dependency groups.
+# make-venv.sh DIR: a virtual environment of a Python >= 3.11.
 set -euo pipefail
 . "$(dirname "$0")/apt.sh"
 
@@ -30,4 +30,3 @@ fi
 say "creating $dir with $("$python" --version) ($python)"
 rm -rf "$dir"
 "$python" -m venv "$dir"
-"$dir/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'

@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(failures.NamedAtOnce(config))
     config.pluginmanager.register(costs.Costs())
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(costs.Summary())
+        config.pluginmanager.register(costs.Summary(costs.budgets(config)))
     authorities.trust_none()
     workers.preload()
     tiers.choose(config.getoption("--tier"))

@@ -133,7 +133,7 @@ class Environment:
         project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
         extras = project["project"]["optional-dependencies"]
         optional = [item for items in extras.values() for item in items if not item.startswith("shedlock_py[")]
-        tools = [item for item in group("test", project["dependency-groups"]) if not item.startswith(SERVERS)]
+        tools = [item for item in group("test-full", project["dependency-groups"]) if not item.startswith(SERVERS)]
         return [*optional, *tools, *self.row.packages]
 
     def _built(self) -> list[str]:

@@ -1,27 +1,34 @@
 """CPU and wall time of each test: of its own process, of the processes that it starts, and of the servers it uses.
 
-The summary names the cost per folder and the ten most expensive tests. ``SHEDLOCK_TEST_COSTS=FILE`` writes one line of
-JSON per test.
+The summary names the cost of each folder and the ten most expensive tests. A test that ``make test`` runs may use
+:data:`MOST` CPU-seconds. ``make test-full`` fails if a folder uses more than its budget, which is in tests/README.md.
+``SHEDLOCK_TEST_COSTS=FILE`` writes one line of JSON for each test.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import time
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.tiers import TIERS, tier_of
+
 TICKS = os.sysconf("SC_CLK_TCK")
 SHARED = ("session", "package", "module", "class")
 """Scopes of fixtures that count as set-up of the folder, not as a part of the test that comes first."""
 PROPERTY = "cost"
+MOST = 1.0
+"""CPU-seconds of a test in ``make test``. A test is ``slow`` from 0.4 on; the gap is for a busy machine."""
+BUDGET = re.compile(r"^\| `(\w+)/` \|.*\| *(\d+) \|$", re.MULTILINE)
+"""A row of the table in tests/README.md: a folder, and its CPU-seconds in ``make test-full``."""
 
 
 @dataclass
@@ -93,17 +100,26 @@ class Costs:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
-        try:
-            return (yield)
-        finally:
-            own = spent() - self._start - self._shared
-            item.user_properties.append((PROPERTY, [own.cpu, own.wall, self._shared.cpu, self._shared.wall]))
+        result = yield
+        own = spent() - self._start - self._shared
+        item.user_properties.append((PROPERTY, [own.cpu, own.wall, self._shared.cpu, self._shared.wall]))
+        if own.cpu > MOST and TIERS.index(tier_of(item)) <= TIERS.index("test"):
+            pytest.fail(
+                f"the test used {own.cpu:.1f} CPU-seconds, and {MOST:g} is the most in `make test`: "
+                'make it cheaper, or mark it with pytest.mark.slow("why")',
+                pytrace=False,
+            )
+        return result
 
 
 class Summary:
-    """A plugin for the process that reports."""
+    """A plugin for the process that reports.
 
-    def __init__(self) -> None:
+    :param budgets: CPU-seconds of each folder that must not use more.
+    """
+
+    def __init__(self, budgets: Mapping[str, float]) -> None:
+        self._budgets = budgets
         self._tests: list[tuple[str, Cost, Cost]] = []
         self._file = os.environ.get("SHEDLOCK_TEST_COSTS")
 
@@ -115,14 +131,47 @@ class Summary:
                 with open(self._file, "a") as f:
                     f.write(json.dumps([report.nodeid, *cost]) + "\n")
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        folders: dict[str, Cost] = defaultdict(Cost)
-        counts: dict[str, int] = defaultdict(int)
+    def folders(self) -> dict[str, tuple[int, Cost]]:
+        """The number of tests and the cost of each folder, the most expensive one first."""
+        found: dict[str, tuple[int, Cost]] = {}
         for nodeid, own, shared in self._tests:
-            folder = nodeid.split("/")[1]
-            folders[folder] += own + shared
-            counts[folder] += 1
-        for folder, cost in sorted(folders.items(), key=lambda entry: -entry[1].cpu):
-            terminalreporter.write_line(
-                f"{folder:20} {counts[folder]:6} tests {cost.cpu:7.1f} CPU-s {cost.wall:7.1f} s"
-            )
+            folder = nodeid.split("/")[1] if nodeid.count("/") > 1 else "tests"
+            count, cost = found.get(folder, (0, Cost()))
+            found[folder] = count + 1, cost + own + shared
+        return dict(sorted(found.items(), key=lambda entry: -entry[1][1].cpu))
+
+    def over_budget(self) -> list[str]:
+        return [
+            f"{folder}/ used {cost.cpu:.0f} CPU-seconds; its budget in tests/README.md is {budget:g}"
+            for folder, (_, cost) in self.folders().items()
+            if (budget := self._budgets.get(folder)) is not None and cost.cpu > budget
+        ]
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.over_budget() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if len(self._tests) < 100:  # a part of the suite, at somebody's desk
+            return
+        terminalreporter.section("cost of this run")
+        folders = self.folders()
+        for folder, (count, cost) in folders.items():
+            terminalreporter.write_line(f"{folder:14}{count:6} tests {cost.cpu:7.1f} CPU-s {cost.wall:7.1f} s")
+        whole = sum((cost for _, cost in folders.values()), Cost())
+        terminalreporter.write_line(f"{'all':14}{len(self._tests):6} tests {whole.cpu:7.1f} CPU-s {whole.wall:7.1f} s")
+        terminalreporter.write_line("the ten most expensive tests:")
+        for nodeid, own, _ in sorted(self._tests, key=lambda test: -test[1].cpu)[:10]:
+            terminalreporter.write_line(f"  {own.cpu:5.1f} CPU-s {own.wall:5.1f} s  {nodeid}")
+        for line in self.over_budget():
+            terminalreporter.write_line(line, red=True)
+
+
+def budgets(config: pytest.Config) -> dict[str, float]:
+    """The budgets of a run of ``make test-full``; none if it runs a part, or more."""
+    if config.getoption("--tier") != "full" or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return {}
+    if config.getoption("-k") or config.getoption("-m"):
+        return {}
+    text = (config.rootpath / "tests" / "README.md").read_text()
+    return {folder: float(seconds) for folder, seconds in BUDGET.findall(text)}
