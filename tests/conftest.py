@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import authorities, failures, matrix, memory, versions, workers
+from tests.support import authorities, failures, forked, matrix, memory, versions, workers
 from tests.support.availability import database_server, private_server, redis_endpoint
 from tests.support.aws import parse_models_once
 from tests.support.consul import ConsulServer
@@ -42,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.add_cleanup(memory.use_memory())
+    config.add_cleanup(forked.stop)
     config.pluginmanager.register(versions)
     config.pluginmanager.register(failures.NamedAtOnce(config))
     authorities.trust_none()
