@@ -63,6 +63,7 @@ class Program:
 
     :param words: the words after the interpreter: ``-m MODULE``, ``-c CODE`` or a file, then arguments. ``-W error``
         may come first.
+    :param preload: modules that the server imports, too, before it forks.
     :param on_terminal: make the terminal that is standard input the controlling one of a new session.
     """
 
@@ -76,6 +77,7 @@ class Program:
         cwd: str | Path | None = None,
         env: Mapping[str, str] | None = None,
         encoding: str = "utf-8",
+        preload: Sequence[str] = (),
         start_new_session: bool = False,
         on_terminal: bool = False,
     ) -> None:
@@ -83,6 +85,7 @@ class Program:
         env = {**os.environ} if env is None else {**env}
         _check(env)
         request: dict[str, object] = {"words": self.args, "env": env, "cwd": str(Path(cwd or ".").resolve())}
+        request["preload"] = list(preload)
         request |= {"session": start_new_session or on_terminal, "terminal": on_terminal}
         closed: list[int] = []
         given: list[int] = []
@@ -246,10 +249,7 @@ _server = _Server()
 def serve(fd: int, path: list[str]) -> Callable[[], object]:
     """Fork a child for each request, until the tests close the connection. Return in the child only: its program."""
     atexit.register(_end_at_once)  # the first one runs last
-    for module in PRELOADED:
-        importlib.import_module(module)
-    gc.collect()
-    gc.freeze()  # a child that collects garbage would copy all that memory
+    _preload(PRELOADED)
     prctl = ctypes.CDLL(None).prctl
     control = socket.socket(fileno=fd)
     children: dict[int, tuple[socket.socket, int]] = {}
@@ -271,13 +271,15 @@ def serve(fd: int, path: list[str]) -> Callable[[], object]:
             message, fds, _, _ = socket.recv_fds(control, _LARGEST_REQUEST, 4)
             if not message:
                 sys.exit()
+            request = json.loads(message)
+            _preload(request["preload"])
             connection = socket.socket(fileno=fds.pop())
             pid = os.fork()
             if not pid:
                 prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
                 for other in (control, connection, *(other for other, _ in children.values())):
                     other.close()
-                return _prepare(json.loads(message), fds, path)
+                return _prepare(request, fds, path)
             pidfd = os.pidfd_open(pid)
             with suppress(ConnectionError):
                 socket.send_fds(connection, [str(pid).encode()], [pidfd])
@@ -285,6 +287,14 @@ def serve(fd: int, path: list[str]) -> Callable[[], object]:
                 os.close(each)
             children[connection.fileno()] = connection, pid
             ready.register(connection, select.POLLIN)
+
+
+def _preload(modules: Sequence[str]) -> None:
+    if not {*modules} <= {*sys.modules}:
+        for module in modules:
+            importlib.import_module(module)
+        gc.collect()
+        gc.freeze()  # a child that collects garbage would copy all that memory
 
 
 def _prepare(request: dict[str, Any], fds: list[int], path: list[str]) -> Callable[[], object]:
