@@ -3,8 +3,8 @@
 The server is a child of the tests' process. It has imported the libraries that most programs need. It forks a child for
 each :class:`Program`. The kernel kills these children if the server ends, and the server ends with the tests.
 
-:mod:`tests.support.fork_server` is the server. Use :mod:`subprocess` if a test is about the start itself: imports, flags
-of the interpreter, entry points, streams.
+:mod:`tests.support.fork_server` is the server. Use :mod:`subprocess` if a test is about the start itself: imports, the
+flags of the interpreter, entry points, streams.
 """
 
 from __future__ import annotations
