@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from sqlalchemy import Connection, create_engine, inspect, make_url, text
 
 from shedlock_py import LockRequest
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.support.django_projects import Project, database
+from tests.support.django_projects import CLONE, Project, database
 
 HISTORY = 5
 JAVA = (
@@ -181,7 +182,15 @@ def test_nothing_is_connected_and_no_driver_is_used_before_the_first_lock(small_
         "-c",
         script,
     ]  # the server of forks has drivers
-    done = subprocess.run(words, cwd=small_project.directory, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        words,
+        cwd=small_project.directory,
+        env={**os.environ, "PYTHONPATH": str(CLONE)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "1 False 1\n", "")
 
 
