@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import authorities, costs, failures, matrix, memory, tiers, versions, workers
+from tests.support import authorities, costs, failures, forked, matrix, memory, tiers, versions, workers
 from tests.support.availability import database_server, private_server, redis_endpoint
 from tests.support.aws import parse_models_once
 from tests.support.consul import ConsulServer
@@ -43,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.add_cleanup(memory.use_memory())
+    config.add_cleanup(forked.stop)
     config.pluginmanager.register(versions)
     config.pluginmanager.register(failures.NamedAtOnce(config))
     config.pluginmanager.register(costs.Costs())

@@ -1,7 +1,6 @@
 """Four processes, one schedule: as many runs as fire times."""
 
 import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from apscheduler.events import EVENT_JOB_EXECUTED
 
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED
 from tests.apscheduler.app import now, seconds, sqlite_locks
+from tests.support.forked import Program
 from tests.support.polling import wait_until
 
 REPLICAS = 4
@@ -21,8 +21,8 @@ FIRE_TIMES = 10
 
 @contextmanager
 def replica(url: str, report: Path) -> Iterator[None]:
-    command = [sys.executable, "-m", "tests.apscheduler.replica", url]
-    with report.open("w") as out, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out) as process:
+    command = ["-m", "tests.apscheduler.replica", url]
+    with report.open("w") as out, Program(command, stdin=subprocess.PIPE, stdout=out) as process:
         try:
             yield
         finally:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.support import forked
 
 PROGRAM = """
 import asyncio, os, signal, sys
@@ -41,7 +40,5 @@ finally:
 @pytest.mark.parametrize("lock", ["locked", "unlocked"])
 def test_sigterm_in_a_job_on_the_event_loop_ends_the_process(lock: str) -> None:
     """It would answer health checks for ever, and skip each further run."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, lock], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = forked.run(["-c", PROGRAM, lock])
     assert (done.returncode, done.stdout) == (143, "finally\n"), done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import subprocess
-import sys
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,6 +15,7 @@ from click.testing import CliRunner, Result
 from shedlock_py import Lease, LockProvider, LockRequest, provider_from_url
 from shedlock_py.cli.app import shedlock
 from tests.guides.examples.scripts import PROJECT
+from tests.support import forked
 
 
 def run(*arguments: str, store: str | None = None, **variables: str) -> Result:
@@ -25,17 +25,18 @@ def run(*arguments: str, store: str | None = None, **variables: str) -> Result:
 
 
 def shedlock_command(
-    *arguments: str, store: str | None = None, cwd: Path | None = None, stdout: Any = subprocess.PIPE, **variables: str
+    *arguments: str, store: str | None = None, cwd: Path | None = None, **variables: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``shedlock ARGUMENTS`` in a process of its own, not on a terminal."""
+    """Run ``shedlock ARGUMENTS`` in a process of its own, not on a terminal.
+
+    :param variables: for its environment; ``stdout`` and ``stderr`` are streams, and pipes unless given.
+    """
+    streams = {name: variables.pop(name) for name in ("stdout", "stderr") if name in variables}
     environ = {**os.environ, "PYTHONPATH": str(PROJECT), **variables}
     if store is not None:
         environ["SHEDLOCK_STORE"] = store
-    return subprocess.run(
-        [sys.executable, "-m", "shedlock_py", *arguments],
-        env=environ, cwd=cwd, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, timeout=60, check=False,
-        encoding=variables.get("PYTHONIOENCODING", "utf-8"),
-    )  # fmt: skip
+    encoding = variables.get("PYTHONIOENCODING", "utf-8")
+    return forked.run(["-m", "shedlock_py", *arguments], env=environ, cwd=cwd, **streams, encoding=encoding)
 
 
 _opened = ExitStack()

@@ -16,6 +16,7 @@ from shedlock_py import LockProvider, LockRecord
 from tests.cli.harness import provider_at
 from tests.cli.terminal import PROGRAM, command
 from tests.guides.examples.scripts import PROJECT
+from tests.support.forked import Process, Program
 from tests.support.polling import wait_until
 
 SECONDS = 30.0
@@ -30,7 +31,7 @@ class Runs:
         self.store = store
         self.directory = directory
         self.provider: LockProvider = provider_at(store)
-        self._started: list[subprocess.Popen[str]] = []
+        self._started: list[Process] = []
 
     def start(
         self,
@@ -41,10 +42,12 @@ class Runs:
         verb: str = "run",
         variables: dict[str, str | None] | None = None,
         under: Sequence[str] = (),
+        is_forked: bool = True,
         **options: Any,
-    ) -> subprocess.Popen[str]:
+    ) -> Process:
         """Start `shedlock run ARGUMENTS -- COMMAND`, with the program ``under`` as its parent if one is given.
 
+        A fork is cheap. The program ``under`` needs a new interpreter, and so does a test with ``is_forked=False``.
         The ``verb`` may be "lead", too. The command is `python`'s code, unless its ``words`` are given.
         """
         path = os.pathsep.join([str(PROJECT), str(self.directory)])  # this very library, wherever the run begins
@@ -52,11 +55,14 @@ class Runs:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("SHEDLOCK_")}
         environ |= {name: value for name, value in given.items() if value is not None}
         words = [sys.executable, "-c", python] if words is None else words
+        started = command(verb, *arguments, "--", *words, program=program)
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
-        process = subprocess.Popen(
-            [*under, *command(verb, *arguments, "--", *words, program=program)],
-            **{**streams, "text": True, "env": environ, "start_new_session": True, **options},
-        )
+        options = {**streams, "env": environ, "start_new_session": True, **options}
+        process: Process
+        if under or not is_forked:
+            process = subprocess.Popen([*under, *started], text=True, **options)
+        else:
+            process = Program(started[1:], **options)
         self._started.append(process)
         return process
 
@@ -64,11 +70,11 @@ class Runs:
         """Start a run and wait for it: exit code, standard output, standard error."""
         return self.end(self.start(*arguments, **options))
 
-    def end(self, process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    def end(self, process: Process) -> tuple[int, str, str]:
         out, err = process.communicate(timeout=SECONDS)
         return process.returncode, out, err
 
-    def start_ready(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    def start_ready(self, *arguments: str, **options: Any) -> Process:
         """Start a run whose command writes the line "ready" first, and wait for that."""
         process = self.start(*arguments, **options)
         assert process.stdout is not None

@@ -15,9 +15,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tests.guides.examples.scripts import PROJECT
+from tests.support.forked import Process, Program
 
 PROGRAM = "from shedlock_py.__main__ import main; main()"
 # The process that runs the tests may ignore these signals (nohup, a shell's background job), which children inherit.
@@ -52,10 +53,14 @@ class Terminal:
         self.raw = ""
         self._side, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _ON_TERMINAL, *words],
-            stdin=other, stdout=other, stderr=other, cwd=cwd, env=environment(**variables), start_new_session=True,
-        )  # fmt: skip
+        options: dict[str, Any] = {"stdin": other, "stdout": other, "stderr": other}
+        options |= {"cwd": cwd, "env": environment(**variables)}
+        self._process: Process
+        if words[0] == sys.executable:
+            self._process = Program(words[1:], on_terminal=True, **options)
+        else:
+            start = [sys.executable, "-I", "-S", "-c", _ON_TERMINAL, *words]
+            self._process = subprocess.Popen(start, text=True, start_new_session=True, **options)
         os.close(other)
 
     def __enter__(self) -> Self:

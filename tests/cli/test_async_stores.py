@@ -18,6 +18,7 @@ from tests.cli.harness import file_store, provider_at, run, shedlock_command, ta
 from tests.cli.terminal import command, environment
 from tests.cli.test_page import get, served
 from tests.support.database import DatabaseServer
+from tests.support.forked import Program
 
 DATABASE = "tests_cli_async"
 
@@ -34,12 +35,11 @@ def urls(postgres_server: DatabaseServer) -> Iterator[Callable[..., str]]:
         yield url
 
 
-def started(*arguments: str, store: str, cwd: Path | None = None) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command(*arguments),
+def started(*arguments: str, store: str, cwd: Path | None = None) -> Program:
+    return Program(
+        ["-m", "shedlock_py", *arguments],
         env=environment(SHEDLOCK_STORE=store),
         cwd=cwd,
-        text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -165,7 +165,8 @@ def test_python_may_forbid_to_import_from_the_working_directory(tmp_path: Path) 
     (tmp_path / "application.py").write_text("print('imported')")
     reference = "application:provider"
     assert "imported" in shedlock_command("list", store=reference, cwd=tmp_path).stdout
-    done = shedlock_command("list", store=reference, cwd=tmp_path, PYTHONSAFEPATH="1")
+    words, environ = command("list"), environment(SHEDLOCK_STORE=reference, PYTHONSAFEPATH="1")
+    done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (78, "")
     assert "No module named 'application'" in done.stderr
 
@@ -192,7 +193,7 @@ def test_drivers_that_are_not_installed(
     driver: str, missing: str, package: str | None, urls: Callable[..., str]
 ) -> None:
     store = urls("asyncpg").replace("+asyncpg", driver)
-    words = [sys.executable, "-c", WITHOUT, missing, "list"]
+    words = [sys.executable, "-c", WITHOUT, missing, "list"]  # the server of forks has imported drivers
     done = subprocess.run(words, env=environment(SHEDLOCK_STORE=store), capture_output=True, text=True, timeout=60)
     if package is None:
         assert (done.returncode, done.stderr) == (0, "no locks in the store\n")

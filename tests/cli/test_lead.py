@@ -9,7 +9,6 @@ import signal
 import socket
 import sqlite3
 import struct
-import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.cli.harness import provider_at, run
 from tests.cli.runs import ALSO_ON_ASYNCPG, Runs
 from tests.cli.terminal import PROGRAM, Terminal, command
 from tests.support.availability import private_server
+from tests.support.forked import Process
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
 from tests.support.processes import is_running
@@ -51,28 +51,28 @@ class Nodes:
     def __init__(self, runs: Runs) -> None:
         self.runs = runs
 
-    def start(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, **options: object) -> Process:
         lease = () if "--lease-duration" in arguments else ("--lease-duration", f"{LEASE}s")
         words: dict[str, object] = {"verb": "lead", "cwd": self.runs.directory, **options}
         if "words" not in words:
             words.setdefault("python", SLEEPS)
         return self.runs.start("job", *lease, *arguments, **words)  # type: ignore[arg-type]  # as Runs has them
 
-    def start_leading(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
+    def start_leading(self, *arguments: str, **options: object) -> Process:
         """Start a node and wait until its command runs."""
         process = self.start(*arguments, **options)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         return process
 
-    def start_waiting(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
+    def start_waiting(self, *arguments: str, **options: object) -> Process:
         """Start a node and wait until it has reported who leads."""
         process = self.start(*arguments, **options)
         assert "waiting; " in read_line(process)
         return process
 
 
-def read_line(process: subprocess.Popen[str]) -> str:
+def read_line(process: Process) -> str:
     assert process.stderr is not None
     return process.stderr.readline()
 

@@ -20,19 +20,19 @@ import pytest
 
 from tests.cli.harness import provider_at, run, take
 from tests.guides.examples.scripts import PROJECT
+from tests.support.forked import Program
 
 TOKEN = "correct-horse-battery-staple"
 
 
 @contextmanager
-def served(*arguments: str, store: str, **variables: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def served(*arguments: str, store: str, **variables: str) -> Iterator[tuple[str, Program]]:
     """The address of a page that a process of its own serves."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "shedlock_py", "page", "--port", "0", *arguments],
+    process = Program(
+        ["-m", "shedlock_py", "page", "--port", "0", *arguments],
         env={**os.environ, "PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1", "SHEDLOCK_STORE": store, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
     )
     try:
         assert process.stdout is not None

@@ -18,7 +18,7 @@ from shedlock_py.cli import child, common
 from shedlock_py.cli.lead import lead as lead_command
 from shedlock_py.cli.run import run as run_command
 from tests.cli import terminal
-from tests.cli.harness import shedlock_command, take
+from tests.cli.harness import run, shedlock_command, take
 from tests.cli.runs import ALSO_ON_ASYNCPG, Runs
 from tests.guides.examples.scripts import PROJECT
 from tests.observability.services import Service
@@ -77,7 +77,11 @@ def test_other_open_files_are_passed_through_and_none_of_ours(runs: Runs) -> Non
         f"[n for n in set(os.listdir('/proc/self/fd')) - {{'0', '1', '2', '{reader}'}} "
         "if os.path.exists(f'/proc/self/fd/{n}')])"
     )
-    assert runs.run("job", "--at-most", "1m", python=python, pass_fds=[reader]) == (0, "b'from a pipe' []\n", "")
+    assert runs.run("job", "--at-most", "1m", python=python, pass_fds=[reader], is_forked=False) == (
+        0,
+        "b'from a pipe' []\n",
+        "",
+    )
     os.close(reader)
 
 
@@ -252,7 +256,7 @@ COMMON_CODES = {common.USAGE, common.UNAVAILABLE, common.SOFTWARE, common.CONFIG
 )
 def test_help_and_the_page_name_every_exit_code(command: click.Command, codes: set[int]) -> None:
     page = PAGE.read_text()
-    done = shedlock_command(str(command.name), "--help")
+    done = run(str(command.name), "--help")
     in_help = {int(code) for code in re.findall(r"^    (\d+) ", done.stdout, re.MULTILINE)}
     assert in_help == codes
     table = dict(re.findall(r"^\| (\d+) +\| (.+?) +\|", page.partition("## Exit codes")[2], re.MULTILINE))
@@ -387,11 +391,11 @@ def test_debug_shows_no_credentials_of_a_kubeconfig(tmp_path: Path) -> None:
         (["job", "--at-moist", "1m"], "Did you mean"),
     ],
 )
-def test_a_mistake_is_one_line_with_a_hint(runs: Runs, arguments: list[str], text: str) -> None:
-    code, out, err = runs.run(*arguments, python="print('ran')")
-    assert (code, out, err.count("\n")) == (64, "", 1), err
-    assert text in err
-    assert err.endswith(" run --help)\n")
+def test_a_mistake_is_one_line_with_a_hint(store: str, arguments: list[str], text: str) -> None:
+    done = run("run", *arguments, "--", "echo", "ran", store=store)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (64, "", 1), done.stderr
+    assert text in done.stderr
+    assert done.stderr.endswith(" run --help)\n")
 
 
 @pytest.mark.parametrize(
@@ -405,8 +409,8 @@ def test_a_mistake_is_one_line_with_a_hint(runs: Runs, arguments: list[str], tex
 )
 def test_the_command_needs_two_dashes(words: list[str], hint: str) -> None:
     """Or `run job rsync -v` would take an option of rsync's for its own."""
-    done = shedlock_command("run", "job", "--at-most", "1m", *words)
-    assert done.returncode == 64
+    done = run("run", "job", "--at-most", "1m", *words)
+    assert done.exit_code == 64
     assert hint in done.stderr
 
 

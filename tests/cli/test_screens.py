@@ -14,6 +14,7 @@ from shedlock_py.election.demotion import Demotion
 from tests.cli.harness import file_store, insert, provider_at, take
 from tests.cli.terminal import Terminal, command, environment
 from tests.support.availability import private_server
+from tests.support.forked import Program
 from tests.support.polling import wait_until
 from tests.support.redis import RedisServer
 
@@ -132,16 +133,16 @@ def test_piped(store: str, tmp_path: Path) -> None:
 
 
 def test_the_end_of_the_reader_is_no_failure_with_a_traceback(store: str) -> None:
-    with subprocess.Popen(
-        command("watch", "--every", "100ms"),
+    with Program(
+        ["-m", "shedlock_py", "watch", "--every", "100ms"],
         env=environment(SHEDLOCK_STORE=store),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        assert b"held" in process.stdout.readline()
+        assert "held" in process.stdout.readline()
         process.stdout.close()
         take(store, "another")
         wait_until(lambda: process.poll() is not None, timeout=20, what="the end of watch")
-        assert process.stderr.read() == b""
+        assert process.stderr.read() == ""

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -19,7 +17,6 @@ from click.shell_completion import ShellComplete
 from shedlock_py.cli.app import shedlock
 from shedlock_py.election.demotion import Demotion
 from tests.cli.harness import insert, provider_at, run, set_fire_time, shedlock_command, take
-from tests.cli.terminal import environment
 from tests.support.holders import unchecked
 from tests.support.ports import free_port
 
@@ -360,9 +357,8 @@ def test_a_note_that_nobody_reads_changes_nothing(store: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     for arguments in (("list",), ("prune", "--unused-for", "1d", "--dry-run")):
-        words = [sys.executable, "-m", "shedlock_py", *arguments, "--store", store]
-        done = subprocess.run(words, env=environment(), stdout=subprocess.PIPE, stderr=writer, timeout=60, check=False)
-        assert (done.returncode, done.stdout) == (0, b"")
+        done = shedlock_command(*arguments, store=store, stderr=writer)
+        assert (done.returncode, done.stdout) == (0, "")
     os.close(writer)
 
 

@@ -20,8 +20,9 @@ from shedlock_py.election.demotion import Demotion
 from shedlock_py.providers.redis import RedisLockProvider
 from shedlock_py.testing import FakeClock
 from tests.cli.harness import file_store, provider_at, take
-from tests.cli.terminal import command, environment
+from tests.cli.terminal import environment
 from tests.support.availability import private_server
+from tests.support.forked import Program
 from tests.support.polling import wait_until
 from tests.support.redis import RedisServer
 
@@ -164,11 +165,9 @@ def watching(tmp_path: Path, store: str, *arguments: str, **variables: str) -> I
     """``shedlock watch`` in a process of its own, writing to a file; ended by Ctrl-C."""
     output = tmp_path / "output"
     with output.open("wb") as file:
-        words, environ = (
-            command("watch", "--every", "100ms", *arguments),
-            environment(SHEDLOCK_STORE=store, **variables),
-        )
-        process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, env=environ)
+        words = ["-m", "shedlock_py", "watch", "--every", "100ms", *arguments]
+        environ = environment(SHEDLOCK_STORE=store, **variables)
+        process = Program(words, stdout=file, stderr=subprocess.STDOUT, env=environ)
 
     def wait_for(number: int) -> list[str]:
         wait_until(lambda: len(output.read_text().splitlines()) >= number, timeout=20, what=f"{number} lines")

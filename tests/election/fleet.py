@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.forked import Program
 from tests.support.polling import wait_until
 
 LAST_BYTES = 16 * 1024
@@ -69,11 +69,10 @@ class Node:
     def __init__(self, holder: str, log: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self.holder = holder
         self.log = log
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.election.node", str(log), holder, *arguments],
+        self.process = Program(
+            ["-m", "tests.election.node", str(log), holder, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
             env={**os.environ, **environment},
         )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from shedlock_py import provider_from_url
+from tests.support.forked import Program
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -21,8 +21,8 @@ def test_the_lease_is_released_before_the_process_ends(tmp_path: Path, kind: str
     provider: Any = provider_from_url(url)
     with closing(provider):
         provider.create_schema()
-        command = [sys.executable, "-m", "tests.election.leader", url, kind]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        command = ["-m", "tests.election.leader", url, kind]
+        with Program(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             try:
                 assert process.stdout is not None
                 assert process.stdout.readline() == "leads\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,12 @@ from sqlalchemy import make_url
 
 from shedlock_py.integrations.django.conf import Conf
 from shedlock_py.integrations.django.provider import DatabaseLockProvider
+from tests.support import forked
+from tests.support.forked import Program
 
+DJANGO = ["django.core.management.commands.migrate", "django.core.management.commands.check", "django.forms.models"]
+DJANGO += ["django.db.backends.sqlite3.base", "django.db.migrations.autodetector", "django.views.debug", "sqlparse.sql"]
+"""Modules that most commands of ``manage.py`` import. None of them needs settings at its import."""
 CLONE = Path(__file__).parents[2]
 ENGINES = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite3"}
 
@@ -49,27 +53,27 @@ class Project:
         return project
 
     def django_admin(self, *arguments: str) -> None:
-        subprocess.run([sys.executable, "-m", "django", *arguments], cwd=self.directory, check=True, timeout=60)
+        forked.run(["-m", "django", *arguments], cwd=self.directory, preload=DJANGO).check_returncode()
 
     def add_settings(self, text: str = "", **values: Any) -> None:
         with (self.directory / "mysite" / "settings.py").open("a") as settings:
             settings.write("".join(f"\n{name} = {value!r}" for name, value in values.items()) + f"\n{text}\n")
 
-    def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, **variables: str) -> Program:
         return self._start(arguments, variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
-    def start_logged(self, log: Path, *arguments: str) -> subprocess.Popen[str]:
+    def start_logged(self, log: Path, *arguments: str) -> Program:
         """What it prints goes to a file."""
         with log.open("w") as file:
             return self._start(arguments, {"PYTHONUNBUFFERED": "1"}, stdout=file, stderr=subprocess.STDOUT)
 
-    def _start(self, arguments: Sequence[str], variables: Mapping[str, str], **streams: Any) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-W", "error", "manage.py", *arguments],
+    def _start(self, arguments: Sequence[str], variables: Mapping[str, str], **streams: Any) -> Program:
+        return Program(
+            ["-W", "error", "manage.py", *arguments],
             cwd=self.directory,
             env={**os.environ, "PYTHONPATH": str(CLONE), **variables},
             stdin=subprocess.DEVNULL,
-            text=True,
+            preload=DJANGO,
             **streams,
         )
 
@@ -78,7 +82,7 @@ class Project:
         return finish(self.start(*arguments, **variables), code)
 
 
-def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+def finish(process: Program, code: int = 0) -> tuple[str, str]:
     output, errors = process.communicate(timeout=100)
     assert process.returncode == code, output + errors
     return output, errors

@@ -2,11 +2,12 @@
 
 import asyncio
 import ctypes
-import subprocess
 import sys
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+from tests.support import forked
 
 
 def prepare_for_c_forks() -> None:
@@ -32,11 +33,5 @@ def in_a_loop_of_its_own(work: Callable[[], Coroutine[Any, Any, object]]) -> Non
 
 def check_fork_by_c(ways: str, url: str, name: str) -> None:
     """:param ways: of using a provider in parent and child, in :mod:`tests.support.forked_by_c`."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.forked_by_c", ways, url, name],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = forked.run(["-m", "tests.support.forked_by_c", ways, url, name], timeout=100)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr

@@ -8,7 +8,6 @@ import ctypes
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -33,15 +32,14 @@ from shedlock_py import (
 )
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
+from tests.support.forked import Program
 from tests.support.polling import wait_until
 
 LEASE = 0.9
 
 
-def run_script(script: str, url: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", script, url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def run_script(script: str, url: str) -> Program:
+    return Program(["-c", script, url], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 @pytest.fixture

@@ -6,11 +6,12 @@ A lease that must not end lasts 2 seconds, so that a heartbeat may be a second l
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import textwrap
 
 import pytest
+
+from tests.support import forked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 
@@ -59,13 +60,7 @@ def more_heartbeats(number):
 
 
 def run(script: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = forked.run(["-c", PRELUDE + textwrap.dedent(script)])
     assert (done.returncode, done.stdout) == (0, "as it should be\n"), done.stderr
 
 

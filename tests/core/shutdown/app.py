@@ -19,6 +19,7 @@ task takes another lock), "reset" (the application gives the signal its default 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import os
 import resource
@@ -261,4 +262,5 @@ def patient_handler(number: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.enable()
     main(sys.argv[1], sys.argv[2])

@@ -26,7 +26,8 @@ from shedlock_py import (
     release_on_sigterm,
 )
 from shedlock_py.testing.forks import in_child
-from tests.support import tiers
+from tests.support import forked, tiers
+from tests.support.forked import Program
 
 TIMES = 20 if tiers.runs("all") else 3
 
@@ -55,9 +56,9 @@ def provider(url: str) -> Iterator[LockProvider]:
 
 
 @contextmanager
-def application(url: str, kind: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-X", "faulthandler", "-m", "tests.core.shutdown.app", url, kind]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+def application(url: str, kind: str) -> Iterator[Program]:
+    command = ["-m", "tests.core.shutdown.app", url, kind]
+    with Program(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             if (line := process.stdout.readline()) != "held\n":
@@ -67,7 +68,7 @@ def application(url: str, kind: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def terminated(process: subprocess.Popen[str]) -> tuple[int, list[str], str]:
+def terminated(process: Program) -> tuple[int, list[str], str]:
     """The exit code, and the output after SIGTERM."""
     process.send_signal(signal.SIGTERM)
     try:
@@ -257,7 +258,7 @@ print("goes on")
 
 
 def test_a_former_handler_that_returns_gets_each_signal() -> None:
-    done = subprocess.run([sys.executable, "-c", REPEATED], capture_output=True, text=True, timeout=60, check=False)
+    done = forked.run(["-c", REPEATED])
     assert (done.returncode, done.stdout) == (0, "handled\nhandled\nhandled\ngoes on\n"), done.stderr
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
 import sys
 import time
 from typing import Any
@@ -12,6 +11,7 @@ from uuid import uuid4
 
 from shedlock_py import LockRequest
 from shedlock_py.providers.redis import RedisLockProvider
+from tests.support import forked
 from tests.support.redis import RedisEndpoint
 
 INTERRUPTED = 300
@@ -24,8 +24,7 @@ class _Alarm(BaseException):
 
 def test_i12_no_connection_is_lost(redis_server: RedisEndpoint) -> None:
     url = f"{redis_server.url()}?max_connections=1&timeout=20s"
-    command = [sys.executable, "-m", "tests.stores.redis.test_signals", url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = forked.run(["-m", "tests.stores.redis.test_signals", url], timeout=100)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 15, "an undo waited for the connection that the interrupted acquire had"
 

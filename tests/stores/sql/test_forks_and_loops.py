@@ -20,6 +20,7 @@ from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlc
 from shedlock_py.testing.forks import in_child, python_fork
 from tests.stores.sql import orphans
 from tests.stores.sql.stores import ASYNC_DRIVERS, SYNC_DRIVERS, Store, acquired, on_mysql_and_mariadb
+from tests.support.forked import Program
 from tests.support.forks import check_fork_by_c
 from tests.support.polling import wait_until
 
@@ -130,11 +131,10 @@ def test_i1_a_child_that_outlives_its_parent_on_sqlite(fork: str, kind: str, nam
 
     with closing(outsider()) as provider:
         provider.create_schema()
-    with subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "tests.stores.sql.orphans", fork, kind, file],
+    with Program(
+        ["-W", "error", "-m", "tests.stores.sql.orphans", fork, kind, file],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
     ) as parent:
         assert parent.stdin is not None
         assert parent.stdout is not None
