@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import authorities, failures, matrix, memory, versions, workers
+from tests.support import authorities, failures, kubernetes, matrix, memory, versions, workers
 from tests.support.availability import database_server, private_server, redis_endpoint
 from tests.support.aws import parse_models_once
 from tests.support.consul import ConsulServer
 from tests.support.database import DatabaseServer
 from tests.support.dynamodb import DynamoDBServer
 from tests.support.etcd import EtcdServer
-from tests.support.kubernetes import KubernetesServer
+from tests.support.kubernetes import ApiServer, KubernetesServer
 from tests.support.mongodb import MongoServer, mongodb_endpoint
 from tests.support.redis import RedisCluster, RedisEndpoint, RedisSentinel, RedisServer
 from tests.support.s3 import S3Server
@@ -142,7 +142,19 @@ def etcd_server() -> Iterator[EtcdServer]:
 
 @pytest.fixture(scope="session")
 def kubernetes_server() -> Iterator[KubernetesServer]:
-    with private_server("kubernetes", KubernetesServer) as server:
+    """The fake, or the real API server if the environment chooses it."""
+    with private_server("kubernetes", kubernetes.kubernetes_server) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def real_kubernetes_server(request: pytest.FixtureRequest) -> Iterator[KubernetesServer]:
+    """The real API server, for tests that the fake cannot show."""
+    chosen: KubernetesServer = request.getfixturevalue("kubernetes_server")
+    if isinstance(chosen, ApiServer):
+        yield chosen
+        return
+    with private_server("kubernetes", ApiServer) as server:
         yield server
 
 
