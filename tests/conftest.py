@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import authorities, failures, kubernetes, matrix, memory, versions, workers
+from tests.support import authorities, availability, failures, kubernetes, matrix, memory, versions, workers
 from tests.support.availability import database_server, private_server, redis_endpoint
 from tests.support.aws import parse_models_once
 from tests.support.consul import ConsulServer
@@ -43,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.add_cleanup(memory.use_memory())
     config.pluginmanager.register(versions)
+    config.pluginmanager.register(availability)
     config.pluginmanager.register(failures.NamedAtOnce(config))
     authorities.trust_none()
     workers.preload()

@@ -14,7 +14,6 @@ from typing import Protocol, TypeVar
 from tests.support import fetching
 from tests.support.fetching import MissingError
 
-
 Choice = TypeVar("Choice")
 
 
