@@ -79,7 +79,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Let the summary show one line for each missing server.
 
-    pytest folds skips that have the same place and reason. The place of a skip in a fixture is that of the test.
+    pytest folds skips that have the same place and reason. By default, a skip in a fixture has the place of the test.
     """
     report = yield
     if call.excinfo is not None and isinstance(call.excinfo.value, ServerMissing):

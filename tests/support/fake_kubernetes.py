@@ -59,7 +59,7 @@ _VERBS = {
     "PUT": ("", "update"),
     "DELETE": ("deletecollection", "delete"),
 }
-"""Of all Leases of a namespace, and of one."""
+"""The verb for all Leases of a namespace, and the verb for a single Lease."""
 _KNOWN = {"labelSelector", "fieldManager"}
 _SUBJECTS = (("metadata", "labels"), ("metadata", "annotations"), ("spec",))
 """Where the server notes which manager has written what."""
@@ -100,7 +100,7 @@ class Leases:
         self._log = os.open(log, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         content = log.read_bytes()
         whole = content.rfind(b"\n") + 1
-        os.truncate(log, whole)  # a kill may cut the last line, which has had no reply
+        os.truncate(log, whole)  # a kill may cut the last line; its request got no reply
         for line in content[:whole].splitlines():
             self._version, namespace, name, lease = json.loads(line)
             self._keep(namespace, name, lease)
@@ -181,7 +181,7 @@ def _now() -> str:
 
 
 def _checked(sent: Json, metadata: Json) -> Json:
-    """The Lease to store, without the fields that no Lease has. :raises Refusal: it is invalid."""
+    """Return the Lease to store, without unknown fields. :raises Refusal: a value is invalid."""
     name, causes = metadata["name"], []
     if not name:
         causes.append(("FieldValueRequired", "metadata.name", "Required value: name or generateName is required"))
@@ -218,7 +218,7 @@ def _invalid(name: str, found: Iterable[tuple[str, str, str]]) -> Refusal:
 
 
 def _noted(lease: Json, before: Json | None, sent: Json, manager: str, now: str) -> Json:
-    """The Lease with ``metadata.managedFields``: what an update changes belongs to its manager from now on."""
+    """Return the Lease with ``metadata.managedFields``: a manager owns the fields that it changed last."""
     notes = sent["metadata"].get("managedFields")
     if before is not None and (notes == [{}] or not (notes := notes or before["metadata"].get("managedFields"))):
         return lease  # the client has removed the notes, and the server begins no new ones
@@ -351,7 +351,7 @@ class Fake:
 
 
 def _lease_in(body: bytes, namespace: str, name: str) -> Json:
-    """The Lease of a request. :raises Refusal: it is none, or not of this URL."""
+    """Return the Lease of a request. :raises Refusal: the body has no Lease, or the URL names another Lease."""
     try:
         sent = json.loads(body)
         metadata = sent.setdefault("metadata", {})

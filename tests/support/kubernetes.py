@@ -1,6 +1,6 @@
 """A private API server of Kubernetes that serves Leases: the fake of `fake_kubernetes`, or the real server.
 
-Neither has namespaces: each name works. `Reviewer` decides who may do what, as other parts of Kubernetes do in a
+Both accept any name of a namespace. `Reviewer` decides who may do what, as other parts of Kubernetes do in a
 cluster.
 """
 
@@ -93,7 +93,7 @@ def write_kubeconfig(directory: Path, filename: str, url: str, user: dict[str, s
 class KubernetesServer(ServerProcess):
     """``address`` speaks TLS, with certificates for both ends; ``plain`` is the same without, for proxies that read.
 
-    Stopping and killing it leaves the Leases as they are.
+    A server that is stopped or killed keeps its Leases.
     """
 
     product = "kubernetes"
@@ -119,7 +119,7 @@ class KubernetesServer(ServerProcess):
     @property
     @abstractmethod
     def plain(self) -> Address:
-        """The address that takes requests without TLS, as the administrator's."""
+        """The address for requests without TLS, which the server carries out as the administrator's."""
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """The reply, for the administrator. :raises OSError: there is none, or it is an error."""
@@ -188,7 +188,7 @@ class ApiServer(KubernetesServer):
     """The real server, with its etcd.
 
     It is the server of `apiextensions`, which Debian has the source code of; a CustomResourceDefinition makes it serve
-    Leases as the whole of Kubernetes does. Stopping and killing it leaves its etcd as it is.
+    Leases as the whole of Kubernetes does. To stop or kill it does not stop its etcd.
     """
 
     programs = ("apiext",)
@@ -260,10 +260,7 @@ class ApiServer(KubernetesServer):
 
     @property
     def plain(self) -> Address:
-        """The address of a forwarder.
-
-        If the environment names a clock, that of a front end that shows the time of that clock.
-        """
+        """The address of a forwarder, or of a front end that shows the time of the environment's clock."""
         if self._plain is None:
             self._plain = TlsForwarder(self.address, self.certificates.client_context())
         if clock := self.environment.get("SHEDLOCK_CLOCK"):
@@ -278,7 +275,7 @@ class ApiServer(KubernetesServer):
 
 
 SERVERS: dict[str, type[KubernetesServer]] = {"fake": FakeApiServer, "1": ApiServer}
-"""What ``SHEDLOCK_TEST_KUBERNETES`` chooses from; the first is the default."""
+"""The values of ``SHEDLOCK_TEST_KUBERNETES``; the first is the default."""
 
 
 def kubernetes_server() -> KubernetesServer:

@@ -59,7 +59,7 @@ class Conversation:
         return self.send("POST", f"?fieldManager={manager}", lease_named(name, spec or {}, **metadata))
 
     def update(self, lease: Any, manager: str = "one", **spec: Any) -> Any:
-        """``spec``: what it changes. Without the server's notes, as our provider does it."""
+        """Change fields of ``spec``. Our provider also leaves the server's notes out."""
         metadata = {key: value for key, value in lease["metadata"].items() if key != "managedFields"}
         body = {**lease, "metadata": metadata, "spec": {**lease.get("spec", {}), **spec}}
         return self.send("PUT", f"/{metadata['name']}?fieldManager={manager}", body)
@@ -87,9 +87,9 @@ class Conversation:
 
 
 WORDED = ("Invalid", "BadRequest")
-"""Reasons of errors whose messages quote Go, or the schema."""
+"""The messages of these errors quote Go, or the schema."""
 LEFT_OUT = ("generation",)
-"""The real server counts changes of a custom resource; a Lease of a whole cluster has no such field."""
+"""The real server counts changes of a custom resource; a Lease of a whole cluster does not have the field."""
 
 
 def lease_named(name: str, spec: Any, **metadata: Any) -> dict[str, Any]:
