@@ -34,12 +34,12 @@ Fields = set[tuple[str, ...]]
 GROUP, VERSION = "coordination.k8s.io", "v1"
 API_VERSION = f"{GROUP}/{VERSION}"
 LEASES = f"/apis/{API_VERSION}/namespaces/{{}}/leases"
-_MICRO_TIME = {
+_MICRO_TIME: Json = {
     "type": "string",
     "nullable": True,
     "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[-+]\d\d:\d\d)$",
 }
-SPEC: dict[str, Json] = {
+SPEC: dict[str, dict[str, Any]] = {
     "holderIdentity": {"type": "string", "nullable": True},
     "leaseDurationSeconds": {"type": "integer", "format": "int32", "nullable": True, "minimum": 1},
     "acquireTime": _MICRO_TIME,

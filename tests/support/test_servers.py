@@ -20,7 +20,8 @@ from tests.support import server_process
 from tests.support.availability import database_server, private_server, redis_endpoint
 from tests.support.consul import ConsulServer
 from tests.support.database import ExternalServer
-from tests.support.kubernetes import LEASES, ApiServer, FakeApiServer, KubernetesServer, kubernetes_server
+from tests.support.fake_kubernetes import LEASES
+from tests.support.kubernetes import ApiServer, FakeApiServer, KubernetesServer, kubernetes_server
 from tests.support.mongodb import PrivateMongoServer
 from tests.support.polling import wait_until
 from tests.support.ports import reserve_port
