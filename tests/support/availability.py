@@ -61,7 +61,7 @@ def private_server(product: str, make: Callable[[], Private]) -> Iterator[Privat
         yield server
 
 
-class ServerMissing(pytest.skip.Exception):
+class ServerMissing(pytest.skip.Exception):  # type: ignore[misc,name-defined]  # pytest's types hide the class
     """A skip because of a server that is missing; each test that needs the server has the same."""
 
 

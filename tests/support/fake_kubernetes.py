@@ -34,7 +34,7 @@ Fields = set[tuple[str, ...]]
 GROUP, VERSION = "coordination.k8s.io", "v1"
 API_VERSION = f"{GROUP}/{VERSION}"
 LEASES = f"/apis/{API_VERSION}/namespaces/{{}}/leases"
-_MICRO_TIME: Json = {
+_MICRO_TIME: dict[str, Any] = {
     "type": "string",
     "nullable": True,
     "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[-+]\d\d:\d\d)$",
@@ -49,7 +49,7 @@ SPEC: dict[str, dict[str, Any]] = {
     "preferredHolder": {"type": "string", "nullable": True},
 }
 """The schema of a Lease's ``spec``. The real server gets it in a CustomResourceDefinition."""
-_TYPES = {"string": str, "integer": int}
+_TYPES: dict[str, Any] = {"string": str, "integer": int}
 _PATH = re.compile(LEASES.format("(?P<namespace>[^/]+)") + "(/(?P<name>[^/]+))?")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LONGEST_NAME = 253
@@ -200,12 +200,13 @@ def _causes(field: str, value: Any) -> Iterator[tuple[str, str, str]]:
     schema, path = SPEC[field], f"spec.{field}"
     if value is None and schema["nullable"]:
         return
+    minimum, pattern = schema.get("minimum"), str(schema.get("pattern", ""))
     if not isinstance(value, _TYPES[schema["type"]]) or isinstance(value, bool):
         yield "FieldValueTypeInvalid", path, f"Invalid value: {path} in body must be of type {schema['type']}"
-    elif "minimum" in schema and value < schema["minimum"]:
-        yield "FieldValueInvalid", path, f"Invalid value: {path} should be at least {schema['minimum']}"
-    elif "pattern" in schema and not re.search(schema["pattern"], value):
-        yield "FieldValueInvalid", path, f"Invalid value: {path} should match {schema['pattern']}"
+    elif minimum is not None and value < minimum:
+        yield "FieldValueInvalid", path, f"Invalid value: {path} should be at least {minimum}"
+    elif pattern and not re.search(pattern, value):
+        yield "FieldValueInvalid", path, f"Invalid value: {path} should match {pattern}"
 
 
 def _invalid(name: str, found: Iterable[tuple[str, str, str]]) -> Refusal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -156,8 +157,8 @@ def a_lease_that_is_deleted(talk: Conversation) -> None:
 
 def lists(talk: Conversation) -> None:
     talk.send("GET", "")
-    for name, labels in (("b", {"lock": ""}), ("a", {"lock": "x"}), ("c", {"other": ""}), ("d", None)):
-        talk.create(name, **({"labels": labels} if labels else {}))
+    for name, labels in (("b", {"lock": ""}), ("a", {"lock": "x"}), ("c", {"other": ""}), ("d", {})):
+        talk.create(name, labels=labels)
     found = talk.send("GET", "?labelSelector=lock")
     assert [lease["metadata"]["name"] for lease in found["items"]] == ["a", "b"]
     talk.send("GET", "")
@@ -212,8 +213,6 @@ def other_requests(talk: Conversation) -> None:
 
 def users(talk: Conversation) -> None:
     """With tokens, over TLS."""
-    import ssl
-
     server = talk.server
     server.reviewer.users["reads"], server.reviewer.verbs["reader"] = "reader", {"get"}
     context = ssl.create_default_context(cafile=str(server.certificates.authority))
