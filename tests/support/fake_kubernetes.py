@@ -71,24 +71,22 @@ class Refusal(Exception):
     def __init__(self, code: int, reason: str, message: str, **details: Any) -> None:
         super().__init__(message)
         self.code = code
-        failure = {"status": "Failure", "message": message, "reason": reason, "details": details, "code": code}
+        details = {field: value for field, value in details.items() if value}
+        failure = {"status": "Failure", "message": message, "reason": reason, "code": code}
+        failure |= {"details": details} if details else {}
         self.status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, **failure}
 
 
-def _of_lease(code: int, reason: str, name: str, message: str, **details: Any) -> Refusal:
-    return Refusal(code, reason, message, name=name, group=GROUP, kind="leases", **details)
+def _of_lease(code: int, reason: str, name: str, message: str, kind: str = "leases") -> Refusal:
+    return Refusal(code, reason, message, name=name, group=GROUP, kind=kind)
 
 
 def _not_found(name: str) -> Refusal:
     return _of_lease(404, "NotFound", name, f'leases.{GROUP} "{name}" not found')
 
 
-def _conflict(name: str, why: str) -> Refusal:
-    return _of_lease(409, "Conflict", name, f'Operation cannot be fulfilled on leases.{GROUP} "{name}": {why}')
-
-
-def _unknown() -> Refusal:
-    return Refusal(404, "NotFound", "the server could not find the requested resource")
+def _conflict(name: str, why: str, kind: str = "leases") -> Refusal:
+    return _of_lease(409, "Conflict", name, f'Operation cannot be fulfilled on {kind}.{GROUP} "{name}": {why}', kind)
 
 
 class Leases:
@@ -132,7 +130,7 @@ class Leases:
             raise _conflict(name, f"Precondition failed: UID in precondition: {metadata['uid']}")
         if not metadata.get("resourceVersion"):
             cause = "metadata.resourceVersion: Invalid value: 0x0: must be specified for an update"
-            raise _invalid(name, [("FieldValueInvalid", "metadata.resourceVersion", cause)])
+            raise _invalid(name, [("FieldValueInvalid", "metadata.resourceVersion", cause)], "leases")
         if metadata["resourceVersion"] != own["resourceVersion"]:
             changed = "the object has been modified; please apply your changes to the latest version and try again"
             raise _conflict(name, changed)
@@ -145,7 +143,7 @@ class Leases:
         for field, expected in preconditions.items():
             if metadata[field] != expected:
                 why = f"the {field} in the precondition ({expected}) does not match {metadata[field]}"
-                raise _conflict(name, why)
+                raise _conflict(name, why, "Lease")
         self._append(namespace, name, None)
         details = {"name": name, "group": GROUP, "kind": "leases", "uid": metadata["uid"]}
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
@@ -209,10 +207,10 @@ def _causes(field: str, value: Any) -> Iterator[tuple[str, str, str]]:
         yield "FieldValueInvalid", path, f"Invalid value: {path} should match {pattern}"
 
 
-def _invalid(name: str, found: Iterable[tuple[str, str, str]]) -> Refusal:
+def _invalid(name: str, found: Iterable[tuple[str, str, str]], kind: str = "Lease") -> Refusal:
     causes = [{"reason": reason, "message": message, "field": field} for reason, field, message in found]
-    message = f'Lease.{GROUP} "{name}" is invalid: {causes[0]["field"]}: {causes[0]["message"]}'
-    return Refusal(422, "Invalid", message, name=name, group=GROUP, kind="Lease", causes=causes)
+    message = f'{kind}.{GROUP} "{name}" is invalid: {causes[0]["field"]}: {causes[0]["message"]}'
+    return Refusal(422, "Invalid", message, name=name, group=GROUP, kind=kind, causes=causes)
 
 
 # Who has written which field, and when
@@ -236,7 +234,8 @@ def _noted(lease: Json, before: Json | None, sent: Json, manager: str, now: str)
         entry = {"manager": manager, "operation": "Update", "apiVersion": API_VERSION, "time": now}
         entries.append({**entry, "fieldsType": "FieldsV1", "fieldsV1": _tree(taken)})
     entries.sort(key=lambda entry: (entry["time"], entry["manager"]))
-    lease["metadata"]["managedFields"] = entries
+    if entries:
+        lease["metadata"]["managedFields"] = entries
     return lease
 
 
@@ -294,7 +293,7 @@ class Fake:
             if path == "/version":
                 return 200, json.dumps({"major": "1", "minor": "36"}).encode()
             if (found := _PATH.fullmatch(path)) is None:
-                raise _unknown()
+                return 404, b"404 page not found\n"
             namespace, name = found["namespace"], found["name"] or ""
             if not request.is_administrator:
                 await self._authorize(request, namespace, name)
@@ -356,11 +355,14 @@ def _lease_in(body: bytes, namespace: str, name: str) -> Json:
     try:
         sent = json.loads(body)
         metadata = sent.setdefault("metadata", {})
-        kind = sent.get("apiVersion"), sent.get("kind")
+        version, kind = sent.get("apiVersion"), sent.get("kind")
     except (ValueError, AttributeError) as error:
         raise Refusal(400, "BadRequest", f"not a JSON object: {error}") from error
-    if kind != (API_VERSION, "Lease"):
-        raise Refusal(400, "BadRequest", f"the object provided is no Lease, but {kind}")
+    if version != API_VERSION or not kind:
+        raise Refusal(400, "BadRequest", f"the API version in the data ({version}) does not match {API_VERSION}")
+    if kind != "Lease":
+        cause = ("FieldValueInvalid", "kind", f'Invalid value: "{kind}": must be Lease')
+        raise _invalid(metadata.get("name", ""), [cause], kind)
     if metadata.get("namespace") not in (None, "", namespace):
         raise Refusal(400, "BadRequest", "the namespace of the provided object does not match that on the request")
     if name and metadata.get("name") != name:
