@@ -201,6 +201,8 @@ def _causes(field: str, value: Any) -> Iterator[tuple[str, str, str]]:
     minimum, pattern = schema.get("minimum"), str(schema.get("pattern", ""))
     if not isinstance(value, _TYPES[schema["type"]]) or isinstance(value, bool):
         yield "FieldValueTypeInvalid", path, f"Invalid value: {path} in body must be of type {schema['type']}"
+        if isinstance(value, float):
+            yield "FieldValueInvalid", "<nil>", f'Invalid value: "": Checked value must be of type integer in {path}'
     elif minimum is not None and value < minimum:
         yield "FieldValueInvalid", path, f"Invalid value: {path} should be at least {minimum}"
     elif pattern and not re.search(pattern, value):
