@@ -80,7 +80,7 @@ test: servers ## run the tests that show each promise on each store, with real s
 	$(PYTEST) --tier=test $(ARGS)
 
 test-full: servers-full $(VENV)/.native ## run all tests but those of test-all: more drivers, long ones, the documentation's programs
-	$(PYTEST) --tier=full $(ARGS)
+	SHEDLOCK_TEST_KUBERNETES=1 $(PYTEST) --tier=full $(ARGS)
 
 test-all: servers-all $(VENV)/.native ## run all tests on all drivers, servers, Pythons and APSchedulers, and write docs/tested-with.md (ARGS="--only redis")
 	$(BIN)/python $(MATRIX) $(ARGS)

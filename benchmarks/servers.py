@@ -16,7 +16,7 @@ from sqlalchemy import URL
 from tests.support.database import Address
 from tests.support.dynamodb import DynamoDBServer, table_url
 from tests.support.etcd import EtcdServer
-from tests.support.kubernetes import KubernetesServer, administrator
+from tests.support.kubernetes import ApiServer, administrator
 from tests.support.mongodb import PrivateMongoServer
 from tests.support.processes import descendants
 from tests.support.redis import RedisServer
@@ -130,7 +130,7 @@ _SERVERS: dict[str, Callable[[], Any]] = {
     "etcd": EtcdServer,
     "dynamodb": BenchedDynamoDB,
     "s3": S3Server,
-    "kubernetes": KubernetesServer,
+    "kubernetes": ApiServer,
 }
 
 

@@ -9,14 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import authorities, costs, failures, forked, matrix, memory, tiers, versions, workers
+from tests.support import (
+    authorities,
+    availability,
+    costs,
+    failures,
+    forked,
+    kubernetes,
+    matrix,
+    memory,
+    tiers,
+    versions,
+    workers,
+)
 from tests.support.availability import database_server, private_server, redis_endpoint
 from tests.support.aws import parse_models_once
 from tests.support.consul import ConsulServer
 from tests.support.database import DatabaseServer
 from tests.support.dynamodb import DynamoDBServer
 from tests.support.etcd import EtcdServer
-from tests.support.kubernetes import KubernetesServer
+from tests.support.kubernetes import ApiServer, KubernetesServer
 from tests.support.mongodb import MongoServer, mongodb_endpoint
 from tests.support.redis import RedisCluster, RedisEndpoint, RedisSentinel, RedisServer
 from tests.support.s3 import S3Server
@@ -45,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(memory.use_memory())
     config.add_cleanup(forked.stop)
     config.pluginmanager.register(versions)
+    config.pluginmanager.register(availability)
     config.pluginmanager.register(failures.NamedAtOnce(config))
     config.pluginmanager.register(costs.Costs())
     if not hasattr(config, "workerinput"):
@@ -166,7 +179,19 @@ def etcd_server() -> Iterator[EtcdServer]:
 
 @pytest.fixture(scope="session")
 def kubernetes_server() -> Iterator[KubernetesServer]:
-    with private_server("kubernetes", KubernetesServer) as server:
+    """The fake, or the real API server if the environment chooses it."""
+    with private_server("kubernetes", kubernetes.kubernetes_server) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def real_kubernetes_server(request: pytest.FixtureRequest) -> Iterator[KubernetesServer]:
+    """The real API server, for tests that the fake cannot show."""
+    chosen: KubernetesServer = request.getfixturevalue("kubernetes_server")
+    if isinstance(chosen, ApiServer):
+        yield chosen
+        return
+    with private_server("kubernetes", ApiServer) as server:
         yield server
 
 

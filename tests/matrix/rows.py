@@ -13,6 +13,7 @@ OLDEST, NEWEST = "3.11", "3.15"
 APSCHEDULER_310 = ("apscheduler==3.10.4", "setuptools<81")  # it imports pkg_resources, which left setuptools in 81
 
 POSTGRES = ("tests/contract/test_postgresql.py", "tests/stores/sql", "-k", "postgres")
+REAL_KUBERNETES = {"SHEDLOCK_TEST_KUBERNETES": "1"}
 REDIS = ("tests/contract/test_redis.py", "tests/stores/redis", "tests/stores/redis_quorum")
 
 # What meets the packages of the extras, with every client. Not those tests that quote the words of newer click.
@@ -59,11 +60,17 @@ class Row:
 
 
 ROWS = (
-    Row("python-3.11", "every test, with every driver, on the newest servers", tests=("tests", "--tier=all")),
-    Row("python-3.12", "the tests of `make test`", "3.12"),
-    Row("python-3.13", "the tests of `make test`", "3.13"),
-    Row("python-3.14", "the tests of `make test`", "3.14"),
-    Row("python-3.15", "every test, with every driver, on the newest servers", "3.15", ("tests", "--tier=all")),
+    Row(
+        "python-3.11", "every test, with every driver, on the newest servers", tests=("tests", "--tier=all"),
+        servers=REAL_KUBERNETES,
+    ),
+    Row("python-3.12", "the tests of `make test-full`", "3.12"),
+    Row("python-3.13", "the tests of `make test-full`", "3.13"),
+    Row("python-3.14", "the tests of `make test-full`", "3.14"),
+    Row(
+        "python-3.15", "every test, with every driver, on the newest servers", "3.15", ("tests", "--tier=all"),
+        servers=REAL_KUBERNETES,
+    ),
     Row(
         "postgresql-oldest", "every driver on the PostgreSQL of Debian", tests=(*POSTGRES, "--tier=all"),
         servers={"SHEDLOCK_TEST_POSTGRES": "installed"},

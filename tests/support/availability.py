@@ -1,11 +1,11 @@
 """The server a test asks for: the one that an environment variable names, or a private one.
 
-A missing server skips the test with the command that would bring it, and fails it where `CI` is set, except for the
-servers that only `make servers-all` brings.
+A missing server skips the test with the command that would bring it, and fails it where `CI` is set, except for a
+server that CI does without. `conftest.py` registers this module as a plugin of pytest.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, NoReturn, TypeVar
 
@@ -61,12 +61,30 @@ def private_server(product: str, make: Callable[[], Private]) -> Iterator[Privat
         yield server
 
 
+class ServerMissing(pytest.skip.Exception):  # type: ignore[misc,name-defined]  # pytest's types hide the class
+    """A skip because of a server that is missing; each test that needs the server has the same."""
+
+
 def missing(what: str, command: str, *, is_required: bool = True) -> NoReturn:
     """Skip the test, or fail it in CI: `what` is not there and `command` would bring it."""
     message = f"{what}; run: {command}"
     if is_required and is_ci():
         pytest.fail(message, pytrace=False)
-    pytest.skip(message)
+    raise ServerMissing(message)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let the summary show one line for each missing server.
+
+    pytest folds skips that have the same place and reason. By default, a skip in a fixture has the place of the test.
+    """
+    report = yield
+    if call.excinfo is not None and isinstance(call.excinfo.value, ServerMissing):
+        report.longrepr = (__file__, missing.__code__.co_firstlineno, str(call.excinfo.value))
+    return report
 
 
 def _external(url: str, variable: str, product: Product) -> ExternalServer:

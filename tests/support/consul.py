@@ -24,6 +24,7 @@ class ConsulServer(ServerProcess):
     programs = ("consul",)
     releases: ClassVar[Mapping[str, Release]] = {"1.8": Fetched("consul")}
     is_required = False  # only an old release of Debian has it
+    brought_by = "make servers-all"
 
     def create_data(self) -> None:
         self.data.mkdir(mode=0o700)

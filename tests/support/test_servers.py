@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -17,8 +18,10 @@ from sqlalchemy import text
 
 from tests.support import server_process
 from tests.support.availability import database_server, private_server, redis_endpoint
+from tests.support.consul import ConsulServer
 from tests.support.database import ExternalServer
-from tests.support.kubernetes import KubernetesServer
+from tests.support.fake_kubernetes import LEASES
+from tests.support.kubernetes import ApiServer, FakeApiServer, KubernetesServer, kubernetes_server
 from tests.support.mongodb import PrivateMongoServer
 from tests.support.polling import wait_until
 from tests.support.ports import reserve_port
@@ -43,11 +46,17 @@ class Data:
             with server.connect("scratch") as connection:
                 connection.execute(text("CREATE TABLE t (n INTEGER)"))
                 connection.execute(text("INSERT INTO t VALUES (1)"))
+        elif isinstance(server, KubernetesServer):
+            server.delete("scratch")
+            lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "name"}}
+            server.ask("POST", LEASES.format("scratch"), lease)
         else:
             with server.client() as client:
                 client.set("name", "value")
 
     def count(self) -> int:
+        if isinstance(self.server, KubernetesServer):
+            return len(self.server.ask("GET", LEASES.format("scratch"))["items"])
         if isinstance(self.server, PrivateServer):
             with self.server.connect("scratch") as connection:
                 return int(connection.execute(text("SELECT count(*) FROM t")).scalar_one())
@@ -56,14 +65,14 @@ class Data:
 
 
 # Tests of SQL servers stop and start those of the session: private ones for each would take long.
-@pytest.fixture(params=["postgres", "mariadb", "mysql", "redis"])
+@pytest.fixture(params=["postgres", "mariadb", "mysql", "redis", "kubernetes"])
 def server(request: pytest.FixtureRequest) -> Iterator[Any]:
     if request.param == "redis":
         with RedisServer(appendonly=True) as server:
             yield server
         return
     found = request.getfixturevalue(f"{request.param}_server")
-    if not isinstance(found, PrivateServer):
+    if not isinstance(found, PrivateServer | KubernetesServer):
         pytest.skip("the environment names a server that the tests do not run")
     yield found
     found.start()
@@ -200,12 +209,29 @@ class TestAvailability:
         with pytest.raises(outcome, match=rf"{product}: \w+ \d+ is not fetched yet; run: make servers$"):
             endpoint(product).__enter__()
 
-    def test_what_only_servers_all_brings_skips_in_ci(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("product", "kind", "outcome", "target"),
+        [
+            ("consul", ConsulServer, pytest.skip.Exception, "servers-all"),
+            ("kubernetes", ApiServer, pytest.fail.Exception, "servers-full"),
+        ],
+    )
+    def test_ci_does_without_what_only_servers_all_brings(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, product: str, kind: Any, outcome: Any, target: str
+    ) -> None:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         monkeypatch.setenv("CI", "true")
-        message = r"kubernetes: .* is not fetched yet; run: make servers-all$"
-        with pytest.raises(pytest.skip.Exception, match=message):
-            private_server("kubernetes", KubernetesServer).__enter__()
+        with pytest.raises(outcome, match=rf"{product}: .* is not fetched yet; run: make {target}$"):
+            private_server(product, kind).__enter__()
+
+    def test_the_environment_chooses_the_fake_or_the_real_api_server(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("SHEDLOCK_TEST_KUBERNETES", raising=False)
+        with closing(kubernetes_server()) as server:
+            assert isinstance(server, FakeApiServer)
+        monkeypatch.setenv("SHEDLOCK_TEST_KUBERNETES", "1")
+        monkeypatch.setattr(ApiServer, "programs", ("no-such-program",))
+        with pytest.raises(ServerError, match="Kubernetes API server 1"):
+            kubernetes_server()
 
     def test_an_installed_release_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SHEDLOCK_TEST_REDIS", "installed")
@@ -244,6 +270,25 @@ class TestAvailability:
                 for found in (external, external_redis):
                     with pytest.raises(pytest.skip.Exception, match="SHEDLOCK_TEST_"):
                         found.pause()
+
+
+def test_the_summary_has_one_line_for_each_missing_server(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import pytest\nfrom tests.support import availability\n\n\n"
+        "def pytest_configure(config):\n    config.pluginmanager.register(availability)\n\n\n"
+        "@pytest.fixture(scope='session', params=['a', 'b'])\n"
+        "def server(request):\n    availability.missing(request.param, 'make servers')\n"
+    )
+    for name in ("test_one", "test_two"):
+        (tmp_path / f"{name}.py").write_text("def test_it(server): ...\n\n\ndef test_more(server): ...\n")
+    command = [sys.executable, "-m", "pytest", "-n2", "-ra", "-p", "no:cacheprovider", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CI": ""}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    lines = sorted(line for line in done.stdout.splitlines() if line.startswith("SKIPPED"))
+    assert [(line.split()[1], line.partition(": ")[2]) for line in lines] == [
+        ("[4]", "a; run: make servers"),
+        ("[4]", "b; run: make servers"),
+    ]
 
 
 @pytest.mark.parametrize("cache", ["only_root_can_enter", "cannot_be_written"])

@@ -24,7 +24,7 @@ DEFAULT = "full"
 
 SERVERS = frozenset(
     f"{name}_server" for name in ("postgres", "mariadb", "mysql", "redis", "mongodb", "etcd", "dynamodb", "s3")
-) | {"kubernetes_server", "consul_server", "redis_nodes", "redis_cluster", "redis_sentinel"}
+) | {"kubernetes_server", "real_kubernetes_server", "consul_server", "redis_nodes", "redis_cluster", "redis_sentinel"}
 """Fixtures that start servers: a test that uses one of them needs no mark ``server``."""
 
 QUICK = ("core", "contract", "election", "page", "apscheduler", "cli", "exhaustive", "simulation", "support")

@@ -22,7 +22,6 @@ from shedlock_py.testing.contract import (
     StallingStoreContract,
 )
 from shedlock_py.testing.contract.base import acquired, eventually
-from tests.contract import test_etcd
 from tests.contract.stores import ByDateStore, CasContract
 from tests.guides.examples.scripts import PROJECT
 from tests.support.consul import ConsulServer
@@ -65,20 +64,20 @@ class ConsulContract(CasContract):
         return f"consul://127.0.0.1:{free_port()}"
 
 
+@pytest.mark.matrix("one more store on the compare-and-swap kit, which etcd, S3 and Kubernetes try in `make test`")
 class TestConsul(ConsulContract, NetworkContract, LockProviderContract, ProcessContract, ForkContract, PauseContract):
-    programs_in = test_etcd.TestUrl
-
     def test_prune_deletes_the_key(self, provider: LockProvider, name: str) -> None:
         provider.release(acquired(provider, LockRequest(name, "1m")))
         eventually(lambda: provider.prune(0) and provider.record(name) is None, "a record that is old enough")
         acquired(provider, LockRequest(name, "1m"))
 
 
-@pytest.mark.matrix  # the programs are those of TestConsul, and the JSON file tries kit.ThreadedClient
+@pytest.mark.matrix("the programs are those of TestConsul, and the JSON file tries kit.ThreadedClient")
 class TestAsyncConsul(ConsulContract, AsyncLockProviderContract, EventLoopContract):
     kind = AsyncConsulLockProvider
 
 
+@pytest.mark.matrix("as TestConsul")
 class TestStallingConsul(ConsulContract, StallingStoreContract):
     via_proxy = True
 
@@ -87,6 +86,7 @@ def test_it_has_120_lines_at_most() -> None:
     assert len((PROJECT / "examples" / "providers" / "consul.py").read_text().splitlines()) <= 120
 
 
+@pytest.mark.matrix("as TestConsul")
 @pytest.mark.parametrize("may_read", [False, True])
 def test_a_token_without_rights_is_an_error_that_says_what_to_do(consul_server: ConsulServer, may_read: bool) -> None:
     token = consul_server.token_that_reads() if may_read else "wrong"

@@ -28,7 +28,8 @@ from tests.guides.documents import check_script, script_of
 from tests.guides.examples.scripts import PROJECT
 from tests.support.dynamodb import DynamoDBServer
 from tests.support.etcd import EtcdServer
-from tests.support.kubernetes import LEASES, KubernetesServer
+from tests.support.fake_kubernetes import LEASES
+from tests.support.kubernetes import KubernetesServer
 from tests.support.mongodb import MongoServer
 from tests.support.ports import free_port
 from tests.support.redis import RedisEndpoint, RedisServer

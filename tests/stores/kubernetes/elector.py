@@ -10,7 +10,8 @@ import urllib.error
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from tests.support.kubernetes import LEASES, KubernetesServer
+from tests.support.fake_kubernetes import LEASES
+from tests.support.kubernetes import KubernetesServer
 
 Lease = dict[str, Any]
 

@@ -26,8 +26,9 @@ from shedlock_py.testing.contract.base import acquired, record_of
 from shedlock_py.testing.proxy import TcpProxy
 from tests.cli.harness import run
 from tests.stores.kubernetes.conftest import Open
+from tests.support.fake_kubernetes import LEASES
 from tests.support.held_replies import HeldReply
-from tests.support.kubernetes import LEASES, KubernetesServer
+from tests.support.kubernetes import KubernetesServer
 from tests.support.polling import wait_until
 
 REQUEST = LockRequest("job", "1m")

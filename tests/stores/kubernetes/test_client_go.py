@@ -14,7 +14,8 @@ from shedlock_py import LeaderElector, Lease, LockRequest
 from shedlock_py.providers.kubernetes import KubernetesLockProvider
 from tests.stores.kubernetes.elector import Elector, Record
 from tests.support.dates import DateProxy
-from tests.support.kubernetes import LEASES, KubernetesServer
+from tests.support.fake_kubernetes import LEASES
+from tests.support.kubernetes import KubernetesServer
 from tests.support.polling import wait_until
 
 NAME = "controller"

@@ -13,7 +13,8 @@ from shedlock_py.providers.kubernetes.names import object_name
 from shedlock_py.request import LONGEST_NAME
 from shedlock_py.testing.contract.base import acquired
 from tests.stores.kubernetes.conftest import Open
-from tests.support.kubernetes import LEASES, KubernetesServer
+from tests.support.fake_kubernetes import LEASES
+from tests.support.kubernetes import KubernetesServer
 
 # What the API server says that it takes, in the message with which it refuses others; 253 characters at most.
 TAKEN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")

@@ -22,7 +22,8 @@ from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.kubernetes.conftest import Open
 from tests.support.closing import close_before_requests
 from tests.support.dates import DateProxy
-from tests.support.kubernetes import LEASES, KubernetesServer
+from tests.support.fake_kubernetes import LEASES
+from tests.support.kubernetes import KubernetesServer
 
 REQUEST = LockRequest("job", "1m")
 
