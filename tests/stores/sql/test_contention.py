@@ -8,10 +8,8 @@ import pytest
 from sqlalchemy import text
 
 from shedlock_py import Lease, LockProvider, LockRequest
-from tests.stores.sql.stores import DATABASE, DRIVERS, SYNC_DRIVERS, Store, drivers_of
+from tests.stores.sql.stores import DATABASE, DRIVERS, SYNC_DRIVERS, Store, drivers_of, marks_of, programs_on
 from tests.support.database import DatabaseServer
-
-pytestmark = pytest.mark.programs
 
 THREADS = 8
 ROUNDS = 15
@@ -82,8 +80,10 @@ def postgres_setting(request: pytest.FixtureRequest, postgres: DatabaseServer) -
         connection.execute(text(f"ALTER DATABASE {DATABASE} RESET ALL"))
 
 
-@pytest.mark.parametrize("driver", drivers_of("postgres"))
-def test_i1_postgres_settings(driver: str, postgres_setting: None, store: Store, name: str) -> None:
+@programs_on(drivers_of("postgres"))
+def test_i1_one_winner_with_each_setting_of_postgres(
+    driver: str, postgres_setting: None, store: Store, name: str
+) -> None:
     one_winner_each_round(both_kinds(store), name)
 
 
@@ -98,7 +98,7 @@ def global_setting(setting: tuple[str, str], store: Store) -> Iterator[None]:
 
 
 GLOBAL = [
-    pytest.param(driver, setting, id=f"{driver}-{'='.join(setting)}")
+    pytest.param(driver, setting, id=f"{driver}-{'='.join(setting)}", marks=marks_of(driver, DRIVERS, programs=True))
     for driver in drivers_of("mariadb", "mysql")
     for setting in flat(GLOBAL_SETTINGS[DRIVERS[driver]])
 ]
@@ -106,12 +106,12 @@ GLOBAL = [
 
 @pytest.mark.usefixtures("global_setting")
 @pytest.mark.parametrize(("driver", "setting"), GLOBAL)
-def test_i1_settings_of_mysql_and_mariadb(store: Store, name: str) -> None:
+def test_i1_one_winner_with_each_setting_of_mysql_and_mariadb(store: Store, name: str) -> None:
     one_winner_each_round(both_kinds(store), name)
 
 
 @pytest.mark.parametrize("level", ["SERIALIZABLE", "REPEATABLE READ", "READ COMMITTED", "AUTOCOMMIT"])
-@pytest.mark.parametrize("driver", SYNC_DRIVERS)
-def test_i1_the_level_of_a_users_engine(driver: str, level: str, store: Store, name: str) -> None:
+@programs_on(SYNC_DRIVERS)
+def test_i1_one_winner_at_each_level_of_a_users_engine(driver: str, level: str, store: Store, name: str) -> None:
     engines = [store.provider_of_engine(isolation_level=level) for _ in range(2)]
     one_winner_each_round([*engines, store.provider()], name)

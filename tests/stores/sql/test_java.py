@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from shedlock_py import LockProvider, LockRequest
-from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, Store, acquired, record_of
+from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, Store, programs_on
+from tests.support.locks import acquired, record_of
 from tests.support.polling import wait_until
 
-pytestmark = [pytest.mark.programs, pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH])]
+pytestmark = programs_on([*ONE_EACH, *ONE_ASYNC_EACH], mariadb=True)
 
 HOST = "java-host.example.org"
 
