@@ -16,9 +16,10 @@ from tests.support.locks import acquired, record_of
 # MariaDB and MySQL know named zones only if somebody has loaded them.
 POSTGRES_ZONES = ["America/New_York", "Pacific/Kiritimati", "Australia/Lord_Howe"]
 OFFSETS = ["-12:59", "+13:00"]
+OTHERS = pytest.mark.slow("other time zones")
 
 
-@pytest.fixture(params=POSTGRES_ZONES)
+@pytest.fixture(params=[POSTGRES_ZONES[0], *(pytest.param(zone, marks=OTHERS) for zone in POSTGRES_ZONES[1:])])
 def postgres_zone(request: pytest.FixtureRequest, postgres: DatabaseServer) -> Iterator[str]:
     with postgres.connect() as connection:
         connection.execute(text(f"ALTER DATABASE {DATABASE} SET timezone = '{request.param}'"))
@@ -26,7 +27,7 @@ def postgres_zone(request: pytest.FixtureRequest, postgres: DatabaseServer) -> I
         connection.execute(text(f"ALTER DATABASE {DATABASE} RESET ALL"))
 
 
-@pytest.fixture(params=OFFSETS)
+@pytest.fixture(params=[OFFSETS[0], *(pytest.param(zone, marks=OTHERS) for zone in OFFSETS[1:])])
 def global_zone(request: pytest.FixtureRequest, store: Store) -> Iterator[str]:
     with store.server.connect() as connection:
         before = connection.execute(text("SELECT @@GLOBAL.time_zone")).scalar()

@@ -35,6 +35,7 @@ from tests.support.polling import wait_until
 from tests.support.signals import TooLong, raised_by
 
 POSTGRES_DRIVERS = drivers_of("postgres")
+NO_RESET = pytest.mark.slow("a pool that resets no connection, on each database")
 
 
 @on(SQLITE_DRIVERS)
@@ -62,7 +63,9 @@ def test_i1_a_connection_of_sqlite_that_never_commits_by_itself(tmp_path: Path, 
 
 
 @on(POSTGRES_DRIVERS)
-@pytest.mark.parametrize("level", [None, "SERIALIZABLE", "AUTOCOMMIT"])
+@pytest.mark.parametrize(
+    "level", [None, pytest.param("SERIALIZABLE", marks=pytest.mark.slow("another level")), "AUTOCOMMIT"]
+)
 @pytest.mark.parametrize("table", ["shedlock", "no_such_table"])
 def test_a_users_connection_leaves_autocommit_again(
     driver: str, level: str | None, table: str, store: Store, name: str
@@ -90,7 +93,7 @@ def test_a_users_connection_leaves_autocommit_again(
 
 @on(DRIVERS)
 @pytest.mark.parametrize("moment", ["connect", "checkout"])
-@pytest.mark.parametrize("reset", ["rollback", None])
+@pytest.mark.parametrize("reset", ["rollback", pytest.param(None, marks=NO_RESET)])
 def test_i1_a_listener_that_queries_the_database(
     driver: str, moment: str, reset: str | None, store: Store, name: str
 ) -> None:

@@ -9,10 +9,11 @@ from sqlalchemy import text
 
 from shedlock_py import Lease, LockProvider, LockRequest
 from tests.stores.sql.stores import DATABASE, DRIVERS, SYNC_DRIVERS, Store, drivers_of, marks_of, programs_on
+from tests.support import tiers
 from tests.support.database import DatabaseServer
 
 THREADS = 8
-ROUNDS = 15
+ROUNDS = 15 if tiers.runs("full") else 5
 
 POSTGRES_SETTINGS = {
     "default_transaction_isolation": ["serializable", "repeatable read"],

@@ -19,10 +19,14 @@ from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.errors import classify
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
 from tests.stores.sql.stores import KINDS, Application, Store, carry_out, drivers_of, on
+from tests.support import tiers
 from tests.support.locks import acquired, record_of
 from tests.support.polling import wait_until
 
 POSTGRES = drivers_of("postgres")
+EITHER_KIND = pytest.mark.parametrize(
+    "kind", ["url", pytest.param("engine", marks=pytest.mark.slow("the same program on a user's engine"))]
+)
 WAITING = "datname = current_database() AND wait_event_type = 'Lock' AND pid <> ALL (CAST(:seen AS int[]))"
 
 
@@ -63,12 +67,13 @@ def ending(store: Store, name: str, times: int) -> Iterator[None]:
     assert len(ended) == times
 
 
-@on([driver for driver in POSTGRES if driver != "postgresql+psycopg2"], kinds=KINDS)
+@on([driver for driver in POSTGRES if driver != "postgresql+psycopg2"])
+@EITHER_KIND
 def test_sessions_that_are_ended_in_mid_statement_are_not_noticed(
     provider: LockProvider, store: Store, name: str
 ) -> None:
     assert provider.release(acquired(provider, name))
-    for times in (1, 3):
+    for times in (1, 3) if tiers.runs("full") else (3,):
         with ending(store, name, times):
             lease = acquired(provider, name)
         record = record_of(provider, name)
@@ -93,7 +98,8 @@ def test_psycopg2_survives_one_ended_session_per_statement(provider: LockProvide
     assert provider.release(lease) is True
 
 
-@on(POSTGRES, kinds=KINDS)
+@on(POSTGRES)
+@EITHER_KIND
 def test_i12_an_acquire_whose_sessions_all_end_is_undone(provider: LockProvider, store: Store, name: str) -> None:
     """What the statements did is undone."""
     assert provider.release(acquired(provider, name))

@@ -28,7 +28,10 @@ from tests.support.polling import wait_until
 FORKS = 60 if tiers.runs("full") else 8
 
 
-PURE_DRIVERS = ["postgresql+psycopg", "mysql+pymysql"]
+PURE_DRIVERS = pytest.mark.parametrize(
+    "driver",
+    ["postgresql+psycopg", pytest.param("mysql+pymysql", marks=pytest.mark.slow("the same pool of SQLAlchemy"))],
+)
 """Where SQLAlchemy's pool is tested, and no driver."""
 
 
@@ -68,7 +71,7 @@ def test_a_child_neither_uses_nor_closes_the_sessions_of_its_parent(
 
 @pytest.mark.parametrize("has_options", [False, True])
 @pytest.mark.parametrize("is_disposed", [False, True])
-@on(PURE_DRIVERS)
+@PURE_DRIVERS
 def test_a_child_that_has_replaced_its_pool_keeps_the_new_one(
     driver: str, is_disposed: bool, has_options: bool, store: Store, name: str
 ) -> None:
@@ -92,7 +95,7 @@ def test_a_child_that_has_replaced_its_pool_keeps_the_new_one(
 
 
 @pytest.mark.parametrize("has_options", [False, True])
-@on(PURE_DRIVERS)
+@PURE_DRIVERS
 def test_a_child_takes_no_connection_of_a_pool_that_its_parent_has_replaced(
     driver: str, has_options: bool, store: Store, name: str
 ) -> None:
@@ -124,14 +127,9 @@ def test_a_pool_that_the_application_has_put_in_place_of_another_one_is_used(nam
     engine.dispose()
 
 
-@pytest.mark.parametrize(
-    ("fork", "kind"),
-    [
-        pytest.param(fork, kind, marks=[] if kind == "url" else pytest.mark.slow("a process for each kind of provider"))
-        for fork in orphans.FORKS
-        for kind in orphans.KINDS
-    ],
-)
+@pytest.mark.slow("starts a Python for each kind of provider")
+@pytest.mark.parametrize("kind", orphans.KINDS)
+@pytest.mark.parametrize("fork", orphans.FORKS)
 def test_i1_a_child_that_outlives_its_parent_on_sqlite(fork: str, kind: str, name: str, tmp_path: Path) -> None:
     """While a child had a connection of its parent open, SQLite took no lock for it that other processes could see."""
     is_refused = fork == "C" or kind.startswith("async")  # nobody closed the connections of the parent

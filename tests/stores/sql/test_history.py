@@ -204,7 +204,7 @@ def test_i8_rows_that_somebody_has_locked_are_not_waited_for(
     driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An operator's transaction that deletes or corrects runs, and is left open."""
-    provider: Any = store.provider(table_name=table, history=2, timeout="20s")
+    provider: Any = store.provider(table_name=table, history=2, timeout="60s")
     provider.create_schema()
     programs = getattr(provider, "async_provider", provider).programs
     programs.new_claim_id = lambda: f"{random_claim_id()[:-1]}0"  # one that deletes the oldest runs
@@ -214,20 +214,19 @@ def test_i8_rows_that_somebody_has_locked_are_not_waited_for(
     with store.connect() as connection, connection.execution_options(isolation_level="READ COMMITTED").begin():
         connection.execute(text(f"SELECT * FROM {table}_runs FOR UPDATE"))
         with caplog.at_level(logging.WARNING, "shedlock_py"):
+            started = time.monotonic()
             assert provider.release(lease)
             assert provider.undo(undone)
             assert provider.release(acquired(provider, name))
-    warnings = warnings_of(caplog)
-    if not store.is_postgres:
-        assert "Lock wait timeout exceeded" in warnings.pop(), "it has waited for a second"
-    assert warnings == []
+            assert time.monotonic() - started < 30, "it has waited for the time limit"
+    assert len(warnings_of(caplog)) == (0 if store.is_postgres else 1)
     if store.is_postgres:
         assert outcomes(provider, name) == ["ok", "vanished"], "its end could not be written"
         assert provider.release(acquired(provider, name))
         assert store.query(f"SELECT count(*) FROM {table}_runs WHERE name = :name", name=name) == 3
 
 
-@programs_on(["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"], mariadb=True)
+@programs_on(["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"])
 def test_i8_a_table_that_somebody_has_locked_is_waited_for_once(
     driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -255,7 +254,7 @@ def test_i8_a_table_that_somebody_has_locked_is_waited_for_once(
     assert provider.release(acquired(provider, name))
 
 
-@programs_on(["postgresql+psycopg", "postgresql+psycopg2"], mariadb=True)
+@programs_on(["postgresql+psycopg", "postgresql+psycopg2"])
 def test_i8_a_release_that_waited_for_a_locked_table_changes_no_lock(
     driver: str, store: Store, table: str, name: str
 ) -> None:
@@ -280,7 +279,7 @@ def test_i8_a_release_that_waited_for_a_locked_table_changes_no_lock(
     assert run.ended < released.read_at, "it ended when the job did, not when the table was unlocked"
 
 
-@programs_on(["mysql+pymysql"], mariadb=True)
+@programs_on(["mysql+pymysql"])
 def test_i12_a_run_that_waited_for_a_locked_table_does_not_begin_after_the_undo(
     driver: str, store: Store, table: str, name: str
 ) -> None:
@@ -300,7 +299,7 @@ def test_i12_a_run_that_waited_for_a_locked_table_does_not_begin_after_the_undo(
     assert provider.runs(name) == []
 
 
-@programs_on(["mariadb+pymysql", "mysql+asyncmy", "mysql+pymysql"], mariadb=True)
+@programs_on(["mariadb+pymysql", "mysql+asyncmy", "mysql+pymysql"])
 def test_i8_a_table_of_mysql_that_somebody_has_locked_is_waited_for_once(
     driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -398,7 +397,7 @@ def test_i13_prune_with_many_runs_ends_in_time(
     assert len(provider.runs("1-2")) == 12
 
 
-@programs_on(["postgresql+psycopg"], mariadb=True)
+@programs_on(["postgresql+psycopg"])
 def test_a_lock_table_whose_name_leaves_no_room_for_runs_is_refused(driver: str, store: Store) -> None:
     """PostgreSQL would cut the name of the other table, and take it for the lock table."""
     with pytest.raises(ConfigurationError, match="58 bytes at most"):
@@ -406,7 +405,7 @@ def test_a_lock_table_whose_name_leaves_no_room_for_runs_is_refused(driver: str,
     store.provider(table_name="t" * 59)
 
 
-@programs_on([*ONE, *SQLITE_DRIVERS], mariadb=True)
+@programs_on([*ONE, *SQLITE_DRIVERS])
 def test_create_schema_makes_the_table_only_with_history(driver: str, store: Store, table: str) -> None:
     provider: Any = store.provider(table_name=table)
     provider.create_schema()
@@ -452,7 +451,7 @@ class Interrupted:
 
 @pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at", [1, 2])
-@programs_on(["postgresql+psycopg", "mysql+pymysql", "sqlite"], mariadb=True)
+@programs_on(["postgresql+psycopg", "mysql+pymysql", "sqlite"])
 def test_i8_a_release_that_is_interrupted_ends_its_run(
     driver: str, at: int, is_done: bool, store: Store, table: str, name: str
 ) -> None:

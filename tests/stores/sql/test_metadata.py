@@ -74,7 +74,9 @@ LOOKALIKES = ["Größe-job", "größe-job", "Grösse-job", "Große-job", "Größ
 
 
 @on(drivers_of("mariadb", "mysql"))
-@pytest.mark.parametrize("made_by", ["create_schema", "create_all"])
+@pytest.mark.parametrize(
+    "made_by", ["create_schema", pytest.param("create_all", marks=pytest.mark.slow("the same table"))]
+)
 def test_names_are_compared_byte_by_byte(driver: str, made_by: str, latin: str, store: Store) -> None:
     if made_by == "create_all":
         engine = create_engine(store.server.url(f"{DRIVERS[driver]}+pymysql", latin))

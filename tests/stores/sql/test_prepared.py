@@ -17,7 +17,7 @@ from tests.support.locks import acquired, record_of
 from tests.support.pgbouncer import PgBouncer
 
 PSYCOPG = ["postgresql+psycopg", "postgresql+psycopg_async"]
-OFTEN = 12
+OFTEN = 7
 of_psycopg = on(PSYCOPG, programs=True)
 
 

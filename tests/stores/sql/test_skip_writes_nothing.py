@@ -61,10 +61,17 @@ def traces(store: Store, name: str) -> tuple[object, ...]:
 
 
 KINDS = ["held", "already ran", "fire time, held", "table of ShedLock for Java"]
+SKIPPED = pytest.mark.parametrize(
+    ("kind", "history"),
+    [
+        *((kind, 0) for kind in KINDS),
+        ("held", 3),
+        *(pytest.param(kind, 3, marks=pytest.mark.slow("each reason to skip, with history")) for kind in KINDS[1:]),
+    ],
+)
 
 
-@pytest.mark.parametrize("history", [0, 3])
-@pytest.mark.parametrize("kind", KINDS)
+@SKIPPED
 @programs_on(["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"])
 def test_a_skip_writes_nothing_on_postgres(driver: str, kind: str, history: int, quiet: Store, name: str) -> None:
     fire_time = FIRE_TIME if kind in ("already ran", "fire time, held") else None
@@ -137,8 +144,7 @@ def written_by_mysql(store: Store, name: str) -> tuple[object, ...]:
         return (*row, *connection.execute(text(counters)).all(), *log)
 
 
-@pytest.mark.parametrize("history", [0, 3])
-@pytest.mark.parametrize("kind", KINDS)
+@SKIPPED
 @programs_on(on_mysql_and_mariadb("pymysql", "mysqldb", "asyncmy"))
 def test_a_skip_writes_nothing_on_mysql_and_mariadb(
     driver: str, kind: str, history: int, store: Store, name: str

@@ -14,6 +14,7 @@ from tests.support.locks import acquired, record_of
 from tests.support.logs import warnings_of
 
 ALL_TIMES = ("lock_until", "locked_at", "last_fire_time")
+OTHERS = pytest.mark.slow("other zones and columns, where one shows it")
 POSTGRES = [driver for driver in (*ONE_EACH, *ONE_ASYNC_EACH) if driver.startswith("postgresql")]
 MYSQL = [driver for driver in (*ONE_EACH, *ONE_ASYNC_EACH) if not driver.startswith("postgresql")]
 
@@ -45,7 +46,9 @@ def test_i1_timestamptz_is_refused(driver: str, extra: bool, store: Store, name:
         assert provider.release(acquired(provider, name))
 
 
-@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
+@pytest.mark.parametrize(
+    "zone", ["Asia/Tokyo", *(pytest.param(zone, marks=OTHERS) for zone in ("UTC", "America/New_York"))]
+)
 @programs_on(POSTGRES, mariadb=True)
 def test_i5_a_held_lock_in_timestamptz_is_not_called_free(driver: str, zone: str, store: Store, name: str) -> None:
     """As ShedLock for Java writes it with usingDbTime(): UTC without a zone, in a session that has one."""
@@ -104,8 +107,8 @@ def test_timestamp_is_warned_of_once(
         assert not warnings_of(caplog)
 
 
-@pytest.mark.parametrize("zone", ["+00:00", "+09:00", "-08:00"])
-@pytest.mark.parametrize("digits", ["(3)", "(6)"])
+@pytest.mark.parametrize("zone", ["+09:00", *(pytest.param(zone, marks=OTHERS) for zone in ("+00:00", "-08:00"))])
+@pytest.mark.parametrize("digits", ["(3)", pytest.param("(6)", marks=OTHERS)])
 @programs_on(on_mysql_and_mariadb("pymysql"), mariadb=True)
 def test_i5_a_lock_held_in_timestamp_by_another_zone_is_not_called_free(
     driver: str, digits: str, zone: str, store: Store, name: str
@@ -166,7 +169,7 @@ def test_i1_columns_with_names_in_capitals_are_checked_too(
             store.provider(table_name=table).record(name)
 
 
-@pytest.mark.parametrize("zone", ["+00:00", "+09:00"])
+@pytest.mark.parametrize("zone", [pytest.param("+00:00", marks=OTHERS), "+09:00"])
 @programs_on(on_mysql_and_mariadb("pymysql"), mariadb=True)
 def test_i1_a_lock_until_that_mysql_sets_by_itself_stays(driver: str, zone: str, store: Store, name: str) -> None:
     """With this setting, MySQL adds ON UPDATE CURRENT_TIMESTAMP to the first TIMESTAMP of ShedLock's table."""
@@ -196,7 +199,7 @@ def test_i1_a_lock_until_that_mysql_sets_by_itself_stays(driver: str, zone: str,
 DATETIMES = {"postgresql": "TIMESTAMP", "mysql": "DATETIME", "mariadb": "DATETIME"}
 
 
-@pytest.mark.parametrize("digits", ["(0)", "(2)"])
+@pytest.mark.parametrize("digits", ["(0)", pytest.param("(2)", marks=OTHERS)])
 @pytest.mark.parametrize("extra", [True, False])
 @programs_on([*ONE_EACH, *ONE_ASYNC_EACH], mariadb=True)
 def test_i1_times_that_are_rounded_are_refused(driver: str, extra: bool, digits: str, store: Store, name: str) -> None:

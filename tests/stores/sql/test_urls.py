@@ -250,7 +250,13 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize(("function", "url", "missing", "package"), MISSING)
+@pytest.mark.parametrize(
+    ("function", "url", "missing", "package"),
+    [
+        pytest.param(*case, marks=[] if number in (0, 6, 9) else pytest.mark.slow("imports all modules anew"))
+        for number, case in enumerate(MISSING)
+    ],
+)
 def test_the_error_of_a_missing_package_says_what_to_install(
     function: str, url: str, missing: str, package: str
 ) -> None:

@@ -89,7 +89,7 @@ def run_with_heartbeat(
 # A snapshot of MySQL does not hide rows from a locking read.
 SNAPSHOTS = ["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg", "mariadb+pymysql"]
 LEVELS = [pytest.param(driver, "REPEATABLE READ", marks=marks_of(driver, SNAPSHOTS)) for driver in SNAPSHOTS]
-LEVELS += [pytest.param("postgresql+psycopg", "SERIALIZABLE")]
+LEVELS += [pytest.param("postgresql+psycopg", "SERIALIZABLE", marks=pytest.mark.slow("another level"))]
 
 
 @pytest.mark.parametrize(("driver", "level"), LEVELS)
@@ -119,8 +119,10 @@ def test_a_heartbeat_since_the_snapshot_fails_closed_and_says_the_way_round(
     assert store.query(f"SELECT count(*) FROM {work}") == 1
 
 
-@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-@on(["mysql+pymysql", "mysql+asyncmy"])
+@pytest.mark.parametrize(
+    "level", ["REPEATABLE READ", pytest.param("SERIALIZABLE", marks=pytest.mark.slow("another level"))]
+)
+@on(["mysql+pymysql", "mysql+asyncmy"], programs=True)
 def test_a_heartbeat_since_the_snapshot_does_no_harm_on_mysql(
     level: str, store: Store, application: Application, work: str, name: str
 ) -> None:
