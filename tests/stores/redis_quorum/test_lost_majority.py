@@ -36,7 +36,7 @@ OPERATIONS: dict[str, Callable[[Any, Lease], object]] = {
     ("size", "kind", "fault"),
     [
         (3, "sync", "kill"),
-        pytest.param(3, "async", "pause", marks=pytest.mark.slow("waits for each time limit")),
+        pytest.param(3, "sync", "pause", marks=pytest.mark.slow("waits for each time limit")),
         pytest.param(5, "async", "kill", marks=pytest.mark.slow("five servers run the same program")),
     ],
 )
