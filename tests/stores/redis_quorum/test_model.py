@@ -42,7 +42,7 @@ def test_i1_i2_and_i7_hold_with_take_overs(take_overs: int, restarts: int) -> No
         ({"has_second_broadcast": False, "restarts": 0}, "I7"),
         ({"has_quarantine": False}, "I1"),
         pytest.param({"needs_vote": False}, "I1", marks=STATES),
-        ({"is_conditional": False, "take_overs": 1, "restarts": 0}, "I2"),
+        pytest.param({"is_conditional": False, "take_overs": 1, "restarts": 0}, "I2", marks=STATES),
         ({"checks_memory": False, "take_overs": 1}, "I1|I7"),
     ],
     ids=str,

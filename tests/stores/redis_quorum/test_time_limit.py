@@ -181,6 +181,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.slow("starts a Python")
 def test_a_silent_server_does_not_keep_the_process_from_ending(quorum: Quorum) -> None:
     """With clients that would wait for it for ever."""
     quorum.proxies[1].stall()

@@ -449,7 +449,9 @@ class Interrupted:
         return reply
 
 
-@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "is_done", [False, pytest.param(True, marks=pytest.mark.slow("either side of a command"))], ids=["before", "after"]
+)
 @pytest.mark.parametrize("at", [1, 2])
 @programs_on(["postgresql+psycopg", "mysql+pymysql", "sqlite"])
 def test_i8_a_release_that_is_interrupted_ends_its_run(

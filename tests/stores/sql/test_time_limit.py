@@ -152,7 +152,17 @@ def stalling_after(proxy: TcpProxy, replies: int) -> Iterator[None]:
         proxy.resume()
 
 
-@on([*ONE_EACH, *ONE_ASYNC_EACH])
+@pytest.mark.parametrize(
+    "driver",
+    [
+        "postgresql+psycopg",
+        "mysql+pymysql",
+        *(
+            pytest.param(driver, marks=pytest.mark.slow("a herd with each other client"))
+            for driver in ("mariadb+pymysql", *ONE_ASYNC_EACH)
+        ),
+    ],
+)
 def test_i13_fifty_threads_leave_a_silent_server_in_time(store: Store, name: str) -> None:
     seconds: list[float] = []
     start = threading.Barrier(HERD)

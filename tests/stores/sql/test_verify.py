@@ -8,7 +8,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from shedlock_py import Lease, LeaseLostError, LockRequest
-from tests.stores.sql.stores import Application, Store, is_waiting, marks_of, on
+from tests.stores.sql.stores import DRIVERS, Application, Store, is_waiting, marks_of, on
 from tests.support.locks import acquired
 from tests.support.polling import wait_until
 
@@ -33,6 +33,7 @@ def insert(work: str, number: int) -> Callable[[Connection], None]:
     return do_insert
 
 
+@on(DRIVERS, programs=True)
 def test_i2_a_holder_commits_and_a_stale_one_rolls_back(
     store: Store, application: Application, work: str, name: str
 ) -> None:
@@ -49,6 +50,7 @@ def test_i2_a_holder_commits_and_a_stale_one_rolls_back(
     assert store.query(f"SELECT sum(n) FROM {work}") == 5
 
 
+@on(DRIVERS, programs=True)
 def test_i1_a_successor_waits_for_the_commit(store: Store, application: Application, work: str, name: str) -> None:
     lease, successor = acquired(application.provider, name), store.provider()
     counts: list[int] = []
