@@ -417,7 +417,7 @@ def test_create_schema_makes_the_table_only_with_history(driver: str, store: Sto
     assert store.query(f"SELECT count(*) FROM {table}_runs") == 0
 
 
-@programs_on(ONE)
+@programs_on(ONE, mariadb=True)
 def test_i12_a_lost_reply_changes_no_run(driver: str, store: Store, table: str, proxy: Any, name: str) -> None:
     """Of the claim, of the release, and (MySQL, MariaDB) of the statements that follow them."""
     provider: Any = store.provider(proxy.address, table_name=table, history=3)

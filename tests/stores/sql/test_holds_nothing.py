@@ -64,7 +64,7 @@ def test_i9_a_task_can_use_the_only_connection(driver: str, store: Store, name: 
     assert_nothing_open(store)
 
 
-@on([*DRIVERS, *SQLITE_DRIVERS])
+@on([*DRIVERS, *SQLITE_DRIVERS], mariadb=True)
 def test_i9_managed_connections_are_idle_while_a_task_runs(driver: str, store: Store, name: str) -> None:
     with hold(name, lock_at_most_for="1m", provider=store.provider()) as lease:
         assert lease

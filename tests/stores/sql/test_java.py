@@ -135,7 +135,7 @@ def test_i1_ours_keeps_them_out(provider: LockProvider, java: Java, name: str) -
     assert record_of(provider, name).is_held
 
 
-@programs_on(DRIVERS)
+@programs_on(DRIVERS, mariadb=True)
 def test_i4_our_minimum_hold_keeps_them_out(provider: LockProvider, java: Java, name: str) -> None:
     lease = acquired(provider, name, lock_at_least_for="1m")
     assert provider.release(lease)
@@ -149,7 +149,7 @@ def test_i4_their_minimum_hold_keeps_us_out(provider: LockProvider, java: Java, 
     assert provider.acquire(LockRequest(name, "1m")) is None
 
 
-@programs_on(DRIVERS)
+@programs_on(DRIVERS, mariadb=True)
 def test_i3_each_gets_what_the_other_left(provider: LockProvider, java: Java, name: str) -> None:
     assert java.lock(name, at_most=150)
     wait_until(lambda: provider.acquire(LockRequest(name, "150ms")), what="the end of Java's lease")
@@ -159,7 +159,7 @@ def test_i3_each_gets_what_the_other_left(provider: LockProvider, java: Java, na
     wait_until(lambda: not record_of(provider, name).is_held, what="the end of the forced release")
 
 
-@programs_on(DRIVERS)
+@programs_on(DRIVERS, mariadb=True)
 def test_i2_a_stale_lease_does_not_touch_theirs(provider: LockProvider, java: Java, name: str) -> None:
     lease = acquired(provider, name, "100ms")
     wait_until(lambda: java.lock(name), what="the end of the Python lease")
@@ -170,7 +170,7 @@ def test_i2_a_stale_lease_does_not_touch_theirs(provider: LockProvider, java: Ja
     assert provider.release(taken) is True
 
 
-@programs_on(DRIVERS)
+@programs_on(DRIVERS, mariadb=True)
 def test_i7_tokens_grow_across_theirs(java: Java, name: str) -> None:
     provider = java.store.provider(table_name=java.table)
     provider.create_schema()
