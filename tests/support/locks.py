@@ -34,6 +34,10 @@ def outcomes(provider: Any, name: str) -> list[str | None]:
     return [run.outcome for run in provider.runs(name)]
 
 
+def checks_of(provider: Any) -> dict[str, Check]:
+    return {check.check: check for check in provider.checks()}
+
+
 def statuses(checks: Mapping[str, Check]) -> dict[str, str]:
     return {name: check.status for name, check in checks.items()}
 

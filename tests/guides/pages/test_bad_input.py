@@ -280,7 +280,7 @@ ROWS: dict[str, Row] = {
     ],
     "wrong user, password or database": [
         "tests/stores/sql/test_refusals.py::test_no_password_in_sight",
-        "tests/stores/redis/test_refusals.py::test_a_wrong_password",
+        "tests/stores/redis/test_refusals.py::test_a_wrong_password_is_refused_and_not_shown",
     ],
     "a URL that is None or empty, as of a variable that is not set": [
         *(
@@ -374,7 +374,7 @@ ROWS: dict[str, Row] = {
             "check the options in the URL",
             sl.ProviderError,
         ),
-        "tests/stores/sql/test_urls.py::test_i5_an_option_that_the_driver_does_not_know",
+        "tests/stores/sql/test_urls.py::test_i5_an_option_that_the_driver_does_not_know_is_no_outage",
     ],
     "an in-memory SQLite database": [
         Refused(lambda: sl.provider_from_url("sqlite://"), "private to one connection"),

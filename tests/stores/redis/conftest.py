@@ -8,14 +8,14 @@ import redis
 
 from shedlock_py import LockProvider
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.redis.stores import KINDS, Store
+from tests.stores.redis.stores import KINDS, Store, marks_of
 from tests.support.availability import private_server
 from tests.support.redis import RedisEndpoint, RedisServer
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[pytest.param(kind, marks=marks_of(kind, KINDS)) for kind in KINDS])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Override with `@pytest.mark.parametrize("kind", …)` where some will do."""
+    """Override with `@through(kinds)` where some will do."""
     return str(request.param)
 
 

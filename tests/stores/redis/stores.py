@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
@@ -14,7 +15,7 @@ from redis.backoff import AbstractBackoff, NoBackoff
 from redis.connection import parse_url
 from redis.retry import Retry
 
-from shedlock_py import AsyncLockProvider, Lease, LockProvider, LockRecord, LockRequest
+from shedlock_py import AsyncLockProvider, LockProvider
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.support.database import Address
@@ -28,6 +29,24 @@ KINDS = (*SYNC_KINDS, *ASYNC_KINDS)
 URL_KINDS = ("url", "async url")
 
 TRIES = 11
+
+
+def marks_of(kind: str, kinds: Sequence[str], *, programs: bool = False) -> list[pytest.MarkDecorator]:
+    """Why a test with this kind of client is not in ``make test``, if the same test runs with all these kinds.
+
+    :param programs: sync and async run the same programs, and nothing else is tested.
+    """
+    if programs and kind.removeprefix("async ") != kind and kind.removeprefix("async ") in kinds:
+        return [pytest.mark.matrix("the sync provider runs the same program")]
+    if kind.endswith(("once", "retries")) and kind.replace("once", "url").replace("retries", "url") in kinds:
+        return [pytest.mark.slow("a user-supplied client, which makes no difference here")]
+    return []
+
+
+def through(*kinds: str, programs: bool = False) -> pytest.MarkDecorator:
+    """Parametrize a test with kinds of clients, each with the mark of its tier."""
+    params = [pytest.param(kind, marks=marks_of(kind, kinds, programs=programs)) for kind in kinds]
+    return pytest.mark.parametrize("kind", params)
 
 
 @dataclass
@@ -93,24 +112,6 @@ class Store:
             options = {"retry": self.retry(0), **options}
         client_class: Any = redis.asyncio.Redis if self.is_async else redis.Redis
         return client_class(**parse_url(url), **options)  # type: ignore[no-untyped-call]  # redis-py gives it no types
-
-
-def acquired(provider: LockProvider, name: str, at_most: str = "1m", **options: Any) -> Lease:
-    """A lease on a lock that must be free."""
-    lease = provider.acquire(LockRequest(name, at_most, **options))
-    assert lease is not None, f"{name!r} should be free, but {provider.record(name)} has it"
-    return lease
-
-
-def record_of(provider: LockProvider, name: str) -> LockRecord:
-    record = provider.record(name)
-    assert record is not None
-    return record
-
-
-def token_of(lease: Lease) -> int:
-    assert type(lease.fencing_token) is int
-    return lease.fencing_token
 
 
 def send(client: redis.Redis, *words: str | int | bytes) -> Any:

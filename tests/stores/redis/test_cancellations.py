@@ -202,9 +202,20 @@ def reports(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("reports")
-@pytest.mark.parametrize("cancel", [*CALLERS, everybody], ids=lambda cancel: cancel.__name__)
-@pytest.mark.parametrize("prepare", [warm, cold, closed_by_the_server], ids=lambda prepare: prepare.__name__)
-def test_i12_cancelled_at_each_await(pool: Pool, prepare: Any, cancel: Cancel) -> None:
+@pytest.mark.parametrize(
+    ("prepare", "cancel"),
+    [
+        pytest.param(
+            prepare,
+            cancel,
+            id=f"{prepare.__name__}-{cancel.__name__}",
+            marks=[] if (prepare, cancel) == (warm, caller) else pytest.mark.slow("up to 200 cancellations"),
+        )
+        for prepare in (warm, cold, closed_by_the_server)
+        for cancel in (*CALLERS, everybody)
+    ],
+)
+def test_i12_a_task_cancelled_at_any_await_loses_nothing(pool: Pool, prepare: Any, cancel: Cancel) -> None:
     async def run() -> list[int]:
         awaits = [await at_each_await(pool, prepare, operation, cancel) for operation in OPERATIONS]
         await pool.provider.close()
@@ -215,9 +226,10 @@ def test_i12_cancelled_at_each_await(pool: Pool, prepare: Any, cancel: Cancel) -
     assert min(awaits) >= 1
 
 
+@pytest.mark.slow("eighty event loops")
 @pytest.mark.usefixtures("reports")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_event_loops_that_end_meanwhile(pool: Pool) -> None:
+def test_i12_event_loops_that_end_meanwhile_lose_nothing(pool: Pool) -> None:
     """In any iteration; the next loop has all that it needs."""
 
     async def main(number: int) -> None:
@@ -240,7 +252,7 @@ def test_event_loops_that_end_meanwhile(pool: Pool) -> None:
         asyncio.run(afterwards())
 
 
-def test_forks_meanwhile(pool: Pool) -> None:
+def test_a_fork_at_any_await_disturbs_nobody(pool: Pool) -> None:
     """At any await: the child has connections of its own, and the operation of the parent goes on."""
 
     def child() -> None:

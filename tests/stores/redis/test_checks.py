@@ -9,24 +9,14 @@ from typing import Any
 
 import pytest
 
-from shedlock_py.provider import Check
 from tests.cli.harness import run
 from tests.faults.pairs import RedisPair
-from tests.stores.redis.stores import KINDS, URL_KINDS, Store
+from tests.stores.redis.stores import KINDS, URL_KINDS, Store, through
+from tests.support.locks import checks_of, statuses
 from tests.support.redis import RedisEndpoint
-
-pytestmark = pytest.mark.programs
 
 DEFAULTS = {"maxmemory": "0", "maxmemory-policy": "noeviction", "appendonly": "no", "save": "", "appendfsync": "always"}
 ALL_WELL = {"eviction": "ok", "persistence": "ok", "replication": "ok"}
-
-
-def by_name(provider: Any) -> dict[str, Check]:
-    return {check.check: check for check in provider.checks()}
-
-
-def summary(checks: dict[str, Check]) -> dict[str, str]:
-    return {name: check.status for name, check in checks.items()}
 
 
 @contextmanager
@@ -56,19 +46,19 @@ def user(store: Store, *rules: str) -> Iterator[str]:
             client.acl_deluser("few")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@through(*KINDS, programs=True)
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_a_server_as_the_tests_have_it(store: Store, protocol: int) -> None:
+def test_a_server_without_persistence_is_warned_of(store: Store, protocol: int) -> None:
     """Without persistence."""
     options: dict[str, Any] = {} if store.is_managed else {"protocol": protocol}
     with settings(store.server, {}):
-        checks = by_name(store.provider(**options))
-    assert summary(checks) == {**ALL_WELL, "persistence": "warning"}
+        checks = checks_of(store.provider(**options))
+    assert statuses(checks) == {**ALL_WELL, "persistence": "warning"}
     assert checks["persistence"].message == "none: at a restart all locks vanish, and are free"
     assert str(checks["persistence"].hint).startswith("set appendonly yes, with appendfsync everysec")
 
 
-@pytest.mark.parametrize("kind", URL_KINDS)
+@through(*URL_KINDS, programs=True)
 @pytest.mark.parametrize(
     ("values", "check", "status", "message"),
     [
@@ -87,31 +77,33 @@ def test_a_server_as_the_tests_have_it(store: Store, protocol: int) -> None:
     ],
     ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else "",
 )
-def test_settings(store: Store, values: dict[str, str], check: str, status: str, message: str) -> None:
+def test_settings_that_lose_locks_are_warned_of(
+    store: Store, values: dict[str, str], check: str, status: str, message: str
+) -> None:
     with settings(store.server, values):
-        checks = by_name(store.provider())
+        checks = checks_of(store.provider())
     assert checks[check].status == status
     assert checks[check].message.startswith(message)
     assert (checks[check].hint is None) is (status == "ok")
 
 
-@pytest.mark.parametrize("kind", URL_KINDS)
-def test_a_service_that_forbids_config(store: Store) -> None:
+@through(*URL_KINDS, programs=True)
+def test_a_service_that_forbids_config_is_no_warning(store: Store) -> None:
     with user(store, "+@all", "~*", "-config") as url:
-        checks = by_name(store.provider(url=url))
-        assert summary(checks) == {**ALL_WELL, "persistence": "warning"}
+        checks = checks_of(store.provider(url=url))
+        assert statuses(checks) == {**ALL_WELL, "persistence": "warning"}
         assert checks["persistence"].message.startswith("no append-only file: ")
         with settings(store.server, {"appendonly": "yes"}):
-            found = by_name(store.provider(url=url))["persistence"]
+            found = checks_of(store.provider(url=url))["persistence"]
         assert (found.status, found.message.partition(" not known: ")[0]) == ("ok", "append-only file; appendfsync")
 
 
-@pytest.mark.parametrize("kind", URL_KINDS)
-def test_a_user_with_no_more_than_the_page_asks_for(store: Store) -> None:
+@through(*URL_KINDS, programs=True)
+def test_a_user_with_no_more_than_the_page_asks_for_is_well(store: Store) -> None:
     """That of jobs in docs/providers/redis.md: its doctor is well, and says what it does not know."""
     rules = "resetchannels -@all ~shedlock:* +evalsha +eval +time +hmget +hset +pexpire"
     with user(store, *rules.split()) as url:
-        (found,) = by_name(store.provider(url=url)).values()
+        (found,) = checks_of(store.provider(url=url)).values()
         assert (found.check, found.status) == ("eviction, persistence, replication", "ok")
         assert found.message.startswith("not known: ")
         assert "'info'" in found.message or "can't run this command" in found.message
@@ -122,16 +114,16 @@ def test_a_user_with_no_more_than_the_page_asks_for(store: Store) -> None:
     assert "✓ eviction, persistence, replication: not known: " in done.stdout
 
 
-def test_a_replica() -> None:
+def test_a_replica_is_warned_of_and_is_no_primary() -> None:
     with RedisPair() as pair:
         primary, replica = Store(pair.primary), Store(pair.follow().server)
         with primary.stack, replica.stack:
-            found = by_name(primary.provider())["replication"]
+            found = checks_of(primary.provider())["replication"]
             assert (found.status, found.message) == (
                 "warning",
                 "1 replica, asynchronous: a fail-over may forget the last locks",
             )
-            (found,) = by_name(replica.provider()).values()
+            (found,) = checks_of(replica.provider()).values()
             assert (found.check, found.status) == ("replication", "failed")
             done = run("doctor", "--json", store=replica.server.url())
     assert done.exit_code == 1

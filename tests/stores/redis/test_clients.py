@@ -15,8 +15,9 @@ import redis.sentinel
 from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.redis.stores import URL_KINDS, Store, acquired, record_of, token_of
+from tests.stores.redis.stores import URL_KINDS, Store, through
 from tests.support.availability import private_server
+from tests.support.locks import acquired, record_of, token_of
 from tests.support.polling import wait_until
 from tests.support.redis import RedisEndpoint, RedisTlsServer
 
@@ -36,9 +37,11 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", ONCE)
+@through(*ONCE)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_options(store: Store, other: LockProvider, options: dict[str, Any], name: str) -> None:
+def test_a_lock_is_the_same_with_any_options_of_the_client(
+    store: Store, other: LockProvider, options: dict[str, Any], name: str
+) -> None:
     provider = store.provider(**options)
     lock, holder = f"{NAME} {name}", "größe\\'\"{}🐑#"
     lease = acquired(provider, lock, holder=holder)
@@ -51,8 +54,8 @@ def test_options(store: Store, other: LockProvider, options: dict[str, Any], nam
     assert provider.force_release(lock) is True
 
 
-@pytest.mark.parametrize("kind", URL_KINDS)
-def test_a_unix_socket(private: Store, name: str) -> None:
+@through(*URL_KINDS)
+def test_a_lock_is_held_and_released_over_a_unix_socket(private: Store, name: str) -> None:
     url: str = private.server.unix_url(3)  # type: ignore[attr-defined]  # a private one has it
     provider = private.provider(url=url)
     lease = acquired(provider, name)
@@ -70,8 +73,8 @@ def tls_server() -> Iterator[RedisTlsServer]:
         yield server
 
 
-@pytest.mark.parametrize("kind", [*URL_KINDS, *ONCE])
-def test_tls(tls_server: RedisTlsServer, kind: str, name: str) -> None:
+@through(*URL_KINDS, *ONCE)
+def test_a_lock_is_held_and_released_over_tls(tls_server: RedisTlsServer, kind: str, name: str) -> None:
     store = Store(tls_server, kind)
     url = tls_server.url()
     with store.stack:
@@ -93,7 +96,7 @@ def test_tls(tls_server: RedisTlsServer, kind: str, name: str) -> None:
 # What is no client
 
 
-def test_the_wrong_kind_of_client(store_url: str) -> None:
+def test_the_wrong_kind_of_client_is_refused(store_url: str) -> None:
     client: Any = redis.Redis.from_url(store_url)
     async_client: Any = redis.asyncio.Redis.from_url(store_url)
     with pytest.raises(ConfigurationError, match="give it to the Async… provider"):
@@ -117,7 +120,7 @@ def nonsense() -> list[Any]:
     return [None, 5, b"redis://h", object(), ["redis://h"], redis.Redis, redis.ConnectionPool(), Lookalike()]
 
 
-def test_neither_a_client_nor_a_url() -> None:
+def test_neither_a_client_nor_a_url_is_refused() -> None:
     for provider_class in (RedisLockProvider, AsyncRedisLockProvider):
         for given in nonsense():
             with pytest.raises(ConfigurationError, match=r"^not a redis\.\S+, redis\.\S+ or URL: \w+$"):
@@ -135,7 +138,7 @@ def test_a_pipeline_would_only_collect_commands(store_url: str) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["a\x00", "\ud800", "tab\t", 7, None])
-def test_prefixes_that_no_name_can_have(prefix: Any, store_url: str) -> None:
+def test_prefixes_that_no_name_can_have_are_refused(prefix: Any, store_url: str) -> None:
     for provider_class in (RedisLockProvider, AsyncRedisLockProvider):
         with pytest.raises(ConfigurationError, match=r"^key_prefix "):
             provider_class(store_url, key_prefix=prefix)
@@ -147,7 +150,7 @@ def test_prefixes_that_no_name_can_have(prefix: Any, store_url: str) -> None:
 # Closing
 
 
-@pytest.mark.parametrize("kind", URL_KINDS)
+@through(*URL_KINDS)
 def test_close_closes_managed_connections(store: Store, proxy: TcpProxy, name: str) -> None:
     provider = store.provider(proxy.address)
     close(provider)
@@ -161,7 +164,7 @@ def test_close_closes_managed_connections(store: Store, proxy: TcpProxy, name: s
     wait_until(lambda: proxy.open_connections == 0, what="the connection closed")
 
 
-@pytest.mark.parametrize("kind", ONCE)
+@through(*ONCE)
 def test_close_leaves_a_user_supplied_client_open(store: Store, proxy: TcpProxy, name: str) -> None:
     provider = store.provider(proxy.address)
     lease = acquired(provider, name)

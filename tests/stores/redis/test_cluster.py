@@ -12,7 +12,8 @@ import redis
 import redis.asyncio
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
-from tests.stores.redis.stores import Store, acquired, send
+from tests.stores.redis.stores import Store, send
+from tests.support.locks import acquired
 from tests.support.redis import RedisCluster
 
 NAMES = ["plain", "{braced}", "a}b", "}", "{}", "a{b", "{{{", "größe 🐑", "*", "x y"]
@@ -43,7 +44,7 @@ def provider_of(store: Store, cluster: RedisCluster, prefix: str, **options: Any
     return store.provider_of(lambda: client_class.from_url(cluster.url(), **options), key_prefix=prefix)
 
 
-def test_names_with_braces(store: Store, redis_cluster: RedisCluster, prefix: str) -> None:
+def test_names_with_braces_work_on_a_cluster(store: Store, redis_cluster: RedisCluster, prefix: str) -> None:
     provider = provider_of(store, redis_cluster, prefix, decode_responses=True, protocol=2)
     assert repr(getattr(provider, "async_provider", provider)).endswith("LockProvider at a cluster>")
     leases = {name: acquired(provider, name) for name in NAMES}
@@ -60,7 +61,9 @@ def test_names_with_braces(store: Store, redis_cluster: RedisCluster, prefix: st
 
 
 @pytest.mark.parametrize("key_prefix", ["{}", "{}:{{one}}"], ids=["spread", "on one server"])
-def test_which_servers_have_the_locks(store: Store, redis_cluster: RedisCluster, prefix: str, key_prefix: str) -> None:
+def test_the_prefix_decides_which_servers_have_the_locks(
+    store: Store, redis_cluster: RedisCluster, prefix: str, key_prefix: str
+) -> None:
     provider = provider_of(store, redis_cluster, key_prefix.format(prefix))
     names = {f"job-{i}" for i in range(60)}
     leases = [acquired(provider, name) for name in sorted(names)]
@@ -76,7 +79,9 @@ def test_which_servers_have_the_locks(store: Store, redis_cluster: RedisCluster,
     assert provider.prune(0) == len(names)
 
 
-def test_a_cluster_that_forgot_the_scripts(provider: LockProvider, redis_cluster: RedisCluster) -> None:
+def test_a_cluster_that_forgot_the_scripts_loads_them_again(
+    provider: LockProvider, redis_cluster: RedisCluster
+) -> None:
     for name in NAMES:
         acquired(provider, name)
     for node in redis_cluster.nodes:
@@ -87,10 +92,11 @@ def test_a_cluster_that_forgot_the_scripts(provider: LockProvider, redis_cluster
         assert provider.force_release(name) is True
 
 
+@pytest.mark.slow("a cluster of its own")
 # redis-py leaves the connections to nodes that it has given up to the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_i5_a_server_of_the_cluster_is_gone(store: Store) -> None:
+def test_i5_the_locks_of_a_server_that_is_gone_are_unreachable(store: Store) -> None:
     """Its locks are unreachable, those of the others are not."""
     with RedisCluster() as cluster:
         provider = provider_of(store, cluster, "shedlock", socket_timeout=1)
@@ -117,7 +123,7 @@ def test_i5_a_server_of_the_cluster_is_gone(store: Store) -> None:
     gc.collect()  # here, not in another test
 
 
-def test_checks(provider: Any) -> None:
+def test_the_checks_are_of_one_node(provider: Any) -> None:
     """Of the node of one key."""
     found = {check.check: check.message for check in provider.checks()}
     assert found["replication"] == "one node: no replica is connected"

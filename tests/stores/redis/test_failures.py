@@ -12,12 +12,13 @@ import pytest
 import redis
 
 from shedlock_py import LockRequest, ProviderUnreachable
-from tests.stores.redis.stores import URL_KINDS, Store, acquired, record_of, send
+from tests.stores.redis.stores import URL_KINDS, Store, send, through
 from tests.support.availability import private_server
+from tests.support.locks import acquired, record_of
 from tests.support.polling import wait_until
 from tests.support.redis import RedisServer
 
-pytestmark = pytest.mark.parametrize("kind", [*URL_KINDS, "once", "async once"])
+of_all = through(*URL_KINDS, "once", "async once")
 
 Fault = Callable[[redis.Redis, RedisServer], Iterator[None]]
 
@@ -75,8 +76,9 @@ FAULTS = {
 WORDS = {"READONLY": "read only replica"}  # redis-py takes some codes away
 
 
+@of_all
 @pytest.mark.parametrize("fault", FAULTS)
-def test_i5(private: Store, fault: str, name: str) -> None:
+def test_i5_a_server_that_refuses_commands_is_unreachable(private: Store, fault: str, name: str) -> None:
     server = private.server
     assert isinstance(server, RedisServer)
     provider = private.provider()
@@ -111,7 +113,9 @@ class LoadingServer(RedisServer):
         return False
 
 
-def test_i5_loading(kind: str, name: str) -> None:
+@of_all
+@pytest.mark.slow("a server that loads its file")
+def test_i5_a_server_that_is_loading_is_unreachable(kind: str, name: str) -> None:
     """A server that has not read its file yet knows no lock."""
     with private_server("redis", LoadingServer) as server, ExitStack() as stack:
         store = Store(server, kind)
@@ -138,7 +142,8 @@ def test_i5_loading(kind: str, name: str) -> None:
         assert provider.release(held) is True
 
 
-def test_i5_a_server_without_a_free_connection(private: Store, name: str) -> None:
+@of_all
+def test_i5_a_server_without_a_free_connection_is_unreachable(private: Store, name: str) -> None:
     provider = private.provider()
     with private.server.client() as client, ExitStack() as others:
         client.config_set("maxclients", 2)
@@ -152,10 +157,9 @@ def test_i5_a_server_without_a_free_connection(private: Store, name: str) -> Non
     assert provider.release(acquired(provider, name))
 
 
+@through("once", "async once")
 def test_i5_the_pool_of_a_user_supplied_client_is_empty(private: Store, name: str) -> None:
     """Nothing was sent, so nothing is undone. For managed clients see test_time_limit."""
-    if private.is_managed:
-        pytest.skip("managed")
     provider = private.provider(max_connections=1)
     lease = acquired(provider, name)
     with private.server.client() as client, ThreadPoolExecutor(1) as pool:

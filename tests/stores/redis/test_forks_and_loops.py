@@ -16,14 +16,15 @@ from shedlock_py import ConfigurationError, LockRequest, ProviderError
 from shedlock_py.providers.redis import AsyncRedisLockProvider
 from shedlock_py.testing.forks import in_child
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.redis.stores import SYNC_KINDS, Store, acquired
+from tests.stores.redis.stores import SYNC_KINDS, Store, through
 from tests.support.forks import check_fork_by_c, in_a_loop_of_its_own
+from tests.support.locks import acquired
 from tests.support.polling import wait_until
 from tests.support.redis import RedisEndpoint
 
 
-@pytest.mark.parametrize("kind", SYNC_KINDS)
-def test_fork(store: Store, proxy: TcpProxy, name: str) -> None:
+@through(*SYNC_KINDS)
+def test_a_child_has_a_connection_of_its_own(store: Store, proxy: TcpProxy, name: str) -> None:
     provider = store.provider(proxy.address)
     held = acquired(provider, f"{name}-held")
 
@@ -37,7 +38,8 @@ def test_fork(store: Store, proxy: TcpProxy, name: str) -> None:
     assert proxy.connections == 3, "the parent's connection has survived two children with one each"
 
 
-def test_fork_by_c(redis_server: RedisEndpoint, name: str) -> None:
+@pytest.mark.slow("processes that fork in C, in three ways")
+def test_a_child_that_c_has_forked_has_a_connection_of_its_own(redis_server: RedisEndpoint, name: str) -> None:
     check_fork_by_c("url asyncio block", redis_server.url(), name)
 
 
@@ -55,7 +57,9 @@ async def use_and_close(provider: AsyncRedisLockProvider, name: str) -> None:
     await provider.close()
 
 
-def test_fork_inside_an_event_loop(redis_server: RedisEndpoint, name: str) -> None:
+def test_a_child_forked_inside_an_event_loop_has_a_connection_of_its_own(
+    redis_server: RedisEndpoint, name: str
+) -> None:
     """A child that inherits a provider with connections, on another loop in another thread."""
 
     async def main() -> None:
@@ -98,13 +102,13 @@ def test_a_user_supplied_async_client_in_a_child_is_refused(redis_server: RedisE
 # redis-py and asyncio warn of each connection whose loop was closed before it.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_event_loops_without_a_close(redis_server: RedisEndpoint, name: str) -> None:
+def test_event_loops_without_a_close_leave_no_connection(redis_server: RedisEndpoint, name: str) -> None:
     with TcpProxy(redis_server.address) as proxy:
         provider = AsyncRedisLockProvider(redis_server.url(via=proxy.address))
-        for _ in range(10):
+        for _ in range(4):
             asyncio.run(use(provider, name))
         wait_until(lambda: open_after_collecting(proxy) <= 1, what="the connections of all loops but the last gone")
-        assert proxy.connections == 10
+        assert proxy.connections == 4
         asyncio.run(provider.close())
         asyncio.run(use_and_close(provider, name))
         wait_until(lambda: open_after_collecting(proxy) == 0, what="these gone, too")
@@ -135,7 +139,7 @@ def test_a_user_supplied_client_on_two_loops_never_reports_a_skip(redis_server: 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_user_supplied_client_whose_loop_is_closed(redis_server: RedisEndpoint, name: str) -> None:
+def test_a_user_supplied_client_whose_loop_is_closed_is_an_error(redis_server: RedisEndpoint, name: str) -> None:
     provider = AsyncRedisLockProvider(redis.asyncio.Redis.from_url(redis_server.url()))
     assert asyncio.run(provider.acquire(LockRequest(name, "1m")))
     with pytest.raises(ProviderError, match=r"Event loop is closed.*make another one for this loop"):

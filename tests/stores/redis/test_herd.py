@@ -3,17 +3,15 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from shedlock_py import LockRequest
 from shedlock_py.providers.redis import AsyncRedisLockProvider
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.redis.stores import URL_KINDS, Store
+from tests.stores.redis.stores import URL_KINDS, Store, through
 
-HERD = 100
+HERD = 50
 
 
-@pytest.mark.parametrize("kind", URL_KINDS)
+@through(*URL_KINDS)
 def test_a_url_limits_the_connections(store: Store, proxy: TcpProxy, name: str) -> None:
     provider = store.provider(url=f"{store.server.url(via=proxy.address)}?max_connections=4")
     with ThreadPoolExecutor(HERD) as pool:
@@ -22,7 +20,7 @@ def test_a_url_limits_the_connections(store: Store, proxy: TcpProxy, name: str) 
     assert 1 <= proxy.connections <= 4
 
 
-@pytest.mark.parametrize("kind", ["async url"])
+@through("async url")
 def test_a_long_scan_lets_others_have_the_connection(private: Store, name: str) -> None:
     async def main() -> None:
         provider = AsyncRedisLockProvider(f"{private.server.url()}?max_connections=1")

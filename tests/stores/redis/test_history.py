@@ -15,7 +15,9 @@ import redis
 from shedlock_py import Lease, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.redis import commands, programs
 from shedlock_py.providers.redis.commands import Call, Script, script
-from tests.stores.redis.stores import URL_KINDS, Store, acquired, record_of, send
+from tests.stores.redis.stores import URL_KINDS, Store, send, through
+from tests.support.locks import acquired, outcomes, record_of
+from tests.support.logs import warnings_of
 
 DAY_MS = 86_400_000
 FIRE_TIME = datetime(2026, 7, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -24,7 +26,7 @@ JOBS = "resetchannels -@all ~shedlock:* +evalsha +eval +time +hmget +hset +pexpi
 TOOLS = f"{JOBS} +hget +hdel +scan +del +hgetall"
 """The permissions as the page for users has them."""
 
-pytestmark = [pytest.mark.programs, pytest.mark.parametrize("kind", URL_KINDS)]
+pytestmark = through(*URL_KINDS, programs=True)
 
 
 @pytest.fixture
@@ -36,10 +38,6 @@ def key_of(name: str) -> str:
     return f"shedlock:{{{name}}}"
 
 
-def outcomes(provider: Any, name: str) -> list[str | None]:
-    return [run.outcome for run in provider.runs(name)]
-
-
 def lost(provider: Any, name: str) -> Lease:
     """A lease that the record does not have any more."""
     lease = acquired(provider, name)
@@ -47,11 +45,7 @@ def lost(provider: Any, name: str) -> Lease:
     return lease
 
 
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if NOT_WRITTEN in record.getMessage()]
-
-
-def test_the_fields(keeper: Any, client: redis.Redis, name: str) -> None:
+def test_the_fields_of_a_run_are_as_documented(keeper: Any, client: redis.Redis, name: str) -> None:
     lease = acquired(keeper, name, fire_time=FIRE_TIME, next_fire_time=FIRE_TIME + timedelta(days=1))
     fields: Any = client.hgetall(key_of(name))
     assert fields[b"run_slot"] == b"0"
@@ -89,7 +83,7 @@ def test_runs_are_kept_for_ten_years(store: Store, keeper: Any, client: redis.Re
     assert days() == 30, "as without history"
 
 
-def test_prune_deletes_them(keeper: Any, client: redis.Redis, store: Store, name: str) -> None:
+def test_prune_deletes_the_runs(keeper: Any, client: redis.Redis, store: Store, name: str) -> None:
     keeper = store.provider(key_prefix=name, history=3)
     assert keeper.release(acquired(keeper, name))
     assert outcomes(keeper, name) == ["ok"]
@@ -138,8 +132,8 @@ def test_i8_a_lost_run_that_cannot_be_written(
         client.config_set(limit, 1)
         assert keeper.release(leases[0]) is False
         assert keeper.release(leases[1]) is False
-        assert len(warnings(caplog)) == 1
-        assert ("OOM" if limit == "maxmemory" else "NOREPLICAS") in warnings(caplog)[0]
+        assert len(warnings_of(caplog, NOT_WRITTEN)) == 1
+        assert ("OOM" if limit == "maxmemory" else "NOREPLICAS") in warnings_of(caplog, NOT_WRITTEN)[0]
         client.config_set(limit, 0)
     assert keeper.release(held), "the lease counts"
     assert outcomes(keeper, held.name) == [None], "history rests"
@@ -187,15 +181,15 @@ def test_i8_what_the_server_refuses_is_history_only(
         assert keeper.release(lease)
     else:
         assert keeper.undo(lease)
-    assert len(warnings(caplog)) == 1
-    assert "Unknown" in warnings(caplog)[0]
-    assert name in warnings(caplog)[0]
+    assert len(warnings_of(caplog, NOT_WRITTEN)) == 1
+    assert "Unknown" in warnings_of(caplog, NOT_WRITTEN)[0]
+    assert name in warnings_of(caplog, NOT_WRITTEN)[0]
     assert keeper.release(acquired(keeper, f"{name}-3"))
-    assert len(warnings(caplog)) == 1
+    assert len(warnings_of(caplog, NOT_WRITTEN)) == 1
 
 
 @pytest.mark.parametrize("odd", ["", "-1", "nan", "1e3", "0x1", "5000", "x\ny", b"\xff"], ids=repr)
-def test_an_odd_slot(keeper: Any, client: redis.Redis, name: str, odd: Any) -> None:
+def test_an_odd_slot_begins_a_new_ring(keeper: Any, client: redis.Redis, name: str, odd: Any) -> None:
     assert keeper.release(acquired(keeper, name))
     client.hset(key_of(name), "run_slot", odd)
     assert keeper.release(acquired(keeper, name))
@@ -217,7 +211,9 @@ ODD = [
 
 
 @pytest.mark.parametrize("odd", ODD, ids=repr)
-def test_an_odd_run(keeper: Any, client: redis.Redis, name: str, odd: bytes) -> None:
+def test_an_odd_run_is_an_error_that_says_how_to_delete_it(
+    keeper: Any, client: redis.Redis, name: str, odd: bytes
+) -> None:
     other = f"{name}-other"
     for lock in (name, other):
         assert keeper.release(acquired(keeper, lock))
@@ -237,7 +233,7 @@ def test_an_odd_run(keeper: Any, client: redis.Redis, name: str, odd: bytes) -> 
     assert outcomes(keeper, name) == ["ok", "ok"], "the next run takes the place"
 
 
-def test_permissions(store: Store, name: str) -> None:
+def test_history_needs_no_more_permissions_than_the_locks(store: Store, name: str) -> None:
     """History needs no more than the locks; to read it needs HGETALL."""
     host, port = store.server.address
     with store.server.client() as client:

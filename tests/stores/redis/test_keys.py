@@ -9,13 +9,14 @@ import pytest
 import redis
 
 from shedlock_py import LockProvider, LockRequest
-from tests.stores.redis.stores import URL_KINDS, Store, acquired, record_of, token_of
+from tests.stores.redis.stores import URL_KINDS, Store, through
+from tests.support.locks import acquired, record_of, token_of
 
 DAY_MS = 86_400_000
 FIELDS = {b"lock_until", b"locked_at", b"locked_by", b"fencing_token", b"extended_at"}
 FIRE_TIME = datetime(2026, 7, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
-pytestmark = [pytest.mark.programs, pytest.mark.parametrize("kind", URL_KINDS)]
+pytestmark = through(*URL_KINDS, programs=True)
 
 
 @pytest.fixture
@@ -36,7 +37,9 @@ def numbers(client: redis.Redis, name: str) -> dict[str, int]:
     return {field: int(text) for field, text in found.items()}
 
 
-def test_one_hash(provider: LockProvider, client: redis.Redis, name: str) -> None:
+def test_i10_a_record_is_one_hash_with_times_of_the_server(
+    provider: LockProvider, client: redis.Redis, name: str
+) -> None:
     before = microseconds(client)
     lease = acquired(provider, name, "90s", holder="me")
     after = microseconds(client)
@@ -116,7 +119,7 @@ def test_prefixes_are_taken_literally(store: Store, client: redis.Redis, prefix:
     client.delete(*client.keys(f"{name}*") or ["none"])
 
 
-def test_many_records_without_keys(private: Store) -> None:
+def test_many_records_are_read_without_the_command_keys(private: Store) -> None:
     provider = private.provider()
     names = sorted(f"job-{i:04}" for i in range(1203))
     with private.server.client() as client:

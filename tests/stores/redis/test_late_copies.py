@@ -8,10 +8,11 @@ import pytest
 from shedlock_py import LockProvider, LockRequest
 from shedlock_py.providers.redis import RedisLockProvider
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.redis.stores import TRIES, Store, acquired, record_of
+from tests.stores.redis.stores import TRIES, Store, through
+from tests.support.locks import acquired, record_of
 from tests.support.redis import RedisEndpoint
 
-pytestmark = [pytest.mark.programs, pytest.mark.parametrize("kind", ["url", "retries", "async url", "async retries"])]
+pytestmark = through("url", "retries", "async url", "async retries", programs=True)
 
 
 @pytest.fixture

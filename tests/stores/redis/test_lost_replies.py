@@ -13,11 +13,12 @@ from redis.backoff import AbstractBackoff
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.redis.stores import URL_KINDS, Store, acquired, record_of
+from tests.stores.redis.stores import URL_KINDS, Store, through
+from tests.support.locks import acquired, record_of
 from tests.support.polling import wait_until
 
 MANY = 1000
-RETRIES = pytest.mark.parametrize("kind", ["retries", "async retries"])
+RETRIES = through("retries", "async retries")
 
 
 class Events(AbstractBackoff):
@@ -51,7 +52,7 @@ def test_i12_the_reply_is_lost_and_then_connections_are_refused(
     assert other.release(acquired(other, name))
 
 
-@pytest.mark.parametrize("kind", ["once", "async once"])
+@through("once", "async once")
 @pytest.mark.parametrize("options", [{"retry_on_timeout": True}, {"retry_on_error": [redis.TimeoutError]}], ids=str)
 def test_i12_a_client_from_a_url_that_retries_once(
     store: Store, other: LockProvider, proxy: TcpProxy, name: str, options: dict[str, Any]
@@ -67,7 +68,7 @@ def test_i12_a_client_from_a_url_that_retries_once(
     assert other.release(acquired(other, name))
 
 
-@pytest.mark.parametrize("kind", URL_KINDS)
+@through(*URL_KINDS)
 def test_i12_a_server_that_does_not_know_the_script_of_the_undo(private: Store, name: str) -> None:
     with TcpProxy(private.server.address) as proxy:
         provider = private.provider(proxy.address)
@@ -79,7 +80,7 @@ def test_i12_a_server_that_does_not_know_the_script_of_the_undo(private: Store, 
         acquired(provider, name)
 
 
-@pytest.mark.parametrize("kind", URL_KINDS)
+@through(*URL_KINDS)
 def test_i12_a_reply_that_does_not_come(store: Store, other: LockProvider, name: str) -> None:
     """The caller does not wait for the undo."""
     with TcpProxy(store.server.address) as silent:
@@ -94,7 +95,7 @@ def test_i12_a_reply_that_does_not_come(store: Store, other: LockProvider, name:
         assert provider.release(acquired(provider, name))
 
 
-@pytest.mark.parametrize("kind", URL_KINDS)
+@through(*URL_KINDS)
 def test_i4_a_release_without_a_reply_is_not_taken_back(
     store: Store, other: LockProvider, proxy: TcpProxy, name: str
 ) -> None:
@@ -108,7 +109,7 @@ def test_i4_a_release_without_a_reply_is_not_taken_back(
     assert 20 < record_of(other, name).remaining.total_seconds() <= 30
 
 
-@pytest.mark.parametrize("kind", URL_KINDS)
+@through(*URL_KINDS)
 def test_a_lost_handshake_takes_no_lock(store: Store, proxy: TcpProxy, name: str) -> None:
     provider = store.provider(url=f"{store.server.url(via=proxy.address)}?protocol=3")  # sends HELLO
     proxy.drop_replies_to("HELLO", MANY)

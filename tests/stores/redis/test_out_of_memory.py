@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from shedlock_py import LockRequest, ProviderUnreachable
-from tests.stores.redis.stores import KINDS, Store, acquired, record_of
+from tests.stores.redis.stores import URL_KINDS, Store, through
+from tests.support.locks import acquired, record_of
 
 FIRE_TIME = datetime(2024, 7, 1, tzinfo=UTC)
 
-pytestmark = [pytest.mark.programs, pytest.mark.parametrize("kind", KINDS)]
+pytestmark = through(*URL_KINDS, "once", "async once", programs=True)
 
 
 @pytest.fixture

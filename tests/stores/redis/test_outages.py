@@ -11,9 +11,10 @@ import redis
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.redis.stores import KINDS, Store, acquired, token_of
+from tests.stores.redis.stores import KINDS, Store, through
 from tests.support.availability import private_server
 from tests.support.database import Address
+from tests.support.locks import acquired, token_of
 from tests.support.ports import free_port
 from tests.support.redis import RedisServer
 
@@ -25,9 +26,9 @@ def assert_unreachable(provider: LockProvider, name: str, words: str | None = No
     assert unreachable.value.__cause__ is not None
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@through(*KINDS)
 @pytest.mark.parametrize("appendonly", [True, False])
-def test_i1_i5_killed_between_acquire_and_release(kind: str, appendonly: bool, name: str) -> None:
+def test_i1_i5_i7_a_server_killed_between_acquire_and_release(kind: str, appendonly: bool, name: str) -> None:
     with private_server("redis", lambda: RedisServer(appendonly=appendonly)) as server:
         store = Store(server, kind)
         with store.stack:
@@ -78,7 +79,7 @@ def of_eventful(store: Store, address: Address, events: list[Callable[[], object
     return store.provider_of(client)
 
 
-@pytest.mark.parametrize("kind", ["once"])
+@through("once")
 def test_what_was_never_sent_is_neither_repeated_nor_undone(store: Store, name: str) -> None:
     attempts = ["first", "second", "third"]
     provider = of_eventful(store, ("127.0.0.1", free_port()), [lambda: attempts.pop()] * 3)
@@ -86,7 +87,7 @@ def test_what_was_never_sent_is_neither_repeated_nor_undone(store: Store, name: 
     assert attempts == ["first", "second"]
 
 
-@pytest.mark.parametrize("kind", ["once"])
+@through("once")
 def test_i12_the_reply_is_lost_and_then_a_connection_is_refused(
     store: Store, other: LockProvider, proxy: TcpProxy, name: str
 ) -> None:

@@ -12,8 +12,9 @@ from urllib.parse import quote
 import pytest
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
-from tests.stores.redis.stores import URL_KINDS, Store, acquired, record_of, send
+from tests.stores.redis.stores import URL_KINDS, Store, send, through
 from tests.support.availability import private_server
+from tests.support.locks import acquired, record_of
 from tests.support.redis import RedisServer
 
 SECRETS = ["hunter2", "hun/ter:2@%41 x?#"]
@@ -47,9 +48,11 @@ def assert_refused(provider: LockProvider, name: str, words: str = "") -> Provid
     return error
 
 
-@pytest.mark.parametrize("kind", [*URL_KINDS, "once", "async once"])
+@through(*URL_KINDS, "once", "async once")
 @pytest.mark.parametrize("secret", SECRETS)
-def test_a_wrong_password(guarded_store: Store, secret: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_password_is_refused_and_not_shown(
+    guarded_store: Store, secret: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     host, port = guarded_store.server.address
     assert_refused(guarded_store.provider(url=f"redis://{host}:{port}"), name, r"(?i)auth")
@@ -68,7 +71,7 @@ def test_a_wrong_password(guarded_store: Store, secret: str, name: str, caplog: 
             assert quote(secret, safe="") not in line
 
 
-@pytest.mark.parametrize("kind", [*URL_KINDS, "once", "async once"])
+@through(*URL_KINDS, "once", "async once")
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
@@ -78,7 +81,9 @@ def test_a_wrong_password(guarded_store: Store, secret: str, name: str, caplog: 
         (("~*", "+@all", "-pexpire"), MAY_NOT_RUN),  # the last one of the script
     ],
 )
-def test_a_user_who_may_not(guarded_store: Store, rules: tuple[str, ...], words: str, name: str) -> None:
+def test_a_user_who_lacks_a_permission_is_refused(
+    guarded_store: Store, rules: tuple[str, ...], words: str, name: str
+) -> None:
     user = f"u-{name}"
     host, port = guarded_store.server.address
     with guarded_store.server.client() as client:
@@ -93,7 +98,7 @@ def test_a_user_who_may_not(guarded_store: Store, rules: tuple[str, ...], words:
         send(client, "ACL", "DELUSER", user)
 
 
-@pytest.mark.parametrize("kind", URL_KINDS)
+@through(*URL_KINDS)
 @pytest.mark.parametrize(
     ("lacks", "operations"),
     [
@@ -101,7 +106,7 @@ def test_a_user_who_may_not(guarded_store: Store, rules: tuple[str, ...], words:
         ("hgetall", ["runs", "recent_runs"]),
     ],
 )
-def test_a_tool_that_may_not_read(
+def test_a_tool_that_may_not_read_is_refused(
     guarded_store: Store, lacks: str, operations: list[str], kind: str, name: str
 ) -> None:
     """Not "there is no lock record", and not "no runs": a monitor would call each job well."""
@@ -121,9 +126,9 @@ def test_a_tool_that_may_not_read(
         send(client, "ACL", "DELUSER", user)
 
 
-@pytest.mark.parametrize("kind", URL_KINDS)
+@through(*URL_KINDS)
 @pytest.mark.parametrize("foreign", ["SET {} v", "RPUSH {} v", "SADD {} v", "ZADD {} 1 v", "XADD {} * f v"])
-def test_a_foreign_key_of_that_name(store: Store, foreign: str, name: str) -> None:
+def test_a_foreign_key_of_that_name_is_an_error(store: Store, foreign: str, name: str) -> None:
     key = f"shedlock:{{{name}}}"
     provider = store.provider()
     with store.server.client() as client:
@@ -141,8 +146,8 @@ def test_a_foreign_key_of_that_name(store: Store, foreign: str, name: str) -> No
     assert not record_of(provider, name).is_held
 
 
-@pytest.mark.parametrize("kind", ["url"])
-def test_one_server_of_a_cluster_instead_of_the_cluster(kind: str, redis_cluster: Any, name: str) -> None:
+@through("url")
+def test_i1_one_server_of_a_cluster_grants_no_name_of_the_others(kind: str, redis_cluster: Any, name: str) -> None:
     """Two thirds of the names are elsewhere: an error, never a grant in the wrong place."""
     store = Store(redis_cluster.nodes[0], kind)
     with store.stack:

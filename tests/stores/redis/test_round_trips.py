@@ -6,7 +6,8 @@ import pytest
 
 from shedlock_py import LockProvider, LockRequest
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.redis.stores import KINDS, Store, acquired, record_of, send
+from tests.stores.redis.stores import KINDS, Store, marks_of, send
+from tests.support.locks import acquired, record_of
 
 ROUNDS = 6
 COSTS = {operation: [1] * ROUNDS for operation in ("acquire", "skip", "extend", "release")}
@@ -37,16 +38,20 @@ def costs(provider: LockProvider, proxy: TcpProxy, name: str) -> dict[str, list[
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        *((kind, {"history": history}) for kind in KINDS for history in (0, 50)),
         *(
-            (kind, {"protocol": protocol, "decode_responses": True})
+            pytest.param(kind, {"history": history}, marks=marks_of(kind, KINDS))
+            for kind in KINDS
+            for history in (0, 50)
+        ),
+        *(
+            pytest.param(kind, {"protocol": protocol, "decode_responses": True}, marks=marks_of(kind, KINDS))
             for kind in ("once", "async once")
             for protocol in (2, 3)
         ),
     ],
     ids=str,
 )
-def test_one(store: Store, proxy: TcpProxy, name: str, options: dict[str, Any]) -> None:
+def test_an_operation_costs_one_round_trip(store: Store, proxy: TcpProxy, name: str, options: dict[str, Any]) -> None:
     provider = store.provider(proxy.address, **options)
     costs(provider, proxy, f"{name}-warm")
     assert costs(provider, proxy, name) == COSTS

@@ -14,8 +14,9 @@ import redis.sentinel
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.testing.blocking import BlockingLockProvider
-from tests.stores.redis.stores import Store, acquired, send, token_of
+from tests.stores.redis.stores import Store, send, through
 from tests.support.availability import private_server
+from tests.support.locks import acquired, token_of
 from tests.support.polling import wait_until
 from tests.support.redis import RedisSentinel, RedisServer
 
@@ -66,8 +67,8 @@ async def close(sentinel: Any) -> None:
         await client.aclose()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_master_that_a_sentinel_names(kind: str, redis_sentinel: RedisSentinel, name: str) -> None:
+@through(*KINDS)
+def test_a_lock_is_on_the_master_that_a_sentinel_names(kind: str, redis_sentinel: RedisSentinel, name: str) -> None:
     store = Store(redis_sentinel.master, kind)
     with store.stack:
         provider = Watched(store, redis_sentinel).provider()
@@ -83,7 +84,8 @@ def test_the_master_that_a_sentinel_names(kind: str, redis_sentinel: RedisSentin
             Watched(store, redis_sentinel).provider("unknown").acquire(LockRequest(name, "1m"))
 
 
-def test_a_failover(master_and_replica: tuple[RedisServer, RedisServer], name: str) -> None:
+@pytest.mark.slow("a failover by a Sentinel")
+def test_locks_survive_a_failover_by_a_sentinel(master_and_replica: tuple[RedisServer, RedisServer], name: str) -> None:
     master, replica = master_and_replica
     with private_server("redis", lambda: RedisSentinel(master)) as sentinel, ExitStack() as stack:
         with sentinel.client() as client:
@@ -114,7 +116,9 @@ def takes_writes(provider: LockProvider) -> bool:
         return False
 
 
-@pytest.mark.parametrize("kind", ["url", "async url", *KINDS])
+@pytest.mark.parametrize(
+    "kind", ["url", *(pytest.param(kind, marks=pytest.mark.slow("two servers")) for kind in ("async url", *KINDS))]
+)
 def test_i7_a_stale_replica_is_promoted(
     kind: str, master_and_replica: tuple[RedisServer, RedisServer], name: str
 ) -> None:

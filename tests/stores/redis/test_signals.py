@@ -9,6 +9,8 @@ import time
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from shedlock_py import LockRequest
 from shedlock_py.providers.redis import RedisLockProvider
 from tests.support import forked
@@ -22,7 +24,8 @@ class _Alarm(BaseException):
     pass
 
 
-def test_i12_no_connection_is_lost(redis_server: RedisEndpoint) -> None:
+@pytest.mark.slow("300 interrupted acquires, in another process")
+def test_i12_an_interrupted_acquire_loses_no_connection(redis_server: RedisEndpoint) -> None:
     url = f"{redis_server.url()}?max_connections=1&timeout=20s"
     done = forked.run(["-m", "tests.stores.redis.test_signals", url], timeout=100)
     assert done.returncode == 0, done.stderr

@@ -9,14 +9,13 @@ import pytest
 import redis
 
 from shedlock_py import LockRequest
-from tests.stores.redis.stores import URL_KINDS, Store, acquired
+from tests.stores.redis.stores import URL_KINDS, Store, through
 from tests.support.availability import private_server
+from tests.support.locks import acquired
 from tests.support.polling import wait_until
 from tests.support.redis import RedisServer
 
-pytestmark = pytest.mark.programs
-
-SKIPS = 100
+SKIPS = 20
 DAY_MS = 86_400_000
 FIRE_TIME = datetime(2026, 7, 1, tzinfo=UTC)
 
@@ -47,8 +46,8 @@ def traces(client: redis.Redis) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("history", [0, 50])
 @pytest.mark.parametrize("why", ["held", "already ran"])
-@pytest.mark.parametrize("kind", URL_KINDS)
-def test_skips(kind: str, why: str, history: int, quiet: RedisServer, name: str) -> None:
+@through(*URL_KINDS, programs=True)
+def test_a_skip_writes_nothing(kind: str, why: str, history: int, quiet: RedisServer, name: str) -> None:
     store = Store(quiet, kind)
     with store.stack, quiet.client() as client:
         provider = store.provider(history=history)

@@ -17,15 +17,17 @@ from shedlock_py.providers.redis.clients import AsyncManagedClient
 from shedlock_py.providers.redis.commands import Scan
 from shedlock_py.providers.redis.errors import classify
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.redis.stores import URL_KINDS, Store, acquired, send
+from tests.stores.redis.stores import Store, send
 from tests.support.availability import private_server
+from tests.support.locks import acquired
 from tests.support.polling import wait_until
 from tests.support.redis import RedisServer
 
 SESSIONS = 4
+TWO_SERVERS = pytest.mark.slow("two servers for each test")
 
 
-@pytest.fixture(params=URL_KINDS)
+@pytest.fixture(params=["url", pytest.param("async url", marks=TWO_SERVERS)])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -69,7 +71,13 @@ def primary_without_replicas(server: RedisServer, successor: RedisServer) -> Non
         client.config_set("min-replicas-to-write", 1)
 
 
-@pytest.mark.parametrize("demote", [replica, cut_off_replica, primary_without_replicas])
+@pytest.mark.parametrize(
+    "demote",
+    [
+        replica,
+        *(pytest.param(demote, marks=TWO_SERVERS) for demote in (cut_off_replica, primary_without_replicas)),
+    ],
+)
 def test_i5_after_a_switchover_all_goes_on(
     private: Store, successor: RedisServer, name: str, demote: Callable[[RedisServer, RedisServer], None]
 ) -> None:

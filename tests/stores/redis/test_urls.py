@@ -9,7 +9,7 @@ from redis.asyncio import ConnectionPool as AsyncConnectionPool
 from shedlock_py import ConfigurationError, async_provider_from_url, provider_from_url
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
 from shedlock_py.providers.redis.urls import parse_url
-from tests.stores.redis.stores import acquired
+from tests.support.locks import acquired
 from tests.support.redis import RedisEndpoint
 
 CLASSES = (RedisLockProvider, AsyncRedisLockProvider)

@@ -1,6 +1,7 @@
 """Quorums for the tests of this directory."""
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
 import pytest
@@ -12,15 +13,40 @@ from tests.support.redis import RedisServer
 MakeQuorum = Callable[..., Quorum]
 
 
-@pytest.fixture(params=[3, 5])
-def size(request: pytest.FixtureRequest) -> int:
-    """Override with `@pytest.mark.parametrize("size", …)` where one will do."""
-    return int(request.param)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give a test each ``size`` of a quorum and each ``kind`` of client, unless it or its module chooses.
+
+    ``make test`` has three servers and a sync client. Then each size and each kind comes once.
+    """
+    chosen = {
+        name
+        for mark in metafunc.definition.iter_markers("parametrize")
+        for name in (re.findall(r"\w+", mark.args[0]) if isinstance(mark.args[0], str) else mark.args[0])
+    }
+    names = [
+        name
+        for name in ("size", "kind")
+        if name in metafunc.fixturenames and name not in chosen and not hasattr(metafunc.module, name)
+    ]
+    if names:
+        starts_servers = "redis_nodes" in metafunc.fixturenames
+        metafunc.parametrize(",".join(names), _variants(names, starts_servers=starts_servers))
 
 
-@pytest.fixture(params=["sync", "async"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def _variants(names: Sequence[str], *, starts_servers: bool) -> list[object]:
+    five = [pytest.mark.slow("five servers run the same program")] if starts_servers else []
+    asynchronous = [pytest.mark.slow("an async client runs the same program")] if starts_servers else []
+    repeated = pytest.mark.matrix("each size, and each kind of client, runs already")
+    if list(names) == ["size"]:
+        return [3, pytest.param(5, marks=five)]
+    if list(names) == ["kind"]:
+        return ["sync", pytest.param("async", marks=asynchronous)]
+    return [
+        (3, "sync"),
+        pytest.param(5, "async", marks=[*five, *asynchronous]),
+        pytest.param(3, "async", marks=repeated),
+        pytest.param(5, "sync", marks=repeated),
+    ]
 
 
 @pytest.fixture

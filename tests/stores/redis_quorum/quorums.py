@@ -17,6 +17,7 @@ from shedlock_py.providers.redis.quorum import programs
 from shedlock_py.testing.blocking import BlockingLockProvider
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis_quorum.by_hand import ByHand
+from tests.support import locks
 from tests.support.database import Address
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
@@ -132,9 +133,7 @@ class Quorum:
 
 
 def acquired(provider: LockProvider, name: str = NAME, at_most: str = "1m", **options: Any) -> Lease:
-    lease = provider.acquire(LockRequest(name, at_most, **options))
-    assert lease is not None, f"{name!r} should be free, but {provider.record(name)} has it"
-    return lease
+    return locks.acquired(provider, name, at_most, **options)
 
 
 def outcome(provider: LockProvider, name: str = NAME, at_most: str = "1m", **options: Any) -> str:
@@ -155,8 +154,3 @@ def leave_out_of_scripts(monkeypatch: pytest.MonkeyPatch, part: bytes, instead: 
         return found if text == found.text else replace(found, text=text, sha="0" * 40)
 
     monkeypatch.setattr(programs, "script", changed)
-
-
-def token_of(lease: Lease) -> int:
-    assert lease.fencing_token is not None
-    return lease.fencing_token

@@ -13,14 +13,17 @@ import pytest
 from shedlock_py import LockRequest
 from shedlock_py.providers.redis.quorum.programs import VOTE
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome
+from tests.support import tiers
 from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.usefixtures("long_grace")
 
 CLAIMANTS = 6
-REPEATS = 20
+REPEATS = 20 if tiers.runs("full") else 5
 FIRE_TIME = datetime(2026, 1, 1, tzinfo=UTC)
-THREE_SECONDS = pytest.mark.parametrize(("size", "kind"), [(3, "sync"), (5, "async")])  # each takes that long
+THREE_SECONDS = pytest.mark.parametrize(
+    ("size", "kind"), [(3, "sync"), pytest.param(5, "async", marks=pytest.mark.slow("waits for three seconds"))]
+)
 
 
 @pytest.mark.parametrize("dead", [0, 1])
@@ -63,7 +66,7 @@ def test_i3_a_claimant_that_dies_between_the_broadcasts(quorum: Quorum, kind: st
 
 
 @THREE_SECONDS
-def test_a_vote_of_the_dead_and_a_server_down(quorum: Quorum, kind: str) -> None:
+def test_i3_a_vote_of_the_dead_ends_also_with_a_server_down(quorum: Quorum, kind: str) -> None:
     """No claim has a majority until that vote expires: neither a skip nor an error."""
     away = range(quorum.size - quorum.majority)
     voter = quorum.size - 1
@@ -72,7 +75,7 @@ def test_a_vote_of_the_dead_and_a_server_down(quorum: Quorum, kind: str) -> None
     assert outcome(quorum.provider(kind=kind, without=away)) == "lease"
 
 
-def test_i11_a_fire_time_that_another_majority_granted(quorum: Quorum, kind: str) -> None:
+def test_i11_a_fire_time_that_another_majority_granted_runs_once(quorum: Quorum, kind: str) -> None:
     minorities = list(combinations(range(quorum.size), quorum.size - quorum.majority))
     everybody = quorum.provider(kind=kind)
     lease = acquired(quorum.provider(kind=kind, without=minorities[0]), fire_time=FIRE_TIME)

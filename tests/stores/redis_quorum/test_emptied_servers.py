@@ -12,6 +12,7 @@ from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreac
 from shedlock_py.providers.redis import RedisQuorumLockProvider
 from tests.stores.redis_quorum.conftest import MakeQuorum
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, leave_out_of_scripts, outcome, start_new_quorum
+from tests.support import tiers
 from tests.support.availability import private_server
 from tests.support.polling import wait_until
 from tests.support.redis import RedisServer
@@ -19,7 +20,7 @@ from tests.support.workers import workers
 
 pytestmark = pytest.mark.usefixtures("long_grace")
 
-REPEATS = 6
+REPEATS = 6 if tiers.runs("full") else 2
 
 
 @pytest.fixture
@@ -56,12 +57,12 @@ def test_i1_a_forgotten_lease_is_not_given_away(make_quorum: MakeQuorum, empty: 
 
 
 @pytest.mark.parametrize("empty", ["restart", "flush"])
-def test_without_the_quarantine_it_would_be(
+def test_i1_without_the_quarantine_a_forgotten_lease_would_be_given_away(
     make_quorum: MakeQuorum, monkeypatch: pytest.MonkeyPatch, empty: str
 ) -> None:
     """The control."""
     leave_out_of_scripts(monkeypatch, b"if quarantined_until > now then", b"if false then")
-    for number in range(3):
+    for number in range(2):
         _, result = second_claim(make_quorum, empty, "async" if number % 2 else "sync")
         assert result == "lease"
 
@@ -126,6 +127,7 @@ def test_a_new_quorum_votes_after_start_new_quorum_only(make_quorum: MakeQuorum,
     assert all(map(quorum.votes, range(3)))
 
 
+@pytest.mark.slow("waits for a server that restarts, four times")
 def test_start_new_quorum_leaves_an_emptied_server_in_quarantine(quorum: Quorum, kind: str) -> None:
     for empty in (restart, flush):
         empty(quorum, 1)
@@ -138,7 +140,7 @@ def test_start_new_quorum_leaves_an_emptied_server_in_quarantine(quorum: Quorum,
         assert outcome(provider, empty.__name__) == "lease"
 
 
-def test_start_new_quorum_with_a_server_down(make_quorum: MakeQuorum, kind: str) -> None:
+def test_start_new_quorum_with_a_server_down_is_refused(make_quorum: MakeQuorum, kind: str) -> None:
     new = make_quorum(create=False)
     with pytest.raises(ProviderUnreachable, match="a new quorum needs all its servers once"):
         start_new_quorum(new.provider(kind=kind, without=[2]))
@@ -149,7 +151,7 @@ def test_start_new_quorum_with_a_server_down(make_quorum: MakeQuorum, kind: str)
     assert outcome(used) == "lease"
 
 
-def test_start_new_quorum_while_a_server_restarts(make_quorum: MakeQuorum) -> None:
+def test_start_new_quorum_leaves_a_server_that_restarts_in_quarantine(make_quorum: MakeQuorum) -> None:
     """It may have joined, and granted, since it was read: it stays in quarantine."""
     quorum = make_quorum(create=False)
     hand = quorum.by_hand()
@@ -191,7 +193,8 @@ def test_one_server_under_three_names_is_no_quorum(redis_nodes: list[RedisServer
         wait_until(lambda: "one and the same" in refusal(), what="refused because it is one server")
 
 
-def test_start_new_quorum_by_ten_processes_at_once(make_quorum: MakeQuorum) -> None:
+@pytest.mark.slow("ten processes")
+def test_ten_processes_start_one_new_quorum_at_once(make_quorum: MakeQuorum) -> None:
     with workers() as call_all:
         for attempt in range(2):
             quorum = make_quorum(create=False)

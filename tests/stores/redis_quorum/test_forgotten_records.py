@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
-from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, leave_out_of_scripts, outcome, token_of
+from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, leave_out_of_scripts, outcome
 from tests.support.availability import private_server
+from tests.support.locks import token_of
 from tests.support.polling import wait_until
 from tests.support.redis import RedisServer
 
@@ -58,7 +59,7 @@ def test_i1_a_server_that_fails_over_to_a_stale_replica_and_back_is_quarantined(
     assert "1 of 3 are in quarantine for" in second_claim(redis_nodes, kind)
 
 
-def test_without_the_replication_id_it_would_not_be(
+def test_i1_without_the_replication_id_a_stale_replica_would_grant(
     redis_nodes: list[RedisServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control."""
@@ -69,7 +70,7 @@ def test_without_the_replication_id_it_would_not_be(
 # Values that another program has written
 
 
-def test_an_odd_value_on_a_minority(quorum: Quorum, kind: str) -> None:
+def test_an_odd_value_on_a_minority_disturbs_nobody(quorum: Quorum, kind: str) -> None:
     """The others go on."""
     provider = quorum.provider(kind=kind)
     assert provider.release(acquired(provider))
@@ -164,7 +165,7 @@ def test_i11_a_claim_that_fails_in_its_second_round_gives_its_fire_time_back(quo
         assert provider.undo(lease)  # type: ignore[attr-defined]  # not of the protocol
 
 
-def test_forget_fire_time_without_a_minority(quorum: Quorum, kind: str) -> None:
+def test_forget_fire_time_works_without_a_minority(quorum: Quorum, kind: str) -> None:
     everybody = quorum.provider(kind=kind)
     assert everybody.release(acquired(everybody, fire_time=FIRE_TIME))
     assert quorum.provider(kind=kind, without=[2]).forget_fire_time(NAME) is True  # type: ignore[attr-defined]

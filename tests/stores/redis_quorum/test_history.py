@@ -13,17 +13,13 @@ from shedlock_py import LockRequest
 from shedlock_py.history import Run
 from shedlock_py.providers.redis.quorum.majority import Majority, merged_runs
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired
-
-pytestmark = pytest.mark.programs
+from tests.support.locks import outcomes
+from tests.support.logs import warnings_of
 
 START = datetime(2026, 7, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 RUN = Run("job", 7, "me#1", START)
 ENDED = replace(RUN, ended=START + SECOND, outcome="ok")
-
-
-def outcomes(provider: Any) -> list[str | None]:
-    return [run.outcome for run in provider.runs(NAME)]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +36,7 @@ def outcomes(provider: Any) -> list[str | None]:
         ([[], []], []),
     ],
 )
-def test_what_a_majority_has(found: Sequence[Sequence[Run]], outcome: list[str | None]) -> None:
+def test_a_run_counts_if_a_majority_may_have_it(found: Sequence[Sequence[Run]], outcome: list[str | None]) -> None:
     assert [run.outcome for run in merged_runs(found, Majority(3))] == outcome
 
 
@@ -49,7 +45,7 @@ def test_a_claim_that_failed_has_the_token_of_another() -> None:
     assert merged_runs([[failed], [won], [won]], Majority(3)) == [won]
 
 
-def test_servers_with_clocks_of_their_own() -> None:
+def test_a_duration_is_by_one_server_whatever_their_clocks() -> None:
     """The start is that of the merged record, and the duration is that of one server."""
     first, second, third = (
         replace(RUN, started=START + hours * 3600 * SECOND, ended=START + hours * 3600 * SECOND + SECOND, outcome="ok")
@@ -63,21 +59,21 @@ def test_servers_with_clocks_of_their_own() -> None:
 
 
 @pytest.mark.usefixtures("long_grace")
-def test_a_server_that_is_away(quorum: Quorum, kind: str) -> None:
+def test_a_server_that_is_away_hides_no_run(quorum: Quorum, kind: str) -> None:
     """It misses starts and ends; the others know them, and it hides none of them when it is back."""
     keeper: Any = quorum.provider(kind=kind, history=3)
     rest: Any = quorum.provider(kind=kind, history=3, without=range(quorum.size - quorum.majority))
     lease = acquired(keeper)
     started = keeper.runs(NAME)[0].started
     assert rest.release(lease)
-    assert outcomes(keeper) == ["ok"]
+    assert outcomes(keeper, NAME) == ["ok"]
     assert keeper.runs(NAME)[0].started == started
     rest.release(acquired(rest))
-    assert outcomes(keeper) == outcomes(rest) == ["ok", "ok"]
+    assert outcomes(keeper, NAME) == outcomes(rest, NAME) == ["ok", "ok"]
     acquired(keeper)
-    assert outcomes(keeper) == [None, "ok", "ok"]
+    assert outcomes(keeper, NAME) == [None, "ok", "ok"]
     assert keeper.take_over(LockRequest(NAME, "1m"))
-    assert outcomes(keeper) == [None, "vanished", "ok"]
+    assert outcomes(keeper, NAME) == [None, "vanished", "ok"]
 
 
 @pytest.mark.usefixtures("long_grace")
@@ -87,9 +83,9 @@ def test_a_claim_that_only_a_minority_has_is_no_run(quorum: Quorum) -> None:
     lease = acquired(keeper)
     for number in range(quorum.majority - 1, quorum.size):
         quorum.send(number, "HSET", quorum.key(), "run:1", "", "run_slot", 0)
-    assert [run.outcome for run in keeper.runs(NAME)] == ["ok"]
+    assert outcomes(keeper, NAME) == ["ok"]
     assert keeper.release(lease)
-    assert outcomes(keeper) == ["ok", "ok"], "its end is known on a minority"
+    assert outcomes(keeper, NAME) == ["ok", "ok"], "its end is known on a minority"
 
 
 @pytest.mark.usefixtures("long_grace")
@@ -118,18 +114,20 @@ def test_a_force_release_leaves_the_runs_where_they_are(quorum: Quorum, kind: st
     keeper: Any = quorum.provider(kind=kind, history=3)
     lease = acquired(keeper)
     assert quorum.provider(history=history).force_release(NAME)
-    assert outcomes(keeper) == [None]
+    assert outcomes(keeper, NAME) == [None]
     assert keeper.release(lease) is False
-    assert outcomes(keeper) == ["lost"]
+    assert outcomes(keeper, NAME) == ["lost"]
     assert keeper.release(acquired(keeper))
-    assert outcomes(keeper) == ["ok", "lost"]
+    assert outcomes(keeper, NAME) == ["ok", "lost"]
     for number in range(quorum.size):
         assert round(quorum.send(number, "PTTL", quorum.key()) / 86_400_000) == 3652
         assert quorum.send(number, "HGET", quorum.key(), "run:0").endswith(b"\nlost\n")
 
 
 @pytest.mark.usefixtures("long_grace")
-def test_i8_a_server_that_cannot_write_history(quorum: Quorum, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_i8_a_server_that_cannot_write_history_disturbs_nobody(
+    quorum: Quorum, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     keeper: Any = quorum.provider(kind=kind, history=3)
     lost = acquired(keeper)
     keeper.take_over(LockRequest(NAME, "1m"))
@@ -138,9 +136,8 @@ def test_i8_a_server_that_cannot_write_history(quorum: Quorum, kind: str, caplog
         assert keeper.release(lost) is False
     finally:
         quorum.send(0, "CONFIG", "SET", "min-replicas-to-write", 0)
-    found = [record.getMessage() for record in caplog.records if "run history is not written" in record.getMessage()]
-    assert len(found) == 1
-    assert "NOREPLICAS" in found[0]
-    assert outcomes(keeper) == [None, "lost"], "the others wrote it"
+    [warning] = warnings_of(caplog, "run history is not written")
+    assert "NOREPLICAS" in warning
+    assert outcomes(keeper, NAME) == [None, "lost"], "the others wrote it"
     assert keeper.force_release(NAME)
     assert keeper.release(acquired(keeper))

@@ -34,7 +34,11 @@ OPERATIONS: dict[str, Callable[[Any, Lease], object]] = {
 
 @pytest.mark.parametrize(
     ("size", "kind", "fault"),
-    [(3, "sync", "kill"), (3, "async", "pause"), (5, "async", "kill")],
+    [
+        (3, "sync", "kill"),
+        pytest.param(3, "sync", "pause", marks=pytest.mark.slow("waits for each time limit")),
+        pytest.param(5, "async", "kill", marks=pytest.mark.slow("five servers run the same program")),
+    ],
 )
 def test_i5_i13_every_operation_fails_in_time(quorum: Quorum, kind: str, fault: str) -> None:
     provider = quorum.provider(kind=kind, longest_lease=LONGEST, timeout=f"{TIMEOUT}s")

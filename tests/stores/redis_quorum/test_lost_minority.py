@@ -15,6 +15,7 @@ from tests.support.polling import wait_until
 LONGEST = "1s"
 KILLS = 3
 FREEZES = 6
+RANDOM = pytest.mark.slow("workers, while servers die at random")
 
 
 def workers_on(quorum: Quorum) -> Workers:
@@ -22,6 +23,7 @@ def workers_on(quorum: Quorum) -> Workers:
     return Workers([quorum.provider(kind=kind, longest_lease=LONGEST) for kind in kinds], at_most=LONGEST)
 
 
+@RANDOM
 def test_i1_servers_are_killed_and_restarted(quorum: Quorum) -> None:
     with workers_on(quorum) as workers:
         workers.wait_for_progress()
@@ -38,6 +40,7 @@ def test_i1_servers_are_killed_and_restarted(quorum: Quorum) -> None:
     assert len(workers.unreachable) < workers.grants / 4
 
 
+@RANDOM
 def test_i1_servers_freeze_for_a_moment(quorum: Quorum) -> None:
     """In the middle of a broadcast, at random; the servers carry out late what they were sent meanwhile."""
     with workers_on(quorum) as workers:

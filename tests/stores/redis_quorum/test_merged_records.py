@@ -8,13 +8,13 @@ import pytest
 
 from shedlock_py import LockProvider, LockRecord, LockRequest
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome
+from tests.support import locks
 
-pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("long_grace")]
+pytestmark = pytest.mark.usefixtures("long_grace")
 
 
 def record_of(provider: LockProvider) -> LockRecord:
-    record = provider.record(NAME)
-    assert record is not None
+    record = locks.record_of(provider, NAME)
     assert provider.records() == [record]
     return record
 
@@ -43,7 +43,7 @@ def test_a_lease_on_a_minority_is_not_shown_as_held(quorum: Quorum, kind: str) -
     assert outcome(provider) == "lease"
 
 
-def test_a_lease_on_a_minority_beside_older_records(quorum: Quorum, kind: str) -> None:
+def test_a_lease_on_a_minority_beside_older_records_is_not_shown(quorum: Quorum, kind: str) -> None:
     provider = quorum.provider(kind=kind)
     former = acquired(provider)
     assert provider.release(former)
@@ -56,7 +56,7 @@ def test_a_lease_on_a_minority_beside_older_records(quorum: Quorum, kind: str) -
     quorum.wait_until_free()  # the remnant is gone all the same
 
 
-def test_records_without_a_minority(quorum: Quorum, kind: str) -> None:
+def test_records_are_the_same_without_a_minority(quorum: Quorum, kind: str) -> None:
     away = range(quorum.size - quorum.majority)
     lease = acquired(quorum.provider(kind=kind))
     provider = quorum.provider(kind=kind, without=away)
@@ -71,7 +71,7 @@ def test_records_without_a_minority(quorum: Quorum, kind: str) -> None:
     assert record_of(rest).locked_by == lease.locked_by
 
 
-def test_force_release_and_prune(quorum: Quorum, kind: str) -> None:
+def test_force_release_and_prune_work_without_a_minority(quorum: Quorum, kind: str) -> None:
     provider = quorum.provider(kind=kind, without=range(quorum.size - quorum.majority))
     lease = acquired(quorum.provider(kind=kind))
     assert provider.prune(timedelta(0)) == 0, "it is held"

@@ -8,17 +8,19 @@ import pytest
 
 from tests.stores.redis_quorum.model import Model, Violation
 
-LONG = pytest.mark.matrix
-"""More states of the same model, which no change of the package changes: some seconds each."""
+LONG = pytest.mark.matrix("more states of the same model, which no change of the package changes: some seconds each")
+
+
+STATES = pytest.mark.slow("ten thousands of states")
 
 
 @pytest.mark.parametrize(
     ("restarts", "clocks"),
     [
-        (0, (9, 1, 1)),
-        (0, (1, 1, 9)),
-        (0, (1, 1, 1)),
-        (1, (9, 1, 1)),
+        pytest.param(0, (9, 1, 1), marks=STATES),
+        pytest.param(0, (1, 1, 9), marks=STATES),
+        pytest.param(0, (1, 1, 1), marks=STATES),
+        pytest.param(1, (9, 1, 1), marks=STATES),
         pytest.param(1, (1, 1, 9), marks=LONG),
         pytest.param(1, (1, 1, 1), marks=LONG),
     ],
@@ -39,8 +41,8 @@ def test_i1_i2_and_i7_hold_with_take_overs(take_overs: int, restarts: int) -> No
     [
         ({"has_second_broadcast": False, "restarts": 0}, "I7"),
         ({"has_quarantine": False}, "I1"),
-        ({"needs_vote": False}, "I1"),
-        ({"is_conditional": False, "take_overs": 1, "restarts": 0}, "I2"),
+        pytest.param({"needs_vote": False}, "I1", marks=STATES),
+        pytest.param({"is_conditional": False, "take_overs": 1, "restarts": 0}, "I2", marks=STATES),
         ({"checks_memory": False, "take_overs": 1}, "I1|I7"),
     ],
     ids=str,

@@ -18,7 +18,7 @@ def refuse(*_: object) -> Future[Any]:
     raise RuntimeError("can't start new thread")
 
 
-def test_a_lock_is_acquired_and_released(quorum: Quorum, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_is_acquired_and_released_without_threads(quorum: Quorum, monkeypatch: pytest.MonkeyPatch) -> None:
     provider = quorum.provider()
     monkeypatch.setattr(WorkerPool, "submit", refuse)
     lease = acquired(provider)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("long_grace")
 MINUTE = 60_000_000
 
 
-def test_i12_a_confirmation_after_the_release(quorum: Quorum) -> None:
+def test_i12_a_confirmation_after_the_release_holds_nothing(quorum: Quorum) -> None:
     provider, hand = quorum.provider(), quorum.by_hand()
     first, last = range(quorum.majority), range(quorum.majority, quorum.size)
     lease, confirmation = hand.late_confirmation(NAME, first, last)
@@ -29,7 +29,7 @@ def test_i12_a_confirmation_after_the_release(quorum: Quorum) -> None:
     assert outcome(quorum.provider(without=[0])) == "lease"
 
 
-def test_a_confirmation_that_comes_late_but_in_time(quorum: Quorum) -> None:
+def test_a_confirmation_that_comes_late_but_in_time_counts(quorum: Quorum) -> None:
     provider, hand = quorum.provider(), quorum.by_hand()
     lease, confirmation = hand.late_confirmation(NAME, range(quorum.majority), range(quorum.majority, quorum.size))
     for _ in range(2):
@@ -39,7 +39,7 @@ def test_a_confirmation_that_comes_late_but_in_time(quorum: Quorum) -> None:
 
 
 @pytest.mark.parametrize("release_arrives", [True, False])
-def test_i12_a_server_that_froze_between_the_broadcasts(
+def test_i12_a_server_that_froze_between_the_broadcasts_gives_the_lock_to_nobody(
     quorum: Quorum, release_arrives: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It confirms late. Without the release it keeps a lease, which gives the lock to no claim."""
@@ -68,7 +68,7 @@ def test_i12_a_server_that_froze_between_the_broadcasts(
 
 
 @pytest.mark.parametrize("at_least", ["0s", "30s"])
-def test_i2_i4_copies_after_the_release(quorum: Quorum, at_least: str) -> None:
+def test_i2_i4_copies_after_the_release_change_nothing(quorum: Quorum, at_least: str) -> None:
     provider, hand = quorum.provider(), quorum.by_hand()
     lease = acquired(provider, lock_at_least_for=at_least)
     extension, release = hand.extension(lease, "1h"), next(hand.programs.release(lease))
@@ -84,7 +84,7 @@ def test_i2_i4_copies_after_the_release(quorum: Quorum, at_least: str) -> None:
     assert provider.extend(successor, "1m") is successor
 
 
-def test_i6_an_extension_that_a_later_one_has_overtaken(quorum: Quorum) -> None:
+def test_i6_an_extension_that_a_later_one_has_overtaken_changes_nothing(quorum: Quorum) -> None:
     """The earlier one was shorter: it must not take back what the later one promised."""
     provider, hand = quorum.provider(), quorum.by_hand()
     lease = acquired(provider)
@@ -104,7 +104,7 @@ def test_i6_an_extension_that_a_later_one_has_overtaken(quorum: Quorum) -> None:
     assert "extended_at" not in quorum.fields(0), "another holder has another clock"
 
 
-def test_a_vote_after_the_claim_has_ended(quorum: Quorum) -> None:
+def test_i12_a_vote_after_the_claim_has_ended_leaves_no_record(quorum: Quorum) -> None:
     """A server waits three seconds for it, the others go on, and no record comes of it."""
     provider, hand = quorum.provider(), quorum.by_hand()
     last = quorum.size - 1
@@ -118,7 +118,7 @@ def test_a_vote_after_the_claim_has_ended(quorum: Quorum) -> None:
     assert provider.release(lease)
 
 
-def test_i1_a_confirmation_whose_vote_has_expired(quorum: Quorum) -> None:
+def test_i1_a_confirmation_whose_vote_has_expired_grants_nothing(quorum: Quorum) -> None:
     """Another claim has been there meanwhile."""
     provider, hand = quorum.provider(), quorum.by_hand()
     program, replies = hand.votes(LockRequest(NAME, "1m"), range(quorum.size))
@@ -132,7 +132,7 @@ def test_i1_a_confirmation_whose_vote_has_expired(quorum: Quorum) -> None:
     assert hand.on(range(quorum.size), confirmation) == [0] * quorum.size
 
 
-def test_a_failed_confirmation_is_undone(quorum: Quorum) -> None:
+def test_i12_a_failed_confirmation_is_undone(quorum: Quorum) -> None:
     """A majority does not reply, and a minority has the lease already."""
     hand = quorum.by_hand(via_proxies=True)
     minority = range(quorum.majority - 1)
@@ -148,7 +148,9 @@ def test_a_failed_confirmation_is_undone(quorum: Quorum) -> None:
 
 
 @pytest.mark.parametrize("size", [3])
-def test_replies_that_arrived_while_the_event_loop_was_blocked(quorum: Quorum, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replies_that_arrived_while_the_event_loop_was_blocked_count(
+    quorum: Quorum, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For longer than a broadcast waits for a majority, and for the other servers."""
     provider = quorum.provider(kind="async")
     lease = acquired(provider)  # so the servers know the scripts by their hashes, and the connections are open

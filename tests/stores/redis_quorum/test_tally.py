@@ -86,7 +86,7 @@ TABLE: list[tuple[list[Any], Verdict, bool]] = [
 
 
 @pytest.mark.parametrize(("replies", "verdict", "is_settled"), TABLE)
-def test_verdict(replies: list[Any], verdict: Verdict, is_settled: bool) -> None:
+def test_the_verdict_on_the_votes(replies: list[Any], verdict: Verdict, is_settled: bool) -> None:
     for first in range(len(replies)):  # no server is special
         tally = VoteTally(MINE, replies[first:] + replies[:first])
         assert (tally.verdict(), tally.is_settled()) == (verdict, is_settled)
@@ -109,7 +109,7 @@ def test_one_claim_of_a_split_is_ahead() -> None:
         assert mine is not VoteTally(second, [(OTHER, first), voted, silent]).is_ahead(), "exactly one"
 
 
-def test_why_not() -> None:
+def test_the_error_says_what_each_server_lacks() -> None:
     tally = VoteTally(MINE, [voted, (QUARANTINED, 61_500), OSError("no route")])
     assert "1 of 3 servers did not reply (no route)" in tally.why_not()
     assert "1 of 3 are in quarantine for 0:01:01 or longer" in tally.why_not()

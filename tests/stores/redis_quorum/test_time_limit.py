@@ -26,8 +26,8 @@ from tests.support.ports import black_hole
 from tests.support.timing import BUSY
 
 TIMEOUT = 2.0
-SOON = 0.6
-"""Half as long as a broadcast waits for a majority."""
+LONG, SOON = 30.0, 15.0
+"""How long a broadcast waits for a majority here, and half of it: a busy machine is not so slow."""
 
 FAULTS = {
     "refuses": r"(?i)refused|connect call failed",
@@ -50,13 +50,15 @@ def black_holes() -> Iterator[list[Address]]:
 
 
 @contextmanager
-def faulty(quorum: Quorum, kind: str, fault: str, numbers: Sequence[int], black_holes: list[Address]) -> Iterator[Any]:
+def faulty(
+    quorum: Quorum, kind: str, fault: str, numbers: Sequence[int], black_holes: list[Address], timeout: float = TIMEOUT
+) -> Iterator[Any]:
     """A provider that has been used before something happens to these servers."""
     if fault == "black-holed":
         # A warm connection to a black hole would be a silent one.
-        yield quorum.provider(kind=kind, timeout=f"{TIMEOUT}s", at=dict(zip(numbers, black_holes, strict=False)))
+        yield quorum.provider(kind=kind, timeout=f"{timeout}s", at=dict(zip(numbers, black_holes, strict=False)))
         return
-    provider = quorum.provider(kind=kind, timeout=f"{TIMEOUT}s", via_proxies=True)
+    provider = quorum.provider(kind=kind, timeout=f"{timeout}s", via_proxies=True)
     use(quorum, provider)
     for number in numbers:
         if fault == "refuses":
@@ -90,7 +92,13 @@ def seconds(work: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=[] if fault == "refuses" else pytest.mark.slow("waits for three time limits"))
+        for fault in FAULTS
+    ],
+)
 def test_i13_a_majority_that_is_away_is_reported_in_time(
     quorum: Quorum, kind: str, fault: str, black_holes: list[Address]
 ) -> None:
@@ -138,15 +146,12 @@ def each_operation(provider: Any, name: str) -> dict[str, Callable[[], bool]]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_i13_a_minority_that_is_away_slows_nothing(
-    quorum: Quorum, kind: str, fault: str, black_holes: list[Address]
+    quorum: Quorum, kind: str, fault: str, black_holes: list[Address], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with faulty(quorum, kind, fault, [2], black_holes) as provider:
-        took: dict[str, list[float]] = {}
-        for number in range(3):
-            for operation, work in each_operation(provider, f"job-{number}").items():
-                took.setdefault(operation, []).append(seconds(work))
-        slow = {operation: min(times) for operation, times in took.items() if min(times) > SOON}
-        assert not slow
+    monkeypatch.setattr(broadcast, "BROADCAST_SECONDS", LONG)
+    with faulty(quorum, kind, fault, [2], black_holes, 2 * LONG) as provider:
+        took = {operation: seconds(work) for operation, work in each_operation(provider, "job").items()}
+        assert {operation: time for operation, time in took.items() if time > SOON} == {}
 
 
 def test_i13_the_time_limit_in_a_url(kind: str) -> None:
@@ -176,8 +181,8 @@ print("done", flush=True)
 """
 
 
-@pytest.mark.parametrize("kind", ["sync"])
-def test_a_silent_server_does_not_keep_the_process_from_ending(quorum: Quorum, kind: str) -> None:
+@pytest.mark.slow("starts a Python")
+def test_a_silent_server_does_not_keep_the_process_from_ending(quorum: Quorum) -> None:
     """With clients that would wait for it for ever."""
     quorum.proxies[1].stall()
     ports = [str(address[1]) for address in (proxy.address for proxy in quorum.proxies)]
@@ -186,13 +191,11 @@ def test_a_silent_server_does_not_keep_the_process_from_ending(quorum: Quorum, k
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == "done\n"
-            assert seconds(lambda: process.wait(60)) < 2
-            assert process.returncode == 0
+            assert process.wait(60) == 0
         finally:
             process.kill()
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_heartbeat_waits_for_no_acquire(quorum: Quorum, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the threads and the connections some are not for claims."""
     monkeypatch.setattr(broadcast, "BROADCAST_SECONDS", 30.0)  # claims wait for longer than a busy machine needs
@@ -211,12 +214,10 @@ def test_a_heartbeat_waits_for_no_acquire(quorum: Quorum, kind: str, monkeypatch
             with suppress(ProviderUnreachable):
                 provider.acquire(LockRequest(f"job-{number}", "1m"))
 
-        for number in range(herd):
-            pool.submit(claim, number)
+        claims = [pool.submit(claim, number) for number in range(herd)]
         busy = min(THREADS_PER_SERVER, POOL_SIZE - RESERVED)
         wait_until(
             lambda: all(proxy.silent_connections >= busy for proxy in proxies), what="claims have all that they may"
         )
-        started = time.monotonic()
         assert provider.extend(lease, "2m")
-        assert time.monotonic() - started < 10, "a claim gives up later"
+        assert not any(claim.done() for claim in claims), "it waited behind claims"

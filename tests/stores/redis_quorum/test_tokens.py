@@ -8,7 +8,8 @@ from itertools import combinations, pairwise
 import pytest
 
 from shedlock_py import LockRequest
-from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, token_of
+from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired
+from tests.support.locks import token_of
 
 pytestmark = pytest.mark.usefixtures("long_grace")
 
@@ -20,7 +21,7 @@ def set_ahead(quorum: Quorum, number: int, token: int, name: str = NAME) -> None
     quorum.send(number, "HSET", quorum.key(name), "fencing_token", token)
 
 
-def test_i7_whichever_minority_is_away(quorum: Quorum, kind: str) -> None:
+def test_i7_tokens_grow_whichever_minority_is_away(quorum: Quorum, kind: str) -> None:
     provider = quorum.provider(kind=kind, via_proxies=True)
     tokens: list[int] = []
     for _ in range(3):
@@ -34,7 +35,7 @@ def test_i7_whichever_minority_is_away(quorum: Quorum, kind: str) -> None:
 
 @pytest.mark.parametrize("fast", [0, 1, 2])
 @pytest.mark.parametrize("operation", ["acquire", "take_over"])
-def test_i7_a_server_whose_clock_is_ahead(quorum: Quorum, operation: str, fast: int) -> None:
+def test_i7_tokens_grow_although_a_clock_is_ahead(quorum: Quorum, operation: str, fast: int) -> None:
     """The token that it gave to all must not be forgotten when it is away."""
     provider = quorum.provider(via_proxies=True)
     tokens = [token_of(acquired(provider))]
@@ -64,7 +65,7 @@ def test_i7_a_token_is_the_same_on_a_majority_before_it_is_handed_out(quorum: Qu
     assert max(stored) == token_of(lease)
 
 
-def test_i7_take_over_races_acquire(quorum: Quorum) -> None:
+def test_i7_a_take_over_and_an_acquire_get_different_tokens(quorum: Quorum) -> None:
     """Each server ends with the greatest of the tokens, or one that its claimant did not get."""
     providers = [quorum.provider(kind=kind) for kind in ("sync", "sync", "async", "async")]
     for number in range(10):

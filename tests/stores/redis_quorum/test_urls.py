@@ -32,7 +32,7 @@ CLIENTS: dict[str, Any] = {"sync": redis.Redis, "async": redis.asyncio.Redis}
 PASSWORD = "s3cret-pw"
 
 
-def test_a_url_for_all(kind: str) -> None:
+def test_one_url_names_all_servers(kind: str) -> None:
     url = f"redis+quorum://user:{PASSWORD}@h1:6379,h2, h3:6380/2?longest_lease=2h&socket_timeout=1"
     urls, options = split_servers(url)
     assert urls == [f"redis://user:{PASSWORD}@{place}/2?socket_timeout=1" for place in ("h1:6379", "h2", "h3:6380")]
@@ -54,7 +54,7 @@ def test_a_url_for_all(kind: str) -> None:
         ("a,b,c,d,e", ["a:6379", "b:6379", "c:6379", "d:6379", "e:6379"]),
     ],
 )
-def test_servers(kind: str, servers: str, places: list[str]) -> None:
+def test_servers_are_read_from_the_url(kind: str, servers: str, places: list[str]) -> None:
     provider = KINDS[kind](f"redis+quorum://{servers}")
     assert repr(provider).partition(" at ")[2] == ", ".join(f"{place}/0" for place in places) + ">"
 
@@ -72,7 +72,7 @@ def test_an_error_names_a_server_by_its_socket(tmp_path: Path) -> None:
     assert f"unix://{places[0]}: no reply within" in str(silence.value)
 
 
-def test_masters_that_sentinels_name(kind: str) -> None:
+def test_masters_that_sentinels_name_are_servers(kind: str) -> None:
     """Where each of them is, only its Sentinel knows, so nothing shows that they are different."""
     sentinels: dict[str, Any] = {"sync": redis.sentinel.Sentinel, "async": redis.asyncio.sentinel.Sentinel}
     clients = [sentinels[kind]([(f"sentinel-{group}", 26379)]).master_for("mymaster") for group in "abc"]
@@ -80,13 +80,13 @@ def test_masters_that_sentinels_name(kind: str) -> None:
 
 
 @pytest.mark.parametrize("written", ["p%40ss%2Fw%23rd", "p@ss", ""])
-def test_passwords(kind: str, written: str) -> None:
+def test_a_password_is_that_of_each_server_and_not_shown(kind: str, written: str) -> None:
     url = f"redis+quorum://:{written}@h1,h2,h3"
     assert split_servers(url)[0] == [f"redis://:{written}@{host}" for host in ("h1", "h2", "h3")]
     assert not written or written not in repr(KINDS[kind](url))
 
 
-def test_through_provider_from_url() -> None:
+def test_provider_from_url_opens_a_quorum() -> None:
     assert isinstance(provider_from_url("redis+quorum://h1,h2,h3"), RedisQuorumLockProvider)
     assert isinstance(async_provider_from_url("rediss+quorum://h1,h2,h3"), AsyncRedisQuorumLockProvider)
     assert split_servers("rediss+quorum://h1,h2,h3")[0] == ["rediss://h1", "rediss://h2", "rediss://h3"]
@@ -120,7 +120,7 @@ BAD_URLS = {
 
 
 @pytest.mark.parametrize("url", BAD_URLS)
-def test_bad_urls(kind: str, url: str) -> None:
+def test_bad_urls_are_refused(kind: str, url: str) -> None:
     with pytest.raises(ConfigurationError, match=BAD_URLS[url]) as caught:
         KINDS[kind](url.replace("PW", PASSWORD))
     assert PASSWORD not in str(caught.value)
@@ -149,12 +149,12 @@ def a_cluster(kind: str) -> Any:
 
 
 @pytest.mark.parametrize("why", BAD_LISTS)
-def test_bad_lists(kind: str, why: str) -> None:
+def test_bad_lists_are_refused(kind: str, why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         KINDS[kind](BAD_LISTS[why](kind))
 
 
-def test_bad_options(kind: str) -> None:
+def test_bad_options_are_refused(kind: str) -> None:
     urls = ["redis://h1", "redis://h2", "redis://h3"]
     for options in ({"longest_lease": "0s"}, {"longest_lease": "10"}, {"key_prefix": "a\nb"}):
         with pytest.raises(ConfigurationError):
@@ -168,7 +168,7 @@ def hour(quorum: Quorum, kind: str) -> tuple[LockProvider, Lease]:
 
 
 @pytest.mark.parametrize("size", [3])
-def test_a_lease_longer_than_the_longest(hour: tuple[LockProvider, Lease]) -> None:
+def test_i1_a_lease_longer_than_the_longest_is_refused(hour: tuple[LockProvider, Lease]) -> None:
     """A restarted server would vote again while it still lasts."""
     provider, lease = hour
     before = lease.trusted_for()

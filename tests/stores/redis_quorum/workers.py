@@ -8,7 +8,8 @@ from itertools import pairwise
 from typing import Self
 
 from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
-from tests.stores.redis_quorum.quorums import NAME, token_of
+from tests.stores.redis_quorum.quorums import NAME
+from tests.support.locks import token_of
 from tests.support.polling import wait_until
 
 

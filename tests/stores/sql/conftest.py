@@ -8,7 +8,7 @@ import pytest
 
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.sql.stores import DATABASE, DRIVERS, SQLITE_DRIVERS, SqliteFile, Store
+from tests.stores.sql.stores import DATABASE, DRIVERS, SQLITE_DRIVERS, SqliteFile, Store, marks_of
 from tests.support.database import DatabaseServer
 
 
@@ -38,9 +38,9 @@ def mysql(mysql_server: DatabaseServer) -> Iterator[DatabaseServer]:
     yield from _with_database(mysql_server, "mysql+pymysql")
 
 
-@pytest.fixture(params=DRIVERS)
+@pytest.fixture(params=[pytest.param(driver, marks=marks_of(driver, DRIVERS)) for driver in DRIVERS])
 def driver(request: pytest.FixtureRequest) -> str:
-    """Override with `@pytest.mark.parametrize("driver", …)` where some will do."""
+    """Override with `@on(drivers)` where some will do."""
     return str(request.param)
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from uuid import uuid4
 
+import pytest
 from sqlalchemy import Connection, Engine, NullPool, create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from shedlock_py import AsyncLockProvider, Lease, LockProvider, LockRecord, LockRequest
+from shedlock_py import AsyncLockProvider, Lease, LockProvider
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.support.database import Address
+from tests.support.locks import acquired as acquired  # tests/stores/mongodb takes both from here
+from tests.support.locks import record_of as record_of
 
 Product = Literal["postgres", "mariadb", "mysql"]
 
@@ -45,6 +49,9 @@ SQLITE_DRIVERS = ("sqlite", "sqlite+aiosqlite")
 # Where the driver makes no difference.
 ONE_EACH = ("postgresql+psycopg", "mariadb+pymysql", "mysql+pymysql")
 ONE_ASYNC_EACH = ("postgresql+asyncpg", "mariadb+asyncmy", "mysql+asyncmy")
+USUAL_DRIVERS = (*ONE_EACH, *ONE_ASYNC_EACH, *SQLITE_DRIVERS)
+KINDS = ("url", "engine")
+"""A provider from a URL, or on a user's engine."""
 
 
 def drivers_of(*products: Product) -> list[str]:
@@ -55,6 +62,53 @@ def drivers_of(*products: Product) -> list[str]:
 def on_mysql_and_mariadb(*drivers: str) -> list[str]:
     """``on_mysql_and_mariadb("pymysql")``: what both servers are tested for alike."""
     return [f"{scheme}+{driver}" for driver in drivers for scheme in ("mariadb", "mysql")]
+
+
+def is_async(driver: str) -> bool:
+    return driver in (*ASYNC_DRIVERS, "sqlite+aiosqlite")
+
+
+def marks_of(
+    driver: str, drivers: Iterable[str], *, programs: bool = False, mariadb: bool = False
+) -> list[pytest.MarkDecorator]:
+    """Why a test with this driver is not in ``make test``, if the same test runs with all these drivers.
+
+    :param programs: sync and async run the same programs, and nothing else is tested.
+    :param mariadb: MariaDB differs from MySQL here.
+    """
+    scheme = driver.partition("+")[0]
+    usual = [other for other in drivers if other in USUAL_DRIVERS and other.partition("+")[0] == scheme]
+    if driver not in USUAL_DRIVERS and any(programs or is_async(other) is is_async(driver) for other in usual):
+        return [pytest.mark.matrix("the usual driver shows it")]
+    if programs and is_async(driver) and not all(map(is_async, usual)):
+        return [pytest.mark.matrix("the sync provider runs the same program")]
+    if not mariadb and scheme == "mariadb" and driver.replace("mariadb", "mysql", 1) in drivers:
+        return [pytest.mark.slow("MariaDB has the dialect of MySQL")]
+    return []
+
+
+def on(
+    drivers: Iterable[str], *, kinds: Sequence[str] = (), programs: bool = False, mariadb: bool = False
+) -> pytest.MarkDecorator:
+    """Parametrize a test with drivers, each with the mark of its tier: see :func:`marks_of`.
+
+    :param kinds: also with each of these :data:`KINDS`. An engine makes the same difference on all databases.
+    """
+    drivers = list(drivers)
+    marks = {driver: marks_of(driver, drivers, programs=programs, mariadb=mariadb) for driver in drivers}
+    if not kinds:
+        return pytest.mark.parametrize("driver", [pytest.param(driver, marks=marks[driver]) for driver in drivers])
+    first = next(driver for driver in drivers if not marks[driver])
+    params = []
+    for driver in drivers:
+        for kind in kinds:
+            is_repeated = kind != kinds[0] and driver != first
+            more = [pytest.mark.slow("a user's engine on another database")] if is_repeated else []
+            params.append(pytest.param(driver, kind, marks=marks[driver] + more))
+    return pytest.mark.parametrize(("driver", "kind"), params)
+
+
+programs_on = partial(on, programs=True)
 
 
 class SqliteFile:
@@ -82,7 +136,7 @@ class Store:
 
     @property
     def is_async(self) -> bool:
-        return self.driver in (*ASYNC_DRIVERS, "sqlite+aiosqlite")
+        return is_async(self.driver)
 
     @property
     def is_postgres(self) -> bool:
@@ -108,6 +162,10 @@ class Store:
         provider = SqlAlchemyLockProvider(address, **options)
         self.stack.callback(provider.close)
         return provider
+
+    def provider_of(self, kind: str, via: Address | None = None, *, url: str | None = None) -> LockProvider:
+        """From a URL, or on an engine: ``kind`` is one of :data:`KINDS`."""
+        return self.provider(via, url=url) if kind == "url" else self.provider_of_engine(via, url=url)
 
     def provider_of_engine(self, via: Address | None = None, **options: Any) -> LockProvider:
         """From an engine as a user makes it; see :class:`Application`."""
@@ -234,19 +292,6 @@ class Application:
             if commit:
                 await connection.commit()
         return result
-
-
-def acquired(provider: LockProvider, name: str, at_most: str = "1m", **options: Any) -> Lease:
-    """A lease on a lock that must be free."""
-    lease = provider.acquire(LockRequest(name, at_most, **options))
-    assert lease is not None, f"{name!r} should be free, but {provider.record(name)} has it"
-    return lease
-
-
-def record_of(provider: LockProvider, name: str) -> LockRecord:
-    record = provider.record(name)
-    assert record is not None
-    return record
 
 
 def is_waiting(store: Store) -> bool:

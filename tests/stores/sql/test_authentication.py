@@ -20,13 +20,14 @@ import pytest
 from sqlalchemy import make_url
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
-from tests.stores.sql.stores import DATABASE, Store, acquired, drivers_of
+from tests.stores.sql.stores import DATABASE, Store, drivers_of, on
 from tests.support.availability import private_server
 from tests.support.database import DatabaseServer
+from tests.support.locks import acquired
 from tests.support.servers import MySqlServer
 from tests.support.tls import Certificates
 
-all_drivers = pytest.mark.parametrize("driver", drivers_of("mysql"))
+all_drivers = on(drivers_of("mysql"))
 
 PASSWORD = "hunter2"
 
@@ -44,7 +45,7 @@ def url_of_a_new_user(store: Store) -> Iterator[str]:
 
 
 @all_drivers
-def test_the_first_login_of_a_user(store: Store, url_of_a_new_user: str, name: str) -> None:
+def test_a_user_who_logs_in_for_the_first_time(store: Store, url_of_a_new_user: str, name: str) -> None:
     for _ in range(2):  # the second login is quick
         assert store.provider(url=url_of_a_new_user).release(acquired(store.provider(url=url_of_a_new_user), name))
 
@@ -68,6 +69,7 @@ provider.close()
 """
 
 
+@pytest.mark.slow("starts a Python for each driver")
 @all_drivers
 def test_without_cryptography_the_error_says_what_to_install(driver: str, store: Store, url_of_a_new_user: str) -> None:
     if driver == "mysql+mysqldb":
@@ -131,9 +133,10 @@ def provider_with_tls(store: Store, authority: Path, **options: Any) -> LockProv
     return store.provider(url=f"{store.url()}?ssl_ca={authority}{no_host}", **options)
 
 
+@pytest.mark.slow("a MySQL server of its own")
 @pytest.mark.usefixtures("collected")
 @all_drivers
-def test_tls(driver: str, tls_server: TlsMySqlServer, name: str) -> None:
+def test_a_lock_is_held_and_released_over_tls(driver: str, tls_server: TlsMySqlServer, name: str) -> None:
     store = Store(tls_server, driver)
     authority = tls_server.certificates.authority
     with store.stack:
@@ -149,8 +152,9 @@ def test_tls(driver: str, tls_server: TlsMySqlServer, name: str) -> None:
         assert provider.release(lease)
 
 
+@pytest.mark.slow("a MySQL server of its own")
 @pytest.mark.usefixtures("collected")
-@pytest.mark.parametrize("driver", ["mysql+asyncmy"])
+@on(["mysql+asyncmy"])
 def test_i13_the_end_of_tls_is_not_awaited(driver: str, tls_server: TlsMySqlServer, name: str) -> None:
     """When a server stands still, all connections are closed. Asyncmy waited half a minute for each idle one."""
     store = Store(tls_server, driver)

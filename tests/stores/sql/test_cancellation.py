@@ -8,17 +8,15 @@ from typing import Any
 import pytest
 
 from shedlock_py import LockRequest
-from tests.stores.sql.stores import ASYNC_DRIVERS, Application, Store
+from tests.stores.sql.stores import ASYNC_DRIVERS, Application, Store, on
+from tests.support import tiers
 
-MOMENTS = 50
+MOMENTS = 50 if tiers.runs("full") else 20
 KINDS: dict[str, Callable[[Store], Any]] = {
     "url": lambda store: store.provider(),
     "engine": lambda store: Application(store, pool_size=2, max_overflow=0).provider,
 }
-pytestmark = [
-    pytest.mark.parametrize("driver", [*ASYNC_DRIVERS, "sqlite+aiosqlite"]),
-    pytest.mark.parametrize("kind", KINDS),
-]
+pytestmark = on([*ASYNC_DRIVERS, "sqlite+aiosqlite"], kinds=tuple(KINDS))
 
 
 def check(

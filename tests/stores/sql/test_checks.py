@@ -13,15 +13,24 @@ import pytest
 from psycopg2.extras import LogicalReplicationConnection
 from sqlalchemy import make_url, text
 
-from shedlock_py import provider_from_url
 from shedlock_py.provider import Check
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.sqlite_files import file_system_of
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.cli.harness import run
 from tests.faults.pairs import PostgresPair
-from tests.stores.sql.stores import DATABASE, ONE_ASYNC_EACH, ONE_EACH, SQLITE_DRIVERS, Store, on_mysql_and_mariadb
+from tests.stores.sql.stores import (
+    DATABASE,
+    KINDS,
+    ONE_ASYNC_EACH,
+    ONE_EACH,
+    SQLITE_DRIVERS,
+    Store,
+    on,
+    on_mysql_and_mariadb,
+)
 from tests.support.availability import private_server
+from tests.support.locks import checks_of, opened, statuses
 from tests.support.polling import wait_until
 from tests.support.servers import PASSWORD, USER, MySqlServer, PostgresServer
 
@@ -29,18 +38,9 @@ PRIMARY = "connect to the primary, in all replicas of the application to the sam
 MAY_LACK = "one that is promoted may lack the last locks, which are free then"
 
 
-def by_name(provider: Any) -> dict[str, Check]:
-    return {check.check: check for check in provider.checks()}
-
-
 def at(url: str) -> dict[str, Check]:
-    provider: Any = provider_from_url(url)
-    with closing(provider):
-        return by_name(provider)
-
-
-def summary(checks: dict[str, Check]) -> dict[str, str]:
-    return {name: check.status for name, check in checks.items()}
+    with opened(url) as provider:
+        return checks_of(provider)
 
 
 @contextmanager
@@ -73,14 +73,13 @@ def role(store: Store, *rights: str) -> Iterator[str]:
         store.execute(f"DROP {kind} {user}")
 
 
-@pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH])
-@pytest.mark.parametrize("kind", ["url", "engine"])
-def test_a_server_as_the_tests_have_it(store: Store, kind: str) -> None:
+@on([*ONE_EACH, *ONE_ASYNC_EACH], kinds=KINDS)
+def test_a_server_that_forgets_quickly_is_warned_of(store: Store, kind: str) -> None:
     """Quick, and not durable, unless it is somebody else's."""
     setting, durable = ("fsync", "on") if store.is_postgres else ("innodb_flush_log_at_trx_commit", "1")
     value = str(store.query(f"SHOW {setting}" if store.is_postgres else f"SELECT @@{setting}"))
-    checks = by_name(store.provider() if kind == "url" else store.provider_of_engine())
-    assert summary(checks) == {
+    checks = checks_of(store.provider_of(kind))
+    assert statuses(checks) == {
         "replication": "ok",
         "durability": "ok" if value == durable else "warning",
         "permissions": "ok",
@@ -91,8 +90,8 @@ def test_a_server_as_the_tests_have_it(store: Store, kind: str) -> None:
         assert "may forget the last locks" in checks["durability"].message
 
 
-@pytest.mark.parametrize("driver", [*ONE_EACH, ONE_ASYNC_EACH[0]])
-def test_rights(store: Store) -> None:
+@on([*ONE_EACH, ONE_ASYNC_EACH[0]])
+def test_the_rights_that_a_user_lacks_are_named(store: Store) -> None:
     needed, table = "GRANT SELECT, INSERT, UPDATE ON ", "public" if store.is_postgres else DATABASE
     for rights, missing in (
         (["SELECT"], "INSERT, UPDATE, DELETE"),
@@ -100,7 +99,7 @@ def test_rights(store: Store) -> None:
         (["SELECT", "INSERT", "UPDATE"], None),
     ):
         with role(store, *rights) as url:
-            found = by_name(store.provider(url=url))["permissions"]
+            found = checks_of(store.provider(url=url))["permissions"]
         if missing is None:
             assert found == Check("permissions", "ok", "SELECT, INSERT, UPDATE; not DELETE, which only prune needs")
         else:
@@ -108,7 +107,7 @@ def test_rights(store: Store) -> None:
             assert str(found.hint).startswith(f"{needed}{table}.shedlock TO")
 
 
-@pytest.mark.parametrize("driver", ONE_EACH)
+@on(ONE_EACH)
 def test_doctor_says_why_a_role_without_rights_is_refused(store: Store) -> None:
     with role(store, "INSERT") as url:
         done = run("doctor", "--json", store=url)
@@ -119,7 +118,7 @@ def test_doctor_says_why_a_role_without_rights_is_refused(store: Store) -> None:
     assert permissions["message"].startswith("not allowed: SELECT, ")
 
 
-def test_a_role_that_may_not_see_the_replicas(mysql: Any) -> None:
+def test_a_role_that_may_not_see_replicas_is_no_warning(mysql: Any) -> None:
     store = Store(mysql, "mysql+pymysql")
     with role(store, "SELECT", "INSERT", "UPDATE") as url:
         done = run("doctor", "--json", store=url)
@@ -129,13 +128,13 @@ def test_a_role_that_may_not_see_the_replicas(mysql: Any) -> None:
     assert checks["replication"]["hint"] == "look as an administrator: SHOW REPLICAS"
 
 
-@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql", "asyncmy"))
-def test_settings_of_mysql(store: Store) -> None:
+@on(on_mysql_and_mariadb("pymysql", "asyncmy"))
+def test_settings_that_lose_locks_are_warned_of_on_mysql(store: Store) -> None:
     provider = store.provider()
     with settings(store, innodb_flush_log_at_trx_commit="1", sync_binlog="1"):
-        assert by_name(provider)["durability"].status == "ok"
+        assert checks_of(provider)["durability"].status == "ok"
     with settings(store, innodb_flush_log_at_trx_commit="1", sync_binlog="0"):
-        found = by_name(provider)["durability"]
+        found = checks_of(provider)["durability"]
         has_log = store.query("SELECT @@log_bin") == 1
         assert found.status == ("warning" if has_log else "ok"), "MariaDB has no binary log here"
         assert found.hint == ("set sync_binlog = 1" if has_log else None)
@@ -144,8 +143,8 @@ def test_settings_of_mysql(store: Store) -> None:
     assert found == Check("replication", "failed", "read_only is on: a replica, which takes no writes", PRIMARY)
 
 
-@pytest.mark.matrix  # a second server for one query
-def test_a_replica_of_mysql(mysql: Any) -> None:
+@pytest.mark.matrix("a second server for one query")
+def test_a_replica_of_mysql_is_warned_of(mysql: Any) -> None:
     store = Store(mysql, "mysql+pymysql")
     host, port = mysql.address
     with private_server("mysql", MySqlServer) as server:
@@ -169,8 +168,7 @@ def pair() -> Iterator[PostgresPair]:
     with PostgresPair() as pair:
         execute(pair.primary, "ALTER SYSTEM SET wal_level = logical")
         pair.primary.restart()
-        provider: Any = provider_from_url(f"{pair.primary.url('postgresql+psycopg')}?timeout=60s")
-        with closing(provider):
+        with opened(f"{pair.primary.url('postgresql+psycopg')}?timeout=60s") as provider:
             provider.create_schema()
         yield pair
 
@@ -186,7 +184,7 @@ def replication_of(server: PostgresServer, options: str = "") -> Check:
     found = at(server.url("postgresql+psycopg") + options)["replication"]
     asynchronous = server.url("postgresql+psycopg_async") + options
     with BlockingLockProvider(lambda: AsyncSqlAlchemyLockProvider(asynchronous)) as provider:
-        assert by_name(provider)["replication"] == found
+        assert checks_of(provider)["replication"] == found
     return found
 
 
@@ -206,7 +204,8 @@ def reading_changes(server: PostgresServer) -> Iterator[None]:
         yield
 
 
-def test_standbys_of_postgresql(pair: PostgresPair) -> None:
+@pytest.mark.slow("a primary and a standby")
+def test_standbys_of_postgresql_are_warned_of(pair: PostgresPair) -> None:
     primary = pair.primary
     none = Check("replication", "ok", "no standby is connected")
     assert replication_of(primary) == none
@@ -244,15 +243,17 @@ def test_standbys_of_postgresql(pair: PostgresPair) -> None:
 HERE = "24 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw"
 
 
-@pytest.mark.parametrize("driver", SQLITE_DRIVERS)
-def test_a_file_of_this_machine(store: Store) -> None:
+@on(SQLITE_DRIVERS)
+def test_a_file_of_this_machine_is_fine(store: Store) -> None:
     (found,) = store.provider().checks()  # type: ignore[attr-defined]  # not in the protocol
     assert (found.check, found.status) == ("file system", "ok")
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs"])
-@pytest.mark.parametrize("driver", SQLITE_DRIVERS)
-def test_a_file_of_a_network(store: Store, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@on(SQLITE_DRIVERS)
+def test_a_file_of_a_network_is_warned_of(
+    store: Store, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     provider: Any = store.provider()
     programs = getattr(provider, "async_provider", provider).programs
 
@@ -273,7 +274,7 @@ def test_a_file_of_a_network(store: Store, kind: str, tmp_path: Path, monkeypatc
     assert provider.checks() == [], "not Linux"
 
 
-def test_mounts_with_spaces_and_one_above_another(tmp_path: Path) -> None:
+def test_the_last_mount_of_a_place_counts_also_with_spaces(tmp_path: Path) -> None:
     place = tmp_path / "net work"
     escaped = str(place).replace(" ", r"\040")
     mounts = "\n".join(f"1 2 0:3 / {escaped} rw - {kind} none rw" for kind in ("ext4", "nfs"))

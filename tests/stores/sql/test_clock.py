@@ -9,15 +9,17 @@ import pytest
 from sqlalchemy import text
 
 from shedlock_py import LockProvider, LockRequest
-from tests.stores.sql.stores import DATABASE, Store, acquired, on_mysql_and_mariadb, record_of
+from tests.stores.sql.stores import DATABASE, Store, on, on_mysql_and_mariadb
 from tests.support.database import DatabaseServer
+from tests.support.locks import acquired, record_of
 
 # MariaDB and MySQL know named zones only if somebody has loaded them.
 POSTGRES_ZONES = ["America/New_York", "Pacific/Kiritimati", "Australia/Lord_Howe"]
 OFFSETS = ["-12:59", "+13:00"]
+OTHERS = pytest.mark.slow("other time zones")
 
 
-@pytest.fixture(params=POSTGRES_ZONES)
+@pytest.fixture(params=[POSTGRES_ZONES[0], *(pytest.param(zone, marks=OTHERS) for zone in POSTGRES_ZONES[1:])])
 def postgres_zone(request: pytest.FixtureRequest, postgres: DatabaseServer) -> Iterator[str]:
     with postgres.connect() as connection:
         connection.execute(text(f"ALTER DATABASE {DATABASE} SET timezone = '{request.param}'"))
@@ -25,7 +27,7 @@ def postgres_zone(request: pytest.FixtureRequest, postgres: DatabaseServer) -> I
         connection.execute(text(f"ALTER DATABASE {DATABASE} RESET ALL"))
 
 
-@pytest.fixture(params=OFFSETS)
+@pytest.fixture(params=[OFFSETS[0], *(pytest.param(zone, marks=OTHERS) for zone in OFFSETS[1:])])
 def global_zone(request: pytest.FixtureRequest, store: Store) -> Iterator[str]:
     with store.server.connect() as connection:
         before = connection.execute(text("SELECT @@GLOBAL.time_zone")).scalar()
@@ -51,16 +53,18 @@ def local_zone() -> Iterator[None]:
 POSTGRES = ["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"]
 
 
-@pytest.mark.parametrize("driver", POSTGRES)
-def test_i10_postgres_in_any_zone(driver: str, postgres_zone: str, postgres: DatabaseServer, name: str) -> None:
+@on(POSTGRES, mariadb=True)
+def test_i10_postgres_counts_alike_in_any_zone(
+    driver: str, postgres_zone: str, postgres: DatabaseServer, name: str
+) -> None:
     store = Store(postgres, driver)
     with store.stack:
         assert store.query("SHOW timezone") == postgres_zone
         check(store, name)
 
 
-@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql", "mysqldb", "asyncmy"))
-def test_i10_mysql_and_mariadb_in_any_zone(driver: str, global_zone: str, store: Store, name: str) -> None:
+@on(on_mysql_and_mariadb("pymysql", "mysqldb", "asyncmy"), mariadb=True)
+def test_i10_mysql_and_mariadb_count_alike_in_any_zone(driver: str, global_zone: str, store: Store, name: str) -> None:
     assert store.query("SELECT @@time_zone") == global_zone
     check(store, name)
 

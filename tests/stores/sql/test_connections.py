@@ -20,23 +20,25 @@ from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.sql.stores import (
     DRIVERS,
+    KINDS,
     ONE_EACH,
     SQLITE_DRIVERS,
     SYNC_DRIVERS,
     Application,
     Store,
-    acquired,
     drivers_of,
+    on,
     on_mysql_and_mariadb,
-    record_of,
 )
+from tests.support.locks import acquired, record_of
 from tests.support.polling import wait_until
 from tests.support.signals import TooLong, raised_by
 
 POSTGRES_DRIVERS = drivers_of("postgres")
+NO_RESET = pytest.mark.slow("a pool that resets no connection, on each database")
 
 
-@pytest.mark.parametrize("driver", SQLITE_DRIVERS)
+@on(SQLITE_DRIVERS)
 def test_i1_an_engine_whose_listener_begins_transactions(driver: str, store: Store, name: str) -> None:
     """As SQLAlchemy's documentation recommends on SQLite. SQLAlchemy would roll back the provider's statements, too."""
     application = Application(store)
@@ -60,8 +62,10 @@ def test_i1_a_connection_of_sqlite_that_never_commits_by_itself(tmp_path: Path, 
     engine.dispose()
 
 
-@pytest.mark.parametrize("driver", POSTGRES_DRIVERS)
-@pytest.mark.parametrize("level", [None, "SERIALIZABLE", "AUTOCOMMIT"])
+@on(POSTGRES_DRIVERS)
+@pytest.mark.parametrize(
+    "level", [None, pytest.param("SERIALIZABLE", marks=pytest.mark.slow("another level")), "AUTOCOMMIT"]
+)
 @pytest.mark.parametrize("table", ["shedlock", "no_such_table"])
 def test_a_users_connection_leaves_autocommit_again(
     driver: str, level: str | None, table: str, store: Store, name: str
@@ -87,9 +91,9 @@ def test_a_users_connection_leaves_autocommit_again(
     assert committed == (level == "AUTOCOMMIT")
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@on(DRIVERS)
 @pytest.mark.parametrize("moment", ["connect", "checkout"])
-@pytest.mark.parametrize("reset", ["rollback", None])
+@pytest.mark.parametrize("reset", ["rollback", pytest.param(None, marks=NO_RESET)])
 def test_i1_a_listener_that_queries_the_database(
     driver: str, moment: str, reset: str | None, store: Store, name: str
 ) -> None:
@@ -113,7 +117,7 @@ def test_i1_a_listener_that_queries_the_database(
     assert not record_of(other, name).is_held
 
 
-@pytest.mark.parametrize("driver", SQLITE_DRIVERS)
+@on(SQLITE_DRIVERS)
 @pytest.mark.parametrize("reset", ["rollback", None])
 def test_a_statement_that_failed_leaves_no_transaction(driver: str, reset: str | None, store: Store, name: str) -> None:
     """In which SQLite's write lock would stay taken."""
@@ -136,7 +140,7 @@ def test_old_connections_are_replaced_a_limited_number_of_times(tmp_path: Path, 
     engine.dispose()
 
 
-@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+@on(SYNC_DRIVERS)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_dead_connections_that_only_the_application_has_used(
     driver: str, when: str, store: Store, proxy: TcpProxy, name: str
@@ -160,8 +164,7 @@ def _alarm() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("driver", ONE_EACH)
-@pytest.mark.parametrize("kind", ["url", "engine"])
+@on(ONE_EACH, kinds=KINDS)
 @pytest.mark.usefixtures("_alarm")
 def test_an_interrupted_connection_is_not_used_again(driver: str, kind: str, store: Store, name: str) -> None:
     """Half a reply may still be on its way."""
@@ -193,8 +196,7 @@ def test_an_interrupted_connection_is_not_used_again(driver: str, kind: str, sto
 
 
 @pytest.mark.timeout(30)
-@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql"))
-@pytest.mark.parametrize("kind", ["url", "engine"])
+@on(on_mysql_and_mariadb("pymysql"), kinds=KINDS)
 def test_an_interruption_before_the_reply_is_read_does_not_wait_for_it(
     driver: str, kind: str, store: Store, name: str
 ) -> None:
@@ -220,7 +222,7 @@ def test_an_interruption_before_the_reply_is_read_does_not_wait_for_it(
 
 
 @pytest.mark.parametrize("pool", [StaticPool, SingletonThreadPool])
-@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+@on(SYNC_DRIVERS)
 def test_i9_an_engine_whose_connection_we_would_share(store: Store, pool: type[Pool]) -> None:
     """A commit or a rollback of the provider would be one of the application's transaction."""
     with pytest.raises(ConfigurationError, match=f"{pool.__name__}.*use an engine with its default pool"):

@@ -8,13 +8,12 @@ import pytest
 from sqlalchemy import text
 
 from shedlock_py import Lease, LockProvider, LockRequest
-from tests.stores.sql.stores import DATABASE, DRIVERS, SYNC_DRIVERS, Store, drivers_of
+from tests.stores.sql.stores import DATABASE, DRIVERS, SYNC_DRIVERS, Store, drivers_of, marks_of, programs_on
+from tests.support import tiers
 from tests.support.database import DatabaseServer
 
-pytestmark = pytest.mark.programs
-
 THREADS = 8
-ROUNDS = 15
+ROUNDS = 15 if tiers.runs("full") else 5
 
 POSTGRES_SETTINGS = {
     "default_transaction_isolation": ["serializable", "repeatable read"],
@@ -45,6 +44,10 @@ def flat(settings: dict[str, list[str]]) -> list[tuple[str, str]]:
     return [(name, value) for name, values in settings.items() for value in values]
 
 
+def slow_but_isolation(setting: tuple[str, str]) -> list[pytest.MarkDecorator]:
+    return [] if "isolation" in setting[0] else [pytest.mark.slow("another setting than the isolation level")]
+
+
 def one_winner_each_round(providers: list[LockProvider], name: str) -> None:
     barrier = threading.Barrier(THREADS)
 
@@ -73,7 +76,12 @@ def both_kinds(store: Store) -> list[LockProvider]:
     return [store.provider(), store.provider(), store.provider_of_engine(), store.provider_of_engine()]
 
 
-@pytest.fixture(params=flat(POSTGRES_SETTINGS), ids="=".join)
+@pytest.fixture(
+    params=[
+        pytest.param(setting, id="=".join(setting), marks=slow_but_isolation(setting))
+        for setting in flat(POSTGRES_SETTINGS)
+    ]
+)
 def postgres_setting(request: pytest.FixtureRequest, postgres: DatabaseServer) -> Iterator[None]:
     setting, value = request.param
     with postgres.connect() as connection:
@@ -82,8 +90,10 @@ def postgres_setting(request: pytest.FixtureRequest, postgres: DatabaseServer) -
         connection.execute(text(f"ALTER DATABASE {DATABASE} RESET ALL"))
 
 
-@pytest.mark.parametrize("driver", drivers_of("postgres"))
-def test_i1_postgres_settings(driver: str, postgres_setting: None, store: Store, name: str) -> None:
+@programs_on(drivers_of("postgres"))
+def test_i1_one_winner_with_each_setting_of_postgres(
+    driver: str, postgres_setting: None, store: Store, name: str
+) -> None:
     one_winner_each_round(both_kinds(store), name)
 
 
@@ -98,7 +108,12 @@ def global_setting(setting: tuple[str, str], store: Store) -> Iterator[None]:
 
 
 GLOBAL = [
-    pytest.param(driver, setting, id=f"{driver}-{'='.join(setting)}")
+    pytest.param(
+        driver,
+        setting,
+        id=f"{driver}-{'='.join(setting)}",
+        marks=marks_of(driver, DRIVERS, programs=True) + slow_but_isolation(setting),
+    )
     for driver in drivers_of("mariadb", "mysql")
     for setting in flat(GLOBAL_SETTINGS[DRIVERS[driver]])
 ]
@@ -106,12 +121,22 @@ GLOBAL = [
 
 @pytest.mark.usefixtures("global_setting")
 @pytest.mark.parametrize(("driver", "setting"), GLOBAL)
-def test_i1_settings_of_mysql_and_mariadb(store: Store, name: str) -> None:
+def test_i1_one_winner_with_each_setting_of_mysql_and_mariadb(store: Store, name: str) -> None:
     one_winner_each_round(both_kinds(store), name)
 
 
-@pytest.mark.parametrize("level", ["SERIALIZABLE", "REPEATABLE READ", "READ COMMITTED", "AUTOCOMMIT"])
-@pytest.mark.parametrize("driver", SYNC_DRIVERS)
-def test_i1_the_level_of_a_users_engine(driver: str, level: str, store: Store, name: str) -> None:
+@pytest.mark.parametrize(
+    "level",
+    [
+        "SERIALIZABLE",
+        *(
+            pytest.param(level, marks=pytest.mark.slow("another level"))
+            for level in ("REPEATABLE READ", "READ COMMITTED")
+        ),
+        "AUTOCOMMIT",
+    ],
+)
+@programs_on(SYNC_DRIVERS)
+def test_i1_one_winner_at_each_level_of_a_users_engine(driver: str, level: str, store: Store, name: str) -> None:
     engines = [store.provider_of_engine(isolation_level=level) for _ in range(2)]
     one_winner_each_round([*engines, store.provider()], name)

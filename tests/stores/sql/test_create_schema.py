@@ -12,18 +12,19 @@ from sqlalchemy import MetaData, create_engine, make_url, text
 from shedlock_py import ConfigurationError, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider, lock_table
 from tests.stores.sql.stores import (
+    DRIVERS,
     ONE_ASYNC_EACH,
     ONE_EACH,
+    SQLITE_DRIVERS,
     SYNC_DRIVERS,
     Store,
-    acquired,
+    marks_of,
     on_mysql_and_mariadb,
-    record_of,
+    programs_on,
 )
 from tests.support.database import DatabaseServer
+from tests.support.locks import acquired, record_of
 from tests.support.workers import CallAll, workers
-
-pytestmark = pytest.mark.programs
 
 ROUNDS = 8
 """Of what failed before it was mended, one round in three found the rarest."""
@@ -50,9 +51,13 @@ def create_schema_async(url: str, table: str) -> None:
     asyncio.run(create())
 
 
+SYNC, ASYNC = (*ONE_EACH, "sqlite"), (*ONE_ASYNC_EACH, "sqlite+aiosqlite")
 CREATE = [
-    *((driver, create) for driver in (*ONE_EACH, "sqlite") for create in (create_schema, create_schema_with_engine)),
-    *((driver, create_schema_async) for driver in (*ONE_ASYNC_EACH, "sqlite+aiosqlite")),
+    *(pytest.param(driver, create) for driver in SYNC for create in (create_schema, create_schema_with_engine)),
+    *(
+        pytest.param(driver, create_schema_async, marks=marks_of(driver, (*SYNC, *ASYNC), programs=True, mariadb=True))
+        for driver in ASYNC
+    ),
 ]
 
 
@@ -62,8 +67,9 @@ def call_all() -> Iterator[CallAll]:
         yield call_all
 
 
+@pytest.mark.slow("ten processes, eight times")
 @pytest.mark.parametrize(("driver", "create"), CREATE)
-def test_ten_processes_at_once(
+def test_ten_processes_create_the_table_at_once(
     driver: str, create: Callable[[str, str], None], store: Store, call_all: CallAll, tmp_path: Path
 ) -> None:
     """In a new SQLite file each time, or in one new database."""
@@ -81,7 +87,8 @@ def test_ten_processes_at_once(
         store.server.drop_database(database)
 
 
-def test_twice(store: Store) -> None:
+@programs_on([*DRIVERS, *SQLITE_DRIVERS])
+def test_to_create_it_twice_keeps_the_records(store: Store) -> None:
     with store.table() as table:
         provider = store.provider(table_name=table)
         provider.create_schema()
@@ -104,8 +111,8 @@ def test_twice(store: Store) -> None:
         "a$shedlock$b $shedlock_$",
     ],
 )
-@pytest.mark.parametrize("driver", [*SYNC_DRIVERS, *ONE_ASYNC_EACH])
-def test_odd_table_names(driver: str, table: str, store: Store) -> None:
+@programs_on([*SYNC_DRIVERS, *ONE_ASYNC_EACH])
+def test_odd_table_names_work(driver: str, table: str, store: Store) -> None:
     provider = store.provider(table_name=table)
     try:
         provider.create_schema()
@@ -121,7 +128,7 @@ def test_odd_table_names(driver: str, table: str, store: Store) -> None:
 
 
 @pytest.mark.parametrize("table", ["Shed Lock", "o'clock", 'say "hi"', "SELECT", "größe", "{table}"])
-def test_odd_table_names_on_sqlite(table: str, tmp_path: Path) -> None:
+def test_odd_table_names_work_on_sqlite(table: str, tmp_path: Path) -> None:
     provider = SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db", table_name=table)
     provider.create_schema()
     provider.create_schema()
@@ -135,9 +142,9 @@ def test_names_that_drivers_would_misread_are_refused(options: dict[str, Any], t
         SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db", **options)
 
 
-@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+asyncpg"])
+@programs_on(["postgresql+psycopg", "postgresql+asyncpg"], mariadb=True)
 @pytest.mark.parametrize("schema", ["jobs", "Odd Schema"])
-def test_another_schema(driver: str, schema: str, store: Store) -> None:
+def test_a_table_in_another_schema(driver: str, schema: str, store: Store) -> None:
     provider = store.provider(schema=schema)
     with pytest.raises(ProviderError, match="create_schema") as missing:
         provider.acquire(LockRequest("job", "1m"))
@@ -156,8 +163,8 @@ def test_another_schema(driver: str, schema: str, store: Store) -> None:
         store.execute(f'DROP SCHEMA "{schema}" CASCADE')
 
 
-@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql"))
-def test_another_database(driver: str, store: Store) -> None:
+@programs_on(on_mysql_and_mariadb("pymysql"), mariadb=True)
+def test_a_table_in_another_database(driver: str, store: Store) -> None:
     store.server.create_database("tests_sql_other")
     try:
         provider = store.provider(schema="tests_sql_other")
@@ -187,7 +194,8 @@ def modest_url(store: Store) -> Iterator[str]:
     store.execute(*clean)
 
 
-def test_by_a_user_who_may_not_create(store: Store, modest_url: str, name: str) -> None:
+@programs_on(DRIVERS)
+def test_a_user_who_may_not_create_uses_a_table_that_is_there(store: Store, modest_url: str, name: str) -> None:
     provider = store.provider(url=modest_url)
     provider.create_schema()
     assert provider.release(acquired(provider, name))
@@ -200,7 +208,7 @@ def test_by_a_user_who_may_not_create(store: Store, modest_url: str, name: str) 
     assert refused.value.__cause__ is not None
 
 
-@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"])
+@programs_on(["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"], mariadb=True)
 def test_a_database_without_an_encoding(store: Store, postgres: DatabaseServer) -> None:
     """As initdb makes it where the locale is C. The drivers would take its encoding for that of the session."""
     database = "tests_sql_ascii"
@@ -217,7 +225,7 @@ def test_a_database_without_an_encoding(store: Store, postgres: DatabaseServer) 
         postgres.drop_database(database)
 
 
-@pytest.mark.parametrize("driver", ONE_EACH)
+@programs_on(ONE_EACH, mariadb=True)
 def test_a_table_name_that_the_server_would_cut(store: Store) -> None:
     """PostgreSQL does so without a word: two such tables would be one."""
     provider: Any = store.provider()
@@ -227,7 +235,7 @@ def test_a_table_name_that_the_server_would_cut(store: Store) -> None:
     store.provider(table_name="t" * longest)
 
 
-def test_a_table_that_is_not_ours(postgres: DatabaseServer) -> None:
+def test_a_table_with_other_columns_is_refused(postgres: DatabaseServer) -> None:
     provider = SqlAlchemyLockProvider(postgres.url("postgresql+psycopg", "tests_sql"), table_name="strange")
     with postgres.connect("tests_sql") as connection:
         connection.execute(text("CREATE TABLE strange (id INTEGER)"))

@@ -18,16 +18,21 @@ from shedlock_py.providers.kit import MOST_RETRIES, Failure, Undo
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.errors import classify
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
-from tests.stores.sql.stores import Application, Store, acquired, carry_out, drivers_of, record_of
+from tests.stores.sql.stores import KINDS, Application, Store, carry_out, drivers_of, on
+from tests.support import tiers
+from tests.support.locks import acquired, record_of
 from tests.support.polling import wait_until
 
 POSTGRES = drivers_of("postgres")
+EITHER_KIND = pytest.mark.parametrize(
+    "kind", ["url", pytest.param("engine", marks=pytest.mark.slow("the same program on a user's engine"))]
+)
 WAITING = "datname = current_database() AND wait_event_type = 'Lock' AND pid <> ALL (CAST(:seen AS int[]))"
 
 
-@pytest.fixture(params=["url", "engine"])
-def provider(request: pytest.FixtureRequest, store: Store) -> LockProvider:
-    return store.provider() if request.param == "url" else store.provider_of_engine()
+@pytest.fixture
+def provider(kind: str, store: Store) -> LockProvider:
+    return store.provider_of(kind)
 
 
 @contextmanager
@@ -62,10 +67,13 @@ def ending(store: Store, name: str, times: int) -> Iterator[None]:
     assert len(ended) == times
 
 
-@pytest.mark.parametrize("driver", [driver for driver in POSTGRES if driver != "postgresql+psycopg2"])
-def test_sessions_that_are_ended_in_mid_statement(provider: LockProvider, store: Store, name: str) -> None:
+@on([driver for driver in POSTGRES if driver != "postgresql+psycopg2"])
+@EITHER_KIND
+def test_sessions_that_are_ended_in_mid_statement_are_not_noticed(
+    provider: LockProvider, store: Store, name: str
+) -> None:
     assert provider.release(acquired(provider, name))
-    for times in (1, 3):
+    for times in (1, 3) if tiers.runs("full") else (3,):
         with ending(store, name, times):
             lease = acquired(provider, name)
         record = record_of(provider, name)
@@ -78,8 +86,10 @@ def test_sessions_that_are_ended_in_mid_statement(provider: LockProvider, store:
         assert not record_of(provider, name).is_held
 
 
+@pytest.mark.matrix("a driver that does not report why a session ended")
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("driver", ["postgresql+psycopg2"])
-def test_psycopg2_does_not_tell_why(provider: LockProvider, store: Store, name: str) -> None:
+def test_psycopg2_survives_one_ended_session_per_statement(provider: LockProvider, store: Store, name: str) -> None:
     lease = acquired(provider, name)
     with ending(store, name, 1):
         assert provider.extend(lease, "10m") is lease
@@ -88,8 +98,9 @@ def test_psycopg2_does_not_tell_why(provider: LockProvider, store: Store, name: 
     assert provider.release(lease) is True
 
 
-@pytest.mark.parametrize("driver", POSTGRES)
-def test_i12_there_is_an_end_to_it(provider: LockProvider, store: Store, name: str) -> None:
+@on(POSTGRES)
+@EITHER_KIND
+def test_i12_an_acquire_whose_sessions_all_end_is_undone(provider: LockProvider, store: Store, name: str) -> None:
     """What the statements did is undone."""
     assert provider.release(acquired(provider, name))
     times = 2 if "psycopg2" in store.driver else 1 + MOST_RETRIES
@@ -98,8 +109,8 @@ def test_i12_there_is_an_end_to_it(provider: LockProvider, store: Store, name: s
     assert provider.release(acquired(provider, name))
 
 
-@pytest.mark.parametrize("driver", [driver for driver in POSTGRES if driver != "postgresql+psycopg2"])
-def test_sessions_that_are_ended_while_connecting(driver: str, store: Store, name: str) -> None:
+@on([driver for driver in POSTGRES if driver != "postgresql+psycopg2"])
+def test_sessions_that_are_ended_while_connecting_are_not_noticed(driver: str, store: Store, name: str) -> None:
     application = Application(store)
     provider = application.provider
     ended: list[int] = []
@@ -146,8 +157,8 @@ def ended_after(provider: SqlAlchemyLockProvider, times: int, conflicts: int = 0
     return execute
 
 
-@pytest.mark.parametrize("driver", ["postgresql+psycopg"])
-def test_i12_statements_that_were_done_before_their_sessions_ended(store: Store, name: str) -> None:
+@on(["postgresql+psycopg"])
+def test_i12_statements_that_were_done_before_their_sessions_ended_count_once(store: Store, name: str) -> None:
     provider = store.provider()
     assert isinstance(provider, SqlAlchemyLockProvider)
     programs = provider.programs
@@ -170,13 +181,13 @@ def test_i12_statements_that_were_done_before_their_sessions_ended(store: Store,
 
 @pytest.mark.parametrize("sqlstate", ["57P01", "57P02", "57P05"])
 @pytest.mark.parametrize("is_noticed", [True, False])
-def test_what_the_server_says_of_it(sqlstate: str, is_noticed: bool) -> None:
+def test_the_codes_of_a_session_that_the_server_ended(sqlstate: str, is_noticed: bool) -> None:
     error = DBAPIError("UPDATE", {}, Ended(sqlstate), connection_invalidated=is_noticed)
     assert classify(error) is Failure.SESSION_CLOSED
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-def test_asyncpg_has_a_code_of_its_own_for_it(is_told: bool) -> None:
+def test_asyncpg_has_a_code_of_its_own_for_an_ended_session(is_told: bool) -> None:
     """The same for a connection that broke; then the server may not be there."""
     original = Ended("08003")
     original.args = ("connection was closed in the middle of operation" + ": terminating connection" * is_told,)

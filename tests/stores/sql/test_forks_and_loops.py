@@ -19,12 +19,21 @@ from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from shedlock_py.testing.forks import in_child, python_fork
 from tests.stores.sql import orphans
-from tests.stores.sql.stores import ASYNC_DRIVERS, SYNC_DRIVERS, Store, acquired, on_mysql_and_mariadb
+from tests.stores.sql.stores import ASYNC_DRIVERS, SYNC_DRIVERS, Store, on, on_mysql_and_mariadb
+from tests.support import tiers
 from tests.support.forked import Program
 from tests.support.forks import check_fork_by_c
+from tests.support.locks import acquired
 from tests.support.polling import wait_until
 
-FORKS = 60
+FORKS = 60 if tiers.runs("full") else 8
+
+
+PURE_DRIVERS = pytest.mark.parametrize(
+    "driver",
+    ["postgresql+psycopg", pytest.param("mysql+pymysql", marks=pytest.mark.slow("the same pool of SQLAlchemy"))],
+)
+"""Where SQLAlchemy's pool is tested, and no driver."""
 
 
 def sessions(store: Store) -> set[int]:
@@ -38,7 +47,7 @@ def sessions(store: Store) -> set[int]:
 
 
 @pytest.mark.parametrize("is_url", [True, False])
-@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+@on(SYNC_DRIVERS)
 def test_a_child_neither_uses_nor_closes_the_sessions_of_its_parent(
     driver: str, is_url: bool, store: Store, name: str
 ) -> None:
@@ -63,7 +72,7 @@ def test_a_child_neither_uses_nor_closes_the_sessions_of_its_parent(
 
 @pytest.mark.parametrize("has_options", [False, True])
 @pytest.mark.parametrize("is_disposed", [False, True])
-@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+@PURE_DRIVERS
 def test_a_child_that_has_replaced_its_pool_keeps_the_new_one(
     driver: str, is_disposed: bool, has_options: bool, store: Store, name: str
 ) -> None:
@@ -87,7 +96,7 @@ def test_a_child_that_has_replaced_its_pool_keeps_the_new_one(
 
 
 @pytest.mark.parametrize("has_options", [False, True])
-@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+@PURE_DRIVERS
 def test_a_child_takes_no_connection_of_a_pool_that_its_parent_has_replaced(
     driver: str, has_options: bool, store: Store, name: str
 ) -> None:
@@ -108,7 +117,7 @@ def test_a_child_takes_no_connection_of_a_pool_that_its_parent_has_replaced(
     assert provider.release(acquired(provider, name))
 
 
-def test_a_pool_that_the_application_has_put_in_place_of_another_one(name: str, tmp_path: Path) -> None:
+def test_a_pool_that_the_application_has_put_in_place_of_another_one_is_used(name: str, tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path}/locks.db")
     provider = SqlAlchemyLockProvider(engine)
     provider.create_schema()
@@ -119,6 +128,7 @@ def test_a_pool_that_the_application_has_put_in_place_of_another_one(name: str, 
     engine.dispose()
 
 
+@pytest.mark.slow("starts a Python for each kind of provider")
 @pytest.mark.parametrize("kind", orphans.KINDS)
 @pytest.mark.parametrize("fork", orphans.FORKS)
 def test_i1_a_child_that_outlives_its_parent_on_sqlite(fork: str, kind: str, name: str, tmp_path: Path) -> None:
@@ -248,28 +258,32 @@ def test_i1_a_fork_while_a_connection_leaves_the_pool_of_sqlalchemy(name: str, t
     provider.close()
 
 
-@pytest.mark.parametrize("driver", SYNC_DRIVERS)
-def test_fork_by_c(driver: str, store: Store, name: str) -> None:
+@pytest.mark.slow("processes that fork in C, in four ways")
+@on(SYNC_DRIVERS)
+def test_a_child_that_c_has_forked_has_sessions_of_its_own(driver: str, store: Store, name: str) -> None:
     check_fork_by_c("url engine pool block", store.url(), name)
 
 
-@pytest.mark.parametrize("driver", ASYNC_DRIVERS)
-def test_fork_by_c_between_event_loops(driver: str, store: Store, name: str) -> None:
+@pytest.mark.slow("processes that fork in C")
+@on(ASYNC_DRIVERS)
+def test_a_child_that_c_has_forked_between_event_loops_has_sessions_of_its_own(
+    driver: str, store: Store, name: str
+) -> None:
     check_fork_by_c("asyncio", store.url(), name)
 
 
-@pytest.mark.parametrize("driver", ASYNC_DRIVERS)
-def test_event_loops_that_nobody_cleans_up_after(driver: str, store: Store, name: str) -> None:
+@on(ASYNC_DRIVERS)
+def test_event_loops_that_nobody_cleans_up_after_leave_no_session(driver: str, store: Store, name: str) -> None:
     """Each closes its connections when it ends: no session is left, no thread, and no warning."""
     provider = AsyncSqlAlchemyLockProvider(store.url())
     before = sessions(store)
-    for i in range(5):
+    for i in range(3):
         asyncio.run(use_at_once(provider, f"{name}-{i}"))
     wait_until(lambda: sessions(store) <= before, what="the sessions gone")
     gc.collect()  # here, not in another test
 
 
-def test_event_loops_that_nobody_cleans_up_after_on_sqlite(name: str, tmp_path: Path) -> None:
+def test_event_loops_that_nobody_cleans_up_after_leave_no_thread_on_sqlite(name: str, tmp_path: Path) -> None:
     provider = AsyncSqlAlchemyLockProvider(f"sqlite+aiosqlite:///{tmp_path}/locks.db")
     asyncio.run(provider.create_schema())
     before = threading.active_count()
@@ -289,7 +303,7 @@ async def use_at_once(provider: AsyncSqlAlchemyLockProvider, name: str) -> None:
 
 # psycopg's connections belong to no loop. SQLAlchemy 2.0 loses those of the others, and complains.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::sqlalchemy.exc.SAWarning")
-@pytest.mark.parametrize("driver", ["postgresql+asyncpg", *on_mysql_and_mariadb("aiomysql", "asyncmy")])
+@on(["postgresql+asyncpg", *on_mysql_and_mariadb("aiomysql", "asyncmy")])
 def test_a_users_engine_from_a_second_loop_is_an_error_not_a_skip(driver: str, store: Store, name: str) -> None:
     use_from_two_loops(store, name)
     gc.collect()  # here, not in another test

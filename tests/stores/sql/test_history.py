@@ -15,11 +15,11 @@ from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderE
 from shedlock_py.lease import random_claim_id
 from shedlock_py.providers.kit import ProgramProvider
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand
-from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, SQLITE_DRIVERS, Store, acquired, carry_out, record_of
+from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, SQLITE_DRIVERS, Store, carry_out, programs_on
 from tests.stores.sql.test_round_trips import costs
+from tests.support.locks import acquired, outcomes, record_of
+from tests.support.logs import warnings_of
 from tests.support.polling import wait_until
-
-pytestmark = pytest.mark.programs
 
 ONE = (*ONE_EACH, *ONE_ASYNC_EACH)
 
@@ -29,10 +29,6 @@ def table(store: Store) -> Iterator[str]:
     with store.table() as table:
         yield table
         store.execute(f"DROP TABLE IF EXISTS {table}_runs")
-
-
-def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def add_triggers(store: Store, table: str, body: str) -> None:
@@ -59,8 +55,10 @@ def full_of(store: Store) -> str:
 
 
 @pytest.mark.parametrize("digit", ["0", "1"], ids=["trims", ""])
-@pytest.mark.parametrize("driver", ONE)
-def test_round_trips(driver: str, digit: str, store: Store, table: str, proxy: Any, name: str) -> None:
+@programs_on(ONE, mariadb=True)
+def test_history_costs_no_round_trip_on_postgres_and_one_on_mysql(
+    driver: str, digit: str, store: Store, table: str, proxy: Any, name: str
+) -> None:
     provider: Any = store.provider(proxy.address, table_name=table, history=3)
     provider.create_schema()
     programs = getattr(provider, "async_provider", provider).programs
@@ -71,7 +69,7 @@ def test_round_trips(driver: str, digit: str, store: Store, table: str, proxy: A
 
 
 @pytest.mark.parametrize("fault", ["missing", "a column is missing", "read-only", "full"])
-@pytest.mark.parametrize("driver", [*ONE, *SQLITE_DRIVERS])
+@programs_on([*ONE, *SQLITE_DRIVERS])
 def test_i8_jobs_run_where_history_cannot_be_written(
     driver: str, fault: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -109,8 +107,8 @@ def test_i8_jobs_run_where_history_cannot_be_written(
         store.execute(f"DROP VIEW {runs}", f"ALTER TABLE {runs}_x RENAME TO {runs}")
 
 
-@pytest.mark.parametrize("driver", [*ONE, *SQLITE_DRIVERS])
-def test_i8_a_claim_where_history_cannot_be_written(
+@programs_on([*ONE, *SQLITE_DRIVERS])
+def test_i8_a_claim_is_granted_where_history_cannot_be_written(
     driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After ``create_schema()`` it is written again, at once."""
@@ -126,11 +124,11 @@ def test_i8_a_claim_where_history_cannot_be_written(
     provider.create_schema()
     assert provider.force_release(name)
     assert provider.release(acquired(provider, name))
-    assert [run.outcome for run in provider.runs(name)] == ["ok"]
+    assert outcomes(provider, name) == ["ok"]
 
 
-@pytest.mark.parametrize("driver", ONE)
-def test_i8_a_user_who_may_use_the_lock_table_only(
+@programs_on(ONE)
+def test_i8_a_user_who_may_use_the_lock_table_only_gets_locks(
     driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nor create one: ``create_schema()`` says who can."""
@@ -164,8 +162,11 @@ def test_i8_a_user_who_may_use_the_lock_table_only(
         store.execute(f"DROP {'ROLE' if store.is_postgres else 'USER'} {grants}")
 
 
-@pytest.mark.parametrize("driver", ONE)
-def test_i8_a_slow_table(driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.slow("waits for a slow table")
+@programs_on(ONE)
+def test_i8_a_slow_table_is_waited_for_once(
+    driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """A job waits for it for a second, or half of the time limit on PostgreSQL, and then not again for a minute."""
     provider: Any = store.provider(table_name=table, history=3, timeout="4s")
     provider.create_schema()
@@ -173,19 +174,21 @@ def test_i8_a_slow_table(driver: str, store: Store, table: str, name: str, caplo
     with caplog.at_level(logging.WARNING, "shedlock_py"):
         started = time.monotonic()
         lease = acquired(provider, name)
-        after_first = time.monotonic()
-        assert 1 <= after_first - started < 4
+        assert time.monotonic() - started >= 1
         assert provider.acquire(LockRequest(name, "1m")) is None
         assert provider.release(lease)
         for number in range(3):
             assert provider.release(acquired(provider, f"{name}-{number}"))
-        assert time.monotonic() - after_first < 4, "it has waited again"
+        assert provider.runs(f"{name}-2") == [], "it has waited again"
     [warning] = warnings_of(caplog)
     assert "locks are not affected: acquire of lock" in warning
 
 
-@pytest.mark.parametrize("driver", ["postgresql+psycopg"])
-def test_i8_a_table_that_is_slower_than_the_time_limit(driver: str, store: Store, table: str, name: str) -> None:
+@pytest.mark.slow("waits for a slow table")
+@programs_on(["postgresql+psycopg"])
+def test_i8_a_table_that_is_slower_than_the_time_limit_fails_one_claim(
+    driver: str, store: Store, table: str, name: str
+) -> None:
     """The first claim fails with it. Those that follow do not."""
     provider: Any = store.provider(table_name=table, history=3, timeout="1s")
     provider.create_schema()
@@ -196,12 +199,12 @@ def test_i8_a_table_that_is_slower_than_the_time_limit(driver: str, store: Store
         assert provider.release(acquired(provider, f"{name}-{number}"))
 
 
-@pytest.mark.parametrize("driver", [*ONE, "postgresql+psycopg2"])
-def test_i8_rows_that_somebody_has_locked(
+@programs_on([*ONE, "postgresql+psycopg2"], mariadb=True)
+def test_i8_rows_that_somebody_has_locked_are_not_waited_for(
     driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An operator's transaction that deletes or corrects runs, and is left open."""
-    provider: Any = store.provider(table_name=table, history=2, timeout="20s")
+    provider: Any = store.provider(table_name=table, history=2, timeout="60s")
     provider.create_schema()
     programs = getattr(provider, "async_provider", provider).programs
     programs.new_claim_id = lambda: f"{random_claim_id()[:-1]}0"  # one that deletes the oldest runs
@@ -215,16 +218,16 @@ def test_i8_rows_that_somebody_has_locked(
             assert provider.release(lease)
             assert provider.undo(undone)
             assert provider.release(acquired(provider, name))
-            assert time.monotonic() - started < 5
+            assert time.monotonic() - started < 30, "it has waited for the time limit"
     assert len(warnings_of(caplog)) == (0 if store.is_postgres else 1)
     if store.is_postgres:
-        assert [run.outcome for run in provider.runs(name)] == ["ok", "vanished"], "its end could not be written"
+        assert outcomes(provider, name) == ["ok", "vanished"], "its end could not be written"
         assert provider.release(acquired(provider, name))
         assert store.query(f"SELECT count(*) FROM {table}_runs WHERE name = :name", name=name) == 3
 
 
-@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"])
-def test_i8_a_table_that_somebody_has_locked(
+@programs_on(["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"])
+def test_i8_a_table_that_somebody_has_locked_is_waited_for_once(
     driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     provider: Any = store.provider(table_name=table, history=3, timeout="3s")
@@ -233,10 +236,8 @@ def test_i8_a_table_that_somebody_has_locked(
     with store.connect() as connection, connection.execution_options(isolation_level="READ COMMITTED").begin():
         connection.execute(text(f"LOCK TABLE {table}_runs"))
         with caplog.at_level(logging.WARNING, "shedlock_py"):
-            started = time.monotonic()
             lease = acquired(provider, name)
             assert provider.release(before)
-            assert time.monotonic() - started < 3
             # The claim with history still waits in the server. When it is carried out, the lock is free again.
             assert provider.release(lease)
             successor = acquired(store.provider(table_name=table), name)
@@ -253,7 +254,7 @@ def test_i8_a_table_that_somebody_has_locked(
     assert provider.release(acquired(provider, name))
 
 
-@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2"])
+@programs_on(["postgresql+psycopg", "postgresql+psycopg2"])
 def test_i8_a_release_that_waited_for_a_locked_table_changes_no_lock(
     driver: str, store: Store, table: str, name: str
 ) -> None:
@@ -278,7 +279,7 @@ def test_i8_a_release_that_waited_for_a_locked_table_changes_no_lock(
     assert run.ended < released.read_at, "it ended when the job did, not when the table was unlocked"
 
 
-@pytest.mark.parametrize("driver", ["mysql+pymysql"])
+@programs_on(["mysql+pymysql"])
 def test_i12_a_run_that_waited_for_a_locked_table_does_not_begin_after_the_undo(
     driver: str, store: Store, table: str, name: str
 ) -> None:
@@ -298,8 +299,8 @@ def test_i12_a_run_that_waited_for_a_locked_table_does_not_begin_after_the_undo(
     assert provider.runs(name) == []
 
 
-@pytest.mark.parametrize("driver", ["mariadb+pymysql", "mysql+asyncmy", "mysql+pymysql"])
-def test_i8_a_table_of_mysql_that_somebody_has_locked(
+@programs_on(["mariadb+pymysql", "mysql+asyncmy", "mysql+pymysql"])
+def test_i8_a_table_of_mysql_that_somebody_has_locked_is_waited_for_once(
     driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     provider: Any = store.provider(table_name=table, history=3)
@@ -309,14 +310,14 @@ def test_i8_a_table_of_mysql_that_somebody_has_locked(
         with caplog.at_level(logging.WARNING, "shedlock_py"):
             started = time.monotonic()
             lease = acquired(provider, name)
-            assert 1 <= time.monotonic() - started < 3
+            assert time.monotonic() - started >= 1
             assert provider.release(lease)
         connection.execute(text("UNLOCK TABLES"))
     assert len(warnings_of(caplog)) == 1
 
 
-@pytest.mark.parametrize("driver", [*ONE_EACH, "sqlite"])
-def test_on_a_table_of_shedlock_for_java(driver: str, store: Store, table: str, name: str) -> None:
+@programs_on([*ONE_EACH, "sqlite"])
+def test_runs_on_a_table_of_shedlock_for_java_have_tokens(driver: str, store: Store, table: str, name: str) -> None:
     """Runs have tokens of their own."""
     store.provider(table_name=table).create_schema()
     store.execute(*(f"ALTER TABLE {table} DROP COLUMN {each}" for each in ("fencing_token", "last_fire_time")))
@@ -329,12 +330,12 @@ def test_on_a_table_of_shedlock_for_java(driver: str, store: Store, table: str, 
         assert provider.runs(name)[0].started == record_of(provider, name).locked_at
         assert provider.release(lease)
     assert [run.locked_by == lease.locked_by for run in provider.runs(name)] == [True, False]
-    assert [run.outcome for run in provider.runs(name)] == ["ok", "ok"]
+    assert outcomes(provider, name) == ["ok", "ok"]
     assert store.query(f"SELECT count(*) FROM {table}_runs") == (3 if store.is_postgres else 2)
 
 
-@pytest.mark.parametrize("driver", [*ONE_EACH, "sqlite"])
-def test_a_value_that_means_nothing(driver: str, store: Store, table: str, name: str) -> None:
+@programs_on([*ONE_EACH, "sqlite"])
+def test_a_run_with_an_odd_value_is_an_error_of_that_name(driver: str, store: Store, table: str, name: str) -> None:
     provider: Any = store.provider(table_name=table, history=3)
     provider.create_schema()
     for each in (name, f"{name}-2"):
@@ -346,7 +347,7 @@ def test_a_value_that_means_nothing(driver: str, store: Store, table: str, name:
     assert provider.release(acquired(provider, name))
 
 
-@pytest.mark.parametrize("driver", [*ONE_EACH, "sqlite"])
+@programs_on([*ONE_EACH, "sqlite"])
 def test_prune_deletes_what_records_deleted_by_hand_have_left(driver: str, store: Store, table: str, name: str) -> None:
     provider: Any = store.provider(table_name=table, history=3)
     provider.create_schema()
@@ -359,7 +360,7 @@ def test_prune_deletes_what_records_deleted_by_hand_have_left(driver: str, store
     assert [run.locked_by for run in provider.runs(held.name)] == [held.locked_by]
 
 
-@pytest.mark.parametrize("driver", ["mariadb+pymysql", "mysql+pymysql"])
+@programs_on(["mariadb+pymysql", "mysql+pymysql"], mariadb=True)
 def test_a_limit_on_the_rows_of_a_select_leaves_nothing_out(driver: str, store: Store, table: str, name: str) -> None:
     limited = make_url(store.url()).update_query_dict({"init_command": "SET sql_select_limit = 1"})
     provider: Any = store.provider(url=limited.render_as_string(False), table_name=table, history=3)
@@ -371,8 +372,8 @@ def test_a_limit_on_the_rows_of_a_select_leaves_nothing_out(driver: str, store: 
     assert [len(runs) for runs in provider.recent_runs(names).values()] == [2, 2]
 
 
-@pytest.mark.parametrize("driver", ["mariadb+pymysql", "mysql+pymysql"])
-def test_i13_prune_with_many_runs(
+@programs_on(["mariadb+pymysql", "mysql+pymysql"], mariadb=True)
+def test_i13_prune_with_many_runs_ends_in_time(
     driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """MariaDB must not compare each run with each record: that takes longer than the time limit."""
@@ -396,15 +397,15 @@ def test_i13_prune_with_many_runs(
     assert len(provider.runs("1-2")) == 12
 
 
-@pytest.mark.parametrize("driver", ["postgresql+psycopg"])
-def test_a_lock_table_with_a_long_name(driver: str, store: Store) -> None:
+@programs_on(["postgresql+psycopg"])
+def test_a_lock_table_whose_name_leaves_no_room_for_runs_is_refused(driver: str, store: Store) -> None:
     """PostgreSQL would cut the name of the other table, and take it for the lock table."""
     with pytest.raises(ConfigurationError, match="58 bytes at most"):
         store.provider(table_name="t" * 59, history=3)
     store.provider(table_name="t" * 59)
 
 
-@pytest.mark.parametrize("driver", [*ONE, *SQLITE_DRIVERS])
+@programs_on([*ONE, *SQLITE_DRIVERS])
 def test_create_schema_makes_the_table_only_with_history(driver: str, store: Store, table: str) -> None:
     provider: Any = store.provider(table_name=table)
     provider.create_schema()
@@ -416,7 +417,7 @@ def test_create_schema_makes_the_table_only_with_history(driver: str, store: Sto
     assert store.query(f"SELECT count(*) FROM {table}_runs") == 0
 
 
-@pytest.mark.parametrize("driver", ONE)
+@programs_on(ONE, mariadb=True)
 def test_i12_a_lost_reply_changes_no_run(driver: str, store: Store, table: str, proxy: Any, name: str) -> None:
     """Of the claim, of the release, and (MySQL, MariaDB) of the statements that follow them."""
     provider: Any = store.provider(proxy.address, table_name=table, history=3)
@@ -448,9 +449,11 @@ class Interrupted:
         return reply
 
 
-@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "is_done", [False, pytest.param(True, marks=pytest.mark.slow("either side of a command"))], ids=["before", "after"]
+)
 @pytest.mark.parametrize("at", [1, 2])
-@pytest.mark.parametrize("driver", ["postgresql+psycopg", "mysql+pymysql", "sqlite"])
+@programs_on(["postgresql+psycopg", "mysql+pymysql", "sqlite"])
 def test_i8_a_release_that_is_interrupted_ends_its_run(
     driver: str, at: int, is_done: bool, store: Store, table: str, name: str
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from shedlock_py import hold
-from tests.stores.sql.stores import DRIVERS, ONE_EACH, SQLITE_DRIVERS, Application, Store
+from tests.stores.sql.stores import DRIVERS, ONE_EACH, SQLITE_DRIVERS, Application, Store, on
 
 
 def assert_nothing_open(store: Store) -> None:
@@ -29,7 +29,7 @@ def assert_nothing_open(store: Store) -> None:
     assert store.query(sql) == 0, "a transaction or a lock"
 
 
-@pytest.mark.parametrize("driver", [*ONE_EACH, "sqlite"])
+@on([*ONE_EACH, "sqlite"])
 def test_an_open_transaction_would_be_seen(driver: str, store: Store) -> None:
     def work(connection: Connection) -> None:
         connection.execute(
@@ -41,7 +41,7 @@ def test_an_open_transaction_would_be_seen(driver: str, store: Store) -> None:
     Application(store).run(work, commit=False)
 
 
-@pytest.mark.parametrize("driver", [*DRIVERS, *SQLITE_DRIVERS])
+@on([*DRIVERS, *SQLITE_DRIVERS])
 def test_i9_a_task_can_use_the_only_connection(driver: str, store: Store, name: str) -> None:
     application = Application(store, pool_size=1, max_overflow=0, pool_timeout=10)
     provider = application.provider
@@ -64,8 +64,8 @@ def test_i9_a_task_can_use_the_only_connection(driver: str, store: Store, name: 
     assert_nothing_open(store)
 
 
-@pytest.mark.parametrize("driver", [*DRIVERS, *SQLITE_DRIVERS])
-def test_i9_managed_connections_are_idle_too(driver: str, store: Store, name: str) -> None:
+@on([*DRIVERS, *SQLITE_DRIVERS], mariadb=True)
+def test_i9_managed_connections_are_idle_while_a_task_runs(driver: str, store: Store, name: str) -> None:
     with hold(name, lock_at_most_for="1m", provider=store.provider()) as lease:
         assert lease
         assert_nothing_open(store)

@@ -10,7 +10,8 @@ from sqlalchemy.exc import OperationalError
 
 from shedlock_py import LockProvider
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.sql.stores import DATABASE, Store, acquired, drivers_of, on_mysql_and_mariadb
+from tests.stores.sql.stores import DATABASE, KINDS, Store, drivers_of, on, on_mysql_and_mariadb
+from tests.support.locks import acquired
 from tests.support.polling import wait_until
 
 SESSIONS = 4
@@ -47,13 +48,14 @@ def open_sessions(provider: LockProvider, store: Store, proxy: TcpProxy, name: s
         assert provider.release(future.result())
 
 
-@pytest.mark.parametrize("driver", drivers_of("mariadb", "mysql"))
-@pytest.mark.parametrize("kind", ["url", "engine"])
+@on(drivers_of("mysql", "mariadb"), kinds=KINDS)
 @pytest.mark.parametrize("why", ["idle", "killed"])
-def test_i5_sessions_that_the_server_closed(why: str, kind: str, store: Store, proxy: TcpProxy, name: str) -> None:
+def test_i5_sessions_that_the_server_closed_are_not_noticed(
+    why: str, kind: str, store: Store, proxy: TcpProxy, name: str
+) -> None:
     wait_until(lambda: number_of_sessions(store) == 0, what="the end of the sessions of other tests")
     url = store.url(proxy.address) + ("?init_command=SET SESSION wait_timeout = 1" if why == "idle" else "")
-    provider = store.provider(url=url) if kind == "url" else store.provider_of_engine(url=url)
+    provider = store.provider_of(kind, url=url)
     open_sessions(provider, store, proxy, name)
     if why == "killed":
         kill_all(store)
@@ -88,14 +90,13 @@ class Resets:
         self._used.clear()
 
 
-@pytest.mark.parametrize("driver", on_mysql_and_mariadb("aiomysql"))
-@pytest.mark.parametrize("kind", ["url", "engine"])
+@on(on_mysql_and_mariadb("aiomysql"), kinds=KINDS)
 def test_i5_connections_that_were_reset_on_uvloop(
     kind: str, store: Store, proxy: TcpProxy, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resets = Resets(monkeypatch)
     url = store.url(proxy.address)
-    provider = store.provider(url=url) if kind == "url" else store.provider_of_engine(url=url)
+    provider = store.provider_of(kind, url=url)
     open_sessions(provider, store, proxy, name)
     resets.reset()
     lease = acquired(provider, name)

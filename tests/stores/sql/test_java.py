@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from shedlock_py import LockProvider, LockRequest
-from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, Store, acquired, record_of
+from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, Store, programs_on
+from tests.support.locks import acquired, record_of
 from tests.support.polling import wait_until
 
-pytestmark = [pytest.mark.programs, pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH])]
+DRIVERS = [*ONE_EACH, *ONE_ASYNC_EACH]
 
 HOST = "java-host.example.org"
 
@@ -92,6 +93,7 @@ def provider(request: pytest.FixtureRequest, java: Java) -> LockProvider:
     return provider
 
 
+@programs_on(DRIVERS, mariadb=True)
 def test_i1_theirs_keeps_us_out(provider: LockProvider, java: Java, name: str) -> None:
     assert java.lock(name)
     assert provider.acquire(LockRequest(name, "1m")) is None
@@ -106,6 +108,7 @@ def test_i1_theirs_keeps_us_out(provider: LockProvider, java: Java, name: str) -
     acquired(provider, name)
 
 
+@programs_on(DRIVERS)
 def test_i1_a_late_copy_of_a_force_release_frees_no_later_lock_of_theirs(provider: Any, java: Java, name: str) -> None:
     """The same host locks again, and changes neither its name nor the token."""
     assert java.lock(name)
@@ -117,6 +120,7 @@ def test_i1_a_late_copy_of_a_force_release_frees_no_later_lock_of_theirs(provide
     assert record_of(provider, name).is_held
 
 
+@programs_on(DRIVERS, mariadb=True)
 def test_i1_ours_keeps_them_out(provider: LockProvider, java: Java, name: str) -> None:
     lease = acquired(provider, name)
     assert not java.lock(name)
@@ -131,18 +135,21 @@ def test_i1_ours_keeps_them_out(provider: LockProvider, java: Java, name: str) -
     assert record_of(provider, name).is_held
 
 
+@programs_on(DRIVERS, mariadb=True)
 def test_i4_our_minimum_hold_keeps_them_out(provider: LockProvider, java: Java, name: str) -> None:
     lease = acquired(provider, name, lock_at_least_for="1m")
     assert provider.release(lease)
     assert not java.lock(name)
 
 
+@programs_on(DRIVERS)
 def test_i4_their_minimum_hold_keeps_us_out(provider: LockProvider, java: Java, name: str) -> None:
     assert java.lock(name)
     assert java.unlock(name, at_least=60_000)
     assert provider.acquire(LockRequest(name, "1m")) is None
 
 
+@programs_on(DRIVERS, mariadb=True)
 def test_i3_each_gets_what_the_other_left(provider: LockProvider, java: Java, name: str) -> None:
     assert java.lock(name, at_most=150)
     wait_until(lambda: provider.acquire(LockRequest(name, "150ms")), what="the end of Java's lease")
@@ -152,6 +159,7 @@ def test_i3_each_gets_what_the_other_left(provider: LockProvider, java: Java, na
     wait_until(lambda: not record_of(provider, name).is_held, what="the end of the forced release")
 
 
+@programs_on(DRIVERS, mariadb=True)
 def test_i2_a_stale_lease_does_not_touch_theirs(provider: LockProvider, java: Java, name: str) -> None:
     lease = acquired(provider, name, "100ms")
     wait_until(lambda: java.lock(name), what="the end of the Python lease")
@@ -162,6 +170,7 @@ def test_i2_a_stale_lease_does_not_touch_theirs(provider: LockProvider, java: Ja
     assert provider.release(taken) is True
 
 
+@programs_on(DRIVERS, mariadb=True)
 def test_i7_tokens_grow_across_theirs(java: Java, name: str) -> None:
     provider = java.store.provider(table_name=java.table)
     provider.create_schema()

@@ -22,15 +22,13 @@ from tests.stores.sql.stores import (
     SQLITE_DRIVERS,
     Application,
     Store,
-    acquired,
     carry_out,
     is_waiting,
-    record_of,
+    programs_on,
     run_program,
 )
+from tests.support.locks import acquired, record_of
 from tests.support.polling import wait_until
-
-pytestmark = pytest.mark.programs
 
 
 @pytest.fixture
@@ -39,7 +37,7 @@ def holding(store: Store) -> Iterator[TcpProxy]:
         yield proxy
 
 
-@pytest.mark.parametrize("driver", ONE_EACH)
+@programs_on(ONE_EACH)
 def test_i2_a_stale_holder_does_not_commit_under_a_late_copy(
     driver: str, store: Store, holding: TcpProxy, name: str
 ) -> None:
@@ -59,7 +57,7 @@ def test_i2_a_stale_holder_does_not_commit_under_a_late_copy(
 
 @pytest.mark.parametrize("extra_columns", [True, False])
 @pytest.mark.parametrize("was_there", [True, False])
-@pytest.mark.parametrize("driver", ONE_EACH)
+@programs_on(ONE_EACH)
 def test_i1_a_late_copy_of_a_take_over_takes_nothing_from_a_later_holder(
     driver: str, store: Store, holding: TcpProxy, name: str, was_there: bool, extra_columns: bool
 ) -> None:
@@ -80,8 +78,10 @@ def test_i1_a_late_copy_of_a_take_over_takes_nothing_from_a_later_holder(
     assert provider.release(lease) is False
 
 
-@pytest.mark.parametrize("driver", ONE_EACH)
-def test_i1_nor_from_a_holder_that_writes_no_token(driver: str, store: Store, holding: TcpProxy, name: str) -> None:
+@programs_on(ONE_EACH)
+def test_i1_a_late_copy_of_a_take_over_takes_nothing_from_a_holder_that_writes_no_token(
+    driver: str, store: Store, holding: TcpProxy, name: str
+) -> None:
     """ShedLock for Java leaves the token as it is."""
     provider, other = store.provider(holding.address), store.provider()
     provider.record("warm")
@@ -108,7 +108,7 @@ FREES: dict[str, Callable[[Any, Lease], Any]] = {
 
 
 @pytest.mark.parametrize("frees", FREES)
-@pytest.mark.parametrize("driver", ONE_EACH)
+@programs_on(ONE_EACH)
 def test_i3_an_extension_that_waits_while_the_lock_is_freed_does_not_hold_it_again(
     driver: str, store: Store, name: str, frees: str
 ) -> None:
@@ -124,8 +124,10 @@ def test_i3_an_extension_that_waits_while_the_lock_is_freed_does_not_hold_it_aga
     assert not record_of(provider, name).is_held
 
 
-@pytest.mark.parametrize("driver", ONE_EACH)
-def test_i2_nor_does_a_transaction_that_waits_to_verify_commit(driver: str, store: Store, name: str) -> None:
+@programs_on(ONE_EACH)
+def test_i2_a_transaction_that_waits_to_verify_while_the_lock_is_freed_does_not_commit(
+    driver: str, store: Store, name: str
+) -> None:
     application = Application(store)
     provider: Any = application.provider
     lease = acquired(provider, name)
@@ -166,7 +168,7 @@ CHANGES: dict[str, Callable[[LockRecord], LockRecord]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("driver", [*DRIVERS, *SQLITE_DRIVERS])
+@programs_on([*DRIVERS, *SQLITE_DRIVERS])
 def test_i1_a_take_over_replaces_exactly_the_record_that_was_read(
     driver: str, change: str, store: Store, name: str
 ) -> None:
@@ -187,9 +189,13 @@ def test_i1_a_take_over_replaces_exactly_the_record_that_was_read(
 @pytest.mark.parametrize("extra_columns", [True, False])
 @pytest.mark.parametrize(
     ("driver", "mode"),
-    [("mariadb+pymysql", ""), ("mariadb+pymysql", "SIMULTANEOUS_ASSIGNMENT"), ("mysql+pymysql", "")],
+    [
+        pytest.param("mariadb+pymysql", "", marks=pytest.mark.slow("MariaDB has the dialect of MySQL")),
+        ("mariadb+pymysql", "SIMULTANEOUS_ASSIGNMENT"),
+        ("mysql+pymysql", ""),
+    ],
 )
-def test_i6_what_was_extended_meanwhile_is_not_cut_short(
+def test_i6_a_late_copy_of_an_acquire_does_not_cut_short_what_was_extended(
     store: Store, mode: str, extra_columns: bool, name: str
 ) -> None:
     """MySQL assigns columns one after the other; MariaDB does, or assigns all at once."""
@@ -218,7 +224,7 @@ def test_i6_what_was_extended_meanwhile_is_not_cut_short(
         provider.force_release(name)
 
 
-@pytest.mark.parametrize("driver", ONE_EACH)
+@programs_on(ONE_EACH)
 def test_i12_a_late_copy_during_the_minimum_hold_begins_no_run(driver: str, store: Store, name: str) -> None:
     with store.table() as table:
         provider: Any = store.provider(table_name=table, history=3)

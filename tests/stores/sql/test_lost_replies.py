@@ -6,20 +6,23 @@ import pytest
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.sql.stores import Store, acquired, drivers_of, record_of
+from tests.stores.sql.stores import DRIVERS, KINDS, Store, drivers_of, on
+from tests.support.locks import acquired, record_of
 from tests.support.polling import wait_until
 
 
-@pytest.fixture(params=["url", "engine"])
-def provider(request: pytest.FixtureRequest, store: Store, proxy: TcpProxy) -> LockProvider:
-    provider = store.provider(proxy.address) if request.param == "url" else store.provider_of_engine(proxy.address)
+@pytest.fixture
+def provider(kind: str, store: Store, proxy: TcpProxy) -> LockProvider:
+    provider = store.provider_of(kind, proxy.address)
     provider.record("warm")
     return provider
 
 
-@pytest.mark.parametrize("driver", drivers_of("mariadb", "mysql"))
+@on(drivers_of("mariadb", "mysql"))
 @pytest.mark.parametrize("reply", [0, 1, 2])  # of the statement, the COMMIT, and the pool's ROLLBACK
-def test_i12_acquire_in_a_transaction(driver: str, reply: int, store: Store, proxy: TcpProxy, name: str) -> None:
+def test_i12_a_lost_reply_within_a_transaction_is_not_noticed(
+    driver: str, reply: int, store: Store, proxy: TcpProxy, name: str
+) -> None:
     provider, other = store.provider_of_engine(proxy.address), store.provider()
     provider.record("warm")
     proxy.drop_next_reply(skip=reply)
@@ -38,6 +41,7 @@ def test_i12_acquire_in_a_transaction(driver: str, reply: int, store: Store, pro
     assert proxy.replies_dropped == 3
 
 
+@on(DRIVERS, kinds=KINDS)
 def test_a_reset_of_all_pooled_connections_is_not_noticed(provider: LockProvider, proxy: TcpProxy, name: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         proxy.stall()
@@ -50,7 +54,8 @@ def test_a_reset_of_all_pooled_connections_is_not_noticed(provider: LockProvider
     assert [provider.release(lease) for lease in leases] == [True] * 4
 
 
-def test_a_refused_connection(provider: LockProvider, proxy: TcpProxy, name: str) -> None:
+@on(DRIVERS, kinds=KINDS)
+def test_i5_a_refused_connection_is_unreachable(provider: LockProvider, proxy: TcpProxy, name: str) -> None:
     proxy.refuse()
     proxy.cut()
     for _ in range(2):

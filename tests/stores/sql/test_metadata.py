@@ -8,7 +8,8 @@ from sqlalchemy import Engine, MetaData, create_engine, inspect
 
 from shedlock_py import LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider, lock_table
-from tests.stores.sql.stores import DRIVERS, ONE_EACH, Store, acquired, drivers_of, on_mysql_and_mariadb
+from tests.stores.sql.stores import DRIVERS, ONE_EACH, Store, drivers_of, on, on_mysql_and_mariadb
+from tests.support.locks import acquired
 
 
 @pytest.fixture
@@ -23,8 +24,8 @@ def columns(engine: Engine, table: str, schema: str | None = None) -> list[tuple
     return [(column["name"], repr(column["type"]), column["nullable"]) for column in found]
 
 
-@pytest.mark.parametrize("driver", ONE_EACH)
-def test_create_all(driver: str, store: Store, engine: Engine, name: str) -> None:
+@on(ONE_EACH, mariadb=True)
+def test_create_all_makes_the_table_of_create_schema(driver: str, store: Store, engine: Engine, name: str) -> None:
     schema = "tests_sql_meta"
     store.execute(f"CREATE SCHEMA {schema}")
     try:
@@ -47,7 +48,7 @@ def test_create_all(driver: str, store: Store, engine: Engine, name: str) -> Non
         store.execute(f"DROP SCHEMA {schema}" + (" CASCADE" if store.is_postgres else ""))
 
 
-def test_create_all_on_sqlite(name: str, tmp_path: Path) -> None:
+def test_create_all_makes_the_table_of_create_schema_on_sqlite(name: str, tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path}/locks.db")
     metadata = MetaData()
     lock_table(metadata)
@@ -72,8 +73,10 @@ def latin(store: Store) -> Iterator[str]:
 LOOKALIKES = ["Größe-job", "größe-job", "Grösse-job", "Große-job", "Größe-job ", "Größe-Job", "Gro\u0308ße-job"]
 
 
-@pytest.mark.parametrize("driver", drivers_of("mariadb", "mysql"))
-@pytest.mark.parametrize("made_by", ["create_schema", "create_all"])
+@on(drivers_of("mariadb", "mysql"))
+@pytest.mark.parametrize(
+    "made_by", ["create_schema", pytest.param("create_all", marks=pytest.mark.slow("the same table"))]
+)
 def test_names_are_compared_byte_by_byte(driver: str, made_by: str, latin: str, store: Store) -> None:
     if made_by == "create_all":
         engine = create_engine(store.server.url(f"{DRIVERS[driver]}+pymysql", latin))
@@ -90,7 +93,7 @@ def test_names_are_compared_byte_by_byte(driver: str, made_by: str, latin: str, 
     assert provider.release(acquired(provider, "🐑" * 64))
 
 
-@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql", "aiomysql"))
+@on(on_mysql_and_mariadb("pymysql", "aiomysql"), mariadb=True)
 def test_a_connection_that_cannot_say_the_name_says_so(driver: str, latin: str, store: Store) -> None:
     provider = store.provider(url=store.server.url(driver, latin) + "?charset=latin1")
     provider.create_schema()
@@ -102,7 +105,7 @@ def test_a_connection_that_cannot_say_the_name_says_so(driver: str, latin: str, 
     assert [record.name for record in store.provider(url=store.server.url(driver, latin)).records()] == ["größe"]
 
 
-@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg_async"])
+@on(["postgresql+psycopg", "postgresql+psycopg_async"], mariadb=True)
 def test_a_table_whose_name_is_sent_in_another_character_set(driver: str, store: Store) -> None:
     table = "größe_der_sperren"
     provider = store.provider(url=f"{store.url()}?client_encoding=latin1", table_name=table)

@@ -11,7 +11,8 @@ from sqlalchemy import create_engine
 
 from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.stores.sql.stores import Store, acquired, record_of
+from tests.stores.sql.stores import DRIVERS, KINDS, Store, on
+from tests.support.locks import acquired, record_of
 
 
 @pytest.fixture
@@ -20,13 +21,16 @@ def table(store: Store) -> Iterator[str]:
         yield table
 
 
-@pytest.fixture(params=["url", "engine"])
-def provider(request: pytest.FixtureRequest, store: Store, table: str) -> LockProvider:
+@pytest.fixture
+def provider(kind: str, store: Store, table: str) -> LockProvider:
     options: dict[str, Any] = {"table_name": table}
-    return store.provider(**options) if request.param == "url" else store.provider_of_engine(options=options)
+    return store.provider(**options) if kind == "url" else store.provider_of_engine(options=options)
 
 
-def test_no_table(provider: LockProvider, store: Store, table: str, name: str) -> None:
+@on(DRIVERS, kinds=KINDS)
+def test_without_a_table_the_error_says_how_to_create_it(
+    provider: LockProvider, store: Store, table: str, name: str
+) -> None:
     for _ in range(2):
         with pytest.raises(ProviderError, match=rf"create the table {table}\b.*create_schema\(\)") as missing:
             provider.acquire(LockRequest(name, "1m"))
@@ -39,7 +43,10 @@ def test_no_table(provider: LockProvider, store: Store, table: str, name: str) -
     assert provider.release(acquired(provider, name))
 
 
-def test_no_extra_columns(provider: LockProvider, store: Store, table: str, name: str) -> None:
+@on(DRIVERS, kinds=KINDS)
+def test_without_the_extra_columns_the_error_says_how_to_add_them(
+    provider: LockProvider, store: Store, table: str, name: str
+) -> None:
     time = "TIMESTAMP" if store.is_postgres else "DATETIME(6)"
     store.execute(
         f"CREATE TABLE {table} (name VARCHAR(64) NOT NULL PRIMARY KEY, lock_until {time} NOT NULL, "
@@ -75,7 +82,7 @@ def test_no_extra_columns(provider: LockProvider, store: Store, table: str, name
     assert without.acquire(LockRequest(name, "1m")) is None
 
 
-def test_sqlite(name: str, tmp_path: Path) -> None:
+def test_on_sqlite_the_errors_say_the_same(name: str, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/locks.db"
     provider = SqlAlchemyLockProvider(url)
     with pytest.raises(ProviderError, match="create_schema"):

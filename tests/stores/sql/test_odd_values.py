@@ -1,6 +1,5 @@
 """Values that mean nothing, or that Python cannot read: a clear error for that name; the other records are listed."""
 
-import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,7 +11,9 @@ import pytest
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.stores.sql.stores import DRIVERS, ONE_ASYNC_EACH, ONE_EACH, Store, acquired, drivers_of, record_of
+from tests.stores.sql.stores import DRIVERS, ONE_ASYNC_EACH, ONE_EACH, Store, drivers_of, on
+from tests.support.locks import acquired, record_of
+from tests.support.logs import warnings_of
 
 POSTGRES = drivers_of("postgres")
 MYSQL = drivers_of("mariadb", "mysql")
@@ -26,16 +27,16 @@ def assert_odd(provider: LockProvider, name: str, column: str, caplog: pytest.Lo
     assert odd.value.lock_name == name
     caplog.clear()
     assert [record.name for record in provider.records()] == ["other"]
-    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert f"'{name}'" in warning.getMessage()
-    assert column in warning.getMessage()
+    (warning,) = warnings_of(caplog)
+    assert f"'{name}'" in warning
+    assert column in warning
 
 
 # PostgreSQL
 
 
 @pytest.mark.parametrize("table_has", ["extra columns", "Java's columns"])
-@pytest.mark.parametrize("driver", POSTGRES)
+@on(POSTGRES)
 def test_infinity_is_held_for_ever(driver: str, table_has: str, store: Store, name: str) -> None:
     provider = store.provider(extra_columns=table_has == "extra columns")
     acquired(provider, name)
@@ -55,7 +56,7 @@ def test_infinity_is_held_for_ever(driver: str, table_has: str, store: Store, na
 
 
 @pytest.mark.parametrize("moment", ["0044-03-15 12:00 BC", "-infinity"])
-@pytest.mark.parametrize("driver", POSTGRES)
+@on(POSTGRES)
 def test_long_ago_is_free(driver: str, moment: str, store: Store, name: str) -> None:
     provider = store.provider()
     acquired(provider, name)
@@ -74,7 +75,7 @@ def test_long_ago_is_free(driver: str, moment: str, store: Store, name: str) -> 
     assert record_of(provider, name).is_held
 
 
-@pytest.mark.parametrize("driver", [*DRIVERS])
+@on([*DRIVERS])
 def test_the_first_moment_of_the_year_1_is_stored_as_such(driver: str, store: Store, name: str) -> None:
     """Asyncpg sends it as '-infinity', which other drivers would find earlier."""
     provider, first = store.provider(), datetime.min.replace(tzinfo=UTC)
@@ -88,8 +89,8 @@ def test_the_first_moment_of_the_year_1_is_stored_as_such(driver: str, store: St
     assert provider.take_over(LockRequest(name, "1m", fire_time=first)), "of the record that was read"
 
 
-@pytest.mark.parametrize("driver", POSTGRES)
-def test_after_the_year_9999(driver: str, store: Store, name: str) -> None:
+@on(POSTGRES)
+def test_a_lease_until_after_the_year_9999_is_held(driver: str, store: Store, name: str) -> None:
     provider = store.provider()
     lease = acquired(provider, name)
     far = "20000-01-01"
@@ -104,9 +105,18 @@ def test_after_the_year_9999(driver: str, store: Store, name: str) -> None:
     assert not record_of(provider, name).is_held
 
 
-@pytest.mark.parametrize("moment", ["9999-12-31 00:00:00", "9999-12-31 23:59:59.000001", "9999-12-29 00:00:00.500000"])
-@pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH, "sqlite"])
-def test_the_end_of_the_year_9999(driver: str, moment: str, store: Store, name: str) -> None:
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "9999-12-31 00:00:00",
+        *(
+            pytest.param(moment, marks=pytest.mark.slow("other moments of those days"))
+            for moment in ("9999-12-31 23:59:59.000001", "9999-12-29 00:00:00.500000")
+        ),
+    ],
+)
+@on([*ONE_EACH, *ONE_ASYNC_EACH, "sqlite"])
+def test_a_lease_until_the_end_of_the_year_9999_can_be_freed(driver: str, moment: str, store: Store, name: str) -> None:
     """An operator has written it. The days after December 30 are shown as that day."""
     provider: Any = store.provider()
 
@@ -124,8 +134,8 @@ def test_the_end_of_the_year_9999(driver: str, moment: str, store: Store, name: 
     assert provider.release(provider.take_over(LockRequest(name, "1m")))
 
 
-@pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH])
-def test_a_holder_that_is_null(driver: str, store: Store, name: str, caplog: pytest.LogCaptureFixture) -> None:
+@on([*ONE_EACH, *ONE_ASYNC_EACH])
+def test_a_holder_that_is_null_is_odd(driver: str, store: Store, name: str, caplog: pytest.LogCaptureFixture) -> None:
     with store.table() as table:
         provider = store.provider(table_name=table)
         provider.create_schema()
@@ -143,8 +153,8 @@ def test_a_holder_that_is_null(driver: str, store: Store, name: str, caplog: pyt
         assert record_of(provider, name).is_held
 
 
-@pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH])
-def test_the_last_token(driver: str, store: Store, name: str) -> None:
+@on([*ONE_EACH, *ONE_ASYNC_EACH])
+def test_i7_the_last_token_is_granted_to_nobody(driver: str, store: Store, name: str) -> None:
     provider = store.provider()
     provider.release(acquired(provider, name))
     store.execute(f"UPDATE shedlock SET fencing_token = {2**63 - 1} WHERE name = :name", name=name)
@@ -157,7 +167,7 @@ def test_the_last_token(driver: str, store: Store, name: str) -> None:
     store.execute("DELETE FROM shedlock WHERE name = :name", name=name)
 
 
-@pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH])
+@on([*ONE_EACH, *ONE_ASYNC_EACH])
 def test_i1_a_take_over_with_the_last_token_frees_nothing(driver: str, store: Store, name: str) -> None:
     """The former holder may still trust its lease."""
     provider = store.provider()
@@ -169,8 +179,8 @@ def test_i1_a_take_over_with_the_last_token_frees_nothing(driver: str, store: St
     store.execute("DELETE FROM shedlock WHERE name = :name", name=name)
 
 
-@pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH])
-def test_tokens_in_text(driver: str, store: Store, name: str, caplog: pytest.LogCaptureFixture) -> None:
+@on([*ONE_EACH, *ONE_ASYNC_EACH])
+def test_a_token_in_text_is_odd(driver: str, store: Store, name: str, caplog: pytest.LogCaptureFixture) -> None:
     """A column of another type."""
     with store.table() as table:
         provider = store.provider(table_name=table)
@@ -193,8 +203,8 @@ def test_tokens_in_text(driver: str, store: Store, name: str, caplog: pytest.Log
 
 
 @pytest.mark.parametrize("column", ["lock_until", "locked_at"])
-@pytest.mark.parametrize("driver", MYSQL)
-def test_a_day_that_is_none(
+@on(MYSQL)
+def test_the_day_0000_00_00_is_odd(
     driver: str, column: str, store: Store, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with store.table() as table:
@@ -208,8 +218,8 @@ def test_a_day_that_is_none(
         assert record_of(provider, name).is_held, "the next acquire mends it"
 
 
-@pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH])
-def test_a_token_that_is_no_bigint_is_granted_to_nobody(driver: str, store: Store, name: str) -> None:
+@on([*ONE_EACH, *ONE_ASYNC_EACH])
+def test_i7_a_token_that_is_no_bigint_is_granted_to_nobody(driver: str, store: Store, name: str) -> None:
     with store.table() as table:
         provider = store.provider(table_name=table)
         provider.create_schema()
@@ -259,23 +269,23 @@ NO_TIMES = [
 ]
 
 
-@pytest.mark.parametrize("value", NO_TIMES)
 @pytest.mark.parametrize("column", ["lock_until", "locked_at", "last_fire_time"])
-def test_no_time_on_sqlite(
-    sqlite: SqlAlchemyLockProvider, path: Path, column: str, value: object, caplog: pytest.LogCaptureFixture
+def test_a_text_that_is_no_time_is_odd_on_sqlite(
+    sqlite: SqlAlchemyLockProvider, path: Path, column: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    execute(path, f"UPDATE shedlock SET {column} = ? WHERE name = 'job'", value)
-    assert_odd(sqlite, "job", column, caplog)
-    if column != "locked_at":  # which decides nothing
-        for acquire in (sqlite.acquire, sqlite.take_over):
-            with pytest.raises(ProviderError, match=f"lock 'job'.*{column}"):
-                acquire(LockRequest("job", "1m"))
-    execute(path, "DELETE FROM shedlock WHERE name = 'job'")
-    acquired(sqlite, "job")
+    for value in NO_TIMES:
+        execute(path, f"UPDATE shedlock SET {column} = ? WHERE name = 'job'", value)
+        assert_odd(sqlite, "job", column, caplog)
+        if column != "locked_at":  # which decides nothing
+            for acquire in (sqlite.acquire, sqlite.take_over):
+                with pytest.raises(ProviderError, match=f"lock 'job'.*{column}"):
+                    acquire(LockRequest("job", "1m"))
+        execute(path, "DELETE FROM shedlock WHERE name = 'job'")
+        assert sqlite.release(acquired(sqlite, "job"))
 
 
 @pytest.mark.parametrize("value", ["first", 2**63 - 1, 1e19, b"\1"])
-def test_no_token_on_sqlite(
+def test_a_value_that_is_no_token_is_odd_on_sqlite(
     sqlite: SqlAlchemyLockProvider, path: Path, value: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     execute(path, "UPDATE shedlock SET fencing_token = ? WHERE name = 'job'", value)
@@ -286,7 +296,7 @@ def test_no_token_on_sqlite(
 
 
 @pytest.mark.parametrize("value", [7, b"host"])
-def test_no_holder_on_sqlite(
+def test_a_value_that_is_no_holder_is_odd_on_sqlite(
     sqlite: SqlAlchemyLockProvider, path: Path, value: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     execute(path, "DROP TABLE shedlock")
@@ -301,7 +311,7 @@ def test_no_holder_on_sqlite(
     assert sqlite.acquire(LockRequest("job", "1m")) is None
 
 
-def test_times_with_fewer_digits_on_sqlite(sqlite: SqlAlchemyLockProvider, path: Path) -> None:
+def test_times_with_fewer_digits_are_read_on_sqlite(sqlite: SqlAlchemyLockProvider, path: Path) -> None:
     """As ``datetime('now')`` writes them."""
     execute(path, "UPDATE shedlock SET lock_until = datetime('now', '+1 hour'), locked_at = datetime('now')")
     assert record_of(sqlite, "job").is_held

@@ -9,8 +9,9 @@ from functools import partial
 import pytest
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable, attempt
-from tests.stores.sql.stores import DRIVERS, Store, acquired
+from tests.stores.sql.stores import DRIVERS, Store
 from tests.support.database import DatabaseServer
+from tests.support.locks import acquired
 from tests.support.matrix import is_installed
 from tests.support.polling import wait_until
 
@@ -79,6 +80,7 @@ def servers(postgres: DatabaseServer, mariadb: DatabaseServer, mysql: DatabaseSe
     return {"postgres": postgres, "mariadb": mariadb, "mysql": mysql}
 
 
+@pytest.mark.slow("stops three servers")
 def test_i5_a_restart_and_an_outage(servers: dict[str, DatabaseServer], name: str) -> None:
     with ExitStack() as stack:
         providers = open_all(stack, servers)
@@ -102,6 +104,7 @@ def test_i5_a_restart_and_an_outage(servers: dict[str, DatabaseServer], name: st
             assert provider.release(acquired(provider, f"{name}-{i}"))
 
 
+@pytest.mark.slow("waits for the limits of all drivers")
 def test_i5_a_server_that_stands_still(servers: dict[str, DatabaseServer], name: str) -> None:
     with ExitStack() as stack:
         warm = open_all(stack, servers, engines=False)

@@ -10,14 +10,15 @@ import pytest
 
 from shedlock_py import LockProvider, LockRequest
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, Statement
-from tests.stores.sql.stores import Store, acquired, carry_out, drivers_of, record_of
+from tests.stores.sql.stores import KINDS, Store, carry_out, drivers_of, on
 from tests.support.availability import private_server
 from tests.support.database import DatabaseServer
+from tests.support.locks import acquired, record_of
 from tests.support.pgbouncer import PgBouncer
 
 PSYCOPG = ["postgresql+psycopg", "postgresql+psycopg_async"]
-OFTEN = 12
-of_psycopg = pytest.mark.parametrize("driver", PSYCOPG)
+OFTEN = 7
+of_psycopg = on(PSYCOPG, programs=True)
 
 
 @pytest.fixture(scope="module", params=["transaction", "session"])
@@ -42,14 +43,14 @@ def prepared(provider: LockProvider) -> int:
 
 
 @of_psycopg
-def test_nothing_is_prepared(store: Store, name: str) -> None:
+def test_no_statement_is_prepared(store: Store, name: str) -> None:
     provider = store.provider()
     use(provider, name)
     assert prepared(provider) == 0
 
 
 @of_psycopg
-def test_behind_a_pooler(store: Store, pooler: PgBouncer) -> None:
+def test_behind_a_pooler_no_statement_is_prepared(store: Store, pooler: PgBouncer) -> None:
     table = f"t_{uuid4().hex[:12]}"
     providers = [store.provider(url=pooler.url(store.driver), table_name=table) for _ in range(3)]
     providers[0].create_schema()
@@ -58,8 +59,7 @@ def test_behind_a_pooler(store: Store, pooler: PgBouncer) -> None:
         assert prepared(provider) == 0
 
 
-@pytest.mark.parametrize("kind", ["url", "engine"])
-@pytest.mark.parametrize("driver", drivers_of("postgres"))
+@on(drivers_of("postgres"), kinds=KINDS)
 def test_i5_a_table_that_is_changed_meanwhile(kind: str, store: Store, name: str) -> None:
     """PostgreSQL refuses a prepared statement whose reply would have other types than when it was prepared."""
     with store.table() as table:

@@ -11,7 +11,8 @@ from sqlalchemy import make_url
 
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.stores.sql.stores import DATABASE, ONE_EACH, Application, Store, acquired
+from tests.stores.sql.stores import DATABASE, ONE_EACH, Application, Store, on
+from tests.support.locks import acquired
 
 PASSWORDS = ["hunter2", "hun/ter:2@%41 x"]
 
@@ -24,7 +25,7 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 @pytest.mark.parametrize("password", PASSWORDS)
 @pytest.mark.parametrize("database", [DATABASE, "no_such_database"])
-def test_no_password_in_sight(
+def test_no_error_shows_the_password(
     store: Store, password: str, database: str, name: str, log: pytest.LogCaptureFixture
 ) -> None:
     right = database == DATABASE
@@ -52,8 +53,10 @@ def assert_hidden(secret: str, url: str, error: Exception, provider: object, log
         assert encoded not in line
 
 
-@pytest.mark.parametrize("driver", ONE_EACH)
-def test_no_password_of_the_query_in_sight(driver: str, store: Store, name: str, log: pytest.LogCaptureFixture) -> None:
+@on(ONE_EACH)
+def test_no_error_shows_the_password_of_the_query(
+    driver: str, store: Store, name: str, log: pytest.LogCaptureFixture
+) -> None:
     url = make_url(store.url()).set(password=None).update_query_dict({"password": "hunter2"})
     provider = store.provider(url=url.render_as_string(hide_password=False))
     with pytest.raises(ProviderError) as refused:
@@ -75,7 +78,7 @@ def read_only(store: Store) -> Iterator[str]:
         yield store.url() + "?init_command=SET SESSION TRANSACTION READ ONLY"
 
 
-def test_i5_read_only(store: Store, read_only: str, name: str) -> None:
+def test_i5_a_server_that_is_read_only_is_unreachable(store: Store, read_only: str, name: str) -> None:
     lease = acquired(store.provider(), f"{name}-2") if not store.is_postgres else None
     provider = store.provider(url=read_only)
     with pytest.raises(ProviderUnreachable, match=r"(?i)read.only"):
@@ -88,7 +91,7 @@ def test_i5_read_only(store: Store, read_only: str, name: str) -> None:
             provider.acquire(LockRequest(f"{name}-2", "1m"))
 
 
-def test_i5_read_only_sqlite(name: str, tmp_path: Path) -> None:
+def test_i5_a_sqlite_file_that_is_read_only_is_unreachable(name: str, tmp_path: Path) -> None:
     file = tmp_path / "locks.db"
     writer = SqlAlchemyLockProvider(f"sqlite:///{file}")
     writer.create_schema()
@@ -126,7 +129,7 @@ def test_i5_a_pool_without_a_free_connection(store: Store, name: str) -> None:
     assert provider.release(lease)
 
 
-@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"])
+@on(["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"])
 def test_i5_a_server_without_a_free_connection(driver: str, store: Store, name: str) -> None:
     store.execute(f"CREATE ROLE {driver[11:]} LOGIN PASSWORD 'pw' CONNECTION LIMIT 0")
     store.execute(f"GRANT ALL ON shedlock TO {driver[11:]}")

@@ -12,7 +12,8 @@ from sqlalchemy import create_engine, event
 
 from shedlock_py import LockProvider, LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
-from tests.stores.sql.stores import Store, acquired, record_of
+from tests.stores.sql.stores import Store
+from tests.support.locks import acquired, record_of
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def replace(file: Path, by: Path) -> None:
     os.replace(by, file)
 
 
-def test_i1_a_replaced_file(provider: LockProvider, file: Path, fresh: Path, name: str) -> None:
+def test_i1_a_replaced_file_has_no_second_holder(provider: LockProvider, file: Path, fresh: Path, name: str) -> None:
     lease = acquired(provider, name)
     replace(file, fresh)
     with closing(SqlAlchemyLockProvider(f"sqlite:///{file}")) as other:

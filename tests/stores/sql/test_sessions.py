@@ -11,16 +11,8 @@ from sqlalchemy import create_engine, event, make_url
 
 from shedlock_py import LeaseLostError, LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.stores.sql.stores import (
-    DATABASE,
-    ONE_EACH,
-    Application,
-    Store,
-    acquired,
-    drivers_of,
-    on_mysql_and_mariadb,
-    record_of,
-)
+from tests.stores.sql.stores import DATABASE, KINDS, ONE_EACH, Application, Store, drivers_of, on, on_mysql_and_mariadb
+from tests.support.locks import acquired, record_of
 
 
 @pytest.fixture
@@ -50,7 +42,9 @@ def wander(application: Application, store: Store, place: str) -> None:
 
 
 @pytest.mark.parametrize("is_warm", [False, True])
-def test_i1_a_connection_that_was_sent_elsewhere(store: Store, other_place: str, is_warm: bool, name: str) -> None:
+def test_i1_a_connection_that_was_sent_elsewhere_finds_the_same_table(
+    store: Store, other_place: str, is_warm: bool, name: str
+) -> None:
     application, other = Application(store), store.provider()
     provider = application.provider
     if is_warm:
@@ -64,7 +58,7 @@ def test_i1_a_connection_that_was_sent_elsewhere(store: Store, other_place: str,
     assert provider.release(lease)
 
 
-@pytest.mark.parametrize("driver", ONE_EACH)
+@on(ONE_EACH)
 def test_verify_on_a_connection_that_was_sent_elsewhere(store: Store, other_place: str, name: str) -> None:
     provider, application = store.provider(), Application(store)
     wander(application, store, other_place)
@@ -75,7 +69,7 @@ def test_verify_on_a_connection_that_was_sent_elsewhere(store: Store, other_plac
         application.run_verified(lease, lambda _: None)
 
 
-@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+asyncpg"])
+@on(["postgresql+psycopg", "postgresql+asyncpg"])
 def test_a_search_path_of_the_role_or_the_url_is_the_default(store: Store, other_place: str, name: str) -> None:
     """The table there is meant, whatever connections are sent."""
     connect_args: dict[str, Any] = (
@@ -92,8 +86,8 @@ def test_a_search_path_of_the_role_or_the_url_is_the_default(store: Store, other
     assert provider.release(lease)
 
 
-@pytest.mark.parametrize("driver", ["postgresql+psycopg"])
-def test_i1_a_temporary_table_of_the_same_name(store: Store, name: str) -> None:
+@on(["postgresql+psycopg"])
+def test_i1_a_temporary_table_of_the_same_name_is_not_used(store: Store, name: str) -> None:
     application, other = Application(store), store.provider()
 
     def connected(connection: Any, _: object) -> None:
@@ -105,7 +99,7 @@ def test_i1_a_temporary_table_of_the_same_name(store: Store, name: str) -> None:
     assert other.acquire(LockRequest(name, "1m")) is None
 
 
-def test_i1_a_temporary_table_of_sqlite(tmp_path: Path, name: str) -> None:
+def test_i1_a_temporary_table_of_sqlite_is_not_used(tmp_path: Path, name: str) -> None:
     url = f"sqlite:///{tmp_path}/locks.db"
     with closing(SqlAlchemyLockProvider(url)) as other:
         other.create_schema()
@@ -133,7 +127,7 @@ def test_the_table_is_created_in_the_default_place(store: Store, other_place: st
         assert store.query(f"SELECT count(*) FROM {table}") == 1
 
 
-@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql", "mysqldb"))
+@on(on_mysql_and_mariadb("pymysql", "mysqldb"))
 def test_an_engine_whose_url_names_no_database(store: Store, name: str) -> None:
     url = make_url(store.url())
     engine = create_engine(
@@ -154,18 +148,17 @@ def autocommit_is_off(store: Store) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("autocommit_is_off")
-@pytest.mark.parametrize("kind", ["url", "engine"])
-@pytest.mark.parametrize("driver", drivers_of("mariadb", "mysql"))
+@on(drivers_of("mysql", "mariadb"), kinds=KINDS)
 def test_i9_a_grant_is_committed_where_autocommit_is_off(kind: str, store: Store, name: str) -> None:
     """Nobody else saw the record, and it was gone with the connection."""
-    provider = store.provider() if kind == "url" else store.provider_of_engine()
+    provider = store.provider_of(kind)
     lease = acquired(provider, name)
     assert store.query("SELECT locked_by FROM shedlock WHERE name = :name", name=name) == lease.locked_by
     assert provider.release(lease)
     assert store.query("SELECT lock_until <= UTC_TIMESTAMP(6) FROM shedlock WHERE name = :name", name=name)
 
 
-@pytest.mark.parametrize("driver", ["mariadb+pymysql"])
+@on(["mariadb+pymysql"])
 @pytest.mark.parametrize("mode", ["ORACLE", "EMPTY_STRING_IS_NULL"])
 def test_records_where_an_empty_text_is_null(store: Store, name: str, mode: str) -> None:
     provider = store.provider(url=make_url(store.url()).update_query_dict({"sql_mode": mode}).render_as_string(False))

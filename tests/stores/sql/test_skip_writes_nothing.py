@@ -8,14 +8,14 @@ import pytest
 from sqlalchemy import text
 
 from shedlock_py import LockProvider, LockRequest, ProviderError
-from tests.stores.sql.stores import DATABASE, Store, acquired, on_mysql_and_mariadb
+from tests.stores.sql.stores import DATABASE, Store, on_mysql_and_mariadb, programs_on
+from tests.support import tiers
 from tests.support.database import DatabaseServer
+from tests.support.locks import acquired
 from tests.support.polling import wait_until
 from tests.support.servers import PostgresServer
 
-pytestmark = pytest.mark.programs
-
-SKIPS = 100
+SKIPS = 100 if tiers.runs("full") else 20
 FIRE_TIME = datetime(2024, 7, 1, tzinfo=UTC)
 
 
@@ -61,12 +61,19 @@ def traces(store: Store, name: str) -> tuple[object, ...]:
 
 
 KINDS = ["held", "already ran", "fire time, held", "table of ShedLock for Java"]
+SKIPPED = pytest.mark.parametrize(
+    ("kind", "history"),
+    [
+        *((kind, 0) for kind in KINDS),
+        ("held", 3),
+        *(pytest.param(kind, 3, marks=pytest.mark.slow("each reason to skip, with history")) for kind in KINDS[1:]),
+    ],
+)
 
 
-@pytest.mark.parametrize("history", [0, 3])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"])
-def test_postgres(driver: str, kind: str, history: int, quiet: Store, name: str) -> None:
+@SKIPPED
+@programs_on(["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"])
+def test_a_skip_writes_nothing_on_postgres(driver: str, kind: str, history: int, quiet: Store, name: str) -> None:
     fire_time = FIRE_TIME if kind in ("already ran", "fire time, held") else None
     options: dict[str, Any] = {"extra_columns": kind != "table of ShedLock for Java", "history": history}
     provider = quiet.provider(**options)
@@ -94,7 +101,7 @@ def test_postgres(driver: str, kind: str, history: int, quiet: Store, name: str)
     assert traces(quiet, name)[:2] != before[:2]
 
 
-@pytest.mark.parametrize("driver", ["postgresql+psycopg", "postgresql+asyncpg"])
+@programs_on(["postgresql+psycopg", "postgresql+asyncpg"])
 def test_postgres_refuses_a_late_fire_time_without_a_trace(driver: str, quiet: Store, name: str) -> None:
     provider = quiet.provider()
     provider.create_schema()
@@ -103,7 +110,7 @@ def test_postgres_refuses_a_late_fire_time_without_a_trace(driver: str, quiet: S
     quiet.stack.close()
     written, before = rows_written(quiet), traces(quiet, name)
     provider = quiet.provider()
-    for _ in range(100):
+    for _ in range(SKIPS // 4):
         refuse_late(provider, name)
     quiet.stack.close()
     assert (rows_written(quiet), traces(quiet, name)) == (written, before)
@@ -118,7 +125,7 @@ def refuse_late(provider: LockProvider, name: str) -> None:
                 acquire(LockRequest(lock, "1m", fire_time=late))
 
 
-@pytest.mark.parametrize("driver", ["postgresql+psycopg"])
+@programs_on(["postgresql+psycopg"])
 def test_postgres_does_not_wait_for_whoever_locks_the_row(driver: str, store: Store, name: str) -> None:
     provider = store.provider()
     acquired(provider, name)
@@ -137,10 +144,11 @@ def written_by_mysql(store: Store, name: str) -> tuple[object, ...]:
         return (*row, *connection.execute(text(counters)).all(), *log)
 
 
-@pytest.mark.parametrize("history", [0, 3])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql", "mysqldb", "asyncmy"))
-def test_mysql_and_mariadb(driver: str, kind: str, history: int, store: Store, name: str) -> None:
+@SKIPPED
+@programs_on(on_mysql_and_mariadb("pymysql", "mysqldb", "asyncmy"))
+def test_a_skip_writes_nothing_on_mysql_and_mariadb(
+    driver: str, kind: str, history: int, store: Store, name: str
+) -> None:
     provider = store.provider(extra_columns=kind != "table of ShedLock for Java", history=history)
     provider.create_schema()
     fire_time = FIRE_TIME if kind in ("already ran", "fire time, held") else None
@@ -157,7 +165,7 @@ def test_mysql_and_mariadb(driver: str, kind: str, history: int, store: Store, n
     assert written_by_mysql(store, name) != before, "this test would not have seen a write"
 
 
-@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql", "aiomysql"))
+@programs_on(on_mysql_and_mariadb("pymysql", "aiomysql"))
 def test_mysql_and_mariadb_refuse_a_late_fire_time_without_a_trace(driver: str, store: Store, name: str) -> None:
     provider = store.provider()
     provider.release(acquired(provider, name))

@@ -16,7 +16,8 @@ from shedlock_py import ConfigurationError, Lease, LockProvider, LockRequest, Pr
 from shedlock_py._program import run
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider, lock_table
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand
-from tests.stores.sql.stores import SQLITE_DRIVERS, Store, acquired, carry_out, record_of
+from tests.stores.sql.stores import SQLITE_DRIVERS, Store, carry_out
+from tests.support.locks import acquired, record_of
 from tests.support.polling import wait_until
 
 

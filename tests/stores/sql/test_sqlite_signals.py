@@ -15,7 +15,7 @@ import pytest
 
 from shedlock_py import LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.stores.sql.stores import acquired
+from tests.support.locks import acquired
 from tests.support.polling import wait_until
 from tests.support.signals import Interrupted, raised_by
 

@@ -1,7 +1,7 @@
 """The old primary turns read-only, the name moves to the new one, and open sessions stay where they are."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 import pytest
@@ -9,9 +9,10 @@ from sqlalchemy import text
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.sql.stores import DATABASE, DRIVERS, ONE_EACH, Store, acquired
+from tests.stores.sql.stores import DATABASE, DRIVERS, ONE_EACH, Store, marks_of
 from tests.support.availability import private_server
 from tests.support.database import DatabaseServer
+from tests.support.locks import acquired
 from tests.support.polling import wait_until
 from tests.support.servers import MariaDbServer, MySqlServer, PostgresServer
 
@@ -87,11 +88,24 @@ def switchover(driver: str, request: pytest.FixtureRequest) -> Iterator[Switchov
             switchover.turn_read_only(False)
 
 
+def with_two_servers(drivers: Sequence[str]) -> pytest.MarkDecorator:
+    """The servers of MySQL and MariaDB take seconds to start."""
+    slow = pytest.mark.slow("a second server of MySQL or MariaDB")
+    return pytest.mark.parametrize(
+        "driver",
+        [
+            pytest.param(driver, marks=marks_of(driver, drivers) + [slow] * (DRIVERS[driver] != "postgres"))
+            for driver in drivers
+        ],
+    )
+
+
 def warm(provider: LockProvider, name: str) -> None:
     for number in range(5):
         assert provider.release(acquired(provider, f"{name}-{number}"))
 
 
+@with_two_servers(list(DRIVERS))
 def test_i5_a_provider_from_a_url_comes_back(switchover: Switchover, name: str) -> None:
     provider = switchover.old.provider(url=switchover.url)
     warm(provider, name)
@@ -105,7 +119,7 @@ def test_i5_a_provider_from_a_url_comes_back(switchover: Switchover, name: str) 
     assert provider.release(lease)
 
 
-@pytest.mark.parametrize("driver", ONE_EACH)
+@with_two_servers(ONE_EACH)
 def test_i5_one_error_however_many_connections_are_open(switchover: Switchover, name: str) -> None:
     """Idle ones are given up with the one that said so: they are as old."""
     provider = switchover.old.provider(url=switchover.url)
@@ -130,7 +144,7 @@ def test_i5_one_error_however_many_connections_are_open(switchover: Switchover, 
         assert provider.release(acquired(provider, f"{name}-{number}"))
 
 
-@pytest.mark.parametrize("driver", [*ONE_EACH, "postgresql+asyncpg"])
+@with_two_servers([*ONE_EACH, "postgresql+asyncpg"])
 def test_a_users_engine_loses_only_that_connection(switchover: Switchover, name: str) -> None:
     provider = switchover.old.provider_of_engine(url=switchover.url, pool_size=1, max_overflow=0)
     warm(provider, name)

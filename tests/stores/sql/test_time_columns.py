@@ -1,6 +1,5 @@
 """Columns that follow the session's time zone are two moments for two sessions, and both would get the lock."""
 
-import logging
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -10,11 +9,12 @@ import pytest
 from sqlalchemy import text
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
-from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, Store, acquired, on_mysql_and_mariadb, record_of
-
-pytestmark = pytest.mark.programs
+from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, Store, on_mysql_and_mariadb, programs_on
+from tests.support.locks import acquired, record_of
+from tests.support.logs import warnings_of
 
 ALL_TIMES = ("lock_until", "locked_at", "last_fire_time")
+OTHERS = pytest.mark.slow("other zones and columns, where one shows it")
 POSTGRES = [driver for driver in (*ONE_EACH, *ONE_ASYNC_EACH) if driver.startswith("postgresql")]
 MYSQL = [driver for driver in (*ONE_EACH, *ONE_ASYNC_EACH) if not driver.startswith("postgresql")]
 
@@ -30,7 +30,7 @@ def create(store: Store, table: str, time: str, *, extra: bool) -> None:
 
 
 @pytest.mark.parametrize("extra", [True, False])
-@pytest.mark.parametrize("driver", POSTGRES)
+@programs_on(POSTGRES, mariadb=True)
 def test_i1_timestamptz_is_refused(driver: str, extra: bool, store: Store, name: str) -> None:
     with store.table() as table:
         create(store, table, "timestamptz(6)", extra=extra)
@@ -46,8 +46,10 @@ def test_i1_timestamptz_is_refused(driver: str, extra: bool, store: Store, name:
         assert provider.release(acquired(provider, name))
 
 
-@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
-@pytest.mark.parametrize("driver", POSTGRES)
+@pytest.mark.parametrize(
+    "zone", ["Asia/Tokyo", *(pytest.param(zone, marks=OTHERS) for zone in ("UTC", "America/New_York"))]
+)
+@programs_on(POSTGRES, mariadb=True)
 def test_i5_a_held_lock_in_timestamptz_is_not_called_free(driver: str, zone: str, store: Store, name: str) -> None:
     """As ShedLock for Java writes it with usingDbTime(): UTC without a zone, in a session that has one."""
     with store.table() as table:
@@ -74,7 +76,7 @@ def test_i5_a_held_lock_in_timestamptz_is_not_called_free(driver: str, zone: str
         assert provider.force_release(name) is True
 
 
-@pytest.mark.parametrize("driver", ["postgresql+psycopg"])
+@programs_on(["postgresql+psycopg"], mariadb=True)
 def test_only_the_columns_that_follow_the_zone_are_changed(driver: str, store: Store, name: str) -> None:
     with store.table() as table:
         create(store, table, "timestamp", extra=True)
@@ -85,7 +87,7 @@ def test_only_the_columns_that_follow_the_zone_are_changed(driver: str, store: S
 
 
 @pytest.mark.parametrize("extra", [True, False])
-@pytest.mark.parametrize("driver", MYSQL)
+@programs_on(MYSQL, mariadb=True)
 def test_timestamp_is_warned_of_once(
     driver: str, extra: bool, store: Store, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -105,9 +107,9 @@ def test_timestamp_is_warned_of_once(
         assert not warnings_of(caplog)
 
 
-@pytest.mark.parametrize("zone", ["+00:00", "+09:00", "-08:00"])
-@pytest.mark.parametrize("digits", ["(3)", "(6)"])
-@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql"))
+@pytest.mark.parametrize("zone", ["+09:00", *(pytest.param(zone, marks=OTHERS) for zone in ("+00:00", "-08:00"))])
+@pytest.mark.parametrize("digits", ["(3)", pytest.param("(6)", marks=OTHERS)])
+@programs_on(on_mysql_and_mariadb("pymysql"), mariadb=True)
 def test_i5_a_lock_held_in_timestamp_by_another_zone_is_not_called_free(
     driver: str, digits: str, zone: str, store: Store, name: str
 ) -> None:
@@ -136,8 +138,8 @@ def test_i5_a_lock_held_in_timestamp_by_another_zone_is_not_called_free(
         assert abs(record.remaining - timedelta(hours=1)) < timedelta(minutes=1)
 
 
-@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql"))
-def test_timestamp_where_all_sessions_have_one_zone(driver: str, store: Store, name: str) -> None:
+@programs_on(on_mysql_and_mariadb("pymysql"), mariadb=True)
+def test_timestamp_is_right_where_all_sessions_have_one_zone(driver: str, store: Store, name: str) -> None:
     with store.table() as table:
         create(store, table, "TIMESTAMP(6)", extra=True)
         provider, other = store.provider(table_name=table), store.provider(table_name=table)
@@ -151,8 +153,8 @@ def test_timestamp_where_all_sessions_have_one_zone(driver: str, store: Store, n
         other.take_over(LockRequest(name, "1m"))
 
 
-@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql"))
-def test_i1_columns_with_names_in_capitals(
+@programs_on(on_mysql_and_mariadb("pymysql"), mariadb=True)
+def test_i1_columns_with_names_in_capitals_are_checked_too(
     driver: str, store: Store, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with store.table() as table:
@@ -167,9 +169,9 @@ def test_i1_columns_with_names_in_capitals(
             store.provider(table_name=table).record(name)
 
 
-@pytest.mark.parametrize("zone", ["+00:00", "+09:00"])
-@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql"))
-def test_i1_a_lock_until_that_mysql_sets_by_itself(driver: str, zone: str, store: Store, name: str) -> None:
+@pytest.mark.parametrize("zone", [pytest.param("+00:00", marks=OTHERS), "+09:00"])
+@programs_on(on_mysql_and_mariadb("pymysql"), mariadb=True)
+def test_i1_a_lock_until_that_mysql_sets_by_itself_stays(driver: str, zone: str, store: Store, name: str) -> None:
     """With this setting, MySQL adds ON UPDATE CURRENT_TIMESTAMP to the first TIMESTAMP of ShedLock's table."""
     with store.table() as table:
         store.execute(
@@ -197,9 +199,9 @@ def test_i1_a_lock_until_that_mysql_sets_by_itself(driver: str, zone: str, store
 DATETIMES = {"postgresql": "TIMESTAMP", "mysql": "DATETIME", "mariadb": "DATETIME"}
 
 
-@pytest.mark.parametrize("digits", ["(0)", "(2)"])
+@pytest.mark.parametrize("digits", ["(0)", pytest.param("(2)", marks=OTHERS)])
 @pytest.mark.parametrize("extra", [True, False])
-@pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH])
+@programs_on([*ONE_EACH, *ONE_ASYNC_EACH], mariadb=True)
 def test_i1_times_that_are_rounded_are_refused(driver: str, extra: bool, digits: str, store: Store, name: str) -> None:
     with store.table() as table:
         create(store, table, f"{DATETIMES[driver.partition('+')[0]]}{digits}", extra=extra)
@@ -212,7 +214,7 @@ def test_i1_times_that_are_rounded_are_refused(driver: str, extra: bool, digits:
         assert provider.release(acquired(provider, name))
 
 
-@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql"))
+@programs_on(on_mysql_and_mariadb("pymysql"), mariadb=True)
 def test_i1_a_timestamp_of_whole_seconds_is_refused(driver: str, store: Store, name: str) -> None:
     with store.table() as table:
         create(store, table, "TIMESTAMP", extra=False)
@@ -222,7 +224,7 @@ def test_i1_a_timestamp_of_whole_seconds_is_refused(driver: str, store: Store, n
         acquired(store.provider(table_name=table, extra_columns=False), name)
 
 
-@pytest.mark.parametrize("driver", ONE_EACH)
+@programs_on(ONE_EACH, mariadb=True)
 def test_i11_a_fire_time_that_is_rounded_is_refused(driver: str, store: Store, name: str) -> None:
     """Milliseconds will do for the other columns. They are what ShedLock for Java writes."""
     with store.table() as table:
@@ -246,17 +248,9 @@ def do_as_told(store: Store, message: str, *first: str) -> None:
     store.execute(*first, remedy)
 
 
-def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [
-        record.getMessage()
-        for record in caplog.records
-        if (record.name, record.levelno) == ("shedlock_py", logging.WARNING)
-    ]
-
-
-@pytest.mark.parametrize("schema", ["Odd Schema"])
-@pytest.mark.parametrize("driver", POSTGRES)
-def test_i1_in_another_schema(driver: str, schema: str, store: Store, name: str) -> None:
+@programs_on(POSTGRES)
+def test_i1_timestamptz_is_refused_in_another_schema(driver: str, store: Store, name: str) -> None:
+    schema = "Odd Schema"
     store.execute(f'CREATE SCHEMA "{schema}"')
     try:
         create(store, f'"{schema}".shedlock', "timestamptz", extra=True)
@@ -267,7 +261,7 @@ def test_i1_in_another_schema(driver: str, schema: str, store: Store, name: str)
         store.execute(f'DROP SCHEMA "{schema}" CASCADE')
 
 
-@pytest.mark.parametrize("driver", [*ONE_EACH, *ONE_ASYNC_EACH])
+@programs_on([*ONE_EACH, *ONE_ASYNC_EACH], mariadb=True)
 def test_a_table_that_is_made_later_is_looked_at_then(driver: str, store: Store, name: str) -> None:
     with store.table() as table:
         provider: LockProvider = store.provider(table_name=table)

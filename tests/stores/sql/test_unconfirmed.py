@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import text
 
 from shedlock_py import LockRequest, ProviderUnreachable
-from tests.stores.sql.stores import DRIVERS, Application, Store, acquired, record_of
+from tests.stores.sql.stores import DRIVERS, KINDS, Application, Store, on
+from tests.support.locks import acquired, record_of
 from tests.support.polling import wait_until
 
 POSTGRES_DRIVERS = [driver for driver, server in DRIVERS.items() if server == "postgres"]
@@ -51,18 +52,17 @@ def _no_standby_confirms(store: Store) -> Iterator[None]:
         canceller.join()
 
 
-@pytest.mark.parametrize("driver", POSTGRES_DRIVERS)
-@pytest.mark.parametrize("kind", ["url", "engine"])
+@on(POSTGRES_DRIVERS, kinds=KINDS)
 @pytest.mark.usefixtures("_no_standby_confirms")
 def test_i1_an_unconfirmed_acquire_is_an_error_and_undone(store: Store, kind: str, name: str) -> None:
-    provider = store.provider() if kind == "url" else store.provider_of_engine()
+    provider = store.provider_of(kind)
     for _ in range(2):  # on a new connection, and on a used one
         with pytest.raises(ProviderUnreachable, match="no synchronous standby has confirmed it"):
             acquired(provider, name)
         assert not record_of(provider, name).is_held
 
 
-@pytest.mark.parametrize("driver", POSTGRES_DRIVERS)
+@on(POSTGRES_DRIVERS)
 def test_a_warning_of_the_application_does_no_harm(driver: str, store: Store, name: str) -> None:
     application = Application(store, pool_size=1, max_overflow=0)
     application.provider.record("warm")
@@ -70,7 +70,7 @@ def test_a_warning_of_the_application_does_no_harm(driver: str, store: Store, na
     assert application.provider.acquire(LockRequest(name, "1m"))
 
 
-@pytest.mark.parametrize("driver", POSTGRES_DRIVERS)
+@on(POSTGRES_DRIVERS)
 @pytest.mark.parametrize("level", ["NOTICE", "WARNING"])
 def test_what_a_trigger_says_does_no_harm(store: Store, level: str, name: str) -> None:
     """A warning of a trigger is not about a standby."""

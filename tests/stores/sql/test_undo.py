@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 
 from shedlock_py import ConfigurationError, LockRequest
-from tests.stores.sql.stores import DRIVERS, SQLITE_DRIVERS, Store, acquired, carry_out, record_of
-
-pytestmark = pytest.mark.programs
+from tests.stores.sql.stores import DRIVERS, SQLITE_DRIVERS, Store, carry_out, programs_on
+from tests.support.locks import acquired, record_of
 
 FIRE_TIME = datetime(2024, 5, 1, 2, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("driver", [*DRIVERS, *SQLITE_DRIVERS])
-def test_on_javas_table(driver: str, store: Store, name: str) -> None:
+@programs_on([*DRIVERS, *SQLITE_DRIVERS])
+def test_an_undo_frees_the_lock_on_javas_table(driver: str, store: Store, name: str) -> None:
     provider: Any = store.provider(extra_columns=False)
     lease = acquired(provider, name, "1h", lock_at_least_for="1h")
     assert provider.undo(lease) is True
@@ -35,6 +34,7 @@ def test_on_javas_table(driver: str, store: Store, name: str) -> None:
             operate()
 
 
+@programs_on(DRIVERS)
 def test_an_undo_whose_reply_was_lost_says_the_same_again(store: Store, name: str) -> None:
     """The second copy changes nothing, and replies unlike one that finds another holder."""
     provider: Any = store.provider()

@@ -1,10 +1,9 @@
 """URLs and engines that cannot work are refused at once, in words that help."""
 
 import asyncio
+import importlib.machinery
 import ntpath
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,10 +26,11 @@ from shedlock_py import (
 )
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider, sqlite_files
 from shedlock_py.testing.blocking import BlockingLockProvider
-from tests.stores.sql.stores import ASYNC_DRIVERS, DATABASE, DRIVERS, acquired
+from shedlock_py.testing.forks import in_child
+from tests.stores.sql.stores import ASYNC_DRIVERS, DATABASE, DRIVERS, on
 from tests.support.database import DatabaseServer
-
-ROOT = Path(__file__).parents[3]
+from tests.support.locks import acquired
+from tests.support.matrix import is_installed
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ ROOT = Path(__file__).parents[3]
         ("sqlite://///server/share/locks.db", r"\\server\share\locks.db"),
     ],
 )
-def test_paths_of_windows(url: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_of_windows_are_found_in_urls(url: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_files, "os", SimpleNamespace(name="nt", path=ntpath))
     assert sqlite_files.path_of(make_url(url)) == path
 
 
-def test_the_wrong_kind_of_engine(tmp_path: Path) -> None:
+def test_the_wrong_kind_of_engine_is_refused(tmp_path: Path) -> None:
     engine: Any = create_engine(f"sqlite:///{tmp_path}/locks.db")
     async_engine: Any = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/locks.db")
     with pytest.raises(ConfigurationError, match="AsyncSqlAlchemyLockProvider"):
@@ -58,7 +58,7 @@ def test_the_wrong_kind_of_engine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nonsense", [None, 5, b"sqlite:///x", object(), ["sqlite:///x.db"]])
-def test_neither_an_engine_nor_a_url(nonsense: Any) -> None:
+def test_neither_an_engine_nor_a_url_is_refused(nonsense: Any) -> None:
     for provider_class in (SqlAlchemyLockProvider, AsyncSqlAlchemyLockProvider):
         with pytest.raises(ConfigurationError, match=r"(?i)engine|url"):
             provider_class(nonsense)
@@ -72,7 +72,7 @@ def test_neither_an_engine_nor_a_url(nonsense: Any) -> None:
         ("mariadb+mariadbconnector", "mariadb+pymysql:// or mariadb+mysqldb://"),
     ],
 )
-def test_i13_a_driver_for_which_there_is_no_time_limit(scheme: str, instead: str) -> None:
+def test_i13_a_driver_for_which_there_is_no_time_limit_is_refused(scheme: str, instead: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{re.escape(scheme)}:// is not supported.*use {re.escape(instead)}$"):
         provider_from_url(f"{scheme}://user@host/db")
 
@@ -88,7 +88,7 @@ MEMORY = [
 
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
 @pytest.mark.parametrize("url", MEMORY)
-def test_sqlite_in_memory(url: str) -> None:
+def test_sqlite_in_memory_is_refused(url: str) -> None:
     for make in (provider_from_url, SqlAlchemyLockProvider, lambda url: SqlAlchemyLockProvider(create_engine(url))):
         with pytest.raises(ConfigurationError, match="InMemoryLockProvider"):
             make(url)
@@ -110,7 +110,7 @@ def test_sqlite_in_memory(url: str) -> None:
         ("postgresql://u:hunter2@h:99999999/db", ""),
     ],
 )
-def test_urls_that_cannot_work(url: str, words: str) -> None:
+def test_urls_that_cannot_work_are_refused(url: str, words: str) -> None:
     for make in (provider_from_url, async_provider_from_url):
         if not words:  # it is a URL; connecting will tell
             assert "hunter2" not in repr(make(url))
@@ -135,8 +135,8 @@ def assert_option_is_refused(provider: LockProvider, driver: str, words: str) ->
 
 
 @pytest.mark.parametrize("where", ["in the URL", "of the application's engine"])
-@pytest.mark.parametrize("driver", DRIVERS)
-def test_i5_an_option_that_the_driver_does_not_know(driver: str, where: str) -> None:
+@on(DRIVERS)
+def test_i5_an_option_that_the_driver_does_not_know_is_no_outage(driver: str, where: str) -> None:
     """No server can be at fault, so an operation that is tried again fails again."""
     url, is_async = f"{driver}://{NOWHERE}", driver in ASYNC_DRIVERS
     given: Any = f"{url}?nonsense=1"
@@ -150,41 +150,45 @@ def test_i5_an_option_that_the_driver_does_not_know(driver: str, where: str) -> 
 
 
 @pytest.mark.parametrize("option", ["connect_timeout=soon", "local_infile=perhaps"])
-@pytest.mark.parametrize("driver", ["mysql+pymysql", "mysql+mysqldb", "mysql+aiomysql", "mysql+asyncmy"])
-def test_a_value_that_an_option_cannot_have(driver: str, option: str) -> None:
+@on(["mysql+pymysql", "mysql+mysqldb", "mysql+aiomysql", "mysql+asyncmy"])
+def test_a_value_that_an_option_cannot_have_is_refused(driver: str, option: str) -> None:
     make = AsyncSqlAlchemyLockProvider if driver in ASYNC_DRIVERS else SqlAlchemyLockProvider
     with pytest.raises(ConfigurationError, match=f"store URL: .*{option.partition('=')[2]}"):
         make(f"{driver}://{NOWHERE}?{option}")
 
 
 @pytest.mark.parametrize("url", ["mssql+pyodbc://h/db", "nonsense://h/db"])
-def test_dialects_that_are_not_supported(url: str) -> None:
+def test_dialects_that_are_not_supported_are_refused(url: str) -> None:
     with pytest.raises(ConfigurationError):
         SqlAlchemyLockProvider(url)
 
 
-@pytest.mark.parametrize("driver", ["postgresql+psycopg2", "mysql+pymysql", "mysql+mysqldb", "sqlite+pysqlite"])
-def test_a_sync_driver_for_an_async_provider(driver: str) -> None:
-    with pytest.raises(ConfigurationError, match="not an async driver; use ") as refused:
-        AsyncSqlAlchemyLockProvider(f"{driver}://u:hunter2@h/db")
-    assert "hunter2" not in str(refused.value)
-    assert {"postgresql": "asyncpg", "mysql": "asyncmy", "sqlite": "aiosqlite"}[driver.partition("+")[0]] in str(
-        refused.value
-    )
+def test_a_sync_driver_for_an_async_provider_is_refused() -> None:
+    instead = {
+        "postgresql+psycopg2": "asyncpg",
+        "mysql+pymysql": "asyncmy",
+        "mysql+mysqldb": "asyncmy",
+        "sqlite+pysqlite": "aiosqlite",
+    }
+    for driver, other in instead.items():
+        if not is_installed(driver):
+            continue
+        with pytest.raises(ConfigurationError, match="not an async driver; use ") as refused:
+            AsyncSqlAlchemyLockProvider(f"{driver}://u:hunter2@h/db")
+        assert "hunter2" not in str(refused.value)
+        assert other in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "driver", ["postgresql+asyncpg", "postgresql+psycopg_async", "mysql+aiomysql", "mysql+asyncmy", "sqlite+aiosqlite"]
-)
-def test_an_async_driver_for_a_sync_provider(driver: str) -> None:
-    for make in (SqlAlchemyLockProvider, provider_from_url, lambda url: configure(provider=url)):
+def test_an_async_driver_for_a_sync_provider_is_refused() -> None:
+    for driver in filter(is_installed, (*ASYNC_DRIVERS, "sqlite+aiosqlite")):
+        for make in (SqlAlchemyLockProvider, provider_from_url, lambda url: configure(provider=url)):
+            with pytest.raises(ConfigurationError, match=r"async"):
+                make(f"{driver}://u:hunter2@h/db")
         with pytest.raises(ConfigurationError, match=r"async"):
-            make(f"{driver}://u:hunter2@h/db")
-    with pytest.raises(ConfigurationError, match=r"async"):
-        SqlAlchemyLockProvider(create_engine(f"{driver}:///locks.db"))
+            SqlAlchemyLockProvider(create_engine(f"{driver}:///locks.db"))
 
 
-def test_the_alias_of_hosting_services(postgres: DatabaseServer, name: str) -> None:
+def test_the_alias_of_hosting_services_works(postgres: DatabaseServer, name: str) -> None:
     url = postgres.url("postgres", DATABASE)
     assert url.startswith("postgres://")
     provider = provider_from_url(url)
@@ -198,7 +202,7 @@ def test_the_alias_of_hosting_services(postgres: DatabaseServer, name: str) -> N
     ("server", "scheme"),
     [("postgres", "postgresql"), ("mariadb", "mysql"), ("mariadb", "mariadb"), ("mysql", "mysql")],
 )
-def test_a_url_without_a_driver(server: str, scheme: str, request: pytest.FixtureRequest, name: str) -> None:
+def test_a_url_without_a_driver_works(server: str, scheme: str, request: pytest.FixtureRequest, name: str) -> None:
     url = request.getfixturevalue(server).url(scheme, DATABASE)
     for given in (url, make_url(url)):
         provider = SqlAlchemyLockProvider(given)
@@ -223,8 +227,8 @@ async def use(provider: AsyncSqlAlchemyLockProvider, name: str) -> None:
     await provider.close()
 
 
-@pytest.mark.parametrize("driver", ["mysql+pymysql", "mysql+mysqldb", "mysql+asyncmy", "postgresql+psycopg_async"])
-def test_schemes_by_another_name(driver: str, request: pytest.FixtureRequest, name: str) -> None:
+@on(["mysql+pymysql", "mysql+mysqldb", "mysql+asyncmy", "postgresql+psycopg_async"])
+def test_the_scheme_of_mysql_works_on_mariadb(driver: str, request: pytest.FixtureRequest, name: str) -> None:
     """As here: the other tests of this directory use mariadb:// for MariaDB."""
     server: DatabaseServer = request.getfixturevalue("postgres" if "post" in driver else "mariadb")
     url = server.url(driver, DATABASE)
@@ -250,34 +254,34 @@ MISSING = [
     ("async_provider_from_url", "sqlite:///locks.db", "sqlalchemy", "shedlock_py[sqlalchemy]"),
 ]
 
-SCRIPT = """
-import importlib.machinery, sys
-function, url, missing = sys.argv[1:]
-class WithoutSome(importlib.machinery.PathFinder):
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        return None if name.partition(".")[0] in missing.split(",") else super().find_spec(name, path, target)
-sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = WithoutSome
-import shedlock_py
-try:
-    getattr(shedlock_py, function)(url)
-except shedlock_py.ConfigurationError as error:
-    print(error)
-"""
 
+@pytest.mark.parametrize(
+    ("function", "url", "missing", "package"),
+    [
+        pytest.param(*case, marks=[] if number in (0, 6, 9) else pytest.mark.slow("imports all modules anew"))
+        for number, case in enumerate(MISSING)
+    ],
+)
+def test_the_error_of_a_missing_package_says_what_to_install(
+    function: str, url: str, missing: str, package: str
+) -> None:
+    absent = {*missing.split(","), *(["shedlock_py"] if missing == "sqlalchemy" else [])}
 
-@pytest.mark.parametrize(("function", "url", "missing", "package"), MISSING)
-def test_a_missing_package(function: str, url: str, missing: str, package: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, function, url, missing],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"pip install '{package}'" in done.stdout
+    class WithoutSome(importlib.machinery.PathFinder):
+        @classmethod
+        def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
+            return None if name.partition(".")[0] in missing.split(",") else super().find_spec(name, path, target)
+
+    def child() -> None:
+        """The modules are imported anew, without these packages."""
+        for name in [name for name in sys.modules if name.partition(".")[0] in absent]:
+            del sys.modules[name]
+        sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = WithoutSome
+        fresh = importlib.import_module("shedlock_py")
+        with pytest.raises(fresh.ConfigurationError, match=re.escape(f"pip install '{package}'")):
+            getattr(fresh, function)(url)
+
+    in_child(child)
 
 
 def test_a_url_connects_at_first_use(name: str) -> None:

@@ -8,7 +8,8 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from shedlock_py import Lease, LeaseLostError, LockRequest
-from tests.stores.sql.stores import Application, Store, acquired, is_waiting
+from tests.stores.sql.stores import DRIVERS, Application, Store, is_waiting, marks_of, on
+from tests.support.locks import acquired
 from tests.support.polling import wait_until
 
 
@@ -32,7 +33,8 @@ def insert(work: str, number: int) -> Callable[[Connection], None]:
     return do_insert
 
 
-def test_a_holder_commits_and_a_stale_one_rolls_back(
+@on(DRIVERS, programs=True)
+def test_i2_a_holder_commits_and_a_stale_one_rolls_back(
     store: Store, application: Application, work: str, name: str
 ) -> None:
     provider = application.provider
@@ -48,7 +50,8 @@ def test_a_holder_commits_and_a_stale_one_rolls_back(
     assert store.query(f"SELECT sum(n) FROM {work}") == 5
 
 
-def test_a_successor_waits_for_the_commit(store: Store, application: Application, work: str, name: str) -> None:
+@on(DRIVERS, programs=True)
+def test_i1_a_successor_waits_for_the_commit(store: Store, application: Application, work: str, name: str) -> None:
     lease, successor = acquired(application.provider, name), store.provider()
     counts: list[int] = []
 
@@ -87,7 +90,8 @@ def run_with_heartbeat(
 
 # A snapshot of MySQL does not hide rows from a locking read.
 SNAPSHOTS = ["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg", "mariadb+pymysql"]
-LEVELS = [(driver, "REPEATABLE READ") for driver in SNAPSHOTS] + [("postgresql+psycopg", "SERIALIZABLE")]
+LEVELS = [pytest.param(driver, "REPEATABLE READ", marks=marks_of(driver, SNAPSHOTS)) for driver in SNAPSHOTS]
+LEVELS += [pytest.param("postgresql+psycopg", "SERIALIZABLE", marks=pytest.mark.slow("another level"))]
 
 
 @pytest.mark.parametrize(("driver", "level"), LEVELS)
@@ -117,8 +121,10 @@ def test_a_heartbeat_since_the_snapshot_fails_closed_and_says_the_way_round(
     assert store.query(f"SELECT count(*) FROM {work}") == 1
 
 
-@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-@pytest.mark.parametrize("driver", ["mysql+pymysql", "mysql+asyncmy"])
+@pytest.mark.parametrize(
+    "level", ["REPEATABLE READ", pytest.param("SERIALIZABLE", marks=pytest.mark.slow("another level"))]
+)
+@on(["mysql+pymysql", "mysql+asyncmy"], programs=True)
 def test_a_heartbeat_since_the_snapshot_does_no_harm_on_mysql(
     level: str, store: Store, application: Application, work: str, name: str
 ) -> None:

@@ -18,7 +18,8 @@ from shedlock_py._timers import Timer
 from shedlock_py.providers.kit import NotSent
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.watchdog import Watchdog
-from tests.stores.sql.stores import SYNC_DRIVERS, Store, acquired, on_mysql_and_mariadb
+from tests.stores.sql.stores import SYNC_DRIVERS, Store, on, on_mysql_and_mariadb
+from tests.support.locks import acquired
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_a_limit_that_is_late_leaves_the_next_statement_alone(monkeypatch: pytes
         assert far.recv(1) == b"", "shut down"
 
 
-@pytest.mark.parametrize("driver", SYNC_DRIVERS)
+@on(SYNC_DRIVERS)
 def test_without_its_thread_nothing_is_sent(
     driver: str, store: Store, name: str, request: pytest.FixtureRequest
 ) -> None:
@@ -108,8 +109,10 @@ def test_without_its_thread_nothing_is_sent(
     assert provider.release(acquired(provider, name))
 
 
-@pytest.mark.parametrize("driver", SYNC_DRIVERS)
-def test_where_sockets_are_no_files(driver: str, store: Store, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@on(SYNC_DRIVERS)
+def test_a_lock_is_acquired_where_sockets_are_no_files(
+    driver: str, store: Store, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on Windows: every connection failed, because os.dup() knows no sockets there."""
     dup, close = os.dup, os.close
 
@@ -156,7 +159,7 @@ def test_i13_a_silent_server_is_left_by_a_process_without_a_free_file_descriptor
         os.fstat(near.fileno())  # the driver's own is open
 
 
-@pytest.mark.parametrize("driver", on_mysql_and_mariadb("pymysql"))  # the one whose socket the provider opens
+@on(on_mysql_and_mariadb("pymysql"))  # the one whose socket the provider opens
 def test_a_server_that_refuses_the_connection_sees_its_end(driver: str, name: str) -> None:
     """While the error lives, too: in a log record, or in a cycle that the garbage collector finds much later."""
     refusal = b"\xff\x15\x04#28000Access denied for user"
