@@ -17,7 +17,7 @@ from pymongo import AsyncMongoClient, MongoClient
 
 from shedlock_py.providers.mongodb import MongoLockProvider
 from shedlock_py.testing.contract import BlockingLockProvider
-from shedlock_py.testing.proxy import Address, TcpProxy
+from shedlock_py.testing.proxy import Address
 from tests.contract.stores import ContractStore, StallingStore, StoreContract
 from tests.support.mongodb import MongoServer
 from tests.support.ports import free_port
@@ -108,8 +108,3 @@ class MongoContract(StoreContract):
                 return resources.enter_context(provider if store.is_async else closing(provider))
 
             yield make
-
-    @pytest.fixture
-    def proxy(self, store: ContractStore) -> Iterator[TcpProxy]:
-        with TcpProxy(store.address) as proxy:
-            yield proxy

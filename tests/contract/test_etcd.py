@@ -22,6 +22,8 @@ from shedlock_py.testing.contract import (
     ProcessContract,
     StallingStoreContract,
 )
+from shedlock_py.testing.contract.network import LostRepliesContract
+from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, AsyncClient, without
 from tests.contract.stores import ByDateStore, CasContract
 from tests.support.etcd import EtcdServer
 from tests.support.ports import free_port
@@ -69,17 +71,21 @@ class EtcdContract(CasContract):
         return f"etcd://127.0.0.1:{free_port()}?timeout=300ms"
 
 
-class TestUrl(EtcdContract, NetworkContract, LockProviderContract, ProcessContract, ForkContract, PauseContract): ...
+class TestUrl(EtcdContract, NetworkContract, LockProviderContract, ForkContract, PauseContract): ...
 
 
-class TestAsyncUrl(EtcdContract, NetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract):
-    programs_in = TestUrl
+class TestAsyncUrl(EtcdContract, AsyncClient, LostRepliesContract, EventLoopContract):
     kind = AsyncEtcdLockProvider
 
 
-@pytest.mark.matrix  # the programs are those of TestUrl
-class TestAsyncPause(EtcdContract, AsyncPauseContract):
+@pytest.mark.matrix(SAME_PROGRAMS)
+@without(TestAsyncUrl)
+class TestAsyncPrograms(EtcdContract, NetworkContract, AsyncLockProviderContract, ProcessContract, AsyncPauseContract):
     kind = AsyncEtcdLockProvider
+
+
+@pytest.mark.slow(MANY_PROCESSES)
+class TestProcesses(EtcdContract, ProcessContract): ...
 
 
 class TestStallingStore(EtcdContract, StallingStoreContract):

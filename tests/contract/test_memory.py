@@ -12,18 +12,19 @@ from shedlock_py import (
     LockRequest,
     attempt,
     configure,
-    provider_from_url,
 )
 from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.testing.contract import (
     AsyncHistoryContract,
     AsyncLockProviderContract,
     AsyncPauseContract,
+    ContractBase,
     HistoryContract,
     LockProviderContract,
     LockProviderFactory,
     PauseContract,
 )
+from tests.contract.parts import SAME_PROGRAMS, AsyncClient, without
 
 
 class TestMemory(LockProviderContract, HistoryContract, PauseContract):
@@ -37,7 +38,7 @@ class TestMemory(LockProviderContract, HistoryContract, PauseContract):
         return lambda history: InMemoryLockProvider(shared_with=provider, history=history)
 
 
-class TestAsyncMemory(AsyncLockProviderContract, AsyncHistoryContract, AsyncPauseContract):
+class AsyncMemory(ContractBase):
     @pytest.fixture
     def shared(self) -> InMemoryLockProvider:
         return InMemoryLockProvider()
@@ -51,11 +52,12 @@ class TestAsyncMemory(AsyncLockProviderContract, AsyncHistoryContract, AsyncPaus
         return lambda history: AsyncInMemoryLockProvider(shared_with=shared, history=history)
 
 
-class TestMemoryFromUrl(LockProviderContract):
-    @pytest.fixture
-    def make_provider(self) -> LockProviderFactory:
-        provider = provider_from_url("memory://")
-        return lambda: provider
+class TestAsyncMemory(AsyncMemory, AsyncClient): ...
+
+
+@pytest.mark.slow(SAME_PROGRAMS)
+@without(AsyncClient)
+class TestAsyncMemoryPrograms(AsyncMemory, AsyncLockProviderContract, AsyncHistoryContract, AsyncPauseContract): ...
 
 
 def test_sync_and_async_share_one_store() -> None:

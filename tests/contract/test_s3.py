@@ -20,6 +20,8 @@ from shedlock_py.testing.contract import (
     ProcessContract,
     StallingStoreContract,
 )
+from shedlock_py.testing.contract.network import LostRepliesContract
+from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, AsyncClient, without
 from tests.contract.stores import ByDateStore, CasContract
 from tests.support.ports import free_port
 from tests.support.s3 import S3Server
@@ -59,18 +61,23 @@ class S3Contract(CasContract):
         return f"s3://locks?timeout=300ms&region=eu-west-1&endpoint=http://127.0.0.1:{free_port()}"
 
 
-class TestUrl(S3Contract, NetworkContract, LockProviderContract, ProcessContract, ForkContract, PauseContract): ...
+class TestUrl(S3Contract, NetworkContract, LockProviderContract, ForkContract, PauseContract): ...
 
 
-class TestAsyncUrl(S3Contract, NetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract):
-    programs_in = TestUrl
+class TestAsyncUrl(S3Contract, AsyncClient, LostRepliesContract, EventLoopContract):
     kind = AsyncS3LockProvider
     sends: ClassVar[int] = 4  # aiohttp sends a PUT twice if a connection breaks
 
 
-class TestAsyncPause(S3Contract, AsyncPauseContract):
-    programs_in = TestUrl
+@pytest.mark.matrix(SAME_PROGRAMS)
+@without(TestAsyncUrl)
+class TestAsyncPrograms(S3Contract, NetworkContract, AsyncLockProviderContract, ProcessContract, AsyncPauseContract):
     kind = AsyncS3LockProvider
+    sends: ClassVar[int] = 4  # aiohttp sends a PUT twice if a connection breaks
+
+
+@pytest.mark.slow(MANY_PROCESSES)
+class TestProcesses(S3Contract, ProcessContract): ...
 
 
 class TestStallingStore(S3Contract, StallingStoreContract):

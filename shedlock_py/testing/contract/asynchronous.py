@@ -6,7 +6,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -36,8 +36,6 @@ from shedlock_py.testing.contract.base import (
 from shedlock_py.testing.contract.fencing import FIRE_TIME
 from shedlock_py.testing.doubles import RecordingListener
 
-MOMENTS = 50
-
 
 async def cancel_at(moment: int, work: Awaitable[Any]) -> None:
     """Cancel ``work`` at one of fifty moments of its life: first by iterations of the event loop, then by time."""
@@ -53,6 +51,9 @@ async def cancel_at(moment: int, work: Awaitable[Any]) -> None:
 
 
 class CancellationContract(AsyncContractBase):
+    moments: ClassVar[range] = range(50)
+    """When callers are cancelled. Fewer where one attempt is many requests."""
+
     @pytest.fixture
     def facade(self, provider: LockProvider) -> BlockingLockProvider:
         assert isinstance(provider, BlockingLockProvider)
@@ -64,11 +65,11 @@ class CancellationContract(AsyncContractBase):
         """After ``work(lock)`` was cancelled at each moment its lock is free, long before its lease would end."""
 
         async def at_all_moments() -> None:
-            for moment in range(MOMENTS):
+            for moment in self.moments:
                 await cancel_at(moment, work(f"{name}/{moment}"))
 
         facade.run(at_all_moments())
-        zombies = [moment for moment in range(MOMENTS) if other.acquire(LockRequest(f"{name}/{moment}", LONG)) is None]
+        zombies = [moment for moment in self.moments if other.acquire(LockRequest(f"{name}/{moment}", LONG)) is None]
         assert zombies == []
 
     def test_i12_a_cancelled_acquire_is_undone(
@@ -100,7 +101,7 @@ class CancellationContract(AsyncContractBase):
         provider = facade.async_provider
 
         async def cancel_each() -> None:
-            for moment in range(MOMENTS):
+            for moment in self.moments:
                 request = LockRequest(f"{name}/{moment}", "1h", "1h", fire_time=FIRE_TIME)
                 task = asyncio.ensure_future(provider.acquire(request))
                 for _ in range(moment // 2):
@@ -117,14 +118,14 @@ class CancellationContract(AsyncContractBase):
         def can_run(moment: int) -> bool:
             return other.acquire(LockRequest(f"{name}/{moment}", LONG, fire_time=FIRE_TIME)) is not None
 
-        used_up = [moment for moment in range(MOMENTS) if not can_run(moment)]
+        used_up = [moment for moment in self.moments if not can_run(moment)]
         assert used_up == []
 
     def test_i1_a_cancelled_take_over_does_not_free_the_lock(
         self, facade: BlockingLockProvider, other: LockProvider, name: str
     ) -> None:
         """The former holder may still trust its lease."""
-        provider, locks = facade.async_provider, [f"{name}/{moment}" for moment in range(MOMENTS)]
+        provider, locks = facade.async_provider, [f"{name}/{moment}" for moment in self.moments]
         for lock in locks:
             acquired(other, LockRequest(lock, LONG))
 
@@ -159,11 +160,11 @@ class CancellationContract(AsyncContractBase):
                 pass
 
         async def at_all_moments() -> None:
-            for moment in range(0, MOMENTS, 2):
+            for moment in self.moments[::2]:
                 await work(f"{name}/{moment}")
 
         facade.run(at_all_moments())
-        for moment in range(0, MOMENTS, 2):
+        for moment in self.moments[::2]:
             acquired(other, LockRequest(f"{name}/{moment}", LONG))
 
     def test_i12_the_provider_works_after_cancellations(self, facade: BlockingLockProvider, name: str) -> None:
@@ -176,7 +177,7 @@ class CancellationContract(AsyncContractBase):
 
         async def many() -> None:
             for operation in (provider.record, provider.records, provider.force_release, extend_new):
-                for moment in range(0, MOMENTS, 2):
+                for moment in self.moments[::2]:
                     await cancel_at(moment, operation(f"{name}/cancelled"))
             for _ in range(10):
                 lease = await provider.acquire(LockRequest(name, LONG))
@@ -187,7 +188,7 @@ class CancellationContract(AsyncContractBase):
         facade.run(many())
         gc.collect()  # connections that were lost are reported here, not in another test
 
-    def test_many_skips_at_once_on_one_event_loop(self, facade: BlockingLockProvider, name: str) -> None:
+    def test_i1_a_herd_on_one_event_loop_is_skipped(self, facade: BlockingLockProvider, name: str) -> None:
         acquired(facade, LockRequest(name, LONG))
 
         async def many() -> list[object]:
@@ -196,7 +197,9 @@ class CancellationContract(AsyncContractBase):
 
         assert facade.run(many()) == [None] * self.herd
 
-    def test_i1_fuzz_on_one_event_loop(self, facade: BlockingLockProvider, name: str) -> None:
+    def test_i1_counters_behind_locks_come_out_exact_on_one_event_loop(
+        self, facade: BlockingLockProvider, name: str
+    ) -> None:
         counters = {f"{name}/a": 0, f"{name}/b": 0}
         provider = facade.async_provider
 
@@ -217,7 +220,7 @@ class CancellationContract(AsyncContractBase):
         facade.run(all_at_once())
         assert sum(counters.values()) == 8 * 6
 
-    def test_async_guard_runs_skips_and_is_reentrant(self, facade: BlockingLockProvider, name: str) -> None:
+    def test_an_async_guard_runs_skips_and_is_reentrant(self, facade: BlockingLockProvider, name: str) -> None:
         provider = facade.async_provider
 
         async def inner() -> str:
@@ -238,14 +241,14 @@ class CancellationContract(AsyncContractBase):
 
         facade.run(guarded())
 
-    def test_i5_async_no_answer_is_an_error(self, failing_provider: LockProvider, name: str) -> None:
+    def test_i5_no_reply_is_an_error_under_asyncio(self, failing_provider: LockProvider, name: str) -> None:
         assert isinstance(failing_provider, BlockingLockProvider)
         provider: AsyncLockProvider = failing_provider.async_provider
         with pytest.raises(ProviderUnreachable) as caught:
             failing_provider.run(attempt_async(name, never, provider=provider))
         assert (caught.value.operation, caught.value.lock_name) == ("acquire", name)
 
-    def test_i8_async_lost_and_failing_release_keep_value_and_exception(
+    def test_i8_a_lost_lease_and_a_failing_release_keep_value_and_exception_under_asyncio(
         self, facade: BlockingLockProvider, other: LockProvider, name: str, events: RecordingListener
     ) -> None:
         provider = facade.async_provider
@@ -269,7 +272,9 @@ class CancellationContract(AsyncContractBase):
         assert [event.operation for event in events.of(ProviderFailed)] == ["release", "release"]
         assert record_of(other, name).is_held
 
-    def test_i9_async_a_lease_holds_nothing_but_its_record(self, facade: BlockingLockProvider, name: str) -> None:
+    def test_i9_a_lease_holds_nothing_but_its_record_under_asyncio(
+        self, facade: BlockingLockProvider, name: str
+    ) -> None:
         provider = facade.async_provider
         all_are_inside = asyncio.Event()
         inside: list[str] = []

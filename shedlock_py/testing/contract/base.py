@@ -47,7 +47,7 @@ class ContractBase:
     Where the time comes from replies: ``clock_error``, twice its resolution, the age of a time that serves several
     commands, and a round trip.
     """
-    herd: ClassVar[int] = 200
+    herd: ClassVar[int] = 50
     """How many callers attempt at once. Fewer where one attempt is many requests, or the test server is slow."""
 
     @pytest.fixture

@@ -43,14 +43,16 @@ from shedlock_py.testing.doubles import RecordingListener
 
 
 class GuardContract(ContractBase):
-    def test_runs_and_releases(self, provider: LockProvider, name: str, events: RecordingListener) -> None:
+    def test_a_guard_runs_its_task_and_releases(
+        self, provider: LockProvider, name: str, events: RecordingListener
+    ) -> None:
         result = attempt(name, lambda: current_lease(), provider=provider)
         assert isinstance(result, Executed)
         assert result.value is result.lease
         assert events.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
         acquired(provider, LockRequest(name, LONG))
 
-    def test_is_skipped_when_held(
+    def test_a_guard_skips_its_task_when_the_lock_is_held(
         self, provider: LockProvider, other: LockProvider, name: str, events: RecordingListener
     ) -> None:
         acquired(other, LockRequest(name, LONG))
@@ -212,7 +214,9 @@ class GuardContract(ContractBase):
         for steps in range(20):
             eventually(lambda: other.acquire(LockRequest(f"{name}/{steps}", LONG)), "a cancelled guard's end")
 
-    def test_extend_lock_from_inside(self, provider: LockProvider, name: str, events: RecordingListener) -> None:
+    def test_extend_lock_extends_the_current_lease(
+        self, provider: LockProvider, name: str, events: RecordingListener
+    ) -> None:
         with hold(name, lock_at_most_for=LONG, provider=provider) as lease:
             assert extend_lock("1h") is lease
             assert record_of(provider, name).remaining > timedelta(minutes=50)
