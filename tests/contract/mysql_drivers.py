@@ -17,7 +17,7 @@ from shedlock_py.testing.contract import (
 )
 from shedlock_py.testing.contract.network import LostRepliesContract
 from shedlock_py.testing.contract.threads import ThreadsContract
-from tests.contract.parts import AsyncClient, without
+from tests.contract.parts import AsyncClient, BeforeStore, OnStore, without
 from tests.contract.sql import SqlServerContract
 
 
@@ -26,13 +26,19 @@ class MySqlOrMariaDb(SqlServerContract):
     driver = "mysql+pymysql"
 
 
-class Pymysql(MySqlOrMariaDb, NetworkContract, LockProviderContract, HistoryContract, PauseContract, ForkContract): ...
+class Pymysql(MySqlOrMariaDb, OnStore, NetworkContract, ForkContract): ...
+
+
+@without(BeforeStore)
+class AllWithPymysql(
+    MySqlOrMariaDb, NetworkContract, LockProviderContract, HistoryContract, PauseContract, ForkContract
+): ...
 
 
 class Processes(MySqlOrMariaDb, ProcessContract): ...
 
 
-class Asyncmy(MySqlOrMariaDb, AsyncClient, LostRepliesContract, EventLoopContract):
+class Asyncmy(MySqlOrMariaDb, AsyncClient, EventLoopContract):
     driver = "mysql+asyncmy"
 
 

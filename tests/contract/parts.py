@@ -1,7 +1,8 @@
 """Parts of the contract, for classes that do not run all of it in each tier.
 
-A sync provider of each store runs the whole contract in `make test`. Its async provider runs the same programs: there,
-`make test` tries what depends on the client.
+In `make test`, a sync provider of each family of programs runs the whole contract: memory, SQL (SQLite, PostgreSQL),
+Redis, quorum, MongoDB, DynamoDB, and compare-and-swap (etcd, Kubernetes). The other stores run what depends on a store
+(``OnStore``), and async providers what depends on a client (``AsyncClient``).
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from shedlock_py.testing.contract import ContractBase, ExclusionContract, GivingBackContract, HoldTimesContract
+from shedlock_py.testing.contract import ExclusionContract, GivingBackContract, HistoryContract, HoldTimesContract
 from shedlock_py.testing.contract.asynchronous import CancellationContract
 from shedlock_py.testing.contract.fencing import FencingContract
 from shedlock_py.testing.contract.guarding import GuardContract
 from shedlock_py.testing.contract.names import NamesContract
 from shedlock_py.testing.contract.pausing import AsyncPauseContract, PauseContract
+from shedlock_py.testing.contract.threads import ThreadsContract
 from shedlock_py.testing.contract.tools import ToolsContract
 
+AS_POSTGRESQL = "PostgreSQL tries the same programs"
 SAME_PROGRAMS = "sync and async run the same programs"
 SAME_STATEMENTS = "another client sends the same statements"
 MANY_PROCESSES = "starts nine processes"
@@ -49,8 +52,8 @@ class AsyncClient(CancellationContract):
     test_a_wait_can_be_cancelled = AsyncPauseContract.test_a_wait_can_be_cancelled
 
 
-class EachPromise(ContractBase):
-    """One test of each promise that HoldTimesContract and ThreadsContract do not show, and of names."""
+class OnStore(HoldTimesContract, ThreadsContract):
+    """What depends on the store: its clock, its atomic writes, its names, and at least one test of each promise."""
 
     test_i2_a_stale_release_does_not_free_the_successor = (
         ExclusionContract.test_i2_a_stale_release_does_not_free_the_successor
@@ -69,3 +72,34 @@ class EachPromise(ContractBase):
     prefix = NamesContract.prefix
     test_lookalikes_are_different_locks = NamesContract.test_lookalikes_are_different_locks
     test_create_schema_again_changes_nothing = ToolsContract.test_create_schema_again_changes_nothing
+
+
+class BeforeStore:
+    """What the guard and the kit do without asking the store. It runs on memory, SQLite and Redis."""
+
+    test_a_guard_runs_its_task_and_releases = GuardContract.test_a_guard_runs_its_task_and_releases
+    test_a_guard_skips_its_task_when_the_lock_is_held = GuardContract.test_a_guard_skips_its_task_when_the_lock_is_held
+    test_nested_guards_of_one_name_share_the_lease = GuardContract.test_nested_guards_of_one_name_share_the_lease
+    test_i4_minimum_hold_survives_a_failing_task = GuardContract.test_i4_minimum_hold_survives_a_failing_task
+    test_i5_a_skip_stays_a_skip_when_its_reason_cannot_be_read = (
+        GuardContract.test_i5_a_skip_stays_a_skip_when_its_reason_cannot_be_read
+    )
+    test_i8_a_failing_release_keeps_value_and_exception = (
+        GuardContract.test_i8_a_failing_release_keeps_value_and_exception
+    )
+    test_i8_a_raising_listener_changes_nothing = GuardContract.test_i8_a_raising_listener_changes_nothing
+    test_i12_a_cancelled_async_guard_leaves_nothing_behind = (
+        GuardContract.test_i12_a_cancelled_async_guard_leaves_nothing_behind
+    )
+    test_extend_lock_extends_the_current_lease = GuardContract.test_extend_lock_extends_the_current_lease
+    test_a_lease_that_ended_is_not_current = GuardContract.test_a_lease_that_ended_is_not_current
+    test_prune_refuses_what_is_no_duration = ToolsContract.test_prune_refuses_what_is_no_duration
+    test_no_tool_passes_a_bad_name_on = ToolsContract.test_no_tool_passes_a_bad_name_on
+    test_options_that_no_pause_can_have_are_refused = PauseContract.test_options_that_no_pause_can_have_are_refused
+    test_names_that_no_lock_can_have_are_refused = PauseContract.test_names_that_no_lock_can_have_are_refused
+    test_a_limit_that_is_no_positive_number_is_refused = (
+        HistoryContract.test_a_limit_that_is_no_positive_number_is_refused
+    )
+    test_a_history_that_is_no_number_up_to_1000_is_refused = (
+        HistoryContract.test_a_history_that_is_no_number_up_to_1000_is_refused
+    )

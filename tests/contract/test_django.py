@@ -20,7 +20,7 @@ from shedlock_py.testing.contract import (
 from shedlock_py.testing.contract.threads import ThreadsContract
 from shedlock_py.testing.proxy import Address
 from tests.contract.mysql_drivers import MySqlOrMariaDb
-from tests.contract.parts import SAME_STATEMENTS, without
+from tests.contract.parts import SAME_STATEMENTS, OnStore, without
 from tests.contract.sql import SqlStore
 from tests.contract.test_postgresql import PostgresContract
 from tests.contract.test_sqlite import SqliteContract
@@ -69,7 +69,7 @@ class OnPostgres(PostgresContract):
         return DjangoStore(*cls.urls(request))
 
 
-class TestPostgres(OnPostgres, ExclusionContract, ThreadsContract): ...
+class TestPostgres(OnPostgres, OnStore): ...
 
 
 @pytest.mark.slow("SQLAlchemy runs the same statements, on an engine that Django's settings describe")

@@ -23,7 +23,7 @@ from shedlock_py.testing.contract import (
     StallingStoreContract,
 )
 from shedlock_py.testing.contract.network import LostRepliesContract
-from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, AsyncClient, without
+from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, AsyncClient, BeforeStore, without
 from tests.contract.stores import ByDateStore, CasContract
 from tests.support.etcd import EtcdServer
 from tests.support.ports import free_port
@@ -71,6 +71,7 @@ class EtcdContract(CasContract):
         return f"etcd://127.0.0.1:{free_port()}?timeout=300ms"
 
 
+@without(BeforeStore)
 class TestUrl(EtcdContract, NetworkContract, LockProviderContract, ForkContract, PauseContract): ...
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shedlock_py.testing.contract import HistoryContract, HoldTimesContract
-from shedlock_py.testing.contract.threads import ThreadsContract
+from shedlock_py.testing.contract import HistoryContract
 from tests.contract import mysql_drivers as on
-from tests.contract.parts import SAME_PROGRAMS, SAME_STATEMENTS, EachPromise, without
+from tests.contract.parts import SAME_PROGRAMS, SAME_STATEMENTS, OnStore, without
 from tests.contract.sql import SqlServerContract
 
 AS_MYSQL = "MySQL shows it with the same statements"
@@ -17,13 +16,12 @@ class MariaDb(SqlServerContract):
     server = "mariadb_server"
 
 
-class TestPymysql(MariaDb, on.MySqlOrMariaDb, EachPromise, HoldTimesContract, ThreadsContract, HistoryContract):
-    """What depends on the server: its clock, its types, its locks of rows."""
+class TestPymysql(MariaDb, on.MySqlOrMariaDb, OnStore, HistoryContract): ...
 
 
-@pytest.mark.slow(AS_MYSQL)
+@pytest.mark.matrix(AS_MYSQL)
 @without(TestPymysql)
-class TestAllWithPymysql(MariaDb, on.Pymysql): ...
+class TestAllWithPymysql(MariaDb, on.AllWithPymysql): ...
 
 
 @pytest.mark.matrix(AS_MYSQL)

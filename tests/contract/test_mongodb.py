@@ -21,12 +21,13 @@ from shedlock_py.testing.contract import (
 from shedlock_py.testing.contract.network import LostRepliesContract
 from shedlock_py.testing.contract.threads import ThreadsContract
 from tests.contract.mongo import MongoContract
-from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, SAME_STATEMENTS, AsyncClient, without
+from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, SAME_STATEMENTS, AsyncClient, BeforeStore, without
 
 MONITORS = 2
 """Connections that PyMongo has besides its pool."""
 
 
+@without(BeforeStore)
 class TestUrl(MongoContract, NetworkContract, LockProviderContract, ForkContract, HistoryContract, PauseContract):
     most_connections = 20 + MONITORS
 

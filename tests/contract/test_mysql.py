@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contract import mysql_drivers as on
-from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, SAME_STATEMENTS
+from tests.contract.parts import AS_POSTGRESQL, MANY_PROCESSES, SAME_PROGRAMS, SAME_STATEMENTS, without
 from tests.contract.sql import SqlServerContract
 
 
@@ -14,6 +14,11 @@ class MySql(SqlServerContract):
 
 
 class TestPymysql(MySql, on.Pymysql): ...
+
+
+@pytest.mark.slow(AS_POSTGRESQL)
+@without(TestPymysql)
+class TestAllWithPymysql(MySql, on.AllWithPymysql): ...
 
 
 class TestAsyncmy(MySql, on.Asyncmy): ...

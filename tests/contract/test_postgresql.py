@@ -19,7 +19,7 @@ from shedlock_py.testing.contract import (
 )
 from shedlock_py.testing.contract.network import LostRepliesContract
 from shedlock_py.testing.contract.threads import ThreadsContract
-from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, SAME_STATEMENTS, AsyncClient, without
+from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, SAME_STATEMENTS, AsyncClient, BeforeStore, without
 from tests.contract.sql import SqlServerContract
 
 
@@ -28,6 +28,7 @@ class PostgresContract(SqlServerContract):
     admin_driver = "postgresql+psycopg"
 
 
+@without(BeforeStore)
 class TestPsycopg(
     PostgresContract, NetworkContract, LockProviderContract, HistoryContract, PauseContract, ForkContract
 ):

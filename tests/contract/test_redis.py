@@ -33,7 +33,7 @@ from shedlock_py.testing.contract import (
 )
 from shedlock_py.testing.contract.network import LateCopiesContract, LostRepliesContract
 from shedlock_py.testing.contract.threads import ThreadsContract
-from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, SAME_STATEMENTS, AsyncClient, without
+from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, SAME_STATEMENTS, AsyncClient, BeforeStore, without
 from tests.contract.redis import RedisContract, RedisStore
 from tests.contract.stores import BUSY
 from tests.support.ports import free_port
@@ -192,6 +192,7 @@ class OnQuorum(RedisContract):
         return [*store.place[:alive], *dead]
 
 
+@without(BeforeStore)
 class TestQuorumOf3(OnQuorum, LockProviderContract, HistoryContract, PauseContract, ForkContract):
     kind = RedisQuorumLockProvider
     size = 3

@@ -21,7 +21,7 @@ from shedlock_py.testing.contract import (
     StallingStoreContract,
 )
 from shedlock_py.testing.contract.network import LostRepliesContract
-from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, AsyncClient, without
+from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, AsyncClient, BeforeStore, OnStore, without
 from tests.contract.stores import ByDateStore, CasContract
 from tests.support.ports import free_port
 from tests.support.s3 import S3Server
@@ -61,7 +61,12 @@ class S3Contract(CasContract):
         return f"s3://locks?timeout=300ms&region=eu-west-1&endpoint=http://127.0.0.1:{free_port()}"
 
 
-class TestUrl(S3Contract, NetworkContract, LockProviderContract, ForkContract, PauseContract): ...
+class TestUrl(S3Contract, OnStore, NetworkContract, ForkContract): ...
+
+
+@pytest.mark.slow("etcd tries the same programs")
+@without(TestUrl, BeforeStore)
+class TestAllWithUrl(S3Contract, LockProviderContract, PauseContract): ...
 
 
 class TestAsyncUrl(S3Contract, AsyncClient, LostRepliesContract, EventLoopContract):
