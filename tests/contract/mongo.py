@@ -87,7 +87,6 @@ class MongoContract(StoreContract):
     via_proxy: ClassVar[bool] = False
     history: ClassVar[int] = 0
     clock_resolution: ClassVar[float] = 0.002
-    herd: ClassVar[int] = 50  # the server is written in Python
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> MongoStore:

@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from shedlock_py.testing.contract import ExclusionContract, GivingBackContract, HistoryContract, HoldTimesContract
+from shedlock_py.testing.contract import (
+    ContractBase,
+    ExclusionContract,
+    GivingBackContract,
+    HistoryContract,
+    HoldTimesContract,
+)
 from shedlock_py.testing.contract.asynchronous import CancellationContract
 from shedlock_py.testing.contract.fencing import FencingContract
 from shedlock_py.testing.contract.guarding import GuardContract
@@ -22,6 +28,7 @@ from shedlock_py.testing.contract.tools import ToolsContract
 AS_POSTGRESQL = "PostgreSQL tries the same programs"
 SAME_PROGRAMS = "sync and async run the same programs"
 SAME_STATEMENTS = "another client sends the same statements"
+MANY_REQUESTS = "hundreds of requests"
 MANY_PROCESSES = "starts nine processes"
 
 T = TypeVar("T", bound=type)
@@ -72,6 +79,14 @@ class OnStore(HoldTimesContract, ThreadsContract):
     prefix = NamesContract.prefix
     test_lookalikes_are_different_locks = NamesContract.test_lookalikes_are_different_locks
     test_create_schema_again_changes_nothing = ToolsContract.test_create_schema_again_changes_nothing
+
+
+class ManyRequests(ContractBase):
+    """Long lists and loops, for stores where each step is several requests."""
+
+    prefix = NamesContract.prefix
+    test_awkward_names_are_locks_like_others = NamesContract.test_awkward_names_are_locks_like_others
+    test_i7_tokens_grow_in_a_tight_loop = FencingContract.test_i7_tokens_grow_in_a_tight_loop
 
 
 class BeforeStore:

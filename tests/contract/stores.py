@@ -17,6 +17,7 @@ from shedlock_py.providers.kit import AsyncProgramProvider
 from shedlock_py.testing.contract import BlockingLockProvider, ContractBase, LockProviderFactory
 from shedlock_py.testing.contract.network import warmed_up
 from shedlock_py.testing.proxy import Address, TcpProxy
+from tests.support import tiers
 from tests.support.polling import wait_until
 
 BUSY = "20s"
@@ -147,6 +148,8 @@ class StoreContract(ContractBase):
 
     users_client: ClassVar[bool] = False
     """Providers get a client, or an engine, as an application has it."""
+    moments: ClassVar[range] = range(0, 50, 1 if tiers.runs("full") else 4)
+    """Each cancellation may break a connection, and the next attempt opens a new one."""
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> ContractStore:
@@ -199,9 +202,14 @@ class StoreContract(ContractBase):
         return proxied_provider_of_class
 
     @pytest.fixture
-    def make_proxied_provider(self, store: ContractStore, proxy: TcpProxy) -> Iterator[LockProviderFactory]:
+    def unused_proxy(self, store: ContractStore) -> Iterator[TcpProxy]:
+        with self.make_proxy(store) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def make_proxied_provider(self, store: ContractStore, unused_proxy: TcpProxy) -> Iterator[LockProviderFactory]:
         with ExitStack() as resources:
-            yield lambda: store.open(resources, via=proxy.address)
+            yield lambda: store.open(resources, via=unused_proxy.address)
 
     @pytest.fixture
     def make_loop_provider(self, store: ContractStore) -> Callable[[], AsyncLockProvider]:

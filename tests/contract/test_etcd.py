@@ -23,7 +23,15 @@ from shedlock_py.testing.contract import (
     StallingStoreContract,
 )
 from shedlock_py.testing.contract.network import LostRepliesContract
-from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, AsyncClient, BeforeStore, without
+from tests.contract.parts import (
+    MANY_PROCESSES,
+    MANY_REQUESTS,
+    SAME_PROGRAMS,
+    AsyncClient,
+    BeforeStore,
+    ManyRequests,
+    without,
+)
 from tests.contract.stores import ByDateStore, CasContract
 from tests.support.etcd import EtcdServer
 from tests.support.ports import free_port
@@ -48,7 +56,7 @@ def _encoded(name: str) -> str:
 
 class EtcdContract(CasContract):
     kind: ClassVar[Any] = EtcdLockProvider
-    herd: ClassVar[int] = 50
+    herd: ClassVar[int] = 20
     """An attempt is up to three requests."""
 
     @classmethod
@@ -71,8 +79,12 @@ class EtcdContract(CasContract):
         return f"etcd://127.0.0.1:{free_port()}?timeout=300ms"
 
 
-@without(BeforeStore)
+@without(BeforeStore, ManyRequests)
 class TestUrl(EtcdContract, NetworkContract, LockProviderContract, ForkContract, PauseContract): ...
+
+
+@pytest.mark.slow(MANY_REQUESTS)
+class TestManyRequests(EtcdContract, ManyRequests): ...
 
 
 class TestAsyncUrl(EtcdContract, AsyncClient, LostRepliesContract, EventLoopContract):

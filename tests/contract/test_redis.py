@@ -201,7 +201,6 @@ class TestQuorumOf3(OnQuorum, LockProviderContract, HistoryContract, PauseContra
 class TestAsyncQuorumOf5(OnQuorum, AsyncClient):
     kind = AsyncRedisQuorumLockProvider
     size = 5
-    moments = range(0, 50, 4)  # each attempt sends ten requests
 
 
 @pytest.mark.matrix(SAME_PROGRAMS)

@@ -41,7 +41,8 @@ class S3Store(ByDateStore):
 
 class S3Contract(CasContract):
     kind: ClassVar[Any] = S3LockProvider
-    herd: ClassVar[int] = 50  # a hundred take 2.5 s, client and server together
+    herd: ClassVar[int] = 20
+    """An attempt is up to three requests."""
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> S3Store:

@@ -20,7 +20,7 @@ from shedlock_py.testing.contract import (
     ProcessContract,
 )
 from shedlock_py.testing.contract.threads import ThreadsContract
-from tests.contract.parts import SAME_PROGRAMS, SAME_STATEMENTS, AsyncClient, without
+from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, SAME_STATEMENTS, AsyncClient, without
 from tests.contract.sql import SqlContract
 from tests.contract.stores import ContractStore
 
@@ -54,7 +54,12 @@ class TestAiosqlitePrograms(
 
 
 @pytest.mark.server("starts processes")
-class TestProcesses(SqliteContract, ProcessContract, ForkContract):
+class TestForks(SqliteContract, ForkContract):
+    driver = "sqlite"
+
+
+@pytest.mark.slow(MANY_PROCESSES)
+class TestProcesses(SqliteContract, ProcessContract):
     driver = "sqlite"
 
 

@@ -207,7 +207,7 @@ class CancellationContract(AsyncContractBase):
             for number in range(6):
                 lock = f"{name}/{'ab'[(number + index) % 2]}"
                 while (lease := await provider.acquire(LockRequest(lock, LONG))) is None:  # noqa: ASYNC110 (another task ends it)
-                    await asyncio.sleep(0.002)
+                    await asyncio.sleep(0.01)
                 value = counters[lock]
                 await asyncio.sleep(0.001)
                 counters[lock] = value + 1
@@ -282,7 +282,7 @@ class CancellationContract(AsyncContractBase):
         @asynccontextmanager
         async def noted(lock: str) -> AsyncIterator[None]:
             inside.append(lock)
-            if len(inside) == 40:
+            if len(inside) == 25:
                 all_are_inside.set()
             yield
 
@@ -293,7 +293,7 @@ class CancellationContract(AsyncContractBase):
                     await all_are_inside.wait()
 
         async def all_at_once() -> None:
-            await asyncio.gather(*(task(f"{name}/{number}") for number in range(40)))
+            await asyncio.gather(*(task(f"{name}/{number}") for number in range(25)))
 
         facade.run(all_at_once())
 

@@ -62,7 +62,7 @@ class FencingContract(ContractBase):
         if is_coarse:
             ends.pop()
         last = 0
-        for number in range(36 if is_coarse else 72):
+        for number in range(12 if is_coarse else 48):
             replica = (provider, other)[number % 2]
             if number % 3:
                 lease = acquired(replica, LockRequest(name, LONG))

@@ -177,7 +177,7 @@ class PauseContract(ContractBase):
 
         Whose store does not reply in time, on a busy machine, gets an error, and neither lock nor pause.
         """
-        for round_ in range(6):
+        for round_ in range(4):
             lock = f"{name}/{round_}"
             if round_ % 2:  # there is a record
                 assert provider.release(acquired(provider, LockRequest(lock, LONG)))
@@ -201,7 +201,7 @@ class PauseContract(ContractBase):
 
     def test_i2_operators_at_once_take_no_lock_from_a_job(self, provider: Any, other: Any, name: str) -> None:
         """While some resume a pause and others replace it, no job loses the lock that it was granted."""
-        for round_ in range(5):
+        for round_ in range(3):
             lock = f"{name}/{round_}"
             provider.pause(lock, "1m")
 

@@ -60,7 +60,7 @@ class ThreadsContract(ContractBase):
             assert record_of(provider, request.name).locked_by == f"{winners[0].holder}#{winners[0].claim_id}"
 
     def test_i1_one_winner_when_a_lock_gets_free(self, provider: LockProvider, other: LockProvider, name: str) -> None:
-        for number in range(10):
+        for number in range(6):
             leases = at_once(THREADS, lambda index: (provider, other)[index % 2].acquire(LockRequest(name, LONG)))
             winners = [lease for lease in leases if lease]
             assert len(winners) == 1, f"round {number}"
