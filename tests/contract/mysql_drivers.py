@@ -42,7 +42,11 @@ class Asyncmy(MySqlOrMariaDb, AsyncClient, EventLoopContract):
     driver = "mysql+asyncmy"
 
 
-@without(Asyncmy)
+class AsyncmyLostReplies(MySqlOrMariaDb, LostRepliesContract):
+    driver = "mysql+asyncmy"
+
+
+@without(Asyncmy, AsyncmyLostReplies)
 class AsyncmyPrograms(
     MySqlOrMariaDb, NetworkContract, AsyncLockProviderContract, HistoryContract, AsyncPauseContract, ProcessContract
 ):

@@ -29,9 +29,7 @@ class PostgresContract(SqlServerContract):
 
 
 @without(BeforeStore)
-class TestPsycopg(
-    PostgresContract, NetworkContract, LockProviderContract, HistoryContract, PauseContract, ForkContract
-):
+class TestPsycopg(PostgresContract, NetworkContract, LockProviderContract, HistoryContract, ForkContract):
     driver = "postgresql+psycopg"
 
 
@@ -98,6 +96,12 @@ class TestAsyncpgUsersEngine(UsersEngine, NetworkContract, AsyncLockProviderCont
 class TestWithoutExtraColumns(PostgresContract, ExclusionContract, HoldTimesContract):
     driver = "postgresql+psycopg"
     extra_columns = False
+
+
+@pytest.mark.slow("SQLite tries the same statements")
+@without(BeforeStore)
+class TestPause(PostgresContract, PauseContract):
+    driver = "postgresql+psycopg"
 
 
 @pytest.mark.slow("SQLite tries the same statements")

@@ -70,13 +70,18 @@ class TestUrl(S3Contract, OnStore, NetworkContract, ForkContract): ...
 class TestAllWithUrl(S3Contract, LockProviderContract, PauseContract): ...
 
 
-class TestAsyncUrl(S3Contract, AsyncClient, LostRepliesContract, EventLoopContract):
+class TestAsyncUrl(S3Contract, AsyncClient, EventLoopContract):
+    kind = AsyncS3LockProvider
+
+
+@pytest.mark.slow("etcd and DynamoDB try the same programs and the same client")
+class TestAsyncLostReplies(S3Contract, LostRepliesContract):
     kind = AsyncS3LockProvider
     sends: ClassVar[int] = 4  # aiohttp sends a PUT twice if a connection breaks
 
 
 @pytest.mark.matrix(SAME_PROGRAMS)
-@without(TestAsyncUrl)
+@without(TestAsyncUrl, TestAsyncLostReplies)
 class TestAsyncPrograms(S3Contract, NetworkContract, AsyncLockProviderContract, ProcessContract, AsyncPauseContract):
     kind = AsyncS3LockProvider
     sends: ClassVar[int] = 4  # aiohttp sends a PUT twice if a connection breaks

@@ -6,7 +6,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -51,9 +51,6 @@ async def cancel_at(moment: int, work: Awaitable[Any]) -> None:
 
 
 class CancellationContract(AsyncContractBase):
-    moments: ClassVar[range] = range(50)
-    """When callers are cancelled. Fewer where one attempt is many requests."""
-
     @pytest.fixture
     def facade(self, provider: LockProvider) -> BlockingLockProvider:
         assert isinstance(provider, BlockingLockProvider)

@@ -99,6 +99,9 @@ class ContractBase:
 class AsyncContractBase(ContractBase):
     """The hooks of an async provider."""
 
+    moments: ClassVar[range] = range(50)
+    """When callers are cancelled, in iterations of the event loop. Fewer where one attempt is many requests."""
+
     @pytest.fixture
     def make_async_provider(self) -> Any:
         """A function that returns a new async provider, each time on the same store. Called on an event loop."""

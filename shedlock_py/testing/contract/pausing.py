@@ -228,11 +228,9 @@ class AsyncPauseContract(PauseContract, AsyncContractBase):
     """What only async providers can show."""
 
     def test_i12_a_cancelled_pause_is_undone(self, provider: Any, other: Any, name: str) -> None:
-        moments = 30
-
         async def cancel_each() -> list[int]:
             undone = []
-            for moment in range(moments):
+            for moment in self.moments:
                 work = asyncio.ensure_future(provider.async_provider.pause(f"{name}/{moment}", "1m"))
                 for _ in range(moment):
                     await asyncio.sleep(0)
@@ -245,7 +243,9 @@ class AsyncPauseContract(PauseContract, AsyncContractBase):
         def is_free(moment: int) -> bool:
             return other.acquire(LockRequest(f"{name}/{moment}", LONG)) is not None
 
-        for moment in provider.run(cancel_each()):
+        undone = provider.run(cancel_each())
+        assert undone
+        for moment in undone:
             eventually(partial(is_free, moment), "the undo of a pause")
 
     def test_a_wait_can_be_cancelled(self, provider: Any, name: str) -> None:
