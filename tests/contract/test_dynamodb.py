@@ -21,7 +21,15 @@ from shedlock_py.testing.contract import (
     StallingStoreContract,
 )
 from shedlock_py.testing.contract.network import LostRepliesContract
-from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, AsyncClient, BeforeStore, without
+from tests.contract.parts import (
+    MANY_PROCESSES,
+    MANY_REQUESTS,
+    SAME_PROGRAMS,
+    AsyncClient,
+    BeforeStore,
+    ManyRequests,
+    without,
+)
 from tests.contract.stores import ByDateStore, StoreContract
 from tests.support.dynamodb import REGION, DynamoDBServer
 from tests.support.ports import free_port
@@ -56,7 +64,7 @@ class DynamoDBContract(StoreContract):
         return f"dynamodb://locks?region={REGION}&endpoint=http://127.0.0.1:{free_port()}&timeout=300ms"
 
 
-@without(BeforeStore)
+@without(BeforeStore, ManyRequests)
 class TestUrl(DynamoDBContract, NetworkContract, LockProviderContract, ForkContract, PauseContract): ...
 
 
@@ -70,6 +78,10 @@ class TestAsyncPrograms(
     DynamoDBContract, NetworkContract, AsyncLockProviderContract, ProcessContract, AsyncPauseContract
 ):
     kind = AsyncDynamoDBLockProvider
+
+
+@pytest.mark.slow(MANY_REQUESTS)
+class TestManyRequests(DynamoDBContract, ManyRequests): ...
 
 
 @pytest.mark.slow(MANY_PROCESSES)

@@ -24,12 +24,14 @@ from shedlock_py.testing.contract import (
 )
 from shedlock_py.testing.contract.network import LostRepliesContract
 from tests.contract.parts import (
+    AS_KUBERNETES,
     MANY_PROCESSES,
     MANY_REQUESTS,
     SAME_PROGRAMS,
     AsyncClient,
     BeforeStore,
-    ManyRequests,
+    ManyAsyncRequests,
+    OnStore,
     without,
 )
 from tests.contract.stores import ByDateStore, CasContract
@@ -79,20 +81,27 @@ class EtcdContract(CasContract):
         return f"etcd://127.0.0.1:{free_port()}?timeout=300ms"
 
 
-@without(BeforeStore, ManyRequests)
-class TestUrl(EtcdContract, NetworkContract, LockProviderContract, ForkContract, PauseContract): ...
+class TestUrl(EtcdContract, OnStore, NetworkContract, ForkContract): ...
 
 
-@pytest.mark.slow(MANY_REQUESTS)
-class TestManyRequests(EtcdContract, ManyRequests): ...
+@pytest.mark.slow(AS_KUBERNETES)
+@without(TestUrl, BeforeStore)
+class TestAllWithUrl(EtcdContract, LockProviderContract, PauseContract): ...
 
 
+@without(ManyAsyncRequests)
 class TestAsyncUrl(EtcdContract, AsyncClient, LostRepliesContract, EventLoopContract):
     kind = AsyncEtcdLockProvider
 
 
-@pytest.mark.matrix(SAME_PROGRAMS)
+@pytest.mark.slow(MANY_REQUESTS)
 @without(TestAsyncUrl)
+class TestAsyncManyRequests(EtcdContract, AsyncClient):
+    kind = AsyncEtcdLockProvider
+
+
+@pytest.mark.matrix(SAME_PROGRAMS)
+@without(TestAsyncUrl, TestAsyncManyRequests)
 class TestAsyncPrograms(EtcdContract, NetworkContract, AsyncLockProviderContract, ProcessContract, AsyncPauseContract):
     kind = AsyncEtcdLockProvider
 

@@ -21,13 +21,22 @@ from shedlock_py.testing.contract import (
 from shedlock_py.testing.contract.network import LostRepliesContract
 from shedlock_py.testing.contract.threads import ThreadsContract
 from tests.contract.mongo import MongoContract
-from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, SAME_STATEMENTS, AsyncClient, BeforeStore, without
+from tests.contract.parts import (
+    MANY_PROCESSES,
+    MANY_REQUESTS,
+    SAME_PROGRAMS,
+    SAME_STATEMENTS,
+    AsyncClient,
+    BeforeStore,
+    ManyRequests,
+    without,
+)
 
 MONITORS = 2
 """Connections that PyMongo has besides its pool."""
 
 
-@without(BeforeStore)
+@without(BeforeStore, ManyRequests)
 class TestUrl(MongoContract, NetworkContract, LockProviderContract, ForkContract, HistoryContract, PauseContract):
     most_connections = 20 + MONITORS
 
@@ -44,6 +53,10 @@ class TestAsyncPrograms(
 ):
     kind = AsyncMongoLockProvider
     most_connections = 20 + MONITORS
+
+
+@pytest.mark.slow(MANY_REQUESTS)
+class TestManyRequests(MongoContract, ManyRequests): ...
 
 
 @pytest.mark.slow(MANY_PROCESSES)

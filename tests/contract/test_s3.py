@@ -21,7 +21,15 @@ from shedlock_py.testing.contract import (
     StallingStoreContract,
 )
 from shedlock_py.testing.contract.network import LostRepliesContract
-from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, AsyncClient, BeforeStore, OnStore, without
+from tests.contract.parts import (
+    AS_KUBERNETES,
+    MANY_PROCESSES,
+    SAME_PROGRAMS,
+    AsyncClient,
+    BeforeStore,
+    OnStore,
+    without,
+)
 from tests.contract.stores import ByDateStore, CasContract
 from tests.support.ports import free_port
 from tests.support.s3 import S3Server
@@ -65,7 +73,7 @@ class S3Contract(CasContract):
 class TestUrl(S3Contract, OnStore, NetworkContract, ForkContract): ...
 
 
-@pytest.mark.slow("etcd tries the same programs")
+@pytest.mark.slow(AS_KUBERNETES)
 @without(TestUrl, BeforeStore)
 class TestAllWithUrl(S3Contract, LockProviderContract, PauseContract): ...
 
