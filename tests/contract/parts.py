@@ -91,8 +91,8 @@ class ManyRequests(ContractBase):
     test_i7_tokens_grow_in_a_tight_loop = FencingContract.test_i7_tokens_grow_in_a_tight_loop
 
 
-class ManyAsyncRequests:
-    """The longest tests of AsyncClient."""
+class LongCancellations:
+    """The tests of AsyncClient that send the most requests. PostgreSQL, MySQL and Redis show them in `make test`."""
 
     test_i12_a_cancelled_guard_is_clean = CancellationContract.test_i12_a_cancelled_guard_is_clean
     test_i12_a_timed_out_guard_is_clean = CancellationContract.test_i12_a_timed_out_guard_is_clean
@@ -100,6 +100,11 @@ class ManyAsyncRequests:
     test_i1_counters_behind_locks_come_out_exact_on_one_event_loop = (
         CancellationContract.test_i1_counters_behind_locks_come_out_exact_on_one_event_loop
     )
+
+
+@without(LongCancellations)
+class AsyncClientBriefly(AsyncClient):
+    """For servers that need milliseconds of CPU for each request."""
 
 
 class BeforeStore:

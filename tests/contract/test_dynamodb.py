@@ -25,7 +25,7 @@ from tests.contract.parts import (
     MANY_PROCESSES,
     MANY_REQUESTS,
     SAME_PROGRAMS,
-    AsyncClient,
+    AsyncClientBriefly,
     BeforeStore,
     ManyRequests,
     without,
@@ -68,7 +68,7 @@ class DynamoDBContract(StoreContract):
 class TestUrl(DynamoDBContract, NetworkContract, LockProviderContract, ForkContract, PauseContract): ...
 
 
-class TestAsyncUrl(DynamoDBContract, AsyncClient, LostRepliesContract, EventLoopContract):
+class TestAsyncUrl(DynamoDBContract, AsyncClientBriefly, LostRepliesContract, EventLoopContract):
     kind = AsyncDynamoDBLockProvider
 
 

@@ -26,11 +26,9 @@ from shedlock_py.testing.contract.network import LostRepliesContract
 from tests.contract.parts import (
     AS_KUBERNETES,
     MANY_PROCESSES,
-    MANY_REQUESTS,
     SAME_PROGRAMS,
-    AsyncClient,
+    AsyncClientBriefly,
     BeforeStore,
-    ManyAsyncRequests,
     OnStore,
     without,
 )
@@ -89,19 +87,12 @@ class TestUrl(EtcdContract, OnStore, NetworkContract, ForkContract): ...
 class TestAllWithUrl(EtcdContract, LockProviderContract, PauseContract): ...
 
 
-@without(ManyAsyncRequests)
-class TestAsyncUrl(EtcdContract, AsyncClient, LostRepliesContract, EventLoopContract):
-    kind = AsyncEtcdLockProvider
-
-
-@pytest.mark.slow(MANY_REQUESTS)
-@without(TestAsyncUrl)
-class TestAsyncManyRequests(EtcdContract, AsyncClient):
+class TestAsyncUrl(EtcdContract, AsyncClientBriefly, LostRepliesContract, EventLoopContract):
     kind = AsyncEtcdLockProvider
 
 
 @pytest.mark.matrix(SAME_PROGRAMS)
-@without(TestAsyncUrl, TestAsyncManyRequests)
+@without(TestAsyncUrl)
 class TestAsyncPrograms(EtcdContract, NetworkContract, AsyncLockProviderContract, ProcessContract, AsyncPauseContract):
     kind = AsyncEtcdLockProvider
 

@@ -26,7 +26,7 @@ from tests.contract.parts import (
     MANY_REQUESTS,
     SAME_PROGRAMS,
     SAME_STATEMENTS,
-    AsyncClient,
+    AsyncClientBriefly,
     BeforeStore,
     ManyRequests,
     without,
@@ -41,7 +41,7 @@ class TestUrl(MongoContract, NetworkContract, LockProviderContract, ForkContract
     most_connections = 20 + MONITORS
 
 
-class TestAsyncUrl(MongoContract, AsyncClient, LostRepliesContract, EventLoopContract):
+class TestAsyncUrl(MongoContract, AsyncClientBriefly, LostRepliesContract, EventLoopContract):
     kind = AsyncMongoLockProvider
     most_connections = 20 + MONITORS
 

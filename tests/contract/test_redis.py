@@ -33,7 +33,15 @@ from shedlock_py.testing.contract import (
 )
 from shedlock_py.testing.contract.network import LateCopiesContract, LostRepliesContract
 from shedlock_py.testing.contract.threads import ThreadsContract
-from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, SAME_STATEMENTS, AsyncClient, BeforeStore, without
+from tests.contract.parts import (
+    MANY_PROCESSES,
+    SAME_PROGRAMS,
+    SAME_STATEMENTS,
+    AsyncClient,
+    AsyncClientBriefly,
+    BeforeStore,
+    without,
+)
 from tests.contract.redis import RedisContract, RedisStore
 from tests.contract.stores import BUSY
 from tests.support.ports import free_port
@@ -120,8 +128,8 @@ class UsersClientNetwork(RedisContract):
 
     sends = 11
     most_connections = 300
-    kind = RedisLockProvider
-    from_url = redis.Redis.from_url
+    kind: ClassVar[Any] = RedisLockProvider
+    from_url: ClassVar[Any] = redis.Redis.from_url
     client_options: ClassVar = {"retry": Retry(NoBackoff(), 10), "max_connections": 300}
 
 
@@ -198,7 +206,7 @@ class TestQuorumOf3(OnQuorum, LockProviderContract, HistoryContract, PauseContra
     size = 3
 
 
-class TestAsyncQuorumOf5(OnQuorum, AsyncClient):
+class TestAsyncQuorumOf5(OnQuorum, AsyncClientBriefly):
     kind = AsyncRedisQuorumLockProvider
     size = 5
 

@@ -25,7 +25,7 @@ from tests.contract.parts import (
     AS_KUBERNETES,
     MANY_PROCESSES,
     SAME_PROGRAMS,
-    AsyncClient,
+    AsyncClientBriefly,
     BeforeStore,
     OnStore,
     without,
@@ -78,7 +78,7 @@ class TestUrl(S3Contract, OnStore, NetworkContract, ForkContract): ...
 class TestAllWithUrl(S3Contract, LockProviderContract, PauseContract): ...
 
 
-class TestAsyncUrl(S3Contract, AsyncClient, EventLoopContract):
+class TestAsyncUrl(S3Contract, AsyncClientBriefly, EventLoopContract):
     kind = AsyncS3LockProvider
 
 
