@@ -48,8 +48,8 @@ def without(*others: type) -> Callable[[T], T]:
     return leave_out
 
 
-class AsyncClient(CancellationContract):
-    """What an async client can do wrong, and a sample of the operations."""
+class AsyncSample(ContractBase):
+    """A sample of the operations."""
 
     test_i1_a_second_lock_is_refused = ExclusionContract.test_i1_a_second_lock_is_refused
     test_an_extension_keeps_the_lock_and_its_record = HoldTimesContract.test_an_extension_keeps_the_lock_and_its_record
@@ -57,12 +57,17 @@ class AsyncClient(CancellationContract):
     test_i2_force_release_ends_a_lease_for_its_holder = ToolsContract.test_i2_force_release_ends_a_lease_for_its_holder
     test_prune_deletes_what_is_free_and_old = ToolsContract.test_prune_deletes_what_is_free_and_old
     test_no_job_runs_during_a_pause = PauseContract.test_no_job_runs_during_a_pause
+
+
+class AsyncClient(AsyncSample, CancellationContract):
+    """What an async client can do wrong, and a sample of the operations."""
+
     test_i12_a_cancelled_pause_is_undone = AsyncPauseContract.test_i12_a_cancelled_pause_is_undone
     test_a_wait_can_be_cancelled = AsyncPauseContract.test_a_wait_can_be_cancelled
 
 
-class OnStore(HoldTimesContract, ThreadsContract):
-    """What depends on the store: its clock, its atomic writes, its names, and at least one test of each promise."""
+class EachPromise(ContractBase):
+    """At least one test of each promise that the other parts of OnStore do not show. The last ones leave many records."""
 
     test_i2_a_stale_release_does_not_free_the_successor = (
         ExclusionContract.test_i2_a_stale_release_does_not_free_the_successor
@@ -72,15 +77,19 @@ class OnStore(HoldTimesContract, ThreadsContract):
     test_i8_a_lease_taken_over_keeps_value_and_exception = (
         GuardContract.test_i8_a_lease_taken_over_keeps_value_and_exception
     )
-    test_i9_a_lease_holds_nothing_but_its_record = GuardContract.test_i9_a_lease_holds_nothing_but_its_record
     test_i10_the_local_wall_clock_decides_nothing = GuardContract.test_i10_the_local_wall_clock_decides_nothing
     test_i11_one_fire_time_one_run = FencingContract.test_i11_one_fire_time_one_run
     test_i12_undo_frees_at_once_without_minimum_hold = (
         GivingBackContract.test_i12_undo_frees_at_once_without_minimum_hold
     )
+    test_create_schema_again_changes_nothing = ToolsContract.test_create_schema_again_changes_nothing
     prefix = NamesContract.prefix
     test_lookalikes_are_different_locks = NamesContract.test_lookalikes_are_different_locks
-    test_create_schema_again_changes_nothing = ToolsContract.test_create_schema_again_changes_nothing
+    test_i9_a_lease_holds_nothing_but_its_record = GuardContract.test_i9_a_lease_holds_nothing_but_its_record
+
+
+class OnStore(EachPromise, HoldTimesContract, ThreadsContract):
+    """What depends on the store: its clock, its atomic writes, its names."""
 
 
 class ManyRequests(ContractBase):

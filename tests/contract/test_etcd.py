@@ -16,6 +16,7 @@ from shedlock_py.testing.contract import (
     AsyncPauseContract,
     EventLoopContract,
     ForkContract,
+    HoldTimesContract,
     LockProviderContract,
     NetworkContract,
     PauseContract,
@@ -23,13 +24,14 @@ from shedlock_py.testing.contract import (
     StallingStoreContract,
 )
 from shedlock_py.testing.contract.network import LostRepliesContract
+from shedlock_py.testing.contract.threads import ThreadsContract
 from tests.contract.parts import (
     AS_KUBERNETES,
     MANY_PROCESSES,
     SAME_PROGRAMS,
     AsyncClientBriefly,
     BeforeStore,
-    OnStore,
+    EachPromise,
     without,
 )
 from tests.contract.stores import ByDateStore, CasContract
@@ -79,11 +81,15 @@ class EtcdContract(CasContract):
         return f"etcd://127.0.0.1:{free_port()}?timeout=300ms"
 
 
-class TestUrl(EtcdContract, OnStore, NetworkContract, ForkContract): ...
+class TestUrl(EtcdContract, NetworkContract, HoldTimesContract, ThreadsContract, ForkContract): ...
+
+
+class TestPromises(EtcdContract, EachPromise):
+    """On keys of their own: a prune reads each record."""
 
 
 @pytest.mark.slow(AS_KUBERNETES)
-@without(TestUrl, BeforeStore)
+@without(TestUrl, TestPromises, BeforeStore)
 class TestAllWithUrl(EtcdContract, LockProviderContract, PauseContract): ...
 
 

@@ -14,6 +14,7 @@ from shedlock_py.testing.contract import (
     AsyncPauseContract,
     EventLoopContract,
     ForkContract,
+    HoldTimesContract,
     LockProviderContract,
     NetworkContract,
     PauseContract,
@@ -25,9 +26,10 @@ from tests.contract.parts import (
     AS_KUBERNETES,
     MANY_PROCESSES,
     SAME_PROGRAMS,
-    AsyncClientBriefly,
+    AsyncClient,
+    AsyncSample,
     BeforeStore,
-    OnStore,
+    EachPromise,
     without,
 )
 from tests.contract.stores import ByDateStore, CasContract
@@ -70,26 +72,31 @@ class S3Contract(CasContract):
         return f"s3://locks?timeout=300ms&region=eu-west-1&endpoint=http://127.0.0.1:{free_port()}"
 
 
-class TestUrl(S3Contract, OnStore, NetworkContract, ForkContract): ...
+class TestUrl(S3Contract, NetworkContract, HoldTimesContract, ForkContract): ...
+
+
+class TestPromises(S3Contract, EachPromise):
+    """On a store of their own: a prune reads each object."""
 
 
 @pytest.mark.slow(AS_KUBERNETES)
-@without(TestUrl, BeforeStore)
+@without(TestUrl, TestPromises, BeforeStore)
 class TestAllWithUrl(S3Contract, LockProviderContract, PauseContract): ...
 
 
-class TestAsyncUrl(S3Contract, AsyncClientBriefly, EventLoopContract):
+class TestAsyncUrl(S3Contract, AsyncSample, EventLoopContract):
     kind = AsyncS3LockProvider
 
 
-@pytest.mark.slow("etcd and DynamoDB try the same programs and the same client")
-class TestAsyncLostReplies(S3Contract, LostRepliesContract):
+@pytest.mark.slow("DynamoDB tries the same client")
+@without(TestAsyncUrl)
+class TestAsyncClient(S3Contract, AsyncClient, LostRepliesContract):
     kind = AsyncS3LockProvider
     sends: ClassVar[int] = 4  # aiohttp sends a PUT twice if a connection breaks
 
 
 @pytest.mark.matrix(SAME_PROGRAMS)
-@without(TestAsyncUrl, TestAsyncLostReplies)
+@without(TestAsyncUrl, TestAsyncClient)
 class TestAsyncPrograms(S3Contract, NetworkContract, AsyncLockProviderContract, ProcessContract, AsyncPauseContract):
     kind = AsyncS3LockProvider
     sends: ClassVar[int] = 4  # aiohttp sends a PUT twice if a connection breaks
