@@ -67,7 +67,7 @@ class AsyncClient(AsyncSample, CancellationContract):
 
 
 class EachPromise(ContractBase):
-    """At least one test of each promise that the other parts of OnStore do not show. The last ones leave many records."""
+    """One test of each promise that the other parts of OnStore do not show. The last two leave many records."""
 
     test_i2_a_stale_release_does_not_free_the_successor = (
         ExclusionContract.test_i2_a_stale_release_does_not_free_the_successor
