@@ -65,7 +65,7 @@ class DynamoDBContract(StoreContract):
 
 
 @without(BeforeStore, ManyRequests)
-class TestUrl(DynamoDBContract, NetworkContract, LockProviderContract, ForkContract, PauseContract): ...
+class TestUrl(DynamoDBContract, NetworkContract, LockProviderContract, ForkContract): ...
 
 
 class TestAsyncUrl(DynamoDBContract, AsyncClientBriefly, LostRepliesContract, EventLoopContract):
@@ -78,6 +78,11 @@ class TestAsyncPrograms(
     DynamoDBContract, NetworkContract, AsyncLockProviderContract, ProcessContract, AsyncPauseContract
 ):
     kind = AsyncDynamoDBLockProvider
+
+
+@pytest.mark.slow("SQLite and Redis pause by the same programs")
+@without(BeforeStore)
+class TestPause(DynamoDBContract, PauseContract): ...
 
 
 @pytest.mark.slow(MANY_REQUESTS)

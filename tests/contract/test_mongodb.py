@@ -37,7 +37,7 @@ MONITORS = 2
 
 
 @without(BeforeStore, ManyRequests)
-class TestUrl(MongoContract, NetworkContract, LockProviderContract, ForkContract, HistoryContract, PauseContract):
+class TestUrl(MongoContract, NetworkContract, LockProviderContract, ForkContract, HistoryContract):
     most_connections = 20 + MONITORS
 
 
@@ -53,6 +53,11 @@ class TestAsyncPrograms(
 ):
     kind = AsyncMongoLockProvider
     most_connections = 20 + MONITORS
+
+
+@pytest.mark.slow("SQLite and Redis pause by the same programs")
+@without(BeforeStore)
+class TestPause(MongoContract, PauseContract): ...
 
 
 @pytest.mark.slow(MANY_REQUESTS)
