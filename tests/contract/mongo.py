@@ -17,7 +17,7 @@ from pymongo import AsyncMongoClient, MongoClient
 
 from shedlock_py.providers.mongodb import MongoLockProvider
 from shedlock_py.testing.contract import BlockingLockProvider
-from shedlock_py.testing.proxy import Address, TcpProxy
+from shedlock_py.testing.proxy import Address
 from tests.contract.stores import ContractStore, StallingStore, StoreContract
 from tests.support.mongodb import MongoServer
 from tests.support.ports import free_port
@@ -87,7 +87,6 @@ class MongoContract(StoreContract):
     via_proxy: ClassVar[bool] = False
     history: ClassVar[int] = 0
     clock_resolution: ClassVar[float] = 0.002
-    herd: ClassVar[int] = 50  # the server is written in Python
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> MongoStore:
@@ -108,8 +107,3 @@ class MongoContract(StoreContract):
                 return resources.enter_context(provider if store.is_async else closing(provider))
 
             yield make
-
-    @pytest.fixture
-    def proxy(self, store: ContractStore) -> Iterator[TcpProxy]:
-        with TcpProxy(store.address) as proxy:
-            yield proxy

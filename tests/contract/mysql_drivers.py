@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from shedlock_py.testing.contract import (
     AsyncLockProviderContract,
     AsyncPauseContract,
@@ -13,71 +11,83 @@ from shedlock_py.testing.contract import (
     HistoryContract,
     HoldTimesContract,
     LockProviderContract,
+    NetworkContract,
     PauseContract,
     ProcessContract,
 )
-from tests.contract.sql import SqlNetworkContract, SqlServerContract
+from shedlock_py.testing.contract.network import LostRepliesContract
+from shedlock_py.testing.contract.threads import ThreadsContract
+from tests.contract.parts import AsyncClient, BeforeStore, OnStore, without
+from tests.contract.sql import SqlServerContract
 
 
 class MySqlOrMariaDb(SqlServerContract):
     admin_driver = "mysql+pymysql"
-
-
-class Pymysql(MySqlOrMariaDb, SqlNetworkContract, LockProviderContract, HistoryContract, ProcessContract, ForkContract):
     driver = "mysql+pymysql"
 
 
-@pytest.mark.matrix
-class Mysqlclient(MySqlOrMariaDb, SqlNetworkContract, LockProviderContract, HistoryContract, ForkContract):
-    driver = "mysql+mysqldb"
+class Pymysql(MySqlOrMariaDb, OnStore, NetworkContract, ForkContract): ...
 
 
-class Asyncmy(
-    MySqlOrMariaDb, SqlNetworkContract, AsyncLockProviderContract, HistoryContract, ProcessContract, EventLoopContract
-):
-    programs_in = Pymysql
+@without(BeforeStore)
+class AllWithPymysql(
+    MySqlOrMariaDb, NetworkContract, LockProviderContract, HistoryContract, PauseContract, ForkContract
+): ...
+
+
+class Processes(MySqlOrMariaDb, ProcessContract): ...
+
+
+class Asyncmy(MySqlOrMariaDb, AsyncClient, EventLoopContract):
     driver = "mysql+asyncmy"
 
 
-@pytest.mark.matrix
-class Aiomysql(MySqlOrMariaDb, SqlNetworkContract, AsyncLockProviderContract, HistoryContract, EventLoopContract):
+class AsyncmyLostReplies(MySqlOrMariaDb, LostRepliesContract):
+    driver = "mysql+asyncmy"
+
+
+@without(Asyncmy, AsyncmyLostReplies)
+class AsyncmyPrograms(
+    MySqlOrMariaDb, NetworkContract, AsyncLockProviderContract, HistoryContract, AsyncPauseContract, ProcessContract
+):
+    driver = "mysql+asyncmy"
+
+
+class Mysqlclient(MySqlOrMariaDb, NetworkContract, LockProviderContract, HistoryContract, ForkContract):
+    driver = "mysql+mysqldb"
+
+
+class Aiomysql(MySqlOrMariaDb, NetworkContract, AsyncLockProviderContract, HistoryContract, EventLoopContract):
     driver = "mysql+aiomysql"
 
 
-class UsersEngine(MySqlOrMariaDb, SqlNetworkContract):
+class UsersEngine(MySqlOrMariaDb, LostRepliesContract, ThreadsContract, ForkContract):
+    users_client = True
+    most_connections = 1
+
+
+class AllWithUsersEngine(MySqlOrMariaDb, NetworkContract, HistoryContract):
     users_client = True
     most_connections = 1
     test_i2_a_claim_that_is_granted_again_is_not_its_lease = None  # type: ignore[assignment]  # nothing commits it
 
 
-class PymysqlUsersEngine(UsersEngine, LockProviderContract, HistoryContract, ForkContract):
-    programs_in = Pymysql
-    driver = "mysql+pymysql"
+@without(UsersEngine)
+class PymysqlUsersEngine(AllWithUsersEngine, LockProviderContract): ...
 
 
-class MysqlclientUsersEngine(UsersEngine, HistoryContract, ForkContract):
+class MysqlclientUsersEngine(AllWithUsersEngine, ForkContract):
     driver = "mysql+mysqldb"
 
 
-class AiomysqlUsersEngine(UsersEngine, AsyncLockProviderContract, HistoryContract):
-    programs_in = Pymysql
+class AiomysqlUsersEngine(AllWithUsersEngine, AsyncLockProviderContract):
     driver = "mysql+aiomysql"
 
 
 class WithoutExtraColumns(MySqlOrMariaDb, ExclusionContract, HoldTimesContract):
-    driver = "mysql+pymysql"
     extra_columns = False
 
 
-class Pause(MySqlOrMariaDb, PauseContract):
-    driver = "mysql+pymysql"
-
-
-class AsyncPause(MySqlOrMariaDb, AsyncPauseContract):
-    driver = "mysql+asyncmy"
-
-
 class PauseWithoutExtraColumns(MySqlOrMariaDb, PauseContract):
-    driver = "mysql+pymysql"
     extra_columns = False
     test_i11_a_pause_uses_up_no_fire_time = None  # type: ignore[assignment]  # the table has none

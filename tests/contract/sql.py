@@ -14,7 +14,7 @@ from sqlalchemy import AsyncAdaptedQueuePool, NullPool, create_engine, make_url,
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
-from shedlock_py.testing.contract import NetworkContract, StallingStoreContract
+from shedlock_py.testing.contract import StallingStoreContract
 from shedlock_py.testing.proxy import Address
 from tests.contract.stores import ContractStore, StoreContract
 from tests.support.database import DatabaseServer
@@ -107,6 +107,7 @@ class SqlServerContract(SqlContract):
     server: ClassVar[str]
     """The fixture."""
     admin_driver: ClassVar[str]
+    most_connections: ClassVar[int] = 5
 
     @classmethod
     def urls(cls, request: pytest.FixtureRequest) -> tuple[str, str]:
@@ -117,9 +118,3 @@ class SqlServerContract(SqlContract):
     def unreachable(self, request: pytest.FixtureRequest) -> str:
         server: DatabaseServer = request.getfixturevalue(self.server)
         return server.url(self.driver, via=("127.0.0.1", free_port()))
-
-
-class SqlNetworkContract(SqlServerContract, NetworkContract):
-    """SQL stores behind a network."""
-
-    most_connections: ClassVar[int] = 5

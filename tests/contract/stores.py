@@ -15,7 +15,9 @@ import pytest
 from shedlock_py import AsyncLockProvider, LockProvider
 from shedlock_py.providers.kit import AsyncProgramProvider
 from shedlock_py.testing.contract import BlockingLockProvider, ContractBase, LockProviderFactory
+from shedlock_py.testing.contract.network import warmed_up
 from shedlock_py.testing.proxy import Address, TcpProxy
+from tests.support import tiers
 from tests.support.polling import wait_until
 
 BUSY = "20s"
@@ -146,8 +148,8 @@ class StoreContract(ContractBase):
 
     users_client: ClassVar[bool] = False
     """Providers get a client, or an engine, as an application has it."""
-    programs_in: ClassVar[type | None] = None
-    """A class that tries the same programs: `make test` does not repeat them here (tests/support/matrix.py)."""
+    moments: ClassVar[range] = range(0, 50, 1 if tiers.runs("full") else 4)
+    """Each cancellation may break a connection, and the next attempt opens a new one."""
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> ContractStore:
@@ -173,15 +175,41 @@ class StoreContract(ContractBase):
     def process_factory(self, store: ContractStore) -> Any:
         return store.factory
 
+    @classmethod
+    def make_proxy(cls, store: ContractStore) -> TcpProxy:
+        return TcpProxy(store.address)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def proxy_of_class(cls, store: ContractStore) -> Iterator[TcpProxy]:
+        with cls.make_proxy(store) as proxy:
+            yield proxy
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def proxied_provider_of_class(cls, store: ContractStore, proxy_of_class: TcpProxy) -> Iterator[LockProvider]:
+        with ExitStack() as resources:
+            yield warmed_up(store.open(resources, via=proxy_of_class.address), "warm")
+
     @pytest.fixture
-    def proxy(self, store: ContractStore) -> Iterator[TcpProxy]:
-        with TcpProxy(store.address) as proxy:
+    def proxy(self, proxy_of_class: TcpProxy) -> Iterator[TcpProxy]:
+        yield proxy_of_class
+        TcpProxy.drop_replies_to(proxy_of_class, "", 0)
+        TcpProxy.hold(proxy_of_class, "")
+
+    @pytest.fixture
+    def proxied_provider(self, proxied_provider_of_class: LockProvider, proxy: TcpProxy) -> LockProvider:
+        return proxied_provider_of_class
+
+    @pytest.fixture
+    def unused_proxy(self, store: ContractStore) -> Iterator[TcpProxy]:
+        with self.make_proxy(store) as proxy:
             yield proxy
 
     @pytest.fixture
-    def make_proxied_provider(self, store: ContractStore, proxy: TcpProxy) -> Iterator[LockProviderFactory]:
+    def make_proxied_provider(self, store: ContractStore, unused_proxy: TcpProxy) -> Iterator[LockProviderFactory]:
         with ExitStack() as resources:
-            yield lambda: store.open(resources, via=proxy.address)
+            yield lambda: store.open(resources, via=unused_proxy.address)
 
     @pytest.fixture
     def make_loop_provider(self, store: ContractStore) -> Callable[[], AsyncLockProvider]:
@@ -239,7 +267,6 @@ class CasContract(StoreContract):
     def drop_reply_to_skip(self, proxy: TcpProxy, name: str) -> None:
         TcpProxy.drop_replies_to(proxy, self.in_read(name))  # a skip only reads
 
-    @pytest.fixture
-    def proxy(self, store: ContractStore) -> Iterator[TcpProxy]:
-        with WritesProxy(store.address, self.in_write) as proxy:
-            yield proxy
+    @classmethod
+    def make_proxy(cls, store: ContractStore) -> TcpProxy:
+        return WritesProxy(store.address, cls.in_write)

@@ -10,15 +10,17 @@ import pytest
 from sqlalchemy import make_url
 
 from shedlock_py.testing.contract import (
+    ExclusionContract,
     ForkContract,
     HistoryContract,
     LockProviderContract,
     PauseContract,
     ProcessContract,
 )
+from shedlock_py.testing.contract.threads import ThreadsContract
 from shedlock_py.testing.proxy import Address
-from tests.contract import test_sqlite
 from tests.contract.mysql_drivers import MySqlOrMariaDb
+from tests.contract.parts import SAME_STATEMENTS, OnStore, without
 from tests.contract.sql import SqlStore
 from tests.contract.test_postgresql import PostgresContract
 from tests.contract.test_sqlite import SqliteContract
@@ -43,8 +45,7 @@ class DjangoStore(SqlStore):
         return self.maker(None)[0]
 
 
-class TestSqlite(SqliteContract, LockProviderContract, ForkContract):
-    programs_in = test_sqlite.TestSqlite3
+class OnSqlite(SqliteContract):
     driver = "sqlite"
 
     @classmethod
@@ -52,7 +53,15 @@ class TestSqlite(SqliteContract, LockProviderContract, ForkContract):
         return DjangoStore(*cls.urls(request))
 
 
-class TestPostgres(PostgresContract, LockProviderContract, HistoryContract, ProcessContract, PauseContract):
+class TestSqlite(OnSqlite, ExclusionContract, ThreadsContract, ForkContract): ...
+
+
+@pytest.mark.matrix(SAME_STATEMENTS)
+@without(TestSqlite)
+class TestAllOnSqlite(OnSqlite, LockProviderContract): ...
+
+
+class OnPostgres(PostgresContract):
     driver = "postgresql+psycopg"
 
     @classmethod
@@ -60,7 +69,15 @@ class TestPostgres(PostgresContract, LockProviderContract, HistoryContract, Proc
         return DjangoStore(*cls.urls(request))
 
 
-class MySqlOrMariaDbOfDjango(MySqlOrMariaDb, LockProviderContract, HistoryContract, ProcessContract, PauseContract):
+class TestPostgres(OnPostgres, OnStore): ...
+
+
+@pytest.mark.slow("SQLAlchemy runs the same statements, on an engine that Django's settings describe")
+@without(TestPostgres)
+class TestAllOnPostgres(OnPostgres, LockProviderContract, HistoryContract, ProcessContract, PauseContract): ...
+
+
+class OnMySqlOrMariaDb(MySqlOrMariaDb, LockProviderContract, HistoryContract, ProcessContract, PauseContract):
     driver = "mysql+mysqldb"
 
     @classmethod
@@ -68,11 +85,11 @@ class MySqlOrMariaDbOfDjango(MySqlOrMariaDb, LockProviderContract, HistoryContra
         return DjangoStore(*cls.urls(request))
 
 
-@pytest.mark.matrix  # PostgreSQL shows what Django changes, test_mysql.py what MySQL does
-class TestMysql(MySqlOrMariaDbOfDjango):
+@pytest.mark.matrix("PostgreSQL shows what Django changes, test_mysql.py what MySQL does")
+class TestMysql(OnMySqlOrMariaDb):
     server = "mysql_server"
 
 
-@pytest.mark.matrix
-class TestMariadb(MySqlOrMariaDbOfDjango):
+@pytest.mark.matrix("PostgreSQL shows what Django changes, test_mariadb.py what MariaDB does")
+class TestMariadb(OnMySqlOrMariaDb):
     server = "mariadb_server"

@@ -20,6 +20,16 @@ from shedlock_py.testing.contract import (
     ProcessContract,
     StallingStoreContract,
 )
+from shedlock_py.testing.contract.network import LostRepliesContract
+from tests.contract.parts import (
+    MANY_PROCESSES,
+    MANY_REQUESTS,
+    SAME_PROGRAMS,
+    AsyncClientBriefly,
+    BeforeStore,
+    ManyRequests,
+    without,
+)
 from tests.contract.stores import ByDateStore, StoreContract
 from tests.support.dynamodb import REGION, DynamoDBServer
 from tests.support.ports import free_port
@@ -54,24 +64,33 @@ class DynamoDBContract(StoreContract):
         return f"dynamodb://locks?region={REGION}&endpoint=http://127.0.0.1:{free_port()}&timeout=300ms"
 
 
-class TestUrl(
-    DynamoDBContract, NetworkContract, LockProviderContract, ProcessContract, ForkContract, PauseContract
-): ...
+@without(BeforeStore, ManyRequests)
+class TestUrl(DynamoDBContract, NetworkContract, LockProviderContract, ForkContract): ...
 
 
-class TestAsyncUrl(DynamoDBContract, NetworkContract, AsyncLockProviderContract, EventLoopContract):
-    programs_in = TestUrl
+class TestAsyncUrl(DynamoDBContract, AsyncClientBriefly, LostRepliesContract, EventLoopContract):
     kind = AsyncDynamoDBLockProvider
 
 
-@pytest.mark.matrix  # the same programs in processes and in a pause; each of them imports aiobotocore
-class TestAsyncProcesses(DynamoDBContract, ProcessContract):
+@pytest.mark.matrix(SAME_PROGRAMS)
+@without(TestAsyncUrl)
+class TestAsyncPrograms(
+    DynamoDBContract, NetworkContract, AsyncLockProviderContract, ProcessContract, AsyncPauseContract
+):
     kind = AsyncDynamoDBLockProvider
 
 
-@pytest.mark.matrix
-class TestAsyncPause(DynamoDBContract, AsyncPauseContract):
-    kind = AsyncDynamoDBLockProvider
+@pytest.mark.slow("SQLite and Redis pause by the same programs")
+@without(BeforeStore)
+class TestPause(DynamoDBContract, PauseContract): ...
+
+
+@pytest.mark.slow(MANY_REQUESTS)
+class TestManyRequests(DynamoDBContract, ManyRequests): ...
+
+
+@pytest.mark.slow(MANY_PROCESSES)
+class TestProcesses(DynamoDBContract, ProcessContract): ...
 
 
 class TestStallingStore(DynamoDBContract, StallingStoreContract):

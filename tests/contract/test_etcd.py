@@ -16,11 +16,23 @@ from shedlock_py.testing.contract import (
     AsyncPauseContract,
     EventLoopContract,
     ForkContract,
+    HoldTimesContract,
     LockProviderContract,
     NetworkContract,
     PauseContract,
     ProcessContract,
     StallingStoreContract,
+)
+from shedlock_py.testing.contract.network import LostRepliesContract
+from shedlock_py.testing.contract.threads import ThreadsContract
+from tests.contract.parts import (
+    AS_KUBERNETES,
+    MANY_PROCESSES,
+    SAME_PROGRAMS,
+    AsyncClientBriefly,
+    BeforeStore,
+    EachPromise,
+    without,
 )
 from tests.contract.stores import ByDateStore, CasContract
 from tests.support.etcd import EtcdServer
@@ -46,7 +58,7 @@ def _encoded(name: str) -> str:
 
 class EtcdContract(CasContract):
     kind: ClassVar[Any] = EtcdLockProvider
-    herd: ClassVar[int] = 50
+    herd: ClassVar[int] = 20
     """An attempt is up to three requests."""
 
     @classmethod
@@ -69,17 +81,30 @@ class EtcdContract(CasContract):
         return f"etcd://127.0.0.1:{free_port()}?timeout=300ms"
 
 
-class TestUrl(EtcdContract, NetworkContract, LockProviderContract, ProcessContract, ForkContract, PauseContract): ...
+class TestUrl(EtcdContract, NetworkContract, HoldTimesContract, ThreadsContract, ForkContract): ...
 
 
-class TestAsyncUrl(EtcdContract, NetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract):
-    programs_in = TestUrl
+class TestPromises(EtcdContract, EachPromise):
+    """On keys of their own: a prune reads each record."""
+
+
+@pytest.mark.slow(AS_KUBERNETES)
+@without(TestUrl, TestPromises, BeforeStore)
+class TestAllWithUrl(EtcdContract, LockProviderContract, PauseContract): ...
+
+
+class TestAsyncUrl(EtcdContract, AsyncClientBriefly, LostRepliesContract, EventLoopContract):
     kind = AsyncEtcdLockProvider
 
 
-@pytest.mark.matrix  # the programs are those of TestUrl
-class TestAsyncPause(EtcdContract, AsyncPauseContract):
+@pytest.mark.matrix(SAME_PROGRAMS)
+@without(TestAsyncUrl)
+class TestAsyncPrograms(EtcdContract, NetworkContract, AsyncLockProviderContract, ProcessContract, AsyncPauseContract):
     kind = AsyncEtcdLockProvider
+
+
+@pytest.mark.slow(MANY_PROCESSES)
+class TestProcesses(EtcdContract, ProcessContract): ...
 
 
 class TestStallingStore(EtcdContract, StallingStoreContract):

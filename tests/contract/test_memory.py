@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from itertools import product
 
 import pytest
 
@@ -12,18 +13,19 @@ from shedlock_py import (
     LockRequest,
     attempt,
     configure,
-    provider_from_url,
 )
 from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.testing.contract import (
     AsyncHistoryContract,
     AsyncLockProviderContract,
     AsyncPauseContract,
+    ContractBase,
     HistoryContract,
     LockProviderContract,
     LockProviderFactory,
     PauseContract,
 )
+from tests.contract.parts import SAME_PROGRAMS, AsyncClient, without
 
 
 class TestMemory(LockProviderContract, HistoryContract, PauseContract):
@@ -37,7 +39,7 @@ class TestMemory(LockProviderContract, HistoryContract, PauseContract):
         return lambda history: InMemoryLockProvider(shared_with=provider, history=history)
 
 
-class TestAsyncMemory(AsyncLockProviderContract, AsyncHistoryContract, AsyncPauseContract):
+class AsyncMemory(ContractBase):
     @pytest.fixture
     def shared(self) -> InMemoryLockProvider:
         return InMemoryLockProvider()
@@ -51,11 +53,12 @@ class TestAsyncMemory(AsyncLockProviderContract, AsyncHistoryContract, AsyncPaus
         return lambda history: AsyncInMemoryLockProvider(shared_with=shared, history=history)
 
 
-class TestMemoryFromUrl(LockProviderContract):
-    @pytest.fixture
-    def make_provider(self) -> LockProviderFactory:
-        provider = provider_from_url("memory://")
-        return lambda: provider
+class TestAsyncMemory(AsyncMemory, AsyncClient): ...
+
+
+@pytest.mark.slow(SAME_PROGRAMS)
+@without(AsyncClient)
+class TestAsyncMemoryPrograms(AsyncMemory, AsyncLockProviderContract, AsyncHistoryContract, AsyncPauseContract): ...
 
 
 def test_sync_and_async_share_one_store() -> None:
@@ -78,7 +81,7 @@ def provider(clock: FakeClock) -> InMemoryLockProvider:
     return InMemoryLockProvider(clock=clock)
 
 
-def test_i3_free_at_the_very_moment(provider: InMemoryLockProvider, clock: FakeClock) -> None:
+def test_i3_a_lease_ends_at_the_very_microsecond(provider: InMemoryLockProvider, clock: FakeClock) -> None:
     provider.acquire(LockRequest("job", "10s"))
     clock.advance(timedelta(seconds=10, microseconds=-1))
     assert provider.acquire(LockRequest("job", "10s")) is None
@@ -86,17 +89,16 @@ def test_i3_free_at_the_very_moment(provider: InMemoryLockProvider, clock: FakeC
     assert provider.acquire(LockRequest("job", "10s"))
 
 
-@pytest.mark.parametrize("moment", [0.0, 1000.0, 1234.567891])
-@pytest.mark.parametrize("seconds", [0.1, 59.9, 86_399.999])
-def test_i1_the_maximum_hold_is_exact(moment: float, seconds: float) -> None:
-    clock = FakeClock()
-    clock.advance(moment)
-    provider = InMemoryLockProvider(clock=clock)
-    assert provider.acquire(LockRequest("job", seconds))
-    clock.advance(timedelta(seconds=seconds) - timedelta(microseconds=1))
-    assert provider.acquire(LockRequest("job", seconds)) is None
-    clock.advance(timedelta(microseconds=1))
-    assert provider.acquire(LockRequest("job", seconds))
+def test_i1_the_maximum_hold_is_exact_at_any_moment() -> None:
+    for moment, seconds in product((0.0, 1000.0, 1234.567891), (0.1, 59.9, 86_399.999)):
+        clock = FakeClock()
+        clock.advance(moment)
+        provider = InMemoryLockProvider(clock=clock)
+        assert provider.acquire(LockRequest("job", seconds))
+        clock.advance(timedelta(seconds=seconds) - timedelta(microseconds=1))
+        assert provider.acquire(LockRequest("job", seconds)) is None
+        clock.advance(timedelta(microseconds=1))
+        assert provider.acquire(LockRequest("job", seconds))
 
 
 def test_i4_the_minimum_hold_is_exact(provider: InMemoryLockProvider, clock: FakeClock) -> None:
@@ -149,14 +151,16 @@ def test_i6_an_extension_moves_the_trust_to_exactly_its_own_end(
     assert lease.trusted_for() == timedelta(seconds=0.988)
 
 
-def test_overrun_by_travel_in_time(provider: InMemoryLockProvider, clock: FakeClock) -> None:
+def test_a_task_that_outlives_its_lease_in_virtual_time_is_an_overrun(
+    provider: InMemoryLockProvider, clock: FakeClock
+) -> None:
     heard = RecordingListener()
     with configure(provider=provider, listeners=[heard]):
         attempt("job", lambda: clock.advance("11m"))
     assert [event.reason for event in heard.of(LeaseLost)] == ["overrun"]
 
 
-def test_prune_by_age(provider: InMemoryLockProvider, clock: FakeClock) -> None:
+def test_prune_deletes_records_that_are_old_enough(provider: InMemoryLockProvider, clock: FakeClock) -> None:
     for name in ("old", "older", "held"):
         assert provider.acquire(LockRequest(name, "1h"))
     for name in ("old", "older"):

@@ -18,53 +18,87 @@ from shedlock_py.testing.contract import (
     ProcessContract,
     StallingStoreContract,
 )
+from shedlock_py.testing.contract.network import LostRepliesContract
 from shedlock_py.testing.contract.threads import ThreadsContract
 from tests.contract.mongo import MongoContract
+from tests.contract.parts import (
+    MANY_PROCESSES,
+    MANY_REQUESTS,
+    SAME_PROGRAMS,
+    SAME_STATEMENTS,
+    AsyncClientBriefly,
+    BeforeStore,
+    ManyRequests,
+    without,
+)
 
 MONITORS = 2
 """Connections that PyMongo has besides its pool."""
 
 
-class TestUrl(MongoContract, NetworkContract, LockProviderContract, ProcessContract, ForkContract, HistoryContract):
+@without(BeforeStore, ManyRequests)
+class TestUrl(MongoContract, NetworkContract, LockProviderContract, ForkContract, HistoryContract):
     most_connections = 20 + MONITORS
 
 
-class TestAsyncUrl(
-    MongoContract, NetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract, AsyncHistoryContract
-):
-    programs_in = TestUrl
+class TestAsyncUrl(MongoContract, AsyncClientBriefly, LostRepliesContract, EventLoopContract):
     kind = AsyncMongoLockProvider
     most_connections = 20 + MONITORS
 
 
-class TestUsersClient(MongoContract, NetworkContract, ThreadsContract):
-    """What depends on the client; the rest is of the matrix."""
+@pytest.mark.matrix(SAME_PROGRAMS)
+@without(TestAsyncUrl)
+class TestAsyncPrograms(
+    MongoContract, NetworkContract, AsyncLockProviderContract, ProcessContract, AsyncHistoryContract, AsyncPauseContract
+):
+    kind = AsyncMongoLockProvider
+    most_connections = 20 + MONITORS
 
+
+@pytest.mark.slow("SQLite and Redis pause by the same programs")
+@without(BeforeStore)
+class TestPause(MongoContract, PauseContract): ...
+
+
+@pytest.mark.slow(MANY_REQUESTS)
+class TestManyRequests(MongoContract, ManyRequests): ...
+
+
+@pytest.mark.slow(MANY_PROCESSES)
+class TestProcesses(MongoContract, ProcessContract): ...
+
+
+@pytest.mark.slow("PostgreSQL and Redis try users' clients")
+class TestUsersClient(MongoContract, LostRepliesContract, ThreadsContract):
     users_client = True
     most_connections = 1 + MONITORS
 
 
-@pytest.mark.matrix
-class TestAllWithUsersClient(MongoContract, LockProviderContract):
+# PyMongo warns of it; an application that forks after an import cannot follow its advice.
+@pytest.mark.slow("PostgreSQL and Redis try users' clients")
+@pytest.mark.filterwarnings("ignore:MongoClient opened before fork:UserWarning")
+class TestUsersClientForks(MongoContract, ForkContract):
     users_client = True
 
 
-class TestHistory(MongoContract, NetworkContract):
-    history = 3
-    most_connections = 20 + MONITORS
+@pytest.mark.matrix(SAME_STATEMENTS)
+@without(TestUsersClient)
+class TestAllWithUsersClient(MongoContract, NetworkContract, LockProviderContract):
+    users_client = True
+    most_connections = 1 + MONITORS
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(SAME_STATEMENTS)
 class TestAsyncUsersClient(MongoContract, NetworkContract, AsyncLockProviderContract):
     kind = AsyncMongoLockProvider
     users_client = True
     most_connections = 1 + MONITORS
 
 
-# PyMongo warns of it; an application that forks after an import cannot follow its advice.
-@pytest.mark.filterwarnings("ignore:MongoClient opened before fork:UserWarning")
-class TestUsersClientForks(MongoContract, ForkContract):
-    users_client = True
+@pytest.mark.slow("the statements have one more part: the runs")
+class TestUrlWithHistory(MongoContract, NetworkContract):
+    history = 3
+    most_connections = 20 + MONITORS
 
 
 class TestStallingStore(MongoContract, StallingStoreContract):
@@ -74,11 +108,3 @@ class TestStallingStore(MongoContract, StallingStoreContract):
 class TestAsyncStallingStore(MongoContract, StallingStoreContract):
     kind = AsyncMongoLockProvider
     via_proxy = True
-
-
-class TestPause(MongoContract, PauseContract): ...
-
-
-class TestAsyncPause(MongoContract, AsyncPauseContract):
-    programs_in = TestPause
-    kind = AsyncMongoLockProvider

@@ -13,10 +13,14 @@ from shedlock_py.testing.contract import (
     HistoryContract,
     HoldTimesContract,
     LockProviderContract,
+    NetworkContract,
     PauseContract,
     ProcessContract,
 )
-from tests.contract.sql import SqlNetworkContract, SqlServerContract
+from shedlock_py.testing.contract.network import LostRepliesContract
+from shedlock_py.testing.contract.threads import ThreadsContract
+from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, SAME_STATEMENTS, AsyncClient, BeforeStore, without
+from tests.contract.sql import SqlServerContract
 
 
 class PostgresContract(SqlServerContract):
@@ -24,63 +28,83 @@ class PostgresContract(SqlServerContract):
     admin_driver = "postgresql+psycopg"
 
 
-class TestPsycopg(
-    PostgresContract, SqlNetworkContract, LockProviderContract, HistoryContract, ProcessContract, ForkContract
-):
+@without(BeforeStore)
+class TestPsycopg(PostgresContract, NetworkContract, LockProviderContract, HistoryContract, ForkContract):
     driver = "postgresql+psycopg"
 
 
-@pytest.mark.matrix
-class TestPsycopg2(PostgresContract, SqlNetworkContract, LockProviderContract, HistoryContract, ForkContract):
-    driver = "postgresql+psycopg2"
+class TestAsyncpg(PostgresContract, AsyncClient, LostRepliesContract, EventLoopContract):
+    driver = "postgresql+asyncpg"
 
 
-class TestAsyncpg(
-    PostgresContract, SqlNetworkContract, AsyncLockProviderContract, HistoryContract, ProcessContract, EventLoopContract
+@pytest.mark.slow("the same programs, through a driver with other types")
+@without(TestAsyncpg)
+class TestAsyncpgPrograms(
+    PostgresContract, NetworkContract, AsyncLockProviderContract, HistoryContract, AsyncPauseContract
 ):
     driver = "postgresql+asyncpg"
 
 
-@pytest.mark.matrix
+@pytest.mark.slow(MANY_PROCESSES)
+class TestProcesses(PostgresContract, ProcessContract):
+    driver = "postgresql+psycopg"
+
+
+@pytest.mark.matrix(SAME_PROGRAMS)
+class TestAsyncProcesses(PostgresContract, ProcessContract):
+    driver = "postgresql+asyncpg"
+
+
+@pytest.mark.matrix(SAME_STATEMENTS)
+class TestPsycopg2(PostgresContract, NetworkContract, LockProviderContract, HistoryContract, ForkContract):
+    driver = "postgresql+psycopg2"
+
+
+@pytest.mark.matrix(SAME_PROGRAMS)
 class TestPsycopgAsync(
-    PostgresContract, SqlNetworkContract, AsyncLockProviderContract, HistoryContract, EventLoopContract
+    PostgresContract, NetworkContract, AsyncLockProviderContract, HistoryContract, EventLoopContract
 ):
     driver = "postgresql+psycopg_async"
 
 
-class UsersEngine(PostgresContract, SqlNetworkContract):
+class UsersEngine(PostgresContract):
     users_client = True
     most_connections = 1
 
 
-class TestPsycopgUsersEngine(UsersEngine, LockProviderContract, HistoryContract, ForkContract):
-    programs_in = TestPsycopg
+class TestUsersEngine(UsersEngine, LostRepliesContract, ThreadsContract, ForkContract):
     driver = "postgresql+psycopg"
 
 
-@pytest.mark.matrix  # another driver for TestPsycopgUsersEngine
-class TestPsycopg2UsersEngine(UsersEngine, HistoryContract, ForkContract):
+@pytest.mark.matrix(SAME_STATEMENTS)
+@without(TestUsersEngine)
+class TestAllWithUsersEngine(UsersEngine, NetworkContract, LockProviderContract, HistoryContract):
+    driver = "postgresql+psycopg"
+
+
+@pytest.mark.matrix(SAME_STATEMENTS)
+class TestPsycopg2UsersEngine(UsersEngine, NetworkContract, HistoryContract, ForkContract):
     driver = "postgresql+psycopg2"
 
 
-@pytest.mark.matrix
-class TestAsyncpgUsersEngine(UsersEngine, AsyncLockProviderContract, HistoryContract):
+@pytest.mark.matrix(SAME_PROGRAMS)
+class TestAsyncpgUsersEngine(UsersEngine, NetworkContract, AsyncLockProviderContract, HistoryContract):
     driver = "postgresql+asyncpg"
 
 
+@pytest.mark.slow("SQLite tries the same statements")
 class TestWithoutExtraColumns(PostgresContract, ExclusionContract, HoldTimesContract):
     driver = "postgresql+psycopg"
     extra_columns = False
 
 
+@pytest.mark.slow("SQLite tries the same statements")
+@without(BeforeStore)
 class TestPause(PostgresContract, PauseContract):
     driver = "postgresql+psycopg"
 
 
-class TestAsyncPause(PostgresContract, AsyncPauseContract):
-    driver = "postgresql+asyncpg"
-
-
+@pytest.mark.slow("SQLite tries the same statements")
 class TestPauseWithoutExtraColumns(PostgresContract, PauseContract):
     driver = "postgresql+psycopg"
     extra_columns = False

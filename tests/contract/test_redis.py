@@ -31,7 +31,17 @@ from shedlock_py.testing.contract import (
     ProcessContract,
     StallingStoreContract,
 )
+from shedlock_py.testing.contract.network import LateCopiesContract, LostRepliesContract
 from shedlock_py.testing.contract.threads import ThreadsContract
+from tests.contract.parts import (
+    MANY_PROCESSES,
+    SAME_PROGRAMS,
+    SAME_STATEMENTS,
+    AsyncClient,
+    AsyncClientBriefly,
+    BeforeStore,
+    without,
+)
 from tests.contract.redis import RedisContract, RedisStore
 from tests.contract.stores import BUSY
 from tests.support.ports import free_port
@@ -44,21 +54,31 @@ class TestUrl(
     StallingStoreContract,
     LockProviderContract,
     HistoryContract,
-    ProcessContract,
+    PauseContract,
     ForkContract,
 ):
     kind = RedisLockProvider
 
 
-class TestAsyncUrl(
-    RedisContract,
-    NetworkContract,
-    StallingStoreContract,
-    AsyncLockProviderContract,
-    AsyncHistoryContract,
-    ProcessContract,
-    EventLoopContract,
+class TestAsyncUrl(RedisContract, AsyncClient, LostRepliesContract, StallingStoreContract, EventLoopContract):
+    kind = AsyncRedisLockProvider
+
+
+@pytest.mark.slow(SAME_PROGRAMS)
+@without(TestAsyncUrl)
+class TestAsyncPrograms(
+    RedisContract, NetworkContract, AsyncLockProviderContract, AsyncHistoryContract, AsyncPauseContract
 ):
+    kind = AsyncRedisLockProvider
+
+
+@pytest.mark.slow(MANY_PROCESSES)
+class TestProcesses(RedisContract, ProcessContract):
+    kind = RedisLockProvider
+
+
+@pytest.mark.matrix(SAME_PROGRAMS)
+class TestAsyncProcesses(RedisContract, ProcessContract):
     kind = AsyncRedisLockProvider
 
 
@@ -71,51 +91,57 @@ class WithHistory(RedisContract):
         return RedisStore([server], cls.kind, server.url(), {"history": 3})
 
 
+@pytest.mark.slow("the statements have one more part: the runs")
 class TestUrlWithHistory(WithHistory, NetworkContract):
     kind = RedisLockProvider
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(SAME_PROGRAMS)
 class TestAsyncUrlWithHistory(WithHistory, NetworkContract, AsyncLockProviderContract, EventLoopContract):
     kind = AsyncRedisLockProvider
 
 
-class TestUsersClient(RedisContract, StallingStoreContract, ThreadsContract, HistoryContract, ForkContract):
-    """What depends on the client; the rest is of the matrix."""
-
+class UsersClient(RedisContract):
     kind = RedisLockProvider
     from_url = redis.Redis.from_url
     client_options: ClassVar = {"decode_responses": True, "protocol": 2, "max_connections": 300}
 
 
-@pytest.mark.matrix
-class TestAllWithUsersClient(RedisContract, LockProviderContract):
-    kind = RedisLockProvider
-    from_url = redis.Redis.from_url
-    client_options: ClassVar = {"decode_responses": True, "protocol": 2, "max_connections": 300}
+class TestUsersClient(UsersClient, StallingStoreContract, ThreadsContract, ForkContract):
+    """What depends on the client."""
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(SAME_STATEMENTS)
+@without(TestUsersClient)
+class TestAllWithUsersClient(UsersClient, LockProviderContract, HistoryContract): ...
+
+
+@pytest.mark.matrix(SAME_PROGRAMS)
 class TestAsyncUsersClient(RedisContract, StallingStoreContract, AsyncLockProviderContract, AsyncHistoryContract):
     kind = AsyncRedisLockProvider
     from_url = redis.asyncio.Redis.from_url
     client_options: ClassVar = {"decode_responses": True, "protocol": 3, "max_connections": 300}
 
 
-class UsersClientNetwork(RedisContract, NetworkContract):
+class UsersClientNetwork(RedisContract):
     """With a client that retries ten times without pauses."""
 
     sends = 11
     most_connections = 300
-
-
-class TestUsersClientNetwork(UsersClientNetwork):
-    kind = RedisLockProvider
-    from_url = redis.Redis.from_url
+    kind: ClassVar[Any] = RedisLockProvider
+    from_url: ClassVar[Any] = redis.Redis.from_url
     client_options: ClassVar = {"retry": Retry(NoBackoff(), 10), "max_connections": 300}
 
 
-class TestAsyncUsersClientNetwork(UsersClientNetwork):
+class TestUsersClientNetwork(UsersClientNetwork, LostRepliesContract): ...
+
+
+@pytest.mark.slow("TestUrl tries the same statements")
+class TestUsersClientLateCopies(UsersClientNetwork, LateCopiesContract): ...
+
+
+@pytest.mark.slow("TestUsersClientNetwork tries a client that retries")
+class TestAsyncUsersClientNetwork(UsersClientNetwork, LostRepliesContract):
     kind = AsyncRedisLockProvider
     from_url = redis.asyncio.Redis.from_url
     client_options: ClassVar = {"retry": AsyncRetry(NoBackoff(), 10), "max_connections": 300}
@@ -132,13 +158,13 @@ class OnCluster(RedisContract):
         return RedisStore([cluster], cls.kind, cluster.url(), {}, cls.make_client())
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(SAME_STATEMENTS)
 class TestCluster(OnCluster, LockProviderContract, HistoryContract):
     kind = RedisLockProvider
     from_url = redis.RedisCluster.from_url
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(SAME_PROGRAMS)
 class TestAsyncCluster(OnCluster, AsyncLockProviderContract, AsyncHistoryContract):
     kind = AsyncRedisLockProvider
     from_url = redis.asyncio.RedisCluster.from_url
@@ -174,31 +200,31 @@ class OnQuorum(RedisContract):
         return [*store.place[:alive], *dead]
 
 
-class TestQuorumOf3(OnQuorum, LockProviderContract, HistoryContract, ProcessContract, ForkContract):
+@without(BeforeStore)
+class TestQuorumOf3(OnQuorum, LockProviderContract, HistoryContract, PauseContract, ForkContract):
     kind = RedisQuorumLockProvider
     size = 3
 
 
-class TestAsyncQuorumOf5(OnQuorum, AsyncLockProviderContract, AsyncHistoryContract, ProcessContract):
-    programs_in = TestQuorumOf3
+class TestAsyncQuorumOf5(OnQuorum, AsyncClientBriefly):
     kind = AsyncRedisQuorumLockProvider
     size = 5
 
 
-class TestPause(RedisContract, PauseContract):
-    kind = RedisLockProvider
+@pytest.mark.matrix(SAME_PROGRAMS)
+@without(TestAsyncQuorumOf5)
+class TestAsyncQuorumPrograms(OnQuorum, AsyncLockProviderContract, AsyncHistoryContract, AsyncPauseContract):
+    kind = AsyncRedisQuorumLockProvider
+    size = 5
 
 
-class TestAsyncPause(RedisContract, AsyncPauseContract):
-    kind = AsyncRedisLockProvider
-
-
-class TestPauseOnQuorum(OnQuorum, PauseContract):
+@pytest.mark.slow(MANY_PROCESSES)
+class TestQuorumProcesses(OnQuorum, ProcessContract):
     kind = RedisQuorumLockProvider
     size = 3
 
 
-class TestAsyncPauseOnQuorum(OnQuorum, AsyncPauseContract):
-    programs_in = TestPauseOnQuorum
+@pytest.mark.matrix(SAME_PROGRAMS)
+class TestAsyncQuorumProcesses(OnQuorum, ProcessContract):
     kind = AsyncRedisQuorumLockProvider
-    size = 3
+    size = 5

@@ -14,11 +14,23 @@ from shedlock_py.testing.contract import (
     AsyncPauseContract,
     EventLoopContract,
     ForkContract,
+    HoldTimesContract,
     LockProviderContract,
     NetworkContract,
     PauseContract,
     ProcessContract,
     StallingStoreContract,
+)
+from shedlock_py.testing.contract.network import LostRepliesContract
+from tests.contract.parts import (
+    AS_KUBERNETES,
+    MANY_PROCESSES,
+    SAME_PROGRAMS,
+    AsyncClient,
+    AsyncSample,
+    BeforeStore,
+    EachPromise,
+    without,
 )
 from tests.contract.stores import ByDateStore, CasContract
 from tests.support.ports import free_port
@@ -39,7 +51,8 @@ class S3Store(ByDateStore):
 
 class S3Contract(CasContract):
     kind: ClassVar[Any] = S3LockProvider
-    herd: ClassVar[int] = 50  # a hundred take 2.5 s, client and server together
+    herd: ClassVar[int] = 20
+    """An attempt is up to three requests."""
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> S3Store:
@@ -59,18 +72,38 @@ class S3Contract(CasContract):
         return f"s3://locks?timeout=300ms&region=eu-west-1&endpoint=http://127.0.0.1:{free_port()}"
 
 
-class TestUrl(S3Contract, NetworkContract, LockProviderContract, ProcessContract, ForkContract, PauseContract): ...
+class TestUrl(S3Contract, NetworkContract, HoldTimesContract, ForkContract): ...
 
 
-class TestAsyncUrl(S3Contract, NetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract):
-    programs_in = TestUrl
+class TestPromises(S3Contract, EachPromise):
+    """On a store of their own: a prune reads each object."""
+
+
+@pytest.mark.slow(AS_KUBERNETES)
+@without(TestUrl, TestPromises, BeforeStore)
+class TestAllWithUrl(S3Contract, LockProviderContract, PauseContract): ...
+
+
+class TestAsyncUrl(S3Contract, AsyncSample, EventLoopContract):
+    kind = AsyncS3LockProvider
+
+
+@pytest.mark.slow("DynamoDB tries the same client")
+@without(TestAsyncUrl)
+class TestAsyncClient(S3Contract, AsyncClient, LostRepliesContract):
     kind = AsyncS3LockProvider
     sends: ClassVar[int] = 4  # aiohttp sends a PUT twice if a connection breaks
 
 
-class TestAsyncPause(S3Contract, AsyncPauseContract):
-    programs_in = TestUrl
+@pytest.mark.matrix(SAME_PROGRAMS)
+@without(TestAsyncUrl, TestAsyncClient)
+class TestAsyncPrograms(S3Contract, NetworkContract, AsyncLockProviderContract, ProcessContract, AsyncPauseContract):
     kind = AsyncS3LockProvider
+    sends: ClassVar[int] = 4  # aiohttp sends a PUT twice if a connection breaks
+
+
+@pytest.mark.slow(MANY_PROCESSES)
+class TestProcesses(S3Contract, ProcessContract): ...
 
 
 class TestStallingStore(S3Contract, StallingStoreContract):

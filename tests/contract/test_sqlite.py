@@ -20,6 +20,7 @@ from shedlock_py.testing.contract import (
     ProcessContract,
 )
 from shedlock_py.testing.contract.threads import ThreadsContract
+from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, SAME_STATEMENTS, AsyncClient, without
 from tests.contract.sql import SqlContract
 from tests.contract.stores import ContractStore
 
@@ -36,28 +37,33 @@ class SqliteContract(SqlContract):
         return f"{self.driver}:///{tmp_path}/no/such/directory/locks.db"
 
 
-class TestSqlite3(SqliteContract, LockProviderContract, HistoryContract, ProcessContract, ForkContract):
+class TestSqlite3(SqliteContract, LockProviderContract, HistoryContract, PauseContract):
     driver = "sqlite"
 
 
-class TestSqlite3UsersEngine(SqliteContract, ThreadsContract, ForkContract):
-    """What depends on the engine; the rest is of the matrix."""
-
-    driver = "sqlite"
-    users_client = True
-
-
-@pytest.mark.matrix
-class TestAllWithSqlite3UsersEngine(SqliteContract, LockProviderContract, HistoryContract):
-    driver = "sqlite"
-    users_client = True
-
-
-class TestAiosqlite(SqliteContract, AsyncLockProviderContract, HistoryContract, ProcessContract):
-    programs_in = TestSqlite3
+class TestAiosqlite(SqliteContract, AsyncClient):
     driver = "sqlite+aiosqlite"
 
 
+@pytest.mark.matrix(SAME_PROGRAMS)
+@without(TestAiosqlite)
+class TestAiosqlitePrograms(
+    SqliteContract, AsyncLockProviderContract, HistoryContract, AsyncPauseContract, ProcessContract
+):
+    driver = "sqlite+aiosqlite"
+
+
+@pytest.mark.server("starts processes")
+class TestForks(SqliteContract, ForkContract):
+    driver = "sqlite"
+
+
+@pytest.mark.slow(MANY_PROCESSES)
+class TestProcesses(SqliteContract, ProcessContract):
+    driver = "sqlite"
+
+
+@pytest.mark.server("starts processes")
 class TestAiosqliteEventLoops(SqliteContract, EventLoopContract):
     driver = "sqlite+aiosqlite"
 
@@ -68,7 +74,20 @@ class TestAiosqliteEventLoops(SqliteContract, EventLoopContract):
         return store.factory
 
 
-@pytest.mark.matrix
+@pytest.mark.slow("PostgreSQL and Redis try users' clients")
+class TestUsersEngine(SqliteContract, ThreadsContract, ForkContract):
+    driver = "sqlite"
+    users_client = True
+
+
+@pytest.mark.matrix(SAME_STATEMENTS)
+@without(TestUsersEngine)
+class TestAllWithUsersEngine(SqliteContract, LockProviderContract, HistoryContract):
+    driver = "sqlite"
+    users_client = True
+
+
+@pytest.mark.matrix(SAME_PROGRAMS)
 class TestAiosqliteUsersEngine(SqliteContract, AsyncLockProviderContract, HistoryContract):
     driver = "sqlite+aiosqlite"
     users_client = True
@@ -77,12 +96,3 @@ class TestAiosqliteUsersEngine(SqliteContract, AsyncLockProviderContract, Histor
 class TestWithoutExtraColumns(SqliteContract, ExclusionContract, HoldTimesContract):
     driver = "sqlite"
     extra_columns = False
-
-
-class TestPause(SqliteContract, PauseContract):
-    driver = "sqlite"
-
-
-class TestAsyncPause(SqliteContract, AsyncPauseContract):
-    programs_in = TestPause
-    driver = "sqlite+aiosqlite"

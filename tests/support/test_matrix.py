@@ -43,7 +43,7 @@ def test_programs_by_kind(kind): ...
 def test_programs_of_quorums(size, kind): ...
 
 class Contract:
-    test_what_a_program_decides = HoldTimesContract.test_extend
+    test_what_a_program_decides = HoldTimesContract.test_an_extension_keeps_the_lock_and_its_record
     test_when_trust_begins = StallingStoreContract.test_i6_trust_counts_from_the_question_not_from_the_answer
     test_what_a_client_does = ExclusionContract.test_i1_a_second_lock_is_refused
 

@@ -33,20 +33,15 @@ class ExclusionContract(ContractBase):
         assert provider.acquire(LockRequest(f"{name}-2", LONG)) is None
         assert provider.release(second) is True
 
-    def test_lock_twice_in_a_row(self, provider: LockProvider, name: str) -> None:
-        first = acquired(provider, LockRequest(name, LONG))
-        assert provider.release(first) is True
-        second = acquired(provider, LockRequest(name, LONG))
-        assert second is not first
-        assert second.claim_id != first.claim_id
-        assert provider.release(second) is True
-
-    def test_lock_right_after_unlock(self, provider: LockProvider, other: LockProvider, name: str) -> None:
+    def test_a_released_lock_is_free_at_once(self, provider: LockProvider, other: LockProvider, name: str) -> None:
+        claim_ids = set()
         for number in range(10):
             replica, rival = (provider, other) if number % 2 else (other, provider)
             lease = acquired(replica, LockRequest(name, LONG))
             assert rival.acquire(LockRequest(name, LONG)) is None
             assert replica.release(lease) is True
+            claim_ids.add(lease.claim_id)
+        assert len(claim_ids) == 10
 
     def test_i1_a_lease_times_out_and_not_before(self, provider: LockProvider, other: LockProvider, name: str) -> None:
         acquired(provider, LockRequest(name, SHORT))
@@ -90,7 +85,9 @@ class ExclusionContract(ContractBase):
         assert provider.release(stale) is False
         assert provider.record(name) == before
 
-    def test_released_twice(self, provider: LockProvider, other: LockProvider, name: str) -> None:
+    def test_i2_a_second_release_frees_no_successor(
+        self, provider: LockProvider, other: LockProvider, name: str
+    ) -> None:
         lease = acquired(provider, LockRequest(name, LONG))
         assert provider.release(lease) is True
         assert provider.release(lease) is False
@@ -98,14 +95,14 @@ class ExclusionContract(ContractBase):
         assert provider.release(lease) is False
         assert other.release(successor) is True
 
-    def test_released_twice_under_a_minimum_hold(self, provider: LockProvider, name: str) -> None:
+    def test_i4_a_second_release_leaves_the_minimum_hold_alone(self, provider: LockProvider, name: str) -> None:
         lease = acquired(provider, LockRequest(name, LONG, LONG))
         assert provider.release(lease) is True
         before = provider.record(name)
         assert provider.release(lease) is False
         assert provider.record(name) == before
 
-    def test_extended_after_release(self, provider: LockProvider, name: str) -> None:
+    def test_i6_a_released_lease_cannot_be_extended(self, provider: LockProvider, name: str) -> None:
         for at_least in (0, LONG):  # under a minimum hold the record still names this lease
             lease = acquired(provider, LockRequest(f"{name}-{at_least}", LONG, at_least))
             assert provider.release(lease) is True

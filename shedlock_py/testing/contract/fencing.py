@@ -47,7 +47,7 @@ class FencingContract(ContractBase):
         assert provider.record(name) is None
         granted(provider.take_over(LockRequest(name, LONG)))
 
-    def test_i7_in_a_tight_loop(self, provider: LockProvider, other: LockProvider, name: str) -> None:
+    def test_i7_tokens_grow_in_a_tight_loop(self, provider: LockProvider, other: LockProvider, name: str) -> None:
         def prune(lease: Lease) -> None:
             provider.force_release(lease.name)
             provider.prune(0)
@@ -62,7 +62,7 @@ class FencingContract(ContractBase):
         if is_coarse:
             ends.pop()
         last = 0
-        for number in range(36 if is_coarse else 120):
+        for number in range(12 if is_coarse else 48):
             replica = (provider, other)[number % 2]
             if number % 3:
                 lease = acquired(replica, LockRequest(name, LONG))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from itertools import product
+from typing import Any, cast
 
 import pytest
 
@@ -63,30 +64,28 @@ class HistoryContract(ContractBase):
         [run] = keeper.runs(name)
         assert (run.outcome, run.error) == ("failed", "ValueError: boom")
 
-    @pytest.mark.parametrize("text", TEXTS)
-    def test_any_text_of_an_error_and_a_name(self, keeper: Any, name: str, text: str) -> None:
+    def test_any_text_of_an_error_and_a_name_is_kept(self, keeper: Any, name: str) -> None:
         name = f"{name}' \"$x {{:ä%"
-        with pytest.raises(RuntimeError), hold(name, lock_at_most_for=LONG, provider=keeper):
-            raise RuntimeError(text)
-        [run] = keeper.runs(name)
-        assert run.error is not None
-        assert len(run.error) <= 200
-        first = text.partition("\n")[0]
-        expected = f"RuntimeError: {first}" if first else "RuntimeError"
-        assert run.error == (expected if len(expected) <= 200 else f"{expected[:199]}…")
+        for text in TEXTS:
+            with pytest.raises(RuntimeError), hold(name, lock_at_most_for=LONG, provider=keeper):
+                raise RuntimeError(text)
+            run = keeper.runs(name)[0]
+            assert run.error is not None
+            assert len(run.error) <= 200
+            first = text.partition("\n")[0]
+            expected = f"RuntimeError: {first}" if first else "RuntimeError"
+            assert run.error == (expected if len(expected) <= 200 else f"{expected[:199]}…")
         assert keeper.runs(f"{name}x") == []
 
-    @pytest.mark.parametrize(("error", "kept"), [(None, "ok"), ("boom", "failed")])
-    @pytest.mark.parametrize("outcome", ["succeeded", "vanished", None])
-    def test_i8_what_an_application_sets_as_the_outcome_of_its_lease(
-        self, keeper: Any, name: str, outcome: Any, error: str | None, kept: str
-    ) -> None:
-        lease = acquired(keeper, LockRequest(name, LONG))
-        lease.outcome, lease.error = outcome, error
-        assert keeper.release(lease) is True
-        assert [run.outcome for run in keeper.runs(name)] == [kept]
+    def test_i8_an_outcome_that_an_application_made_up_is_ok_or_failed(self, keeper: Any, name: str) -> None:
+        for outcome, (error, kept) in product(("succeeded", "vanished", None), ((None, "ok"), ("boom", "failed"))):
+            lease = acquired(keeper, LockRequest(name, LONG))
+            lease.outcome, lease.error = cast(Any, outcome), error
+            assert keeper.release(lease) is True
+            run = keeper.runs(name)[0]
+            assert (run.locked_by, run.outcome) == (lease.locked_by, kept)
 
-    def test_i8_what_an_application_sets_as_the_error_of_its_lease(self, keeper: Any, name: str) -> None:
+    def test_i8_any_error_that_an_application_sets_ends_the_run(self, keeper: Any, name: str) -> None:
         """Whatever it is, the lock is released, and the run ends."""
         given: dict[str, Any] = {
             "two": "two\nlines",
@@ -147,7 +146,7 @@ class HistoryContract(ContractBase):
         assert keeper.release(lease)
         assert [run.outcome for run in keeper.runs(name)] == ["ok", "vanished"]
 
-    def test_i2_a_lease_that_was_lost(self, keeper: Any, name: str) -> None:
+    def test_i2_the_run_of_a_lost_lease_is_lost(self, keeper: Any, name: str) -> None:
         """Its holder reports the end late, under its own token; the successor's run is not touched."""
         lost = acquired(keeper, LockRequest(name, LONG))
         successor = keeper.take_over(LockRequest(name, LONG))
@@ -157,7 +156,7 @@ class HistoryContract(ContractBase):
         assert keeper.release(successor)
         assert [run.outcome for run in keeper.runs(name)] == ["ok", "lost"]
 
-    def test_a_task_that_outlives_its_lease(self, keeper: Any, name: str) -> None:
+    def test_the_run_of_a_task_that_outlives_its_lease_is_lost(self, keeper: Any, name: str) -> None:
         with hold(name, lock_at_most_for=LONG, provider=keeper) as lease:
             assert keeper.extend(lease, SHORT)
             eventually(lambda: not record_of(keeper, name).is_held, "the end of the lease")
@@ -177,7 +176,7 @@ class HistoryContract(ContractBase):
         assert keeper.undo(acquired(keeper, LockRequest(name, LONG)))
         assert [run.outcome for run in keeper.runs(name)] == ["ok"]
 
-    def test_a_lock_that_is_freed_by_force_while_its_task_runs(self, keeper: Any, name: str) -> None:
+    def test_the_run_of_a_lock_that_was_freed_by_force_is_lost(self, keeper: Any, name: str) -> None:
         lease = acquired(keeper, LockRequest(name, LONG))
         assert keeper.force_release(name)
         assert [run.outcome for run in keeper.runs(name)] == [None]
@@ -194,14 +193,14 @@ class HistoryContract(ContractBase):
         assert run.outcome == "ok"
         assert run.ended < record_of(keeper, name).lock_until
 
-    def test_fire_times(self, keeper: Any, name: str) -> None:
+    def test_a_run_has_its_fire_time_and_the_next_one(self, keeper: Any, name: str) -> None:
         fire_time, next_one = datetime(2020, 2, 29, 2, tzinfo=UTC), datetime(2020, 3, 1, 2, 0, 0, 1, tzinfo=UTC)
         request = LockRequest(name, LONG, fire_time=fire_time, next_fire_time=next_one)
         assert keeper.release(acquired(keeper, request))
         [run] = keeper.runs(name)
         assert (run.fire_time, run.next_fire_time) == (fire_time, next_one)
 
-    def test_what_a_herd_does_is_one_run(self, keeper: Any, name: str) -> None:
+    def test_a_herd_that_gets_one_lease_makes_one_run(self, keeper: Any, name: str) -> None:
         leases = [lease for lease in at_once(8, lambda _: keeper.acquire(LockRequest(name, LONG))) if lease]
         assert [run.fencing_token for run in keeper.runs(name)] == [lease.fencing_token for lease in leases]
 
@@ -241,14 +240,16 @@ class HistoryContract(ContractBase):
         with pytest.raises(ConfigurationError, match=r"keeps no run history: open it with history=50"):
             provider.runs(name)
 
-    def test_replicas_with_and_without_history(self, provider: Any, keeper: Any, name: str) -> None:
+    def test_a_run_of_a_replica_without_history_is_not_kept(self, provider: Any, keeper: Any, name: str) -> None:
         expired(keeper, name)
         assert provider.release(granted_soon(provider, LockRequest(name, LONG)))
         assert keeper.release(acquired(keeper, LockRequest(name, LONG)))
         assert [run.outcome for run in keeper.runs(name)] == ["ok", "vanished"]
 
-    def test_fewer_and_more(self, keeper: Any, make_history_provider: Callable[[int], Any], name: str) -> None:
-        """Replicas may differ in how many they keep while a deploy goes on."""
+    def test_replicas_may_keep_fewer_or_more_runs(
+        self, keeper: Any, make_history_provider: Callable[[int], Any], name: str
+    ) -> None:
+        """As while a deploy goes on."""
         more, one = make_history_provider(KEPT + 2), make_history_provider(1)
         for each in [more] * 4 + [one]:
             assert each.release(acquired(each, LockRequest(name, LONG)))
@@ -258,15 +259,17 @@ class HistoryContract(ContractBase):
             assert more.release(acquired(more, LockRequest(name, LONG)))
         assert len(more.runs(name)) == KEPT + 2
 
-    @pytest.mark.parametrize("limit", [0, -1, "5", 1.5, None])
-    def test_a_limit_that_cannot_be(self, keeper: Any, name: str, limit: int) -> None:
-        with pytest.raises(ConfigurationError, match="limit must be"):
-            keeper.runs(name, limit)
+    def test_a_limit_that_is_no_positive_number_is_refused(self, keeper: Any, name: str) -> None:
+        for limit in (0, -1, "5", 1.5, None):
+            with pytest.raises(ConfigurationError, match="limit must be"):
+                keeper.runs(name, limit)
 
-    @pytest.mark.parametrize("history", [-1, 1001, True, "many", 1.5])
-    def test_a_history_that_cannot_be(self, make_history_provider: Callable[[Any], Any], history: Any) -> None:
-        with pytest.raises(ConfigurationError, match=r"history.* must be how many runs .* 0 to 1000, not"):
-            make_history_provider(history)
+    def test_a_history_that_is_no_number_up_to_1000_is_refused(
+        self, make_history_provider: Callable[[Any], Any]
+    ) -> None:
+        for history in (-1, 1001, True, "many", 1.5):
+            with pytest.raises(ConfigurationError, match=r"history.* must be how many runs .* 0 to 1000, not"):
+                make_history_provider(history)
 
 
 class AsyncHistoryContract(HistoryContract):

@@ -69,7 +69,9 @@ class HoldTimesContract(ContractBase):
         assert provider.release(lease) is True
         acquired(provider, LockRequest(name, LONG))
 
-    def test_extend(self, provider: LockProvider, other: LockProvider, name: str) -> None:
+    def test_an_extension_keeps_the_lock_and_its_record(
+        self, provider: LockProvider, other: LockProvider, name: str
+    ) -> None:
         lease = acquired(provider, LockRequest(name, LONG))
         before = record_of(provider, name)
         assert provider.extend(lease, "1h") is lease
@@ -83,7 +85,7 @@ class HoldTimesContract(ContractBase):
         assert provider.release(lease) is True
         acquired(other, LockRequest(name, LONG))
 
-    def test_extend_repeatedly(self, provider: LockProvider, name: str) -> None:
+    def test_a_lease_can_be_extended_again_and_again(self, provider: LockProvider, name: str) -> None:
         lease = acquired(provider, LockRequest(name, LONG))
         before = record_of(provider, name)
         for _ in range(10):
@@ -100,7 +102,7 @@ class HoldTimesContract(ContractBase):
         assert provider.record(name) == before
         granted_soon(other, LockRequest(name, LONG))
 
-    def test_the_shortest_and_the_longest_lease(self, provider: LockProvider, name: str) -> None:
+    def test_a_lease_may_last_3_milliseconds_or_10_years(self, provider: LockProvider, name: str) -> None:
         acquired(provider, LockRequest(name, "3ms"))
         granted_soon(provider, LockRequest(name, "520w"))
         assert record_of(provider, name).remaining > timedelta(weeks=519)

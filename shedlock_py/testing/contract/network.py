@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
+from itertools import product
 from typing import Any, ClassVar
 
 import pytest
@@ -23,8 +25,8 @@ ENDS: dict[str, Callable[[LockProvider, Lease], object]] = {
 }
 
 
-class NetworkContract(ContractBase):
-    """What a provider does on an unreliable network. Override ``proxy`` and ``make_proxied_provider``.
+class NetworkBase(ContractBase):
+    """The hooks of a store behind a network. Override ``proxy`` and ``make_proxied_provider``.
 
     ``provider`` reaches the store without the proxy. Requests must contain the lock name as it is: letters, digits
     and "-".
@@ -46,6 +48,11 @@ class NetworkContract(ContractBase):
         """A :class:`TcpProxy` in front of the store's server."""
         raise NotImplementedError("override the fixture proxy of the contract")
 
+    @pytest.fixture
+    def unused_proxy(self, proxy: TcpProxy) -> TcpProxy:
+        """The proxy of ``make_proxied_provider``, which nobody else uses. Override it where tests share ``proxy``."""
+        return proxy
+
     def drop_reply_to_skip(self, proxy: TcpProxy, name: str) -> None:
         """Let the reply get lost by which a provider learns that ``name`` is held."""
         proxy.drop_replies_to(name)
@@ -58,15 +65,11 @@ class NetworkContract(ContractBase):
     @pytest.fixture
     def proxied_provider(self, make_proxied_provider: Callable[[], LockProvider], name: str) -> LockProvider:
         """A provider that has done each operation once, so that the server has nothing to load or to prepare."""
-        provider, request = make_proxied_provider(), LockRequest(f"warm-{name[9:]}", LONG)
-        for grant in (provider.acquire, provider.take_over):
-            lease = grant(request)
-            assert lease is not None
-            assert provider.extend(lease, LONG) is lease
-            assert provider.release(lease) is True
-        return provider
+        return warmed_up(make_proxied_provider(), f"warm-{name[9:]}")
 
-    # Lost replies: the server has carried the command out, and the client cannot know it.
+
+class LostRepliesContract(NetworkBase):
+    """The server has carried the command out, and the client cannot know it."""
 
     def test_i12_acquire_whose_reply_is_lost(
         self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
@@ -99,7 +102,7 @@ class NetworkContract(ContractBase):
         assert proxy.drops_left == 0
         assert (lease.fencing_token or 0) > (former.fencing_token or 0)
 
-    def test_extend_whose_reply_is_lost(
+    def test_i12_extend_whose_reply_is_lost(
         self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
     ) -> None:
         lease = acquired(proxied_provider, LockRequest(name, LONG))
@@ -122,19 +125,20 @@ class NetworkContract(ContractBase):
         assert proxy.drops_left == 0
         has_lock(provider, successor)
 
-    @pytest.mark.parametrize("at_least", ["0s", "50s"])
     def test_i12_release_whose_reply_is_lost(
-        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str, at_least: str
+        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
     ) -> None:
-        lease = acquired(proxied_provider, LockRequest(name, LONG, at_least))
-        proxy.drop_replies_to(name)
-        assert proxied_provider.release(lease) is True
-        assert proxy.drops_left == 0
-        assert record_of(provider, name).is_held is (at_least == "50s")
-        assert record_of(provider, name).remaining < timedelta(seconds=50) + self.kept_longer
-        assert proxied_provider.release(lease) is False
+        for at_least in ("0s", "50s"):
+            lock = f"{name}-{at_least}"
+            lease = acquired(proxied_provider, LockRequest(lock, LONG, at_least))
+            proxy.drop_replies_to(lock)
+            assert proxied_provider.release(lease) is True
+            assert proxy.drops_left == 0
+            assert record_of(provider, lock).is_held is (at_least == "50s")
+            assert record_of(provider, lock).remaining < timedelta(seconds=50) + self.kept_longer
+            assert proxied_provider.release(lease) is False
 
-    def test_force_release_whose_reply_is_lost(
+    def test_i12_force_release_whose_reply_is_lost(
         self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
     ) -> None:
         lease = acquired(provider, LockRequest(name, LONG, LONG))
@@ -153,25 +157,25 @@ class NetworkContract(ContractBase):
         assert proxy.drops_left == 0
         assert record_of(provider, name).last_fire_time is None
 
-    @pytest.mark.parametrize("are_all_lost", [False, True])
     def test_i12_acquire_that_gets_no_reply(
-        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str, are_all_lost: bool
+        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
     ) -> None:
         """Once the network works again, or without that, the lock is free: at most its undo has to arrive."""
-        proxy.drop_replies_to(name, ALL if are_all_lost else self.sends)
-        with pytest.raises(ProviderUnreachable) as caught:
-            proxied_provider.acquire(LockRequest(name, LONG, LONG, fire_time=FIRE_TIME))
-        assert (caught.value.operation, caught.value.lock_name) == ("acquire", name)
-        assert caught.value.__cause__ is not None
-        record = provider.record(name)
-        is_held = record is not None and record.is_held  # else nothing was granted, and there is nothing to undo
-        assert proxy.drops_left < ALL - self.sends or not (are_all_lost and is_held), "the undo was not sent"
-        proxy.drop_replies_to(name, 0)
-        # Soon: a server such as MySQL rolls the transaction of a broken connection back when it notices.
-        request = LockRequest(name, LONG, fire_time=FIRE_TIME)
-        assert provider.release(eventually(lambda: provider.acquire(request), "the undo")) is True
+        for lock, lost in ((f"{name}-some", self.sends), (f"{name}-all", ALL)):
+            proxy.drop_replies_to(lock, lost)
+            with pytest.raises(ProviderUnreachable) as caught:
+                proxied_provider.acquire(LockRequest(lock, LONG, LONG, fire_time=FIRE_TIME))
+            assert (caught.value.operation, caught.value.lock_name) == ("acquire", lock)
+            assert caught.value.__cause__ is not None
+            record = provider.record(lock)
+            is_held = record is not None and record.is_held  # else nothing was granted, and there is nothing to undo
+            assert proxy.drops_left < ALL - self.sends or not (lost == ALL and is_held), "the undo was not sent"
+            proxy.drop_replies_to(lock, 0)
+            # Soon: a server such as MySQL rolls the transaction of a broken connection back when it notices.
+            request = LockRequest(lock, LONG, fire_time=FIRE_TIME)
+            assert provider.release(eventually(partial(provider.acquire, request), "the undo")) is True
 
-    def test_release_that_gets_no_reply(
+    def test_i5_release_that_gets_no_reply(
         self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
     ) -> None:
         lease = acquired(proxied_provider, LockRequest(name, LONG))
@@ -208,7 +212,18 @@ class NetworkContract(ContractBase):
         proxy.cut()
         assert record_of(proxied_provider, name).locked_by == lease.locked_by
 
-    # Late copies: a broken connection made the client send a command twice; the first copy arrives later.
+    def test_a_herd_gets_one_lease_and_no_error(
+        self, make_proxied_provider: Callable[[], LockProvider], unused_proxy: TcpProxy, name: str
+    ) -> None:
+        """As many replicas' calls in one process, at once: no more connections than the pool has."""
+        provider, request = make_proxied_provider(), LockRequest(name, LONG)
+        leases = at_once(self.herd, lambda _: [provider.acquire(request) for _ in range(2)])
+        assert sum(lease is not None for pair in leases for lease in pair) == 1
+        assert 1 <= unused_proxy.connections <= self.most_connections
+
+
+class LateCopiesContract(NetworkBase):
+    """A broken connection made the client send a command twice. The first copy arrives later."""
 
     def _sent_twice(self, provider: LockProvider, proxy: TcpProxy, operation: str, request: LockRequest) -> Lease:
         """A lease whose first request is still under way."""
@@ -241,23 +256,17 @@ class NetworkContract(ContractBase):
         assert proxied_provider.release(lease) is True, "no holder uses it: it is better free"
         assert not record_of(provider, name).is_held
 
-    @pytest.mark.parametrize("operation", ["acquire", "take_over"])
-    @pytest.mark.parametrize("end", ENDS)
     def test_i12_a_lock_that_was_freed_stays_free(
-        self,
-        proxied_provider: LockProvider,
-        provider: LockProvider,
-        proxy: TcpProxy,
-        name: str,
-        operation: str,
-        end: str,
+        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
     ) -> None:
-        lease = self._sent_twice(proxied_provider, proxy, operation, LockRequest(name, "1h"))
-        ENDS[end](proxied_provider, lease)
-        before = record_of(provider, name)
-        proxy.deliver()
-        assert record_of(provider, name) == before
-        assert not before.is_held
+        for number, (operation, end) in enumerate(product(("acquire", "take_over"), ENDS)):
+            lock = f"{name}-{number}"
+            lease = self._sent_twice(proxied_provider, proxy, operation, LockRequest(lock, "1h"))
+            ENDS[end](proxied_provider, lease)
+            before = record_of(provider, lock)
+            proxy.deliver()
+            assert record_of(provider, lock) == before, f"{operation}, {end}"
+            assert not before.is_held
 
     def test_i11_a_late_copy_of_a_claim_that_was_undone_uses_no_fire_time_up(
         self, proxied_provider: Any, provider: LockProvider, proxy: TcpProxy, name: str
@@ -270,27 +279,22 @@ class NetworkContract(ContractBase):
         assert record_of(provider, name) == before
         acquired(provider, request)
 
-    @pytest.mark.parametrize("is_new", [False, True])
-    @pytest.mark.parametrize("fire_time", [None, FIRE_TIME])
     def test_i1_a_late_copy_of_a_take_over_matches_nothing(
-        self,
-        proxied_provider: LockProvider,
-        provider: LockProvider,
-        proxy: TcpProxy,
-        name: str,
-        is_new: bool,
-        fire_time: Any,
+        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
     ) -> None:
         """Another holder has the lock when the first copy arrives, and keeps it with its token."""
-        if not is_new:
-            acquired(provider, LockRequest(name, LONG))
-        lease = self._sent_twice(proxied_provider, proxy, "take_over", LockRequest(name, "1h", fire_time=fire_time))
-        successor = provider.take_over(LockRequest(name, "1h"))
-        before = record_of(provider, name)
-        proxy.deliver()
-        assert record_of(provider, name) == before
-        assert provider.extend(successor, "2h") is successor
-        assert proxied_provider.extend(lease, "2h") is None
+        for number, (is_new, fire_time) in enumerate(product((False, True), (None, FIRE_TIME))):
+            lock = f"{name}-{number}"
+            if not is_new:
+                acquired(provider, LockRequest(lock, LONG))
+            request = LockRequest(lock, "1h", fire_time=fire_time)
+            lease = self._sent_twice(proxied_provider, proxy, "take_over", request)
+            successor = provider.take_over(LockRequest(lock, "1h"))
+            before = record_of(provider, lock)
+            proxy.deliver()
+            assert record_of(provider, lock) == before, f"{is_new=}, {fire_time=}"
+            assert provider.extend(successor, "2h") is successor
+            assert proxied_provider.extend(lease, "2h") is None
 
     def test_a_late_copy_of_a_take_over_makes_no_record_anew(
         self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
@@ -340,30 +344,34 @@ class NetworkContract(ContractBase):
         assert proxied_provider.extend(lease, "2m") is lease
         assert timedelta(minutes=1) < lease.trusted_for() < record_of(provider, name).remaining
 
-    @pytest.mark.parametrize("at_least", ["0s", "20s"])
     def test_i4_an_extension_that_arrives_after_the_release_changes_nothing(
-        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str, at_least: str
+        self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
     ) -> None:
-        lease = acquired(proxied_provider, LockRequest(name, LONG, at_least))
-        proxy.hold(name)
-        assert proxied_provider.extend(lease, "1h") is lease
-        assert proxy.holds
-        assert proxied_provider.release(lease) is True
-        before = record_of(provider, name)
-        proxy.deliver()
-        assert record_of(provider, name) == before
-        assert before.remaining <= timedelta(seconds=20) + self.kept_longer
+        for at_least in ("0s", "20s"):
+            lock = f"{name}-{at_least}"
+            lease = acquired(proxied_provider, LockRequest(lock, LONG, at_least))
+            proxy.hold(lock)
+            assert proxied_provider.extend(lease, "1h") is lease
+            assert proxy.holds
+            assert proxied_provider.release(lease) is True
+            before = record_of(provider, lock)
+            proxy.deliver()
+            assert record_of(provider, lock) == before
+            assert before.remaining <= timedelta(seconds=20) + self.kept_longer
 
-    # Herds
 
-    def test_a_herd_gets_one_lease_and_no_error(
-        self, make_proxied_provider: Callable[[], LockProvider], proxy: TcpProxy, name: str
-    ) -> None:
-        """As many replicas' calls in one process, at once: no more connections than the pool has."""
-        provider, request = make_proxied_provider(), LockRequest(name, LONG)
-        leases = at_once(self.herd, lambda _: [provider.acquire(request) for _ in range(2)])
-        assert sum(lease is not None for pair in leases for lease in pair) == 1
-        assert 1 <= proxy.connections <= self.most_connections
+class NetworkContract(LostRepliesContract, LateCopiesContract):
+    """What a provider does on an unreliable network. Override ``proxy`` and ``make_proxied_provider``."""
+
+
+def warmed_up(provider: LockProvider, name: str) -> LockProvider:
+    """``provider``, after each operation once, on the lock ``name``."""
+    for grant in (provider.acquire, provider.take_over):
+        lease = grant(LockRequest(name, LONG))
+        assert lease is not None
+        assert provider.extend(lease, LONG) is lease
+        assert provider.release(lease) is True
+    return provider
 
 
 def has_lock(provider: LockProvider, lease: Lease | None) -> Lease:

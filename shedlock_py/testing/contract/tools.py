@@ -16,7 +16,9 @@ NOTHING = timedelta(0)
 
 
 class ToolsContract(ContractBase):
-    def test_record_of_a_held_lock(self, provider: LockProvider, other: LockProvider, name: str) -> None:
+    def test_the_record_of_a_held_lock_says_who_and_until_when(
+        self, provider: LockProvider, other: LockProvider, name: str
+    ) -> None:
         lease = acquired(provider, LockRequest(name, LONG, holder="replica-1"))
         record = record_of(other, name)
         assert (record.name, record.holder, record.is_held) == (name, "replica-1", True)
@@ -30,22 +32,17 @@ class ToolsContract(ContractBase):
         for moment in (record.locked_at, record.lock_until, record.read_at):
             assert moment.utcoffset() == NOTHING
 
-    def test_record_of_a_free_lock_says_who_was_last(self, provider: LockProvider, name: str) -> None:
+    def test_the_record_of_a_free_lock_says_who_was_last(self, provider: LockProvider, name: str) -> None:
         provider.release(acquired(provider, LockRequest(name, LONG, holder="replica-1")))
         record = record_of(provider, name)
         assert (record.holder, record.is_held, record.remaining) == ("replica-1", False, NOTHING)
         assert record.locked_at <= record.lock_until <= record.read_at
 
-    def test_record_of_an_expired_lock(self, provider: LockProvider, name: str) -> None:
-        expired(provider, name)
-        record = record_of(provider, name)
-        assert (record.is_held, record.remaining) == (False, NOTHING)
-
-    def test_record_of_an_unknown_name(self, provider: LockProvider, name: str) -> None:
+    def test_an_unknown_name_has_no_record(self, provider: LockProvider, name: str) -> None:
         assert provider.record(name) is None
         assert provider.records(name) == []
 
-    def test_records(self, provider: LockProvider, name: str) -> None:
+    def test_records_lists_those_with_a_prefix(self, provider: LockProvider, name: str) -> None:
         held = acquired(provider, LockRequest(f"{name}/b", LONG))
         provider.release(acquired(provider, LockRequest(f"{name}/a", LONG)))
         acquired(provider, LockRequest(f"{name[:-1]}/c", LONG))
@@ -54,7 +51,9 @@ class ToolsContract(ContractBase):
         assert records[1] == provider.record(held.name)
         assert {record.name for record in provider.records()} >= {f"{name}/a", f"{name}/b", f"{name[:-1]}/c"}
 
-    def test_force_release(self, provider: LockProvider, other: LockProvider, name: str) -> None:
+    def test_i2_force_release_ends_a_lease_for_its_holder(
+        self, provider: LockProvider, other: LockProvider, name: str
+    ) -> None:
         assert provider.force_release(name) is False
         lease = acquired(provider, LockRequest(name, LONG, LONG))
         assert other.force_release(name) is True
@@ -65,9 +64,10 @@ class ToolsContract(ContractBase):
         assert provider.release(lease) is False
         assert other.release(successor) is True
 
-    def test_force_release_of_an_expired_lock(self, provider: LockProvider, name: str) -> None:
+    def test_force_release_of_an_expired_lock_changes_nothing(self, provider: LockProvider, name: str) -> None:
         expired(provider, name)
-        before = provider.record(name)
+        before = record_of(provider, name)
+        assert (before.is_held, before.remaining) == (False, NOTHING)
         assert provider.force_release(name) is False
         assert provider.record(name) == before
 
@@ -76,7 +76,9 @@ class ToolsContract(ContractBase):
         assert provider.force_release(name) is True
         acquired(provider, LockRequest(name, LONG))
 
-    def test_take_over_of_a_held_lock(self, provider: LockProvider, other: LockProvider, name: str) -> None:
+    def test_i2_a_take_over_ends_the_lease_of_the_former_holder(
+        self, provider: LockProvider, other: LockProvider, name: str
+    ) -> None:
         former = acquired(provider, LockRequest(name, LONG, LONG, holder="former"))
         lease = other.take_over(LockRequest(name, "2m", holder="new"))
         assert lease.is_trusted()
@@ -91,7 +93,7 @@ class ToolsContract(ContractBase):
         assert other.release(lease) is True
         acquired(provider, LockRequest(name, LONG))
 
-    def test_take_over_of_a_free_and_of_an_unknown_lock(self, provider: LockProvider, name: str) -> None:
+    def test_a_take_over_of_a_free_or_unknown_lock_grants_it(self, provider: LockProvider, name: str) -> None:
         for _ in range(2):
             lease = provider.take_over(LockRequest(name, LONG, holder="new"))
             assert record_of(provider, name).is_held
@@ -112,23 +114,23 @@ class ToolsContract(ContractBase):
         assert provider.release(held) is True
         acquired(provider, LockRequest(f"{name}/a", LONG))
 
-    @pytest.mark.parametrize("unused_for", ["10", -1, "soon"])
-    def test_prune_refuses_what_is_no_duration(self, provider: LockProvider, unused_for: str | int) -> None:
-        with pytest.raises(ConfigurationError, match="unused_for"):
-            provider.prune(unused_for)
+    def test_prune_refuses_what_is_no_duration(self, provider: LockProvider) -> None:
+        for unused_for in ("10", -1, "soon"):
+            with pytest.raises(ConfigurationError, match="unused_for"):
+                provider.prune(unused_for)
 
-    @pytest.mark.parametrize("bad", ["", " ", "x" * 65, "a\x00b", "a\nb", "\ud800"])
-    def test_no_tool_passes_a_bad_name_on(self, provider: LockProvider, bad: str) -> None:
-        for tool in (provider.record, provider.force_release):
-            with pytest.raises(ConfigurationError, match="lock name"):
-                tool(bad)
+    def test_no_tool_passes_a_bad_name_on(self, provider: LockProvider) -> None:
+        for bad in ("", " ", "x" * 65, "a\x00b", "a\nb", "\ud800"):
+            for tool in (provider.record, provider.force_release):
+                with pytest.raises(ConfigurationError, match="lock name"):
+                    tool(bad)
 
-    @pytest.mark.parametrize("prefix", ["x" * 65, "a\x00b", "a\nb", "\ud800", "🔒" * 300])
-    def test_a_prefix_that_no_name_can_have(self, provider: LockProvider, prefix: str) -> None:
-        with suppress(ConfigurationError):  # a refusal or an empty list, but no error of the driver
-            assert provider.records(prefix) == []
+    def test_a_prefix_that_no_name_can_have_finds_no_record(self, provider: LockProvider) -> None:
+        for prefix in ("x" * 65, "a\x00b", "a\nb", "\ud800", "🔒" * 300):
+            with suppress(ConfigurationError):  # a refusal or an empty list, but no error of the driver
+                assert provider.records(prefix) == [], repr(prefix)
 
-    def test_create_schema_again(self, provider: LockProvider, other: LockProvider, name: str) -> None:
+    def test_create_schema_again_changes_nothing(self, provider: LockProvider, other: LockProvider, name: str) -> None:
         lease = acquired(provider, LockRequest(name, LONG))
         provider.create_schema()
         other.create_schema()
