@@ -16,9 +16,10 @@ from tests.support.front_end import FrontEnd
 Open = Callable[..., LockProvider]
 
 
-@pytest.fixture(params=["sync", "async"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture
+def kind() -> str:
+    """Both clients carry out the same programs. Tests of what a client does run with ``both_clients``."""
+    return "sync"
 
 
 @pytest.fixture
