@@ -56,7 +56,7 @@ def test_no_password_is_told(kind: str, is_encoded: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", SCHEMES)
-def test_urls_of_any_length(kind: str) -> None:
+def test_a_url_of_any_length_is_refused_without_its_password(kind: str) -> None:
     scheme = SCHEMES[kind]
     for url in (
         f"{scheme}://user:{SECRET * (HUGE // 7)}@h/0", f"{scheme}://{'h' * HUGE}/0", f"{scheme}://h/{'d' * HUGE}",
@@ -69,13 +69,13 @@ def test_urls_of_any_length(kind: str) -> None:
 
 @SETTINGS
 @given(kind=st.sampled_from(list(SCHEMES)), rest=st.text(max_size=60))
-def test_any_text_after_the_scheme(kind: str, rest: str) -> None:
+def test_any_text_after_a_scheme_is_a_url_or_refused(kind: str, rest: str) -> None:
     with quick():
         refusal(lambda: open_url(kind, f"{SCHEMES[kind]}://{rest}"))
 
 
 @SETTINGS
 @given(text=st.text(max_size=60) | st.text("redisonglqym:/+@?%[]", max_size=40))
-def test_any_text_as_a_url(text: str) -> None:
+def test_any_text_is_a_url_or_refused(text: str) -> None:
     with quick():
         refusal(lambda: provider_from_url(text))

@@ -107,7 +107,9 @@ def test_i5_without_a_primary_an_operation_is_an_error(store: Store, name: str) 
 
 
 @both_clients
-@pytest.mark.parametrize("losses", [1, 2])  # PyMongo sends each of the provider's two copies twice
+@pytest.mark.parametrize(  # PyMongo sends each of the provider's two copies twice
+    "losses", [2, pytest.param(1, marks=pytest.mark.slow("two losses show the same and more"))]
+)
 def test_i12_copies_that_a_client_sends_by_itself_do_no_harm(
     store: Store, proxy: TcpProxy, name: str, losses: int
 ) -> None:

@@ -9,7 +9,7 @@ from shedlock_py import LockRequest
 from tests.stores.mongodb.stores import DATABASE, SLOW_SERVER, Store
 from tests.support.locks import acquired
 
-SKIPS = 10
+SKIPS = 5
 FIRE_TIME = datetime(2024, 1, 1, tzinfo=UTC)
 REASONS = ["held", "held, with a fire time", "already ran", "held by ShedLock for Java"]
 
