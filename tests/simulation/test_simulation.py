@@ -19,24 +19,25 @@ EFFECTS = {
     "outage": ("refused",),
 }
 """What faults do, as the simulation counts it."""
-PACES = pytest.mark.parametrize(
-    "hours", [pytest.param(DENSE, id="dense", marks=pytest.mark.matrix), pytest.param(DENSE * PACE, id="calm")]
-)
-"""The week of `make test` has both; these tests run on the dense ones in `make test-all` only."""
+IN_DENSE_ONES = pytest.mark.matrix("the same in dense schedules; each simulated day has both")
 WITHIN = [kind for kind in KINDS if kind not in LIMITS]
+IN_MAKE_TEST = ("elections", "handovers")
+SIMULATES_A_DAY = pytest.mark.slow("simulates a day of each kind of schedule")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_seed_has_the_same_course(kind: str) -> None:
-    one, other = (simulate(draw(7, 0.1, kind), timeline=None) for _ in range(2))
+    one, other = (simulate(draw(7, 0.05, kind), timeline=None) for _ in range(2))
     lines = "\n".join(map(str, one.timeline))
     assert lines == "\n".join(map(str, other.timeline))
     assert len(one.timeline) > 100
     assert (one.events, one.counts, one.violations) == (other.events, other.counts, other.violations)
-    assert lines != "\n".join(map(str, simulate(draw(8, 0.1, kind), timeline=None).timeline))
+    assert lines != "\n".join(map(str, simulate(draw(8, 0.05, kind), timeline=None).timeline))
 
 
-@PACES
+@pytest.mark.parametrize(
+    "hours", [pytest.param(DENSE, id="dense", marks=IN_DENSE_ONES), pytest.param(DENSE * PACE / 2, id="calm")]
+)
 @pytest.mark.parametrize("kind", WITHIN)
 def test_without_faults_nothing_is_broken_and_everything_works(kind: str, hours: float) -> None:
     outcome = simulate(replace(draw(3, hours, kind), faults=()))
@@ -50,8 +51,12 @@ def test_without_faults_nothing_is_broken_and_everything_works(kind: str, hours:
         assert outcome.counts["acquire granted"] > 100
 
 
-@PACES
-@pytest.mark.parametrize("kind", WITHIN)
+@pytest.mark.parametrize(
+    "hours", [pytest.param(DENSE, id="dense", marks=IN_DENSE_ONES), pytest.param(DENSE * PACE, id="calm")]
+)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind in IN_MAKE_TEST else SIMULATES_A_DAY) for kind in WITHIN]
+)
 def test_each_fault_happens_and_breaks_no_promise(kind: str, hours: float) -> None:
     """In a calm schedule each fault is as likely in the time of one lease as in a dense one."""
     counts: Counter[str] = Counter()

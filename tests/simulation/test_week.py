@@ -1,4 +1,4 @@
-"""A simulated week with a fresh seed. `make simulate` simulates a year."""
+"""A simulated day or week with a fresh seed. `make simulate` simulates a year."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from tests.simulation.explain import explain
 from tests.simulation.progress import plural
 from tests.simulation.schedule import draw
 
-WEEK = 168.0
+DAY, WEEK = 24.0, 168.0
 """Hours."""
 
 
 @pytest.mark.timeout(900)
-def test_no_promise_is_broken_in_a_simulated_week(record_property: Callable[[str, object], None]) -> None:
+@pytest.mark.parametrize(
+    "hours", [pytest.param(DAY, id="day"), pytest.param(WEEK, id="week", marks=pytest.mark.slow("simulates a week"))]
+)
+def test_no_promise_is_broken_in_simulated_time(hours: float, record_property: Callable[[str, object], None]) -> None:
     seed = random.SystemRandom().randrange(1_000_000_000)
-    again = f".venv/bin/python -m tests.simulation --hours {WEEK:g} --seed {seed}"
-    record_property("note", f"simulated week: seed {seed}; the same again: {again}")
+    again = f".venv/bin/python -m tests.simulation --hours {hours:g} --seed {seed}"
+    record_property("note", f"{hours:g} simulated hours: seed {seed}; the same again: {again}")
     started = time.monotonic()
-    tally = run(for_hours(WEEK, jobs(seed, WITHIN_LIMITS)))
+    tally = run(for_hours(hours, jobs(seed, WITHIN_LIMITS)))
     if tally.found:
         found = tally.found[0]
         job = Job(found.seed, found.kind, found.hours, found.store)
@@ -32,5 +35,5 @@ def test_no_promise_is_broken_in_a_simulated_week(record_property: Callable[[str
         pytest.fail(
             f"{plural(len(tally.found), 'violation')} with seed {seed}; see the first: {what}\n\n{explain(job)}"
         )
-    assert tally.hours == WEEK
+    assert tally.hours == hours
     print(f"seed {seed}: {tally.events:,} events in {time.monotonic() - started:.1f} s")
