@@ -19,12 +19,12 @@ SAMPLE = (
     "a leader resigns before its callbacks end",
     "a node that resigned never stands again",
     "a demotion is ignored",
-    "no undo is sent",
     "a failed extension passes for a success",
-    "an undo keeps the fire time",
     "an undo by name",
 )
 SLOW_SAMPLE = (
+    "no undo is sent",
+    "an undo keeps the fire time",
     "a grant is written without the version",
     "a hold is written without the version",
     "any conflict passes for a grant",
@@ -37,7 +37,7 @@ SHORT = 0.2
 
 def marks_of(name: str) -> list[pytest.MarkDecorator]:
     if name in SLOW_SAMPLE:
-        return [pytest.mark.slow("simulates the commands of a real store")]
+        return [pytest.mark.slow("simulates the commands of a real store, or a whole hour")]
     return [] if name in SAMPLE else [pytest.mark.matrix("simulates an hour; a sample of the mutants runs before")]
 
 

@@ -14,13 +14,21 @@ from tests.simulation.explain import explain
 from tests.simulation.progress import plural
 from tests.simulation.schedule import draw
 
-DAY, WEEK = 24.0, 168.0
+WEEK = 168.0
 """Hours."""
+PARTS_OF_A_DAY = ("morning", "afternoon", "evening", "night")
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "hours", [pytest.param(DAY, id="day"), pytest.param(WEEK, id="week", marks=pytest.mark.slow("simulates a week"))]
+    "hours",
+    [
+        *(
+            pytest.param(6.0, id=part, marks=pytest.mark.server("starts none, but computes for seconds"))
+            for part in PARTS_OF_A_DAY
+        ),
+        pytest.param(WEEK, id="week", marks=pytest.mark.slow("simulates a week")),
+    ],
 )
 def test_no_promise_is_broken_in_simulated_time(hours: float, record_property: Callable[[str, object], None]) -> None:
     seed = random.SystemRandom().randrange(1_000_000_000)

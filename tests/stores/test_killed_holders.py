@@ -43,10 +43,8 @@ def holders(arguments: dict[str, Any], log: Path) -> None:
     time.sleep(120)
 
 
-@pytest.mark.parametrize(
-    "store_name",
-    ["redis", *(pytest.param(each, marks=pytest.mark.slow("another store")) for each in ("sqlite", "postgres"))],
-)
+@pytest.mark.slow("starts processes, and waits for the end of fifty leases")
+@pytest.mark.parametrize("store_name", ["sqlite", "postgres", "redis"])
 def test_the_run_of_each_killed_holder_has_vanished_once(
     store_name: str, make_store: Callable[..., Store], tmp_path: Path
 ) -> None:

@@ -216,8 +216,8 @@ def real_store(name: str, make_store: Callable[..., Store]) -> Iterator[tuple[St
 
 
 NEEDS_A_SERVER = pytest.mark.server("compares with a real server")
-EXPENSIVE = pytest.mark.slow("carries out hundreds of commands on a server in Python or Java")
-MARKS = {"sql": [], "dynamodb": [EXPENSIVE], "mongodb with history": [EXPENSIVE]}
+EXPENSIVE = pytest.mark.slow("carries out hundreds of commands on a real server")
+MARKS = {"sql": [], "cas": [EXPENSIVE], "dynamodb": [EXPENSIVE], "mongodb with history": [EXPENSIVE]}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, [NEEDS_A_SERVER])) for name in REAL])

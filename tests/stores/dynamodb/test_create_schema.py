@@ -10,7 +10,7 @@ import pytest
 
 from shedlock_py import LockRequest, ProviderError, provider_from_url
 from tests.support.dynamodb import DynamoDBServer
-from tests.support.locks import acquired
+from tests.support.locks import acquired, record_of
 from tests.support.workers import workers
 
 
@@ -53,14 +53,16 @@ def test_a_table_with_another_key_is_refused(dynamodb_server: DynamoDBServer) ->
     provider.close()
 
 
-def test_ttl_deletes_a_record_a_month_after_the_end_of_its_lease(dynamodb_server: DynamoDBServer, table: str) -> None:
+def test_ttl_deletes_a_record_a_month_after_the_end_of_its_lease(
+    dynamodb_server: DynamoDBServer, table: str, name: str
+) -> None:
     provider: Any = provider_from_url(dynamodb_server.url(table))
-    lease = acquired(provider, "job", "1h")
+    lease = acquired(provider, name, "1h")
     for end, in_days in (("1h", 30), ("240h", 40)):
         provider.extend(lease, end)
-        item = dynamodb_server.item(table, "job")
+        item = dynamodb_server.item(table, name)
         assert item is not None
-        record = provider.record("job")
+        record = record_of(provider, name)
         seconds = int(item["expiresAt"]["N"]) - record.locked_at.timestamp()
         assert in_days <= seconds / 86400 < in_days + 0.1
     provider.close()

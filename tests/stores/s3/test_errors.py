@@ -28,9 +28,9 @@ def fault(code: str, status: int, marker: str = "") -> Fault:
 
 
 @pytest.fixture
-def warm(open_provider: Open, front_end: FrontEnd) -> LockProvider:
+def warm(kind: str, prefix: str, shared_provider: Open, front_end: FrontEnd) -> LockProvider:
     """A provider with a free lock "job"."""
-    provider = open_provider(front_end.address)
+    provider = shared_provider(kind, front_end.address)
     provider.release(acquired(provider, "job"))
     return provider
 
