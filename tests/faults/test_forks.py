@@ -34,7 +34,15 @@ from tests.support.stores import SINGLE, Store
 pytestmark = pytest.mark.filterwarnings("ignore:MongoClient opened before fork:UserWarning")
 
 
-@pytest.mark.parametrize("store", [f"{name} sync" for name in SINGLE], indirect=True)
+IN_MAKE_TEST = ("sqlite", "postgres", "mysql", "redis", "mongodb")
+ANOTHER_STORE = pytest.mark.slow("`make test` tries five stores, and the contract forks on each")
+
+
+@pytest.mark.parametrize(
+    "store",
+    [pytest.param(f"{name} sync", marks=[] if name in IN_MAKE_TEST else ANOTHER_STORE) for name in SINGLE],
+    indirect=True,
+)
 def test_i2_a_fork_in_the_middle_of_a_heartbeat_harms_no_lease(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child has its parent's lease in its memory, with a heartbeat that never ends there; it must not harm it."""
     monkeypatch.setattr(HeartbeatPlan, "HEARTBEATS", 6000)  # of a lease of ten minutes, which does not end meanwhile
