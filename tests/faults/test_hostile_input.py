@@ -151,7 +151,7 @@ def test_any_text_is_carried_exactly_or_refused(provider: LockProvider, name: st
             use(provider, name, holder)
 
 
-UNNAMEABLE = [
+UNNAMEABLE: list[Any] = [
     "", " ", "\t", "\n", "a\nb", "a\x00b", "\x00", "\x7f", "\x85", "\ud800", "a\udfffb", "x" * 65, "\u0301" * 65,
     "\u2003", "x" * HUGE, "\x00" * HUGE, " " * HUGE, "\ud800" * HUGE, b"bytes", None, 7, ["job"], {"$ne": 1},
 ]  # fmt: skip
@@ -219,11 +219,11 @@ def test_a_fire_time_that_is_no_moment_in_utc_is_refused(fire_time: datetime) ->
         LockRequest("job", "1m", fire_time=fire_time)
 
 
-DURATIONS = [
-        "9" * HUGE + "s", "1." + "0" * HUGE + "1s", "1" + " " * HUGE + "s", "P" * HUGE, " " * HUGE, "1s" * 1_000_000,
-        10**5000, -(10**5000), 1e308, float("inf"), "١٢s", "1e9s", "0x10s", "1_000s", "\x00", "\ud800", timedelta.max,
-        timedelta.min,
-    ]  # fmt: skip
+DURATIONS: list[Any] = [
+    "9" * HUGE + "s", "1." + "0" * HUGE + "1s", "1" + " " * HUGE + "s", "P" * HUGE, " " * HUGE, "1s" * 1_000_000,
+    10**5000, -(10**5000), 1e308, float("inf"), "١٢s", "1e9s", "0x10s", "1_000s", "\x00", "\ud800", timedelta.max,
+    timedelta.min,
+]  # fmt: skip
 
 
 def test_what_is_no_duration_is_refused_in_few_words() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Any
 from uuid import uuid4
 
@@ -10,12 +9,12 @@ import pytest
 
 from shedlock_py import LockRequest, ProviderError, provider_from_url
 from tests.support.dynamodb import DynamoDBServer
-from tests.support.locks import acquired, record_of
+from tests.support.locks import acquired, opened, record_of
 from tests.support.workers import workers
 
 
 def create(url: str) -> bool:
-    with closing(provider_from_url(url)) as provider:
+    with opened(url) as provider:
         provider.create_schema()
         return provider.acquire(LockRequest(f"job-{uuid4().hex}", "1m")) is not None
 

@@ -119,14 +119,14 @@ def test_a_skip_writes_nothing(etcd_server: EtcdServer, open_url: Open, name: st
 
 
 ODD = [
-        b"", b"hello", b"\xff\x00", b"[]", b"null", b"{}", b"7", b'{"locked_by": 7}',
-        b"[" * 9999,
-        b'{"locked_by": "a#b", "locked_at": "yesterday", "lock_until": "x", "fencing_token": 1}',
-        b'{"locked_by": "a#b", "locked_at": "2026-01-01T00:00:00", "lock_until": "2026-01-01T00:00:00", '
-        b'"fencing_token": 1, "last_fire_time": null}',
-        b'{"locked_by": "a#b", "locked_at": "2026-01-01T00:00:00+00:00", "lock_until": "2026-01-01T00:00:00+00:00", '
-        b'"fencing_token": "x", "last_fire_time": null}',
-    ]  # fmt: skip
+    b"", b"hello", b"\xff\x00", b"[]", b"null", b"{}", b"7", b'{"locked_by": 7}',
+    b"[" * 9999,
+    b'{"locked_by": "a#b", "locked_at": "yesterday", "lock_until": "x", "fencing_token": 1}',
+    b'{"locked_by": "a#b", "locked_at": "2026-01-01T00:00:00", "lock_until": "2026-01-01T00:00:00", '
+    b'"fencing_token": 1, "last_fire_time": null}',
+    b'{"locked_by": "a#b", "locked_at": "2026-01-01T00:00:00+00:00", "lock_until": "2026-01-01T00:00:00+00:00", '
+    b'"fencing_token": "x", "last_fire_time": null}',
+]  # fmt: skip
 
 
 def test_i5_a_key_that_is_no_record_is_refused_and_hides_no_other(
