@@ -13,10 +13,13 @@ from shedlock_py import InMemoryLockProvider, LockRequest
 from shedlock_py.lease import Claim
 from shedlock_py.testing import FakeClock
 from shedlock_py.testing.proxy import TcpProxy
+from tests.support.locks import acquired
 from tests.support.stores import Store
 
+SQL = ("postgres", "mariadb", "mysql")
 
-@pytest.fixture(params=["postgres", "mariadb", "mysql"])
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.server("shows it on a real store")) for name in SQL])
 def behind(request: pytest.FixtureRequest, make_store: Callable[..., Store]) -> Iterator[tuple[Any, TcpProxy]]:
     """A provider, and the proxy in front of its store; the provider has its connection."""
     store = make_store(request.param)
@@ -62,11 +65,10 @@ def test_i6_of_two_extensions_at_once_the_shorter_counts(received_first: str) ->
     assert lease.trusted_for() > timedelta(minutes=9), "nothing is in doubt any more"
 
 
-def test_extensions_one_after_the_other_are_trusted() -> None:
+def test_i6_extensions_one_after_the_other_are_trusted() -> None:
     clock = FakeClock()
     provider = InMemoryLockProvider(clock=clock)
-    lease = provider.acquire(LockRequest("job", "1m"))
-    assert lease is not None
+    lease = acquired(provider, "job")
     for length in ("10m", "1m", "20m"):
         assert provider.extend(lease, length) is lease
     assert lease.trusted_for() > timedelta(minutes=19)

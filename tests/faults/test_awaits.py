@@ -13,11 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from shedlock_py import (
-    attempt_async,
-    extend_lock_async,
-    hold_async,
-)
+from shedlock_py import attempt_async, extend_lock_async, hold_async
 from shedlock_py.keepalive import HeartbeatPlan
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider
 from tests.faults.awaits import GIVEN_UP, WAYS, Moment, nothing_goes_on
@@ -37,16 +33,24 @@ STORES: dict[str, tuple[str, ...]] = {
 }
 STORES |= {name: (name,) for name in REGISTERED if name not in {store for store, *_ in STORES.values()}}
 MakeStore = Callable[..., Store]
-# What is a driver's own. tests/core/test_every_await.py has all ways and kinds, in virtual time.
+# What is a driver's own.
 SHORT = [("cancelled", "attempt"), ("out of time", "keep_alive")]
 ALL = [(way, kind) for way in WAYS for kind in ("attempt", "hold", "keep_alive", "extending")]
-CASES = [
-    pytest.param(
-        store, way, kind, marks=[] if (way, kind) in SHORT and store != "kubernetes" else [pytest.mark.matrix]
-    )  # that one has etcd's client
-    for store in STORES
-    for way, kind in ALL
-]
+IN_MAKE_TEST = ("sqlite+aiosqlite", "sqlite in threads", "postgresql+asyncpg", "mysql+asyncmy", "redis")
+"""The contract cancels each operation on every store."""
+
+
+def marks_of(store: str, way: str, kind: str) -> list[pytest.MarkDecorator]:
+    if (way, kind) not in SHORT:
+        return [pytest.mark.matrix("tests/core/test_every_await.py has all ways and kinds, in virtual time")]
+    if store == "kubernetes":
+        return [pytest.mark.matrix("the client is etcd's")]
+    if store in IN_MAKE_TEST and way == "cancelled":
+        return []
+    return [pytest.mark.slow("gives a run up a hundred times")]
+
+
+CASES = [pytest.param(store, way, kind, marks=marks_of(store, way, kind)) for store in STORES for way, kind in ALL]
 
 MOST_AWAITS = 400
 
@@ -120,7 +124,7 @@ class Run:
 
 
 @pytest.mark.parametrize(("store", "way", "kind"), CASES)
-def test_i12_at_every_await(
+def test_i12_a_run_that_is_given_up_at_any_await_leaves_its_lock_free(
     store: str, way: str, kind: str, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Heartbeats each 8 ms, of leases of an hour: a lock that is left held does not hide by ending.

@@ -41,7 +41,7 @@ def read(path: Path) -> History:
 # Histories
 
 
-def test_an_acquisition(path: Path, logbook: Logbook) -> None:
+def test_a_history_has_each_operation_of_a_lease(path: Path, logbook: Logbook) -> None:
     before = monotonic()
     provider = RecordedProvider(InMemoryLockProvider(), logbook, keep_alive=True)
     lease = provider.acquire(LockRequest("job", "1m", "1s"))
@@ -66,7 +66,7 @@ def test_an_acquisition(path: Path, logbook: Logbook) -> None:
     assert moments == sorted(moments)
 
 
-def test_an_error(path: Path, logbook: Logbook) -> None:
+def test_a_history_has_errors_and_the_trust_that_stays(path: Path, logbook: Logbook) -> None:
     store = FaultyProvider()
     provider = RecordedProvider(store, logbook)
     lease = provider.acquire(LockRequest("job", "1m"))
@@ -145,7 +145,7 @@ REPORT = Report(
 )
 
 
-def test_the_tables() -> None:
+def test_the_tables_have_figures_and_controls() -> None:
     controls = [Control("client clock", "2 s fast", "overlap", 1), Control("nothing", "peace", None, 5)]
     text = tables([Row(1, "kill -9", "redis", REPORT, frozenset({("Redis", "8.0.2")}))], controls, seed=7, seconds=90)
     assert "| 1. kill -9 | redis | 7 | 1 | 12.3 | 0.80 | 0.90 |" in text
@@ -188,7 +188,7 @@ def run_fake(monkeypatch: pytest.MonkeyPatch) -> RunFake:
     return run_fake
 
 
-def test_an_unknown_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_scenario_is_refused_with_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--only", "earthquake"]) == 2
     assert "kill -9 of holders: sqlite, postgres" in capsys.readouterr().out
 

@@ -29,29 +29,38 @@ from shedlock_py.providers.cas import CasPrograms
 from shedlock_py.providers.dynamodb.programs import DynamoDBPrograms
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
 from tests.support import tiers
+from tests.support.locks import record_of
 from tests.support.stores import Store
 
 SETTINGS = settings(
     deadline=None,
     database=None,
     derandomize=not tiers.runs("all"),
-    max_examples=500 if tiers.runs("all") else 40,
+    max_examples=500 if tiers.runs("all") else 40 if tiers.runs("full") else 15,
     suppress_health_check=list(HealthCheck),
 )
-HUGE = 10_000_000
+HUGE = 1_000_000
 
 SQL = ["sqlite sync", "postgres sync", "postgres async", "mariadb sync", "mariadb async", "mysql sync", "mysql async"]
+IN_MAKE_TEST = ("postgres sync", "redis sync")
+ANOTHER_STORE = pytest.mark.slow("`make test` tries two stores, and the contract awkward names on each")
+OTHER_SQL = ("sqlite async", *(each for each in SQL if each not in IN_MAKE_TEST))
 STORES = [
-    "memory",
-    "sqlite async",
-    *SQL,
-    "redis sync",
-    "redis async",
-    "mongodb sync",
-    "mongodb async",
-    "etcd sync",
-    "dynamodb sync",
-    pytest.param("kubernetes sync", marks=pytest.mark.matrix),
+    *(
+        pytest.param(store, marks=[] if store in IN_MAKE_TEST else ANOTHER_STORE)
+        for store in (
+            "memory",
+            "sqlite async",
+            *SQL,
+            "redis sync",
+            "redis async",
+            "mongodb sync",
+            "mongodb async",
+            "etcd sync",
+            "dynamodb sync",
+        )
+    ),
+    pytest.param("kubernetes sync", marks=pytest.mark.matrix("its names are those of etcd's programs, encoded")),
     # Not S3: a list reads each record, and no young one is pruned. See tests/stores/s3/test_records.py.
 ]
 MakeStore = Callable[..., Store]
@@ -59,9 +68,10 @@ MakeStore = Callable[..., Store]
 
 @contextmanager
 def quick(seconds: float = 10.0) -> Iterator[None]:
-    began = time.monotonic()
+    """Computes for less than this. A store that hangs ends in the time limit of the test."""
+    began = time.thread_time()
     yield
-    assert time.monotonic() - began < seconds
+    assert time.thread_time() - began < seconds
 
 
 def refusal(call: Callable[[], object], kind: type[ShedLockError] = ConfigurationError) -> str:
@@ -124,7 +134,7 @@ FRAGMENTS = [
 ]  # fmt: skip
 
 
-def test_fragments_are_names_like_others(provider: LockProvider) -> None:
+def test_fragments_of_statements_are_names_like_others(provider: LockProvider) -> None:
     for fragment in FRAGMENTS:
         with quick(30):
             use(provider, fragment, holder=fragment)
@@ -141,27 +151,31 @@ def test_any_text_is_carried_exactly_or_refused(provider: LockProvider, name: st
             use(provider, name, holder)
 
 
-UNNAMEABLE = [
+UNNAMEABLE: list[Any] = [
     "", " ", "\t", "\n", "a\nb", "a\x00b", "\x00", "\x7f", "\x85", "\ud800", "a\udfffb", "x" * 65, "\u0301" * 65,
     "\u2003", "x" * HUGE, "\x00" * HUGE, " " * HUGE, "\ud800" * HUGE, b"bytes", None, 7, ["job"], {"$ne": 1},
 ]  # fmt: skip
+HOLDERS = (None, "x" * 65, "\u0301" * 65)
+"""Holders may have 200 characters; None is this host."""
 
 
-@pytest.mark.parametrize("name", UNNAMEABLE, ids=lambda name: ascii(name)[:20])
-def test_what_cannot_be_a_name(provider: LockProvider, name: Any) -> None:
-    """Refused before anything is sent, in few words."""
-    calls: list[Callable[[], object]] = [
-        lambda: LockRequest(name, "1m"),
-        lambda: LockRequest("job", "1m", holder=name if name is not None and name != "x" * 65 else ""),
-        lambda: provider.record(name),
-        lambda: provider.force_release(name),
-    ]
-    for call in calls:
-        if name == "\u0301" * 65 and call is calls[1]:
-            continue  # 200 characters for holders
-        with quick(5), pytest.raises(ConfigurationError) as refused:
-            call()
-        assert len(str(refused.value)) < 1000
+def test_what_cannot_be_a_name_is_refused_in_few_words(provider: LockProvider) -> None:
+    """Before anything is sent."""
+    not_refused = []
+    for name in UNNAMEABLE:
+        calls: list[Callable[[], object]] = [
+            partial(LockRequest, name, "1m"),
+            partial(provider.record, name),
+            partial(provider.force_release, name),
+        ]
+        if name not in HOLDERS:
+            calls.append(partial(LockRequest, "job", "1m", holder=name))
+        for call in calls:
+            with quick(5):
+                message = refusal(call)
+            if not 0 < len(message) < 1000:
+                not_refused.append((ascii(name)[:20], message[:100]))
+    assert not_refused == []
 
 
 # Moments and durations
@@ -176,45 +190,50 @@ FIRE_TIMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fire_time", FIRE_TIMES, ids=str)
-def test_fire_times_at_the_ends_of_time(provider: LockProvider, fire_time: datetime) -> None:
+def test_i11_fire_times_at_the_ends_of_time_are_kept_or_refused(provider: LockProvider) -> None:
+    kept = [fire_time for fire_time in FIRE_TIMES if is_kept(provider, fire_time)]
+    provider.prune(0)
+    assert FIRE_TIMES[5] in kept, "some are"
+
+
+def is_kept(provider: LockProvider, fire_time: datetime) -> bool:
     name, leases = f"fire-{uuid4().hex[:8]}", []
     request = LockRequest(name, "1m", fire_time=fire_time)
     with quick():
         if refusal(lambda: leases.append(provider.acquire(request)), ShedLockError):
             assert provider.record(name) is None
-            return
+            return False
     [lease] = leases
     assert lease
-    record = provider.record(name)
-    assert record is not None
-    assert record.last_fire_time == fire_time
+    assert record_of(provider, name).last_fire_time == fire_time
     assert provider.release(lease)
-    assert provider.acquire(LockRequest(name, "1m", fire_time=fire_time)) is None, "I11"
-    provider.prune(0)
+    assert provider.acquire(request) is None, "I11"
+    return True
 
 
 @pytest.mark.parametrize(
     "fire_time", [datetime(1, 1, 1, tzinfo=EAST), datetime(9999, 12, 31, 23, 59, 59, tzinfo=WEST), datetime(2030, 1, 1)]
 )
-def test_fire_times_that_are_no_moments_in_utc(fire_time: datetime) -> None:
+def test_a_fire_time_that_is_no_moment_in_utc_is_refused(fire_time: datetime) -> None:
     with pytest.raises(ConfigurationError, match="fire_time"):
         LockRequest("job", "1m", fire_time=fire_time)
 
 
-@pytest.mark.parametrize(
-    "duration",
-    [
-        "9" * HUGE + "s", "1." + "0" * HUGE + "1s", "1" + " " * HUGE + "s", "P" * HUGE, " " * HUGE, "1s" * 1_000_000,
-        10**5000, -(10**5000), 1e308, float("inf"), "١٢s", "1e9s", "0x10s", "1_000s", "\x00", "\ud800", timedelta.max,
-        timedelta.min,
-    ],
-    ids=lambda duration: (ascii(duration) if not isinstance(duration, int) else "huge")[:20],
-)  # fmt: skip
-def test_durations_that_are_none(duration: Any) -> None:
-    with quick(5), pytest.raises(ConfigurationError) as refused:
-        parse_duration(duration)
-    assert len(str(refused.value)) < 1000
+DURATIONS: list[Any] = [
+    "9" * HUGE + "s", "1." + "0" * HUGE + "1s", "1" + " " * HUGE + "s", "P" * HUGE, " " * HUGE, "1s" * 1_000_000,
+    10**5000, -(10**5000), 1e308, float("inf"), "١٢s", "1e9s", "0x10s", "1_000s", "\x00", "\ud800", timedelta.max,
+    timedelta.min,
+]  # fmt: skip
+
+
+def test_what_is_no_duration_is_refused_in_few_words() -> None:
+    not_refused = []
+    for number, duration in enumerate(DURATIONS):
+        with quick(5):
+            message = refusal(partial(parse_duration, duration))
+        if not 0 < len(message) < 1000:
+            not_refused.append((number, message[:100]))
+    assert not_refused == []
 
 
 # Tables, collections, keys
@@ -225,8 +244,8 @@ TABLES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", ["sqlite async", *SQL])
-def test_table_names(case: str, make_store: MakeStore) -> None:
+@pytest.mark.parametrize("case", ["postgres sync", *(pytest.param(each, marks=ANOTHER_STORE) for each in OTHER_SQL)])
+def test_any_table_name_is_used_or_refused(case: str, make_store: MakeStore) -> None:
     """A table of that name, or a refusal; nothing else happens. More: tests/stores/sql/test_create_schema.py."""
     store = store_of(make_store, case)
 
@@ -246,25 +265,27 @@ def test_table_names(case: str, make_store: MakeStore) -> None:
         assert victim.release(held) is True, "the other table is as it was"
 
 
-@pytest.mark.parametrize(
-    "collection", ["x" * 300, "a b", "größe", "🐑", "system.x", "a.b", "{}", "\ud800", "x" * 60_000]
-)
+@pytest.mark.slow("`make test` tries names on two other stores")
 @pytest.mark.parametrize("case", ["mongodb sync", "mongodb async"])
-def test_collections(case: str, collection: str, make_store: MakeStore) -> None:
+def test_any_collection_is_used_or_refused(case: str, make_store: MakeStore) -> None:
     store = store_of(make_store, case)
 
-    def use_collection() -> None:
+    def use_collection(collection: str) -> None:
         with store.provider(collection=collection) as provider:
             lease = provider.take_over(LockRequest("job", "1m"))
             assert [record.locked_by for record in provider.records()] == [lease.locked_by]
             assert provider.release(lease)
 
-    with quick(30):
-        refusal(use_collection, ShedLockError)
+    used = []
+    for collection in ("x" * 300, "a b", "größe", "🐑", "system.x", "a.b", "{}", "\ud800", "x" * 60_000):
+        with quick(30):
+            if not refusal(partial(use_collection, collection), ShedLockError):
+                used.append(collection)
+    assert {"a b", "größe"} <= set(used)
 
 
 @pytest.mark.parametrize("key_prefix", ["\x00", "a\nb", "\ud800", b"x", None, 7])
-def test_key_prefixes_that_are_refused(key_prefix: Any) -> None:
+def test_a_key_prefix_that_cannot_be_is_refused(key_prefix: Any) -> None:
     for make in (RedisLockProvider, AsyncRedisLockProvider):
         with pytest.raises(ConfigurationError, match="key_prefix"):
             make("redis://h", key_prefix=key_prefix)

@@ -10,28 +10,29 @@ from tests.faults.scenarios.interrupts import SIGNALS, interrupt
 from tests.support.database import DatabaseServer
 from tests.support.stores import WITH_NETWORK, SqlServerStore, Store
 
+pytestmark = pytest.mark.slow("starts a process for each acquire")
+ONE_CLIENT = pytest.mark.matrix("another store shows it with the same client, or with one like it")
 STORES = [
     *(f"{name} sync" for name in WITH_NETWORK if name != "kubernetes"),
-    pytest.param("kubernetes sync", marks=pytest.mark.matrix),  # the client is etcd's
+    pytest.param("kubernetes sync", marks=ONE_CLIENT),
     "postgres async",  # behind a sync facade, as the command line has it
-    pytest.param("mysql async", marks=pytest.mark.matrix),
+    pytest.param("mysql async", marks=ONE_CLIENT),
 ]
-
-
+ONE_SIGNAL = pytest.mark.matrix("what Python does with both signals does not depend on the store: psycopg2 has both")
 ONE_EACH = [
-    pytest.param(number, marks=[] if number is signal.SIGINT else pytest.mark.matrix, id=number.name)
-    for number in SIGNALS
+    pytest.param(number, marks=[] if number is signal.SIGINT else ONE_SIGNAL, id=number.name) for number in SIGNALS
 ]
-"""Both signals on one driver in `make test`, psycopg2: what Python does with them does not depend on the store."""
 
 
 @pytest.mark.parametrize("number", ONE_EACH)
 @pytest.mark.parametrize("store", STORES, indirect=True)
-def test_i12_an_interrupted_acquire(store: Store, number: signal.Signals) -> None:
+def test_i12_an_interrupted_acquire_leaves_nothing_behind(store: Store, number: signal.Signals) -> None:
     assert interrupt(store, number) == ""
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_i12_an_interrupted_acquire_with_psycopg2(postgres_server: DatabaseServer, number: signal.Signals) -> None:
+def test_i12_an_acquire_with_psycopg2_leaves_nothing_behind_after_either_signal(
+    postgres_server: DatabaseServer, number: signal.Signals
+) -> None:
     store = SqlServerStore(postgres_server, "postgres", ("postgresql+psycopg2", "postgresql+asyncpg"))
     assert interrupt(store, number) == ""

@@ -260,7 +260,7 @@ def test_by_the_plain_rule_a_clock_that_is_set_forward_shows_at_least_as_much_as
         (Outcome(["a"], 0, ["ProviderUnreachable: no"]), "error"), (Outcome(["a"], 0), "hang"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_herd(outcome: Outcome, rule: str) -> None:
+def test_two_grants_errors_and_missing_replies_of_a_herd_are_found(outcome: Outcome, rule: str) -> None:
     report = Report()
     herds.judge(report, ["a"], outcome, attempts=2)
     assert rule in rules(report)
@@ -290,7 +290,7 @@ def failing_electors(part: Callable[[int, int], float]) -> list[Operation]:
         (lambda elector, number: 0.5 / 2**number, {"pace"}),  # ever faster
     ],
 )
-def test_the_pace_of_electors_in_an_outage(part: Callable[[int, int], float], found: set[str]) -> None:
+def test_electors_that_hurry_in_an_outage_are_found(part: Callable[[int, int], float], found: set[str]) -> None:
     report = Report()
     exhaustion.judge(report, failing_electors(part))
     assert rules(report) == found
@@ -308,7 +308,7 @@ def test_the_pace_of_electors_in_an_outage(part: Callable[[int, int], float], fo
         (["ProviderError: anything else"], True),
     ],
 )
-def test_which_errors_are_due(failed: list[str], finds: bool) -> None:
+def test_few_errors_of_conflicts_are_excused_and_no_others(failed: list[str], finds: bool) -> None:
     granted = [Operation("w1", "acquire", "a", i, i + 0.1, "granted") for i in range(150)]
     errors = [Operation("w1", "acquire", "a", i, i + 0.1, "error", error=error) for i, error in enumerate(failed)]
     report = Report()
@@ -322,7 +322,7 @@ BEFORE = Sample(memory=100_000, descriptors=40, threads=6, connections=6)
 
 
 @pytest.mark.parametrize("change", [{"memory": 105_000}, {"descriptors": 50}, {"threads": 12}, {"connections": 12}])
-def test_a_leak_grows(change: dict[str, int]) -> None:
+def test_a_leak_is_what_grows_and_stays(change: dict[str, int]) -> None:
     after = replace(BEFORE, **change)
     assert soak.compare([BEFORE] * 5 + [after] * 5, Report())
     assert not soak.compare([BEFORE, after] * 5 + [after, BEFORE] * 5, Report()), "it goes up and down"

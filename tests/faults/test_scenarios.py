@@ -56,7 +56,7 @@ def a_hundred_names(store: Store, budget: Budget, seed: int) -> Report:
 
 def a_few_rounds(store: Store, budget: Budget, seed: int) -> Report:
     store.options = {**store.options, "timeout": "30s"}  # the time limit is not what it tests
-    return herds.race_of_sixteen(store, budget, 20)
+    return herds.race_of_sixteen(store, budget, 10)
 
 
 def short_soak(store: Store, budget: Budget, seed: int, provider: str | None = None) -> Report:
@@ -142,7 +142,7 @@ SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
     (herds.herd, "sqlite sync, postgres async, mariadb sync, mysql sync, redis sync, mongodb sync, etcd sync, s3 sync, "
      "kubernetes sync",
      {"acquire granted": 1, "acquire skipped": 1}),
-    (a_few_rounds, "dynamodb sync, s3 async", {"acquire granted": 20, "acquire skipped": 300}),
+    (a_few_rounds, "dynamodb sync, s3 async", {"acquire granted": 10, "acquire skipped": 150}),
     (a_hundred_names, "postgres async", {"acquire granted": 90, "acquire skipped": 100}),
     (exhaustion.full, "sqlite async, postgres async", REFUSED),
     (exhaustion.full_log, "postgres sync", REFUSED),
@@ -169,8 +169,25 @@ NAMES = {scenario.run: scenario.name for scenario in all_scenarios()} | {
     leader_cut_off: "etcd: the leader is cut off",
 }
 IN_MAKE_TEST: dict[Run, str] = {
-    # Where a scenario runs in `make test`, if not on all of its stores: once, and each store has some of them.
-    processes.kills: "postgres async",
+    # One of each kind of fault that costs little. The contract tries crashes, lost replies and outages on every store.
+    processes.kills: "redis sync",
+    processes.stops: "redis async",
+    servers.killed: "postgres sync",
+    network.to_the_store: "mariadb sync",
+    network.closed: "redis sync",
+    network.reply_to_extend: "quorum async",
+    fire_times.fire_times: "sqlite async",
+    giving_up.giving_up: "redis async",
+    late_copies: "mariadb async",
+    deletions.record_deleted: "sqlite sync",
+    operators.operators: "mongodb async",
+    exhaustion.full: "redis async",
+    network.silent_neighbour: "postgres sync",
+    schedulers.job_store_fails: "sqlite sync",
+}
+IN_MAKE_TEST_FULL: dict[Run, str] = {
+    # Where a scenario runs in `make test-full`, if not on all of its stores: once, and each store has some of them.
+    processes.kills: "redis sync, postgres async",
     processes.stops: "redis async",
     servers.killed: "postgres sync",
     servers.restarted: "mariadb async",
@@ -186,11 +203,11 @@ IN_MAKE_TEST: dict[Run, str] = {
     network.slow: "redis async",
     fire_times.fire_times: "sqlite async",
     fire_times.wrong_clock: "postgres sync",
-    giving_up.giving_up: "mongodb async",
+    giving_up.giving_up: "redis async, mongodb async",
     late_copies: "mariadb async",
-    deletions.record_deleted: "mongodb sync",
+    deletions.record_deleted: "sqlite sync, mongodb sync",
     deletions.replaced: "sqlite sync",
-    operators.operators: "mysql async",
+    operators.operators: "mongodb async, mysql async",
     operators.without_extra_columns: "mariadb async",
     switchovers.switchover: "postgres async",
     herds.herd: "mysql sync",
@@ -204,18 +221,16 @@ IN_MAKE_TEST: dict[Run, str] = {
 }
 
 
-def is_of_the_matrix(run: Run, where: str) -> bool:
-    return where not in IN_MAKE_TEST.get(run, where).split(", ")
+def marks_of(run: Run, where: str) -> list[pytest.MarkDecorator]:
+    if where in IN_MAKE_TEST.get(run, "").split(", "):
+        return []
+    if where in IN_MAKE_TEST_FULL.get(run, where).split(", "):
+        return [pytest.mark.slow("starts workers, and waits for their leases")]
+    return [pytest.mark.matrix("another store or client shows that this scenario finds nothing")]
 
 
 CASES = [
-    pytest.param(
-        run,
-        where,
-        happened,
-        id=f"{NAMES.get(run, run)}-{where}",
-        marks=[pytest.mark.matrix] if is_of_the_matrix(run, where) else [],
-    )
+    pytest.param(run, where, happened, id=f"{NAMES.get(run, run)}-{where}", marks=marks_of(run, where))
     for run, places, happened in SHORT
     for where in places.split(", ")
 ]
@@ -251,6 +266,7 @@ def test_no_promise_is_broken(
     assert {what: counts.get(what, 0) for what, least in happened.items() if counts.get(what, 0) < least} == {}
 
 
+@pytest.mark.slow("repeats a scenario until two leases overlap")
 @pytest.mark.parametrize(
     ("run", "store", "happened"),
     [
@@ -279,12 +295,15 @@ def rules(report: Report) -> set[str]:
     return {finding.rule for finding in report.findings}
 
 
-@pytest.mark.parametrize("store", ["redis sync", "redis async"], indirect=True)
+@pytest.mark.parametrize(
+    "store", ["redis sync", pytest.param("redis async", marks=pytest.mark.slow("another client"))], indirect=True
+)
 def test_a_lock_without_fire_times_is_found(store: Store) -> None:
     provider = "tests.faults.mutants:open_forgetful"
     assert rules(fire_times.one_trial(store, 1, provider=provider, kills=0)) == {"fire time"}
 
 
+@pytest.mark.slow("waits for grants that do not come")
 @pytest.mark.parametrize("store", ["redis sync"], indirect=True)
 def test_without_a_tolerance_a_clock_a_day_ahead_stops_the_job_everywhere(store: Store) -> None:
     with pytest.raises(AssertionError, match="grants to the right clocks"):
@@ -298,6 +317,7 @@ def test_a_release_in_place_of_the_undo_is_found(store: Store, monkeypatch: pyte
     assert rules(giving_up.run_trial(store, 1, undoes=False)) == {"fire time"}
 
 
+@pytest.mark.slow("grants hundreds of leases")
 @pytest.mark.parametrize("store", ["sqlite sync"], indirect=True)
 def test_a_leak_is_found(store: Store) -> None:
     report = short_soak(store, Budget(0), 1, provider="tests.faults.mutants:Leaking")

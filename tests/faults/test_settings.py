@@ -26,8 +26,11 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow("starts workers, and waits for their leases")
 @pytest.mark.parametrize(("store", "setting", "by_engine", "fails"), CASES, indirect=["store"])
-def test_not_noticed_or_failed_closed(store: Store, setting: str, by_engine: bool, fails: bool) -> None:
+def test_i5_an_awkward_setting_is_not_noticed_or_fails_closed(
+    store: Store, setting: str, by_engine: bool, fails: bool
+) -> None:
     with on_private_server(store) as own:
         report = settings.one_setting(own, SETTINGS[own.name][setting], 1, by_engine=by_engine)
     assert report.findings == []
@@ -37,6 +40,7 @@ def test_not_noticed_or_failed_closed(store: Store, setting: str, by_engine: boo
 # PgBouncer
 
 
+@pytest.mark.slow("starts PgBouncer and workers")
 @pytest.mark.parametrize(
     ("store", "driver", "by_engine"),
     [
@@ -47,7 +51,7 @@ def test_not_noticed_or_failed_closed(store: Store, setting: str, by_engine: boo
     ],
     indirect=["store"],
 )
-def test_transaction_pooling(store: Store, driver: str, by_engine: bool) -> None:
+def test_i1_transaction_pooling_gives_no_lease_twice(store: Store, driver: str, by_engine: bool) -> None:
     """asyncpg prepares statements, which are then in another session: each such failure is an error that says why."""
     with on_private_server(store) as own, settings.pooler_before(own) as pooler:
         history, report = settings.through_pooler(own, pooler, driver, 1, by_engine=by_engine)
@@ -59,6 +63,7 @@ def test_transaction_pooling(store: Store, driver: str, by_engine: bool) -> None
     assert not errors or any(word in error for error in errors for word in words)
 
 
+@pytest.mark.slow("starts PgBouncer")
 @pytest.mark.parametrize("store", ["postgres sync"], indirect=True)
 def test_a_pooler_is_named_in_the_error(store: Store) -> None:
     """Two engines as psycopg makes them: each prepares what it has executed five times, under the same names."""

@@ -19,6 +19,9 @@ RECORDED = Path(__file__).parent / "redis-kill-9.jsonl"
 """Two lock names, workers of which some were killed: ``python -m tests.faults --only 1 --store redis --keep …``."""
 
 
+pytestmark = pytest.mark.slow("runs TLC in Java")
+
+
 @pytest.fixture(autouse=True)
 def tlc() -> None:
     try:
@@ -32,6 +35,9 @@ def tlc() -> None:
 def test_i1_a_store_that_grants_a_held_lock(case: Case) -> None:
     """One run of TLC. ``python -m tests.formal`` makes the others, which ``make test-all`` runs."""
     assert check(case.module, case.config).violated == "I1_MutualExclusion"
+
+
+ANOTHER_RUN = pytest.mark.matrix("another run of TLC; the specification has a mutant for each promise")
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +55,7 @@ def test_a_recorded_history_is_a_behaviour_of_the_specification(history: History
     assert verdict.accepted, verdict.line
 
 
-@pytest.mark.parametrize(
-    "promise", ["I1", *(pytest.param(each, marks=pytest.mark.matrix) for each in ("I2", "I6", "I7"))]
-)
+@pytest.mark.parametrize("promise", ["I1", *(pytest.param(each, marks=ANOTHER_RUN) for each in ("I2", "I6", "I7"))])
 def test_an_altered_history_is_refused(history: History, promise: str) -> None:
     """I1: a second grant while the lock is held. I2: a release of a killed holder's lease after its successor's
     grant, which the store confirmed.

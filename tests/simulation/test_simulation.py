@@ -19,24 +19,24 @@ EFFECTS = {
     "outage": ("refused",),
 }
 """What faults do, as the simulation counts it."""
-PACES = pytest.mark.parametrize(
-    "hours", [pytest.param(DENSE, id="dense", marks=pytest.mark.matrix), pytest.param(DENSE * PACE, id="calm")]
-)
-"""The week of `make test` has both; these tests run on the dense ones in `make test-all` only."""
+IN_DENSE_ONES = pytest.mark.matrix("the same in dense schedules; each simulated day has both")
 WITHIN = [kind for kind in KINDS if kind not in LIMITS]
+COMPUTES = pytest.mark.slow("computes for seconds")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=COMPUTES if kind in LIMITS else []) for kind in KINDS])
 def test_the_same_seed_has_the_same_course(kind: str) -> None:
-    one, other = (simulate(draw(7, 0.1, kind), timeline=None) for _ in range(2))
+    one, other = (simulate(draw(7, 0.05, kind), timeline=None) for _ in range(2))
     lines = "\n".join(map(str, one.timeline))
     assert lines == "\n".join(map(str, other.timeline))
     assert len(one.timeline) > 100
     assert (one.events, one.counts, one.violations) == (other.events, other.counts, other.violations)
-    assert lines != "\n".join(map(str, simulate(draw(8, 0.1, kind), timeline=None).timeline))
+    assert lines != "\n".join(map(str, simulate(draw(8, 0.05, kind), timeline=None).timeline))
 
 
-@PACES
+@pytest.mark.parametrize(
+    "hours", [pytest.param(DENSE, id="dense", marks=IN_DENSE_ONES), pytest.param(DENSE * PACE / 2, id="calm")]
+)
 @pytest.mark.parametrize("kind", WITHIN)
 def test_without_faults_nothing_is_broken_and_everything_works(kind: str, hours: float) -> None:
     outcome = simulate(replace(draw(3, hours, kind), faults=()))
@@ -50,7 +50,10 @@ def test_without_faults_nothing_is_broken_and_everything_works(kind: str, hours:
         assert outcome.counts["acquire granted"] > 100
 
 
-@PACES
+@pytest.mark.parametrize(
+    "hours", [pytest.param(DENSE, id="dense", marks=IN_DENSE_ONES), pytest.param(DENSE * PACE, id="calm")]
+)
+@pytest.mark.slow("simulates a day of each kind of schedule")
 @pytest.mark.parametrize("kind", WITHIN)
 def test_each_fault_happens_and_breaks_no_promise(kind: str, hours: float) -> None:
     """In a calm schedule each fault is as likely in the time of one lease as in a dense one."""
@@ -64,11 +67,12 @@ def test_each_fault_happens_and_breaks_no_promise(kind: str, hours: float) -> No
     assert [effect for effect in ("timed out", "late request", *effects) if not counts[effect]] == []
 
 
+@pytest.mark.server("starts none, but computes for seconds")
 @pytest.mark.parametrize("kind", LIMITS)
 def test_what_is_beyond_a_documented_limit_is_found(kind: str) -> None:
     """The checker is not blind: where the library promises nothing, promises are broken, and no others than named."""
-    for seed in range(12):
-        outcome = simulate(draw(seed, 1.0, kind))
+    for seed in range(60):
+        outcome = simulate(draw(seed, 0.2, kind))
         assert outcome.broken() == []
         if outcome.violations:
             return
@@ -76,7 +80,7 @@ def test_what_is_beyond_a_documented_limit_is_found(kind: str) -> None:
 
 
 def test_a_dropped_fault_changes_nothing_before_it() -> None:
-    schedule = draw(5, 0.5, "locks")
+    schedule = draw(5, 0.25, "locks")
     crash = next(fault for fault in reversed(schedule.faults) if fault.kind == "crash")
     without = replace(schedule, faults=tuple(fault for fault in schedule.faults if fault != crash))
     before = [entry for entry in simulate(schedule, timeline=None).timeline if entry.at < crash.at]
@@ -85,6 +89,7 @@ def test_a_dropped_fault_changes_nothing_before_it() -> None:
     assert len(before) > 100
 
 
+@COMPUTES
 def test_a_long_simulation_is_judged_in_windows() -> None:
     """What was judged is forgotten, and a lease that lasts from one window to the next is not."""
     hours: list[float] = []

@@ -143,9 +143,12 @@ def test_the_section_is_written_between_its_marks(tmp_path: Path) -> None:
     assert f"| {mutant.wrong} | {mutant.part} | not in an hour | not in an hour | token |" in written
 
 
-@pytest.mark.parametrize("mutant", ALL.values(), ids=ALL.keys())
-def test_a_mutant_is_applied_and_taken_away_again(mutant: Mutant) -> None:
+def test_each_mutant_is_applied_and_taken_away_again() -> None:
+    assert [name for name, mutant in ALL.items() if not _comes_and_goes(mutant)] == []
+
+
+def _comes_and_goes(mutant: Mutant) -> bool:
     before = vars(mutant.owner).get(mutant.attribute)
     with mutant.applied():
-        assert vars(mutant.owner)[mutant.attribute] is not before
-    assert vars(mutant.owner).get(mutant.attribute) is before
+        is_applied = vars(mutant.owner)[mutant.attribute] is not before
+    return is_applied and vars(mutant.owner).get(mutant.attribute) is before

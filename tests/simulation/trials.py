@@ -47,16 +47,16 @@ class Detection:
         return f"{self.mutant.name}: {clock(self.median)}, {worst} ({', '.join(self.rules)})"
 
 
-def try_mutant(mutant: Mutant, seeds: Iterable[int]) -> Detection:
+def try_mutant(mutant: Mutant, seeds: Iterable[int], hours: float = HOURS) -> Detection:
     """Simulate an hour with ``mutant`` for each seed."""
-    found = [_first(mutant, seed) for seed in seeds]
+    found = [_first(mutant, seed, hours) for seed in seeds]
     rules = sorted({each[1] for each in found if each is not None})
     return Detection(mutant, tuple(None if each is None else each[0] for each in found), tuple(rules))
 
 
-def _first(mutant: Mutant, seed: int) -> tuple[float, str] | None:
+def _first(mutant: Mutant, seed: int, hours: float) -> tuple[float, str] | None:
     """When, and by which rule, this seed shows the mutant."""
-    outcome = simulate(draw(seed, HOURS, mutant.kind, store=mutant.store), mutant=mutant)
+    outcome = simulate(draw(seed, hours, mutant.kind, store=mutant.store), mutant=mutant)
     violation = min(outcome.broken(), key=lambda violation: violation.at, default=None)
     return None if violation is None else (violation.at, violation.rule)
 

@@ -11,11 +11,13 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.locks import record_of
 from tests.support.stores import ALL, Store
 
 SCRIPT = """
 import atexit, json, sys, threading, time
 from shedlock_py import hold
+from tests.support.locks import record_of
 from tests.support.stores import open_provider
 
 provider = open_provider(**json.loads(sys.argv[1]))
@@ -38,14 +40,16 @@ atexit.register(end)  # as Flask's extension waits for the jobs of its scheduler
 """
 
 
+ANOTHER_STORE = pytest.mark.matrix("PostgreSQL shows it, with the time limit of a thread")
+
+
+@pytest.mark.slow("a process waits for longer than the time limit of its acquire")
 @pytest.mark.parametrize(
-    "kind", [kind if kind == "postgres" else pytest.param(kind, marks=pytest.mark.matrix) for kind in ALL]
+    "kind", [kind if kind == "postgres" else pytest.param(kind, marks=ANOTHER_STORE) for kind in ALL]
 )
 def test_a_job_that_ends_at_exit_releases_its_lock(make_store: Callable[..., Store], kind: str) -> None:
     store, name = make_store(kind), f"at-exit-{uuid4().hex}"
     arguments = store.arguments() | {"options": {**store.options, "timeout": "2s"}}
     subprocess.run([sys.executable, "-c", SCRIPT, json.dumps(arguments), name], timeout=60, check=True)
     with closing(store.open()) as observer:
-        record = observer.record(name)
-    assert record is not None
-    assert not record.is_held
+        assert not record_of(observer, name).is_held

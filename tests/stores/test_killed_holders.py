@@ -1,4 +1,4 @@
-"""Run history of two hundred jobs whose processes are killed in the middle of them."""
+"""Run history of fifty jobs whose processes are killed in the middle of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.polling import wait_until
 from tests.support.processes import kill_tree
 from tests.support.stores import Store, open_provider
 
-PROCESSES, JOBS = 8, 25
+PROCESSES, JOBS = 2, 25
 """How many jobs each process runs at the same time."""
 NAMES = [f"job-{number}" for number in range(PROCESSES * JOBS)]
 AT_MOST = "3s"
@@ -43,6 +43,7 @@ def holders(arguments: dict[str, Any], log: Path) -> None:
     time.sleep(120)
 
 
+@pytest.mark.slow("starts processes, and waits for the end of fifty leases")
 @pytest.mark.parametrize("store_name", ["sqlite", "postgres", "redis"])
 def test_the_run_of_each_killed_holder_has_vanished_once(
     store_name: str, make_store: Callable[..., Store], tmp_path: Path

@@ -85,6 +85,11 @@ class FrontEnd:
         self.address: Address = ("127.0.0.1", self._server.server_port)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
 
+    def reset(self) -> None:
+        """Pass everything on again."""
+        self.fault, self.ignored, self.cuts_off = None, set(), False
+        self.requests.clear()
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self

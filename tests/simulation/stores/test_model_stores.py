@@ -37,7 +37,7 @@ REAL = {
 }  # fmt: skip
 BY_DATE = ("cas", "dynamodb")
 """Stores whose time comes from replies."""
-SEQUENCES = 100 if tiers.runs("all") else 4
+SEQUENCES = 100 if tiers.runs("all") else 4 if tiers.runs("full") else 1
 OPERATIONS = 80
 KEPT = 3
 """Runs of each name, with history."""
@@ -215,10 +215,15 @@ def real_store(name: str, make_store: Callable[..., Store]) -> Iterator[tuple[St
         yield store, provider
 
 
-@pytest.mark.parametrize("name", REAL)
+NEEDS_A_SERVER = pytest.mark.server("compares with a real server")
+EXPENSIVE = pytest.mark.slow("carries out hundreds of commands on a real server")
+MARKS = {"sql": [], "cas": [EXPENSIVE], "dynamodb": [EXPENSIVE], "mongodb with history": [EXPENSIVE]}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, [NEEDS_A_SERVER])) for name in REAL])
 def test_a_model_store_does_what_the_real_one_does(name: str, real_store: tuple[Store, Any]) -> None:
     store, provider = real_store
-    for seed in range(max(3, SEQUENCES // 4) if name in BY_DATE else SEQUENCES):
+    for seed in range(min(SEQUENCES, 25) if name in BY_DATE else SEQUENCES):
         store.delete_all()
         clock, model = FakeClock(), modelled(store)
         if name.endswith("with history"):

@@ -1,7 +1,8 @@
 """A table for each test of this directory, and providers on it, sync or async."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from functools import cache
 from uuid import uuid4
 
 import pytest
@@ -16,14 +17,37 @@ from tests.support.front_end import FrontEnd
 Open = Callable[..., LockProvider]
 
 
-@pytest.fixture(params=["sync", "async"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture
+def kind() -> str:
+    """Both clients carry out the same programs. Tests of what a client does run with ``both_clients``."""
+    return "sync"
+
+
+# One table, one front end and one provider for each client, and names of their own for the tests: a client of boto3 and
+# a table take a tenth of a second each.
+
+
+@pytest.fixture(scope="session")
+def table(dynamodb_server: DynamoDBServer) -> str:
+    return dynamodb_server.create_table()
+
+
+@pytest.fixture(scope="session")
+def shared_front_end(dynamodb_server: DynamoDBServer) -> Iterator[FrontEnd]:
+    with FrontEnd(dynamodb_server.address) as front_end:
+        yield front_end
 
 
 @pytest.fixture
-def table(dynamodb_server: DynamoDBServer) -> str:
-    return dynamodb_server.create_table()
+def front_end(shared_front_end: FrontEnd) -> Iterator[FrontEnd]:
+    yield shared_front_end
+    shared_front_end.reset()
+
+
+def open_one(stack: ExitStack, kind: str, url: str, options: dict[str, str]) -> LockProvider:
+    if kind == "async":
+        return stack.enter_context(BlockingLockProvider(lambda: AsyncDynamoDBLockProvider(url, **options)))
+    return stack.enter_context(closing(DynamoDBLockProvider(url, **options)))
 
 
 @pytest.fixture
@@ -32,26 +56,25 @@ def open_provider(kind: str, dynamodb_server: DynamoDBServer, table: str) -> Ite
     with ExitStack() as stack:
 
         def open_provider(via: Address | None = None, **options: str) -> LockProvider:
-            url = dynamodb_server.url(table, via=via)
-            options = {"clock_error": "0s"} | options
-            if kind == "async":
-                return stack.enter_context(BlockingLockProvider(lambda: AsyncDynamoDBLockProvider(url, **options)))
-            provider = DynamoDBLockProvider(url, **options)
-            stack.callback(provider.close)
-            return provider
+            return open_one(stack, kind, dynamodb_server.url(table, via=via), {"clock_error": "0s"} | options)
 
         yield open_provider
 
 
-@pytest.fixture
-def provider(open_provider: Open) -> LockProvider:
-    return open_provider()
+@pytest.fixture(scope="session")
+def shared_provider(dynamodb_server: DynamoDBServer, table: str) -> Iterator[Open]:
+    with ExitStack() as stack:
+
+        @cache
+        def open_once(kind: str, via: Address | None = None) -> LockProvider:
+            return open_one(stack, kind, dynamodb_server.url(table, via=via), {"clock_error": "0s"})
+
+        yield open_once
 
 
 @pytest.fixture
-def front_end(dynamodb_server: DynamoDBServer) -> Iterator[FrontEnd]:
-    with FrontEnd(dynamodb_server.address) as front_end:
-        yield front_end
+def provider(kind: str, shared_provider: Open) -> LockProvider:
+    return shared_provider(kind)
 
 
 @pytest.fixture

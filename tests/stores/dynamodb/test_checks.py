@@ -23,14 +23,16 @@ def checks_of(provider: LockProvider) -> list[Check]:
     return checks
 
 
-def test_a_table_in_one_region(provider: LockProvider, dynamodb_server: DynamoDBServer, table: str) -> None:
+def test_doctor_says_that_a_table_is_in_one_region(
+    provider: LockProvider, dynamodb_server: DynamoDBServer, table: str
+) -> None:
     assert checks_of(provider) == [Check("replication", "ok", "in one region only")]
     done = run("doctor", "--json", store=dynamodb_server.url(table))
     assert done.exit_code == 0
     assert "replication" in [each["check"] for each in json.loads(done.stdout)["checks"]]
 
 
-def test_a_global_table(open_provider: Open, front_end: FrontEnd) -> None:
+def test_a_global_table_is_a_warning(open_provider: Open, front_end: FrontEnd) -> None:
     """DynamoDB Local has none, so this is a reply as the service documents it."""
     replicas = [{"RegionName": region, "ReplicaStatus": "ACTIVE"} for region in ("us-east-1", "eu-west-1")]
     reply = {"Table": {"GlobalTableVersion": "2019.11.21", "Replicas": replicas}}
@@ -40,7 +42,7 @@ def test_a_global_table(open_provider: Open, front_end: FrontEnd) -> None:
     assert checks_of(open_provider(front_end.address)) == [Check("replication", "warning", message, hint)]
 
 
-def test_a_role_that_may_not_describe_it(open_provider: Open, front_end: FrontEnd) -> None:
+def test_a_role_that_may_not_describe_the_table_is_no_fault(open_provider: Open, front_end: FrontEnd) -> None:
     body = {"__type": "com.amazon.coral.service#AccessDeniedException", "message": "not authorized to DescribeTable"}
     front_end.fault = Fault(400, json.dumps(body).encode(), DESCRIBE)
     (check,) = checks_of(open_provider(front_end.address))

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ import pytest
 from botocore.client import BaseClient
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable, provider_from_url
-from shedlock_py.testing.contract.base import acquired, record_of
 from shedlock_py.testing.proxy import TcpProxy
+from tests.stores.clients import both_clients
 from tests.stores.dynamodb.conftest import Open
 from tests.support.dynamodb import REGION, DynamoDBServer
 from tests.support.front_end import Fault, FrontEnd
 from tests.support.held_replies import HeldReply
+from tests.support.locks import acquired, record_of
+from tests.support.logs import warnings_of
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
 
@@ -32,28 +35,27 @@ def fault(code: str, message: str = "as it is", status: int = 400, marker: str =
 
 
 @pytest.fixture
-def warm(open_provider: Open, front_end: FrontEnd) -> LockProvider:
+def warm(kind: str, shared_provider: Open, front_end: FrontEnd) -> LockProvider:
     """A provider that knows the time, so that an acquire is one request."""
-    provider = open_provider(front_end.address)
+    provider = shared_provider(kind, front_end.address)
     assert provider.record("warm") is None
     return provider
 
 
-@pytest.mark.parametrize(
-    "code", ["ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded"]
-)
-def test_i5_throttling_is_an_outage_and_is_not_made_worse(
-    warm: LockProvider, front_end: FrontEnd, name: str, code: str
-) -> None:
-    front_end.fault = fault(code)
-    with pytest.raises(ProviderUnreachable, match=code) as caught:
-        warm.acquire(LockRequest(name, "1m"))
-    assert "limit" in (caught.value.hint or "")
-    assert len(front_end.requests) == 1, "neither sent again nor undone"
+@both_clients
+def test_i5_throttling_is_an_outage_and_is_not_made_worse(warm: LockProvider, front_end: FrontEnd, name: str) -> None:
+    for code in ("ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded"):
+        front_end.fault = fault(code)
+        front_end.requests.clear()
+        with pytest.raises(ProviderUnreachable, match=code) as caught:
+            warm.acquire(LockRequest(name, "1m"))
+        assert "limit" in (caught.value.hint or "")
+        assert len(front_end.requests) == 1, "neither sent again nor undone"
     front_end.fault = None
-    acquired(warm, LockRequest(name, "1m"))
+    acquired(warm, name)
 
 
+@both_clients
 def test_i12_an_internal_error_is_in_doubt_and_undone(warm: LockProvider, front_end: FrontEnd, name: str) -> None:
     front_end.fault = fault("InternalServerError", status=500)
     with pytest.raises(ProviderUnreachable, match="InternalServerError"):
@@ -69,30 +71,30 @@ def test_a_conflict_with_a_transaction_is_tried_again(warm: LockProvider, front_
     assert len(front_end.requests) > 2
 
 
-@pytest.mark.parametrize(
-    ("code", "message", "cure"),
-    [
-        ("AccessDeniedException", "User: x is not authorized to perform: dynamodb:UpdateItem", "policy"),
-        ("UnrecognizedClientException", "The security token included in the request is invalid.", "credentials"),
-        ("ExpiredTokenException", "The security token included in the request is expired", "credentials"),
-        (
-            "InvalidSignatureException",
-            "Signature expired: 20261123T170000Z is now earlier than 20261123T175500Z (20261123T180000Z - 5 min.)",
-            "correct the clock of this machine",
-        ),
-    ],
-)
-def test_refusals_name_their_cure(
-    warm: LockProvider, front_end: FrontEnd, name: str, code: str, message: str, cure: str
-) -> None:
-    front_end.fault = fault(code, message)
-    with pytest.raises(ProviderError, match=code) as caught:
-        warm.acquire(LockRequest(name, "1m"))
-    assert not isinstance(caught.value, ProviderUnreachable)
-    assert cure in (caught.value.hint or "")
-    assert len(front_end.requests) == 1
+REFUSALS = [
+    ("AccessDeniedException", "User: x is not authorized to perform: dynamodb:UpdateItem", "policy"),
+    ("UnrecognizedClientException", "The security token included in the request is invalid.", "credentials"),
+    ("ExpiredTokenException", "The security token included in the request is expired", "credentials"),
+    (
+        "InvalidSignatureException",
+        "Signature expired: 20261123T170000Z is now earlier than 20261123T175500Z (20261123T180000Z - 5 min.)",
+        "correct the clock of this machine",
+    ),
+]
 
 
+def test_refusals_name_their_cure(warm: LockProvider, front_end: FrontEnd, name: str) -> None:
+    for code, message, cure in REFUSALS:
+        front_end.fault = fault(code, message)
+        front_end.requests.clear()
+        with pytest.raises(ProviderError, match=code) as caught:
+            warm.acquire(LockRequest(name, "1m"))
+        assert not isinstance(caught.value, ProviderUnreachable)
+        assert cure in (caught.value.hint or "")
+        assert len(front_end.requests) == 1
+
+
+@both_clients
 def test_i5_a_reply_without_the_time_is_an_outage(warm: LockProvider, front_end: FrontEnd, name: str) -> None:
     front_end.fault = Fault(200, b"", marker="nothing has this", has_date=False)
     with pytest.raises(ProviderUnreachable, match="Date") as caught:
@@ -100,41 +102,42 @@ def test_i5_a_reply_without_the_time_is_an_outage(warm: LockProvider, front_end:
     assert "proxy" in (caught.value.hint or "")
 
 
+@both_clients
 def test_i5_a_page_of_a_proxy_is_an_outage(warm: LockProvider, front_end: FrontEnd, name: str) -> None:
     front_end.fault = Fault(502, b"<html>Bad gateway</html>")
     with pytest.raises(ProviderUnreachable):
         warm.acquire(LockRequest(name, "1m"))
 
 
-@pytest.mark.parametrize(
-    ("body", "content_type"), [(b"<html>Sign in</html>", "text/html"), (b"{}", "application/json")]
-)
+@both_clients
 def test_i5_a_success_that_is_not_of_dynamodb_grants_nothing(
-    warm: LockProvider, front_end: FrontEnd, name: str, body: bytes, content_type: str
+    warm: LockProvider, front_end: FrontEnd, name: str
 ) -> None:
     """As the sign-in page of a proxy. botocore takes each 200 for a success."""
-    lease = acquired(warm, LockRequest(name, "1m"))
-    front_end.fault = Fault(200, body, content_type=content_type)
-    operations: list[Callable[[], object]] = [
-        lambda: warm.acquire(LockRequest("other", "1m")),
-        lambda: warm.extend(lease, "1m"),
-        lambda: warm.record(name),
-        lambda: warm.records(),
-        lambda: warm.release(lease),
-    ]
-    for operation in operations:
-        with pytest.raises(ProviderUnreachable, match="not DynamoDB's") as caught:
-            operation()
-    assert "proxy" in (caught.value.hint or "")
-    front_end.fault = None
-    assert record_of(warm, name).is_held
+    for body, content_type in ((b"<html>Sign in</html>", "text/html"), (b"{}", "application/json")):
+        lock = f"{name}-{content_type}"
+        lease = acquired(warm, lock)
+        front_end.fault = Fault(200, body, content_type=content_type)
+        operations: list[Callable[[], object]] = [
+            partial(warm.acquire, LockRequest("other", "1m")),
+            partial(warm.extend, lease, "1m"),
+            partial(warm.record, lock),
+            warm.records,
+            partial(warm.release, lease),
+        ]
+        for operation in operations:
+            with pytest.raises(ProviderUnreachable, match="not DynamoDB's") as caught:
+                operation()
+            assert "proxy" in (caught.value.hint or "")
+        front_end.fault = None
+        assert record_of(warm, lock).is_held
 
 
 def test_i5_a_success_that_is_not_of_dynamodb_deletes_nothing(
     open_provider: Open, front_end: FrontEnd, name: str
 ) -> None:
     provider = open_provider(front_end.address)
-    provider.release(acquired(provider, LockRequest(name, "1m")))
+    provider.release(acquired(provider, name))
     front_end.fault = Fault(200, b"<html>Sign in</html>", "DeleteItem", content_type="text/html")
 
     with pytest.raises(ProviderUnreachable, match="not DynamoDB's"):
@@ -143,18 +146,20 @@ def test_i5_a_success_that_is_not_of_dynamodb_deletes_nothing(
     assert record_of(provider, name).name == name
 
 
-@pytest.mark.parametrize("operation", ["acquire", "record", "records", "prune"])
-def test_a_missing_table_names_the_cure(dynamodb_server: DynamoDBServer, operation: str) -> None:
+def test_a_missing_table_names_the_cure(dynamodb_server: DynamoDBServer) -> None:
     provider: Any = provider_from_url(dynamodb_server.url("no_such_table"))
     arguments: dict[str, Any] = {"acquire": LockRequest("job", "1m"), "record": "job", "records": "", "prune": "1d"}
-    with pytest.raises(ProviderError, match="ResourceNotFoundException") as caught:
-        getattr(provider, operation)(arguments[operation])
-    assert "create_schema()" in (caught.value.hint or "")
-    assert "no_such_table" in (caught.value.hint or "")
+    for operation, argument in arguments.items():
+        with pytest.raises(ProviderError, match="ResourceNotFoundException") as caught:
+            getattr(provider, operation)(argument)
+        assert "create_schema()" in (caught.value.hint or "")
+        assert "no_such_table" in (caught.value.hint or "")
     provider.close()
 
 
-def test_no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_credentials_are_a_refusal_that_says_where_to_put_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -178,14 +183,17 @@ def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[st
     return lambda key: file.write_text(f"[default]\naws_access_key_id={key}\naws_secret_access_key=pw\n")
 
 
-def test_credentials_that_appear_later(open_provider: Open, credentials: Callable[[str], object], name: str) -> None:
+@both_clients
+def test_credentials_that_appear_later_are_read(
+    open_provider: Open, credentials: Callable[[str], object], name: str
+) -> None:
     """Of a role, or of an agent that writes a file: they may come after the process has started."""
     provider = open_provider()
     for _ in range(3):  # each client is replaced
         with pytest.raises(ProviderError, match="Unable to locate credentials"):
             provider.acquire(LockRequest(name, "1m"))
     credentials("first")
-    acquired(provider, LockRequest(name, "1m"))
+    acquired(provider, name)
 
 
 @pytest.fixture
@@ -196,6 +204,7 @@ def no_debug() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@both_clients
 @pytest.mark.usefixtures("no_debug")
 def test_clients_without_credentials_do_not_pile_up(
     open_provider: Open, credentials: Callable[[str], object], name: str
@@ -214,12 +223,13 @@ def number_of_clients() -> int:
     return sum(issubclass(type(found), BaseClient) for found in gc.get_objects())  # isinstance() follows weak proxies
 
 
-def test_credentials_that_are_replaced(
+@both_clients
+def test_credentials_that_are_replaced_are_read_again(
     open_provider: Open, credentials: Callable[[str], object], front_end: FrontEnd, name: str
 ) -> None:
     credentials("first")
     provider = open_provider(front_end.address)
-    lease = acquired(provider, LockRequest(name, "1m"))
+    lease = acquired(provider, name)
     front_end.fault = fault("ExpiredTokenException", marker="Credential=first/")
     credentials("second")
     with pytest.raises(ProviderError, match="ExpiredTokenException"):
@@ -228,6 +238,7 @@ def test_credentials_that_are_replaced(
     assert len(front_end.requests) == 1
 
 
+@both_clients
 def test_credentials_that_are_replaced_disturb_no_request_that_is_under_way(
     open_provider: Open, credentials: Callable[[str], object], front_end: FrontEnd, name: str
 ) -> None:
@@ -235,7 +246,7 @@ def test_credentials_that_are_replaced_disturb_no_request_that_is_under_way(
     held = HeldReply()
     with TcpProxy(front_end.address, rewrite=held) as proxy, ThreadPoolExecutor(1) as other:
         provider = open_provider(proxy.address, timeout="20s")
-        lease = acquired(provider, LockRequest(name, "1m"))
+        lease = acquired(provider, name)
         proxy.reset()
         held.hold_next()
         extending = other.submit(provider.extend, lease, "2m")
@@ -250,6 +261,7 @@ def test_credentials_that_are_replaced_disturb_no_request_that_is_under_way(
         assert proxy.round_trips == 3, "the extension was sent once"
 
 
+@both_clients
 def test_credentials_that_are_refused_twice_are_replaced_once(
     open_provider: Open, credentials: Callable[[str], object], front_end: FrontEnd, name: str
 ) -> None:
@@ -275,7 +287,7 @@ def test_credentials_that_are_refused_twice_are_replaced_once(
         assert proxy.connections == 0, "that of the new client is used on"
 
 
-def test_a_profile_that_is_missing() -> None:
+def test_a_profile_that_is_missing_is_named() -> None:
     provider: Any = provider_from_url(f"dynamodb://locks?region={REGION}&profile=nobody-has-it")
     with pytest.raises(ProviderError, match="nobody-has-it") as caught:
         provider.acquire(LockRequest("job", "1m"))
@@ -283,41 +295,43 @@ def test_a_profile_that_is_missing() -> None:
     provider.close()
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"lockUntil": "tomorrow", "lockedAt": "2024-01-01T00:00:00.000Z", "lockedBy": "x"},
-        {"lockUntil": 12, "lockedAt": "2024-01-01T00:00:00.000Z", "lockedBy": "x"},
-        {"lockUntil": "9999-01-01T00:00:00.000Z"},
-    ],
-)
+ODD: list[dict[str, Any]] = [
+    {"lockUntil": "tomorrow", "lockedAt": "2024-01-01T00:00:00.000Z", "lockedBy": "x"},
+    {"lockUntil": 12, "lockedAt": "2024-01-01T00:00:00.000Z", "lockedBy": "x"},
+    {"lockUntil": "9999-01-01T00:00:00.000Z"},
+]
+
+
 def test_i5_an_item_with_odd_values_is_refused_and_hides_no_other(
     provider: LockProvider,
     dynamodb_server: DynamoDBServer,
     table: str,
     name: str,
-    values: dict[str, Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    dynamodb_server.put(table, _id=name, **values)
-    for _ in range(2):
-        with pytest.raises(ProviderError, match="not a lock record"):
-            provider.acquire(LockRequest(name, "1m"))
-    acquired(provider, LockRequest(f"{name}-good", "1m"))
-    assert [record.name for record in provider.records(name)] == [f"{name}-good"]
-    assert f"{{'S': '{name}'}}" in caplog.text
-    provider.prune("1h")
-    assert record_of(provider, f"{name}-good").is_held
+    acquired(provider, f"{name}-good")
+    for values in ODD:
+        caplog.clear()
+        dynamodb_server.put(table, _id=name, **values)
+        for _ in range(2):
+            with pytest.raises(ProviderError, match="not a lock record"):
+                provider.acquire(LockRequest(name, "1m"))
+        assert [record.name for record in provider.records(name)] == [f"{name}-good"]
+        assert warnings_of(caplog, f"{{'S': '{name}'}}")
+        provider.prune("1h")
+        assert record_of(provider, f"{name}-good").is_held
 
 
-def test_a_scan_of_several_pages(
+@pytest.mark.slow("writes megabytes")
+def test_a_scan_of_several_pages_finds_all_records(
     provider: LockProvider, dynamodb_server: DynamoDBServer, table: str, name: str
 ) -> None:
     """DynamoDB replies with a megabyte at a time."""
     for number in range(12):
-        acquired(provider, LockRequest(f"{name}-{number}", "1m"))
+        acquired(provider, f"{name}-{number}")
         item = dynamodb_server.item(table, f"{name}-{number}")
         assert item is not None
         dynamodb_server.ask("PutItem", TableName=table, Item=item | {"padding": {"S": "x" * 200_000}})
-    assert len(provider.records()) == len(provider.records(name)) == 12
+    assert len(provider.records(name)) == 12
+    assert {record.name for record in provider.records()} >= {f"{name}-{number}" for number in range(12)}
     assert record_of(provider, f"{name}-3").is_held

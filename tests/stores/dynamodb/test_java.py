@@ -13,10 +13,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from shedlock_py import LockProvider, LockRequest
-from shedlock_py.testing.contract.base import acquired, eventually, record_of
+from shedlock_py.testing.contract.base import eventually
 from tests.support.dynamodb import DynamoDBServer
-
-pytestmark = pytest.mark.programs
+from tests.support.locks import acquired, record_of
 
 HOST = "java-host.example.org"
 
@@ -70,7 +69,7 @@ def java(dynamodb_server: DynamoDBServer, table: str) -> Java:
 
 
 def test_i1_each_side_keeps_the_other_out(provider: LockProvider, java: Java, name: str) -> None:
-    lease = acquired(provider, LockRequest(name, "1m"))
+    lease = acquired(provider, name)
     assert not java.lock(name)
     assert provider.release(lease)
     assert java.lock(name), "a lock that was released is free at once, also for Java"
@@ -85,7 +84,7 @@ def test_i1_each_side_keeps_the_other_out(provider: LockProvider, java: Java, na
 
 def test_i1_a_released_lock_that_java_took_is_not_free(provider: LockProvider, java: Java, name: str) -> None:
     """The record says that our acquisition was released; Java does not know of that, and leaves it there."""
-    lease = acquired(provider, LockRequest(name, "1m"))
+    lease = acquired(provider, name)
     provider.release(lease)
     assert java.lock(name)
     item = java.server.item(java.table, name)
@@ -93,7 +92,7 @@ def test_i1_a_released_lock_that_java_took_is_not_free(provider: LockProvider, j
     assert item["releasedBy"]["S"] == lease.locked_by
     assert provider.acquire(LockRequest(name, "1m")) is None
     assert provider.force_release(name) is True
-    acquired(provider, LockRequest(name, "1m"))
+    acquired(provider, name)
 
 
 def test_i1_a_lock_that_an_operator_freed_and_java_took_again_is_not_free(
@@ -107,7 +106,7 @@ def test_i1_a_lock_that_an_operator_freed_and_java_took_again_is_not_free(
     assert record_of(provider, name).is_held
     assert provider.acquire(LockRequest(name, "1m")) is None
     assert provider.force_release(name) is True
-    acquired(provider, LockRequest(name, "1m"))
+    acquired(provider, name)
 
 
 def test_i1_a_lock_that_0_1_0_freed_and_java_took_again_is_not_free(
@@ -122,7 +121,7 @@ def test_i1_a_lock_that_0_1_0_freed_and_java_took_again_is_not_free(
 
 def test_i6_a_lock_of_ours_that_java_unlocked_is_lost(provider: LockProvider, java: Java, name: str) -> None:
     """Java unlocks by name only, after a task that took longer than its lock."""
-    lease = acquired(provider, LockRequest(name, "1m"))
+    lease = acquired(provider, name)
     assert provider.extend(lease, "1m") is lease
     java.unlock(name)
     eventually(lambda: not record_of(provider, name).is_held)  # the Date header is cut to seconds
@@ -130,9 +129,9 @@ def test_i6_a_lock_of_ours_that_java_unlocked_is_lost(provider: LockProvider, ja
     assert provider.release(lease) is False
 
 
-def test_an_item_of_0_1_0_has_no_version(provider: LockProvider, java: Java, name: str) -> None:
+def test_an_item_without_a_version_can_be_extended(provider: LockProvider, java: Java, name: str) -> None:
     """A pause, for example, that was made before the update."""
-    lease = acquired(provider, LockRequest(name, "1m"))
+    lease = acquired(provider, name)
     java.server.ask(
         "UpdateItem", TableName=java.table, Key={"_id": {"S": name}}, UpdateExpression="REMOVE leaseVersion"
     )
@@ -144,8 +143,8 @@ def test_an_item_of_0_1_0_has_no_version(provider: LockProvider, java: Java, nam
     assert provider.release(lease) is True
 
 
-def test_what_java_reads(provider: LockProvider, java: Java, name: str) -> None:
-    lease = acquired(provider, LockRequest(name, "1m"))
+def test_java_reads_our_items(provider: LockProvider, java: Java, name: str) -> None:
+    lease = acquired(provider, name)
     item = java.server.item(java.table, name)
     assert item is not None
     assert (item["_id"], item["lockedBy"]) == ({"S": name}, {"S": lease.locked_by})
@@ -154,20 +153,21 @@ def test_what_java_reads(provider: LockProvider, java: Java, name: str) -> None:
         assert text == iso(datetime.fromisoformat(text)), "milliseconds: the order of texts is that of time"
 
 
-@pytest.mark.parametrize("fraction", ["", ".5", ".25", ".123456", ".123456789", ".999999"])
-def test_i1_any_number_of_digits(
-    provider: LockProvider, dynamodb_server: DynamoDBServer, table: str, name: str, fraction: str
+def test_i1_times_may_have_any_number_of_digits(
+    provider: LockProvider, dynamodb_server: DynamoDBServer, table: str
 ) -> None:
     """Texts of other lengths are not in the order of time: one that ends late looks earlier, and the other way."""
     until = datetime.now(UTC) + timedelta(seconds=2)
-    text = f"{until:%Y-%m-%dT%H:%M:%S}{fraction}Z"
-    dynamodb_server.put(table, _id=name, lockUntil=text, lockedAt="2024-01-01T00:00:00Z", lockedBy=HOST)
-    lease = eventually(lambda: provider.acquire(LockRequest(name, "1m")))
-    assert datetime.now(UTC) >= datetime.fromisoformat(text)
-    assert record_of(provider, name).locked_by == lease.locked_by
+    ends = [f"{until:%Y-%m-%dT%H:%M:%S}{part}Z" for part in ("", ".5", ".25", ".123456", ".123456789", ".999999")]
+    for end in ends:
+        dynamodb_server.put(table, _id=end, lockUntil=end, lockedAt="2024-01-01T00:00:00Z", lockedBy=HOST)
+    for end in ends:
+        lease = eventually(lambda end=end: provider.acquire(LockRequest(end, "1m")))  # type: ignore[misc]  # a lambda
+        assert datetime.now(UTC) >= datetime.fromisoformat(end)
+        assert record_of(provider, end).locked_by == lease.locked_by
 
 
-def test_a_take_over_from_java(provider: LockProvider, java: Java, name: str) -> None:
+def test_i1_a_take_over_from_java_keeps_java_out(provider: LockProvider, java: Java, name: str) -> None:
     assert java.lock(name)
     lease = provider.take_over(LockRequest(name, "1m"))
     assert not java.lock(name)

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import LockRequest
 from shedlock_py.providers.dynamodb.wire import Change, Command, Reply, milliseconds
 from shedlock_py.providers.kit import ProgramProvider
 from shedlock_py.testing import FakeClock
-from shedlock_py.testing.contract.base import acquired, record_of
 from tests.simulation.stores.dynamodb import DynamoDBModelStore
+from tests.support.locks import acquired, record_of
 
 SECOND = timedelta(seconds=1)
 
@@ -58,7 +57,7 @@ def provider(table: Table) -> Any:
 
 def test_i6_an_extension_that_is_late_matches_no_newer_one_with_the_same_end(provider: Any, table: Table) -> None:
     """The holder got no reply in time, and extended once more: by chance until the end that the first one replaces."""
-    lease = acquired(provider, LockRequest("job", "12s"))
+    lease = acquired(provider, "job", "12s")
 
     end = record_of(provider, "job").lock_until
 
@@ -78,7 +77,7 @@ def test_i3_an_extension_that_finds_the_lock_released_does_not_hold_it_again(
     provider: Any, table: Table, old_note: bool
 ) -> None:
     """During its minimum hold. Without a note it reads first; with one, its write is refused first."""
-    lease = acquired(provider, LockRequest("job", "1m", "20s"))
+    lease = acquired(provider, "job", lock_at_least_for="20s")
     lease.note = lease.note if old_note else None
     table.meanwhile = lambda: provider.release(lease)
     assert provider.extend(lease, "1h") is None
@@ -88,7 +87,7 @@ def test_i3_an_extension_that_finds_the_lock_released_does_not_hold_it_again(
 
 def test_a_lease_that_is_over_by_an_old_note_only_is_extended(provider: Any, table: Table) -> None:
     """Of two extensions at once, the reply to the shorter one came last, although the store carried it out first."""
-    lease = acquired(provider, LockRequest("job", "2s"))
+    lease = acquired(provider, "job", "2s")
     old = lease.note
     assert provider.extend(lease, "1m") is not None
     lease.note = old

@@ -21,11 +21,11 @@ from shedlock_py import ConfigurationError, provider_from_url
         ("dynamodb://key:s3cret-pw@locks", "credentials do not belong there"),
     ],
 )
-def test_what_cannot_be(url: str, why: str) -> None:
+def test_a_url_that_cannot_work_is_refused(url: str, why: str) -> None:
     with pytest.raises(ConfigurationError, match=why) as caught:
         provider_from_url(url)
     assert "s3cret-pw" not in str(caught.value)
 
 
-def test_shown() -> None:
+def test_a_provider_shows_its_table() -> None:
     assert repr(provider_from_url("dynamodb://locks?region=eu-west-1")) == "<DynamoDBLockProvider table locks>"

@@ -17,13 +17,19 @@ from shedlock_py.testing.blocking import BlockingLockProvider
 Open = Callable[..., LockProvider]
 
 
-@pytest.fixture(params=["sync", "async"])
-def open_url(request: pytest.FixtureRequest) -> Iterator[Open]:
+@pytest.fixture
+def kind() -> str:
+    """Both clients carry out the same programs. Tests of what a client does run with ``both_clients``."""
+    return "sync"
+
+
+@pytest.fixture
+def open_url(kind: str) -> Iterator[Open]:
     """``open_url(url, timeout="1s")``: a provider, which the fixture closes; an async one behind a sync facade."""
     with ExitStack() as stack:
 
         def open_one(url: str, **options: Any) -> LockProvider:
-            if request.param == "sync":
+            if kind == "sync":
                 return stack.enter_context(closing(EtcdLockProvider(url, **options)))
             return stack.enter_context(BlockingLockProvider(partial(AsyncEtcdLockProvider, url, **options)))
 

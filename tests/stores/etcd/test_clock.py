@@ -14,13 +14,12 @@ import pytest
 
 from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.providers.etcd import EtcdLockProvider
-from shedlock_py.testing.contract.base import acquired, eventually, record_of
+from shedlock_py.testing.contract.base import eventually
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.etcd.conftest import Open
 from tests.support.dates import DateProxy
 from tests.support.etcd import EtcdServer
-
-pytestmark = pytest.mark.programs
+from tests.support.locks import acquired, record_of
 
 HOUR = 3600.0
 
@@ -36,15 +35,15 @@ def place(front: TcpProxy, prefix: str = "/clock") -> str:
     return "etcd://{}:{}{}".format(*front.address, prefix)
 
 
-def attempt_until_granted(provider: LockProvider, name: str) -> tuple[Lease, float]:
-    """The lease, and when the attempt began that got it."""
+def attempt_until_granted(provider: LockProvider, name: str) -> tuple[Lease, list[float]]:
+    """The lease, and when each attempt began; the last one got it."""
+    began: list[float] = []
 
-    def attempt() -> tuple[Lease, float] | None:
-        began = time.monotonic()
-        lease = provider.acquire(LockRequest(name, "1m"))
-        return None if lease is None else (lease, began)
+    def attempt() -> Lease | None:
+        began.append(time.monotonic())
+        return provider.acquire(LockRequest(name, "1m"))
 
-    return eventually(attempt, "a lease")
+    return eventually(attempt, "a lease"), began
 
 
 def test_i1_clocks_of_members_that_differ_by_the_allowed_error(
@@ -55,7 +54,7 @@ def test_i1_clocks_of_members_that_differ_by_the_allowed_error(
     holder, other = (open_url(place(front), clock_error="1s") for front in fronts)
     holder.record(name)
     time.sleep((0.9 - time.time()) % 1)
-    lease = acquired(holder, LockRequest(name, "800ms"))
+    lease = acquired(holder, name, "800ms")
     later, _ = attempt_until_granted(other, name)
     assert not lease.is_trusted(), "it was granted while its holder trusted it"
     assert later.fencing_token > lease.fencing_token  # type: ignore[operator]  # this store keeps them
@@ -68,8 +67,8 @@ def test_i1_clocks_that_differ_by_more_overlap_by_so_much_and_tokens_tell(
     """Not promised. The store gives the lease away early; nothing else goes wrong."""
     fronts[1].offset = 12.0
     holder, other = (open_url(place(front), clock_error="1s") for front in fronts)
-    lease = acquired(holder, LockRequest(name, "6s"))
-    successor = acquired(other, LockRequest(name, "1m"))  # at once
+    lease = acquired(holder, name, "6s")
+    successor = acquired(other, name)  # at once
     assert lease.is_trusted()
     assert successor.fencing_token > lease.fencing_token  # type: ignore[operator]  # this store keeps them
     assert holder.extend(lease, "1m") is None
@@ -96,14 +95,14 @@ def test_i3_a_clock_that_jumps_back_keeps_leases_longer_and_one_that_jumps_forwa
 ) -> None:
     """As any store's does; the page says so. Of a lease that was released, the clock says nothing."""
     holder, other = (open_url(place(front)) for front in fronts)
-    acquired(holder, LockRequest(name, "10m"))
+    acquired(holder, name, "10m")
     fronts[1].offset = -HOUR
     assert other.acquire(LockRequest(name, "10m")) is None
     fronts[1].offset = HOUR
-    lease = acquired(other, LockRequest(name, "10m"))
+    lease = acquired(other, name, "10m")
     assert other.release(lease) is True
     fronts[0].offset = -HOUR
-    acquired(holder, LockRequest(name, "10m"))
+    acquired(holder, name, "10m")
 
 
 def test_a_lease_that_is_extended_after_the_clock_was_set_back_is_held(
@@ -111,7 +110,7 @@ def test_a_lease_that_is_extended_after_the_clock_was_set_back_is_held(
 ) -> None:
     """Also by its record, which a candidate reads: one that looks released is taken over."""
     provider = open_url(place(fronts[0]))
-    lease = acquired(provider, LockRequest(name, "1m"))
+    lease = acquired(provider, name)
     fronts[0].offset = -HOUR
     provider.record(name)  # so that it knows
     assert provider.extend(lease, "1m") is lease
@@ -130,7 +129,7 @@ def test_i7_no_record_is_pruned_whose_token_another_member_could_repeat(
 
     def take(provider: LockProvider) -> None:
         nonlocal last
-        lease = acquired(provider, LockRequest(name, "1m"))
+        lease = acquired(provider, name)
         assert lease.fencing_token is not None
         assert lease.fencing_token > last
         last = lease.fencing_token
@@ -156,7 +155,7 @@ def test_i10_a_record_says_what_the_members_clock_says(fronts: list[DateProxy], 
     fronts[0].offset = year
     provider = open_url(place(fronts[0]))
     began = datetime.fromtimestamp(time.time() + year, UTC)
-    acquired(provider, LockRequest(name, "1m"))
+    acquired(provider, name)
     record = record_of(provider, name)
     assert began - timedelta(seconds=2) < record.locked_at < began + timedelta(minutes=1)
     assert timedelta(minutes=1) <= record.lock_until - record.locked_at <= timedelta(minutes=1, seconds=6)
@@ -176,18 +175,15 @@ def test_i3_a_lease_is_kept_up_to_two_seconds_and_the_clock_error_longer(
         holder.record(name)
         time.sleep((fraction - time.time()) % 1)  # so that it begins there
         began = time.monotonic()
-        lease = acquired(holder, LockRequest(name, "500ms"))
+        lease = acquired(holder, name, "500ms")
         round_trip = time.monotonic() - began
         record = record_of(holder, name)
         assert not lease.has_ended()
         assert record.lock_until - record.locked_at >= timedelta(seconds=1.5)
-        _, granted = attempt_until_granted(other, name)
+        _, (*refused, granted) = attempt_until_granted(other, name)
         assert granted + round_trip - began >= 0.5
-        assert granted - began < 0.5 + 2.0 + 1.0 + round_trip + SLOW
-
-
-SLOW = 1.0
-"""Seconds that a busy machine may add between two attempts."""
+        assert refused
+        assert max(refused) - began < 0.5 + 2.0 + 1.0 + round_trip
 
 
 # Replies without a time
@@ -215,7 +211,7 @@ def test_i5_a_reply_without_a_date_is_an_error_that_says_so(etcd_server: EtcdSer
             provider.acquire(LockRequest(name, "1m"))
         assert "Date header" in str(caught.value.hint)
         front.is_on = False
-        assert provider.release(acquired(provider, LockRequest(name, "1m"))) is True
+        assert provider.release(acquired(provider, name)) is True
 
 
 def test_i12_an_acquire_whose_last_reply_has_no_date_is_undone(
@@ -228,7 +224,7 @@ def test_i12_an_acquire_whose_last_reply_has_no_date_is_undone(
         assert not record_of(provider, name).is_held
 
 
-def test_replies_of_two_threads_do_not_mix_their_times(fronts: list[DateProxy], name: str) -> None:
+def test_i10_replies_of_two_threads_do_not_mix_their_times(fronts: list[DateProxy], name: str) -> None:
     """One provider, two members an hour apart; each operation goes by the reply to its own read."""
     hosts = ",".join("{}:{}".format(*front.address) for front in fronts)
     fronts[1].offset = HOUR
@@ -236,12 +232,12 @@ def test_replies_of_two_threads_do_not_mix_their_times(fronts: list[DateProxy], 
         errors: list[Any] = []
 
         def poll() -> None:
-            for _ in range(50):
+            for _ in range(25):
                 record = provider.record(name)
                 if record is not None and not timedelta(0) < record.remaining < timedelta(minutes=62):
                     errors.append(record)
 
-        acquired(provider, LockRequest(name, "1h"))
+        acquired(provider, name, "1h")
         threads = [threading.Thread(target=poll) for _ in range(4)]
         for thread in threads:
             thread.start()

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from shedlock_py import LockRequest, ProviderError
-from shedlock_py.testing.contract.base import acquired
 from tests.cli.harness import run
+from tests.stores.clients import both_clients
 from tests.stores.etcd.conftest import Open
 from tests.support.availability import private_server
 from tests.support.etcd import EtcdServer
+from tests.support.locks import acquired
 
 PREFIX = "/app/"
 
@@ -43,9 +44,10 @@ def as_root(server: EtcdServer) -> None:
     server.headers = {"Authorization": server.ask("/v3/auth/authenticate", name="root", password="root")["token"]}
 
 
+@both_clients
 def test_a_login_that_ends_is_repeated(server: EtcdServer, open_url: Open, name: str) -> None:
     provider = open_url(place(server))
-    lease = acquired(provider, LockRequest(name, "1m"))
+    lease = acquired(provider, name)
     server.kill()  # it keeps tokens in memory
     server.start()
     assert provider.extend(lease, "2m") is lease
@@ -75,12 +77,12 @@ def test_i5_keys_that_the_user_may_not_use(server: EtcdServer, open_url: Open, n
         open_url(place(server, prefix="/other/")).acquire(LockRequest(name, "1m"))
 
 
-def test_a_login_where_there_are_no_users(etcd_server: EtcdServer, open_url: Open, name: str) -> None:
+def test_i5_a_login_where_there_are_no_users_is_refused(etcd_server: EtcdServer, open_url: Open, name: str) -> None:
     with pytest.raises(ProviderError, match="authentication is not enabled"):
         open_url(place(etcd_server)).acquire(LockRequest(name, "1m"))
 
 
-def test_doctor_of_a_user_who_may_use_the_keys_only(server: EtcdServer) -> None:
+def test_doctor_works_for_a_user_who_may_use_the_keys_only(server: EtcdServer) -> None:
     done = run("doctor", store=place(server))
     assert done.exit_code == 0, done.stdout
     assert "✓ members: 1: " in done.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from base64 import b64decode, b64encode
 from collections.abc import Callable
@@ -13,13 +12,13 @@ from typing import Any
 import pytest
 
 from shedlock_py import LockRequest, ProviderError
-from shedlock_py.testing.contract.base import acquired, record_of
 from shedlock_py.testing.proxy import TcpProxy
+from tests.stores.clients import both_clients
 from tests.stores.etcd.conftest import Open
 from tests.support.availability import private_server
 from tests.support.etcd import EtcdServer
-
-pytestmark = pytest.mark.programs
+from tests.support.locks import acquired, record_of
+from tests.support.logs import warnings_of
 
 PREFIX = "/records/"
 
@@ -39,9 +38,9 @@ def get(server: EtcdServer, key: str) -> dict[str, Any]:
     return found
 
 
-def test_the_record_is_that_of_the_page(etcd_server: EtcdServer, open_url: Open, name: str) -> None:
+def test_a_key_has_the_fields_of_the_documentation(etcd_server: EtcdServer, open_url: Open, name: str) -> None:
     provider = open_url(etcd_server.url(prefix=PREFIX))
-    lease = acquired(provider, LockRequest(name, "1m"))
+    lease = acquired(provider, name)
     record = get(etcd_server, name)
     assert list(record) == ["locked_by", "locked_at", "lock_until", "fencing_token", "last_fire_time"]
     assert (record["locked_by"], record["fencing_token"]) == (lease.locked_by, lease.fencing_token)
@@ -49,7 +48,8 @@ def test_the_record_is_that_of_the_page(etcd_server: EtcdServer, open_url: Open,
     assert get(etcd_server, name)["free"] is True
 
 
-def test_round_trips(etcd_server: EtcdServer, open_url: Open, name: str) -> None:
+@both_clients
+def test_round_trips_of_a_job(etcd_server: EtcdServer, open_url: Open, name: str) -> None:
     """Two to acquire, a read and a write, and one more for a name's first record; one for all else that a job needs."""
     with TcpProxy(etcd_server.address) as proxy:
         provider = open_url(etcd_server.url(via=proxy.address, prefix=PREFIX))
@@ -61,11 +61,11 @@ def test_round_trips(etcd_server: EtcdServer, open_url: Open, name: str) -> None
             proxy.reset()
 
         proxy.reset()
-        assert provider.release(acquired(provider, LockRequest(name, "1m")))
+        assert provider.release(acquired(provider, name))
         assert proxy.round_trips == 3 + 1
         for _ in range(6):
             proxy.reset()
-            lease = acquired(provider, LockRequest(name, "1m"))
+            lease = acquired(provider, name)
             count("acquire")
             assert provider.acquire(LockRequest(name, "1m")) is None
             count("skip")
@@ -84,7 +84,7 @@ def test_round_trips_of_operations_that_go_by_what_they_read(
     """As the table on the page has them."""
     with TcpProxy(etcd_server.address) as proxy:
         provider: Any = open_url(etcd_server.url(via=proxy.address, prefix=PREFIX))
-        lease = acquired(provider, LockRequest(name, "1m", fire_time=datetime.now(UTC)))
+        lease = acquired(provider, name, fire_time=datetime.now(UTC))
         counted: dict[str, int] = {}
 
         def count(operation: str, call: Callable[[], object]) -> None:
@@ -106,7 +106,7 @@ def test_round_trips_of_operations_that_go_by_what_they_read(
 
 def test_a_skip_writes_nothing(etcd_server: EtcdServer, open_url: Open, name: str) -> None:
     provider = open_url(etcd_server.url(prefix=PREFIX))
-    acquired(provider, LockRequest(name, "1m"))
+    acquired(provider, name)
 
     def revision() -> str:
         found: str = etcd_server.ask("/v3/kv/range", key="AA==")["header"]["revision"]
@@ -118,38 +118,38 @@ def test_a_skip_writes_nothing(etcd_server: EtcdServer, open_url: Open, name: st
     assert revision() == before
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        b"", b"hello", b"\xff\x00", b"[]", b"null", b"{}", b"7", b'{"locked_by": 7}',
-        pytest.param(b"[" * 9999, id="deep"),
-        b'{"locked_by": "a#b", "locked_at": "yesterday", "lock_until": "x", "fencing_token": 1}',
-        b'{"locked_by": "a#b", "locked_at": "2026-01-01T00:00:00", "lock_until": "2026-01-01T00:00:00", '
-        b'"fencing_token": 1, "last_fire_time": null}',
-        b'{"locked_by": "a#b", "locked_at": "2026-01-01T00:00:00+00:00", "lock_until": "2026-01-01T00:00:00+00:00", '
-        b'"fencing_token": "x", "last_fire_time": null}',
-    ],
-)  # fmt: skip
+ODD = [
+    b"", b"hello", b"\xff\x00", b"[]", b"null", b"{}", b"7", b'{"locked_by": 7}',
+    b"[" * 9999,
+    b'{"locked_by": "a#b", "locked_at": "yesterday", "lock_until": "x", "fencing_token": 1}',
+    b'{"locked_by": "a#b", "locked_at": "2026-01-01T00:00:00", "lock_until": "2026-01-01T00:00:00", '
+    b'"fencing_token": 1, "last_fire_time": null}',
+    b'{"locked_by": "a#b", "locked_at": "2026-01-01T00:00:00+00:00", "lock_until": "2026-01-01T00:00:00+00:00", '
+    b'"fencing_token": "x", "last_fire_time": null}',
+]  # fmt: skip
+
+
 def test_i5_a_key_that_is_no_record_is_refused_and_hides_no_other(
-    etcd_server: EtcdServer, open_url: Open, name: str, value: bytes, caplog: pytest.LogCaptureFixture
+    etcd_server: EtcdServer, open_url: Open, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     provider = open_url(etcd_server.url(prefix=PREFIX))
-    acquired(provider, LockRequest(f"{name}-good", "1m"))
-    put(etcd_server, name, value)
-    with pytest.raises(ProviderError, match="not a lock record"):
-        provider.acquire(LockRequest(name, "1m"))
-    with caplog.at_level(logging.WARNING, "shedlock_py"):
+    acquired(provider, f"{name}-good")
+    for value in ODD:
+        caplog.clear()
+        put(etcd_server, name, value)
+        with pytest.raises(ProviderError, match="not a lock record"):
+            provider.acquire(LockRequest(name, "1m"))
         assert [record.name for record in provider.records(name)] == [f"{name}-good"]
-    assert name in caplog.text
-    provider.prune("1h")
-    assert record_of(provider, f"{name}-good").is_held
+        assert warnings_of(caplog, name)
+        provider.prune("1h")
+        assert record_of(provider, f"{name}-good").is_held
 
 
 def test_i2_a_lease_of_another_cluster_ends_nothing_here(open_url: Open, name: str, etcd_server: EtcdServer) -> None:
     """Two stores whose versions are equal by chance; here two prefixes, whose versions are made equal by hand."""
     here, there = (open_url(etcd_server.url(prefix=f"{PREFIX}{where}/")) for where in ("here", "there"))
-    foreign = acquired(there, LockRequest(name, "1m"))
-    lease = acquired(here, LockRequest(name, "1m"))
+    foreign = acquired(there, name)
+    lease = acquired(here, name)
     foreign.note, note = lease.note, foreign.note
     assert foreign.note != note
     assert there.release(foreign) is True, "the programs do not trust a note of another store"
@@ -157,18 +157,19 @@ def test_i2_a_lease_of_another_cluster_ends_nothing_here(open_url: Open, name: s
     assert here.extend(lease, "2m") is lease
 
 
+@pytest.mark.slow("starts a server of its own, twice")
 def test_i2_an_emptied_cluster_that_counts_revisions_anew(open_url: Open, name: str) -> None:
     """The former holder's revision is that of the new holder's record by chance. It writes nothing."""
     with private_server("etcd", EtcdServer) as server:
         former = open_url(server.url(prefix=PREFIX))
-        lease = acquired(former, LockRequest(name, "1m"))
+        lease = acquired(former, name)
         revision = pair_of(server, name)["mod_revision"]
         server.stop()
         shutil.rmtree(server.data)
         server.create_data()
         server.start()
         successor = open_url(server.url(prefix=PREFIX))
-        new = acquired(successor, LockRequest(name, "1m"))
+        new = acquired(successor, name)
         assert pair_of(server, name)["mod_revision"] == revision
         record = get(server, name)
         assert former.extend(lease, "2h") is None

@@ -29,12 +29,12 @@ from tests.stores.etcd.conftest import Open
         ("etcd://h?prefix=app:", ("http://h:2379",), "app:"),
     ],
 )
-def test_where_it_leads(url: str, endpoints: tuple[str, ...], prefix: str) -> None:
+def test_a_url_names_members_and_prefix(url: str, endpoints: tuple[str, ...], prefix: str) -> None:
     place = Place.from_url(url)
     assert (place.endpoints, place.prefix) == (endpoints, prefix)
 
 
-def test_who_logs_in() -> None:
+def test_user_and_password_of_a_url_are_decoded_and_not_shown() -> None:
     place = Place.from_url("etcd://me%40home:p%2Fw%3A@h")
     assert (place.user, place.password) == ("me@home", "p/w:")
     assert "p/w:" not in repr(place) + place.shown
@@ -66,7 +66,7 @@ def test_who_logs_in() -> None:
         ("h?timeout=0", "timeout"),
     ],
 )
-def test_what_is_refused(rest: str, what: str) -> None:
+def test_a_url_that_cannot_work_is_refused(rest: str, what: str) -> None:
     for from_url in (provider_from_url, async_provider_from_url):
         with pytest.raises(ConfigurationError, match=what):
             from_url(f"etcd://{rest}")
@@ -90,7 +90,7 @@ def test_a_file_that_cannot_be_used_is_named(open_url: Open, tmp_path: Path, opt
         provider.acquire(LockRequest("job", "1m"))
 
 
-def test_i5_a_file_without_a_descriptor_to_read_it(tmp_path: Path) -> None:
+def test_i5_without_a_descriptor_to_read_a_certificate_it_is_an_outage(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("not read")
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     with closing(EtcdLockProvider(f"etcd://127.0.0.1:1?ca={tmp_path / 'ca.pem'}")) as provider:
@@ -102,7 +102,7 @@ def test_i5_a_file_without_a_descriptor_to_read_it(tmp_path: Path) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_a_bare_number_is_seconds() -> None:
+def test_a_bare_number_in_a_url_is_seconds() -> None:
     programs: Any = EtcdLockProvider("etcd://h?timeout=3&clock_error=2&fire_time_tolerance=90").programs
     assert (programs.timeout, programs.clock_error.seconds, programs.fire_time_tolerance.seconds) == (3, 2, 90)
 

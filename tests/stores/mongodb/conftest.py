@@ -11,9 +11,15 @@ from tests.stores.mongodb.stores import Store
 from tests.support.mongodb import MongoServer
 
 
-@pytest.fixture(params=["sync", "async"])
-def store(request: pytest.FixtureRequest, mongodb_server: MongoServer) -> Iterator[Store]:
-    store = Store(mongodb_server, is_async=request.param == "async")
+@pytest.fixture
+def kind() -> str:
+    """Both clients carry out the same programs. Tests of what a client does run with ``both_clients``."""
+    return "sync"
+
+
+@pytest.fixture
+def store(kind: str, mongodb_server: MongoServer) -> Iterator[Store]:
+    store = Store(mongodb_server, is_async=kind == "async")
     with store.stack:
         yield store
     if store.is_async:

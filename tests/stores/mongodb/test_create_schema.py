@@ -9,21 +9,14 @@ import pytest
 from shedlock_py import ConfigurationError, LockProvider, LockRequest
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
 from tests.stores.mongodb.stores import SLOW_SERVER, Store
-from tests.stores.sql.stores import acquired
+from tests.support.locks import acquired
 from tests.support.workers import workers
-
-pytestmark = pytest.mark.programs
 
 DAY = 86_400
 
 
 def provider_of(store: Store, expire_after: str | timedelta | float = "30d") -> LockProvider:
-    url = store.url(**SLOW_SERVER)
-    if store.is_async:
-        return store.blocking(
-            lambda: AsyncMongoLockProvider(url, collection=store.collection, expire_after=expire_after)
-        )
-    provider = MongoLockProvider(url, collection=store.collection, expire_after=expire_after)
+    provider = MongoLockProvider(store.url(**SLOW_SERVER), collection=store.collection, expire_after=expire_after)
     store.stack.callback(provider.close)
     return provider
 
@@ -34,7 +27,7 @@ def expiry(store: Store) -> Any:
     return indexes[0]["expireAfterSeconds"]
 
 
-def test_once_and_twice(store: Store, name: str) -> None:
+def test_the_second_create_schema_changes_nothing(store: Store, name: str) -> None:
     provider = provider_of(store)
     provider.create_schema()
     lease = acquired(provider, name)
@@ -44,7 +37,7 @@ def test_once_and_twice(store: Store, name: str) -> None:
     assert provider.release(lease)
 
 
-def test_nothing_needs_it(store: Store, name: str) -> None:
+def test_no_operation_needs_create_schema(store: Store, name: str) -> None:
     provider = provider_of(store)
     assert provider.records() == []
     assert provider.prune(0) == 0
@@ -53,7 +46,7 @@ def test_nothing_needs_it(store: Store, name: str) -> None:
 
 
 @pytest.mark.parametrize("existing", [{}, {"expireAfterSeconds": 5}, {"name": "mine", "expireAfterSeconds": 5}])
-def test_an_index_that_was_there_before(store: Store, existing: dict[str, Any]) -> None:
+def test_an_index_that_was_there_before_gets_the_right_expiry(store: Store, existing: dict[str, Any]) -> None:
     store.documents.create_index("lockUntil", **existing)
     for expire_after, seconds in (("30d", 30 * DAY), ("40d", 40 * DAY), (1.5, 2)):
         provider_of(store, expire_after).create_schema()
@@ -68,11 +61,11 @@ def test_records_with_runs_are_kept_for_ten_years(store: Store) -> None:
 
 
 @pytest.mark.parametrize("expire_after", [0, "999ms", -1, "10", None, "11 years"])
-def test_times_that_cannot_be(store: Store, expire_after: Any) -> None:
+def test_a_time_that_no_index_can_have_is_refused(expire_after: Any) -> None:
     with pytest.raises(ConfigurationError, match="expire_after"):
-        MongoLockProvider(store.url(), expire_after=expire_after)
+        MongoLockProvider("mongodb://h", expire_after=expire_after)
     with pytest.raises(ConfigurationError, match="expire_after"):
-        AsyncMongoLockProvider(store.url(), expire_after=expire_after)
+        AsyncMongoLockProvider("mongodb://h", expire_after=expire_after)
 
 
 def test_what_the_index_removes_is_never_held(store: Store, name: str) -> None:
@@ -85,11 +78,11 @@ def test_what_the_index_removes_is_never_held(store: Store, name: str) -> None:
     assert document["lockUntil"] > datetime.now(UTC) + timedelta(seconds=30)
 
 
-@pytest.mark.parametrize("store", ["sync"], indirect=True)
-def test_ten_processes_at_once(store: Store) -> None:
+@pytest.mark.slow("starts ten processes")
+def test_ten_processes_create_it_at_once(store: Store) -> None:
     with workers() as call_all:
         for kind in (MongoLockProvider, AsyncMongoLockProvider):
-            for i in range(5):
+            for i in range(2):
                 collection = f"{store.collection}_{kind.__name__}_{i}"
                 assert set(call_all(create_in_process, kind, store.url(**SLOW_SERVER), collection)) == {None}
                 found = store.documents.database[collection]

@@ -12,16 +12,14 @@ from pymongo import AsyncMongoClient
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
 from shedlock_py.testing.proxy import TcpProxy
+from tests.stores.clients import only_async
 from tests.stores.mongodb.stores import DATABASE, SLOW_SERVER, Store
-from tests.stores.sql.stores import acquired
+from tests.support.locks import acquired
 from tests.support.polling import wait_until
-
-only_sync = pytest.mark.parametrize("store", ["sync"], indirect=True)
-only_async = pytest.mark.parametrize("store", ["async"], indirect=True)
 
 
 @only_async
-def test_event_loops_that_nobody_cleans_up_after(store: Store, proxy: TcpProxy, name: str) -> None:
+def test_connections_of_event_loops_that_ended_are_closed(store: Store, proxy: TcpProxy, name: str) -> None:
     def many_loops() -> None:
         provider = AsyncMongoLockProvider(store.url(proxy.address, **SLOW_SERVER), collection=store.collection)
 
@@ -59,8 +57,7 @@ def test_a_users_client_from_a_second_loop_is_an_error_not_a_skip(store: Store, 
         first.run(client.close())
 
 
-@only_sync
-def test_close_and_go_on(store: Store, name: str) -> None:
+def test_a_provider_that_was_closed_connects_anew(store: Store, name: str) -> None:
     provider = store.provider(**SLOW_SERVER)
     lease = acquired(provider, name)
     assert isinstance(provider, MongoLockProvider)

@@ -16,7 +16,8 @@ from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvi
 from shedlock_py.providers.mongodb.clients import CollectionClient
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.stores.mongodb.stores import SLOW_SERVER, Store
-from tests.stores.sql.stores import acquired, record_of
+from tests.support.locks import acquired, record_of
+from tests.support.logs import warnings_of
 from tests.support.mongodb import PrivateMongoServer
 from tests.support.server_process import ServerError
 
@@ -26,7 +27,7 @@ BOTH: list[Any] = [MongoLockProvider, AsyncMongoLockProvider]
 # Objects
 
 
-def test_the_wrong_kind_of_object() -> None:
+def test_a_client_of_the_other_kind_is_refused() -> None:
     client: Any = MongoClient("mongodb://h", connect=False)
     async_client: Any = AsyncMongoClient("mongodb://h")
     for given in (client, client.db, client.db.locks):
@@ -42,19 +43,19 @@ def test_the_wrong_kind_of_object() -> None:
 
 @pytest.mark.parametrize("nonsense", [None, 5, b"mongodb://h", object(), ["mongodb://h"]])
 @pytest.mark.parametrize("make", BOTH)
-def test_nonsense(make: Any, nonsense: Any) -> None:
+def test_what_is_neither_url_nor_client_is_refused(make: Any, nonsense: Any) -> None:
     with pytest.raises(ConfigurationError, match="database"):
         make(nonsense)
 
 
 @pytest.mark.parametrize("collection", ["", "a..b", "$a", ".a", "a\x00b", 5, None])
 @pytest.mark.parametrize("make", BOTH)
-def test_names_that_no_collection_can_have(make: Any, collection: Any) -> None:
+def test_a_name_that_no_collection_can_have_is_refused(make: Any, collection: Any) -> None:
     with pytest.raises(ConfigurationError, match="collection="):
         make("mongodb://h", collection=collection)
 
 
-def test_which_collection() -> None:
+def test_a_provider_shows_its_collection() -> None:
     client = MongoClient[Any]("mongodb://h", connect=False)
     assert "<MongoLockProvider db.shedlock>" in repr(MongoLockProvider(client.db))
     assert "db.locks" in repr(MongoLockProvider(client.db, collection="locks"))
@@ -96,7 +97,7 @@ def test_a_url_connects_at_first_use(make: Any) -> None:
         assert url.partition("@")[2] in repr(provider)
 
 
-def test_a_name_that_no_name_server_knows() -> None:
+def test_i5_a_host_that_no_name_server_knows_is_an_outage() -> None:
     provider = MongoLockProvider("mongodb+srv://u:hunter2@nowhere.invalid/locks")
     with pytest.raises(Unreachable) as error:
         provider.acquire(LockRequest("job", "1m"))
@@ -104,7 +105,7 @@ def test_a_name_that_no_name_server_knows() -> None:
     provider.close()
 
 
-def test_what_the_url_says_wins() -> None:
+def test_options_of_the_url_win_over_the_defaults() -> None:
     def options(url: str) -> Any:
         return CollectionClient(url, "shedlock", None, None).collection().database.client.options
 
@@ -129,13 +130,14 @@ def test_what_the_url_says_wins() -> None:
         ("", "2s", 2),
     ],
 )
-def test_i13_the_time_limit(query: str, given: str | None, seconds: float) -> None:
+def test_i13_the_url_or_an_argument_sets_the_time_limit(query: str, given: str | None, seconds: float) -> None:
     assert MongoLockProvider(f"mongodb://h/{query}", timeout=given).programs.timeout == seconds
 
 
-def test_i13_a_users_client_has_limits_of_its_own(store: Store) -> None:
+def test_i13_a_users_client_has_limits_of_its_own() -> None:
+    client = MongoClient[Any]("mongodb://h", connect=False)
     with pytest.raises(ConfigurationError, match="timeout= is for providers that are made from a URL"):
-        MongoLockProvider(store.admin["shedlock"], timeout="3s")
+        MongoLockProvider(client.db, timeout="3s")
 
 
 # Passwords
@@ -158,7 +160,7 @@ def strict_server() -> Iterator[PrivateMongoServer]:
 
 @pytest.mark.parametrize("userinfo", ["app:hunter2@", "app:hun%2Fter2@", "nobody:hunter2@", ""])
 @pytest.mark.parametrize("is_async", [False, True])
-def test_no_password_in_sight(
+def test_no_error_and_no_log_record_shows_the_password(
     strict_server: PrivateMongoServer, userinfo: str, is_async: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -196,7 +198,7 @@ def test_the_right_password_and_a_right_that_is_missing(strict_server: PrivateMo
 EXPRESSIONS = ["$lockUntil", "$$NOW", "$$ROOT", "$$REMOVE", '{"$ne": 1}', "$", "$$", "a.b", "_id"]
 
 
-def test_expressions_as_names_and_holders(store: Store) -> None:
+def test_expressions_are_names_and_holders_like_others(store: Store) -> None:
     provider = store.provider(**SLOW_SERVER)
     for text in EXPRESSIONS:
         lease = acquired(provider, text, holder=text)
@@ -210,7 +212,7 @@ def test_expressions_as_names_and_holders(store: Store) -> None:
     assert [record.name for record in provider.records("$$")] == ["$$", "$$NOW", "$$REMOVE", "$$ROOT"]
 
 
-def test_names_at_the_end_of_unicode(store: Store) -> None:
+def test_a_prefix_finds_names_at_the_end_of_unicode(store: Store) -> None:
     provider = store.provider(**SLOW_SERVER)
     names = ["a", "a\U0010fffd", "a\U0010ffff", "a\U0010ffff\U0010ffff", "b"]
     for name in names:
@@ -218,42 +220,43 @@ def test_names_at_the_end_of_unicode(store: Store) -> None:
     assert [record.name for record in provider.records("a")] == names[:4]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("lockUntil", "soon"),
-        ("fencingToken", "seven"),
-        ("fencingToken", 1.5e300),
-        ("fencingToken", True),
-        ("lastFireTime", "yesterday"),
-        ("lastFireTime", datetime(2024, 1, 1, tzinfo=UTC)),
-        ("lastFireTime", 2**62),
-        ("lockedBy", 7),
-        ("lockedAt", None),
-    ],
-)
+ODD: list[tuple[str, object]] = [
+    ("lockUntil", "soon"),
+    ("fencingToken", "seven"),
+    ("fencingToken", 1.5e300),
+    ("fencingToken", True),
+    ("lastFireTime", "yesterday"),
+    ("lastFireTime", datetime(2024, 1, 1, tzinfo=UTC)),
+    ("lastFireTime", 2**62),
+    ("lockedBy", 7),
+    ("lockedAt", None),
+]
+
+
 def test_a_document_with_an_odd_value_is_an_error_for_its_name_only(
-    store: Store, name: str, field: str, value: object, caplog: pytest.LogCaptureFixture
+    store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A job must not be skipped for ever as held, because of a value that no lock record has."""
     provider = store.provider(**SLOW_SERVER)
-    odd, sound = f"{name}-odd", f"{name}-sound"
-    for lock in (odd, sound):
-        assert provider.release(provider.take_over(LockRequest(lock, "1m")))
-    store.documents.update_one({"_id": odd}, {"$set": {field: value}})
-    with pytest.raises(ProviderError, match=f"lock '{odd}'.*is no lock record"):
-        provider.record(odd)
-    assert [record.name for record in provider.records(name)] == [sound]
-    assert odd in caplog.text
-    request = LockRequest(odd, "1m", fire_time=datetime(2024, 5, 1, tzinfo=UTC))
-    with pytest.raises(ProviderError, match=f"lock '{odd}'.*is no lock record"):
-        provider.take_over(request)
-    if field in ("lockedBy", "lockedAt"):  # which decide nothing
-        assert provider.release(acquired(provider, odd))
-        assert provider.record(odd)
-    else:
+    assert provider.release(acquired(provider, "sound"))
+    for number, (field, value) in enumerate(ODD):
+        odd = f"odd-{number}"
+        assert provider.release(provider.take_over(LockRequest(odd, "1m")))
+        store.documents.update_one({"_id": odd}, {"$set": {field: value}})
         with pytest.raises(ProviderError, match=f"lock '{odd}'.*is no lock record"):
-            provider.acquire(request)
+            provider.record(odd)
+        assert [record.name for record in provider.records()] == ["sound"]
+        assert warnings_of(caplog, odd)
+        request = LockRequest(odd, "1m", fire_time=datetime(2024, 5, 1, tzinfo=UTC))
+        with pytest.raises(ProviderError, match=f"lock '{odd}'.*is no lock record"):
+            provider.take_over(request)
+        if field in ("lockedBy", "lockedAt"):  # which decide nothing
+            assert provider.release(acquired(provider, odd))
+            assert provider.record(odd)
+        else:
+            with pytest.raises(ProviderError, match=f"lock '{odd}'.*is no lock record"):
+                provider.acquire(request)
+        store.documents.delete_one({"_id": odd})
 
 
 def test_documents_of_somebody_else_stay(store: Store, name: str) -> None:

@@ -16,10 +16,8 @@ from shedlock_py import LockProvider, LockRequest
 from shedlock_py.lease import Claim
 from shedlock_py.providers.mongodb.commands import take_over
 from tests.stores.mongodb.stores import SLOW_SERVER, Store
-from tests.stores.sql.stores import acquired, record_of
+from tests.support.locks import acquired, record_of
 from tests.support.polling import wait_until
-
-pytestmark = pytest.mark.programs
 
 HOST = "java-host.example.org"
 FIRE_TIME = datetime(2024, 1, 1, tzinfo=UTC)
@@ -67,7 +65,7 @@ def provider(store: Store) -> LockProvider:
     return store.provider(**SLOW_SERVER)
 
 
-def test_what_we_write(provider: LockProvider, java: Java, name: str) -> None:
+def test_java_reads_our_records(provider: LockProvider, java: Java, name: str) -> None:
     lease = acquired(provider, name, fire_time=FIRE_TIME)
     document = java.documents.find_one({"_id": name})
     assert document is not None

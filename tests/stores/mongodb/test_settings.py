@@ -10,8 +10,9 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 from shedlock_py import LockProvider, LockRequest
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
 from tests.contract.mongo import HOSTILE
+from tests.stores.clients import both_clients
 from tests.stores.mongodb.stores import DATABASE, Store
-from tests.stores.sql.stores import acquired, record_of
+from tests.support.locks import acquired, record_of
 
 
 class Commands(CommandListener):
@@ -38,8 +39,11 @@ def observed_provider(store: Store, sent: Commands, **options: Any) -> LockProvi
     return provider
 
 
+@both_clients
 @pytest.mark.parametrize("options", [HOSTILE, {"w": 1, "journal": False}, {"timeoutMS": 20_000}])
-def test_majority_primary_and_byte_by_byte(store: Store, options: dict[str, Any], name: str) -> None:
+def test_commands_ask_for_a_majority_the_primary_and_names_byte_by_byte(
+    store: Store, options: dict[str, Any], name: str
+) -> None:
     sent = Commands()
     provider = observed_provider(store, sent, **options)
     lease = acquired(provider, name)
@@ -65,10 +69,8 @@ def test_majority_primary_and_byte_by_byte(store: Store, options: dict[str, Any]
             assert statement["collation"]["locale"] == "simple"
 
 
-def test_never_in_a_session_or_under_a_time_limit_of_the_caller(store: Store, name: str) -> None:
+def test_no_operation_is_in_a_session_or_under_a_time_limit_of_the_caller(store: Store, name: str) -> None:
     """PyMongo keeps both in context variables, for all commands in the same context."""
-    if store.is_async:
-        pytest.skip("its facade asks from another thread, in another context")
     client = store.stack.enter_context(MongoClient[Any](store.url()))
     own, users = store.provider(), MongoLockProvider(client[DATABASE], collection=store.collection)
     with client.start_session() as session, timeout(1e-9):

@@ -1,7 +1,8 @@
 """A prefix for each test of this directory, and providers on it, sync or async."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from functools import cache
 from uuid import uuid4
 
 import pytest
@@ -16,28 +17,49 @@ from tests.support.s3 import S3Server
 Open = Callable[..., LockProvider]
 
 
-@pytest.fixture(params=["sync", "async"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture
+def kind() -> str:
+    """Both clients carry out the same programs. Tests of what a client does run with ``both_clients``."""
+    return "sync"
+
+
+# One front end, one prefix and one provider for each client: a client of boto3 takes a tenth of a second to make.
+
+
+@pytest.fixture(scope="session")
+def shared_prefix() -> str:
+    return f"tests-{uuid4().hex[:8]}"
 
 
 @pytest.fixture
-def prefix() -> str:
-    return f"tests-{uuid4().hex[:8]}"
+def prefix(shared_prefix: str, s3_server: S3Server) -> str:
+    """Without objects."""
+    s3_server.delete_all(shared_prefix)
+    return shared_prefix
+
+
+@pytest.fixture(scope="session")
+def shared_front_end(s3_server: S3Server) -> Iterator[FrontEnd]:
+    with FrontEnd(s3_server.address) as front_end:
+        yield front_end
+
+
+@pytest.fixture
+def front_end(shared_front_end: FrontEnd) -> Iterator[FrontEnd]:
+    yield shared_front_end
+    shared_front_end.reset()
+
+
+def open_one(stack: ExitStack, kind: str, url: str, options: dict[str, str]) -> LockProvider:
+    if kind == "async":
+        return stack.enter_context(BlockingLockProvider(lambda: AsyncS3LockProvider(url, **options)))
+    return stack.enter_context(closing(S3LockProvider(url, **options)))
 
 
 @pytest.fixture
 def open_url(kind: str) -> Iterator[Open]:
     with ExitStack() as stack:
-
-        def open_url(url: str, **options: str) -> LockProvider:
-            if kind == "async":
-                return stack.enter_context(BlockingLockProvider(lambda: AsyncS3LockProvider(url, **options)))
-            provider = S3LockProvider(url, **options)
-            stack.callback(provider.close)
-            return provider
-
-        yield open_url
+        yield lambda url, **options: open_one(stack, kind, url, options)
 
 
 @pytest.fixture
@@ -50,12 +72,17 @@ def open_provider(open_url: Open, s3_server: S3Server, prefix: str) -> Open:
     return open_provider
 
 
-@pytest.fixture
-def provider(open_provider: Open) -> LockProvider:
-    return open_provider()
+@pytest.fixture(scope="session")
+def shared_provider(s3_server: S3Server, shared_prefix: str) -> Iterator[Open]:
+    with ExitStack() as stack:
+
+        @cache
+        def open_once(kind: str, via: Address | None = None) -> LockProvider:
+            return open_one(stack, kind, s3_server.url(via=via, prefix=shared_prefix), {"clock_error": "0s"})
+
+        yield open_once
 
 
 @pytest.fixture
-def front_end(s3_server: S3Server) -> Iterator[FrontEnd]:
-    with FrontEnd(s3_server.address) as front_end:
-        yield front_end
+def provider(kind: str, prefix: str, shared_provider: Open) -> LockProvider:
+    return shared_provider(kind)

@@ -10,13 +10,11 @@ import pytest
 
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.testing.blocking import BlockingLockProvider
-from shedlock_py.testing.contract.base import acquired
 from tests.cli.harness import run
 from tests.stores.s3.conftest import Open
 from tests.support.front_end import FrontEnd
+from tests.support.locks import acquired
 from tests.support.s3 import S3Server
-
-pytestmark = pytest.mark.programs
 
 REQUEST = LockRequest("job", "1m")
 
@@ -50,7 +48,7 @@ def test_i1_a_server_that_ignores_a_condition_is_refused(
         assert "two holders could have one lock" in str(caught.value.hint)
     assert s3_server.keys(prefix) == [], "neither a record nor what was tried"
     front_end.ignored = set()
-    acquired(provider, REQUEST)
+    acquired(provider, "job")
 
 
 def test_a_server_that_deletes_whatever_the_condition_prunes_nothing(
@@ -58,23 +56,23 @@ def test_a_server_that_deletes_whatever_the_condition_prunes_nothing(
 ) -> None:
     provider = open_provider(front_end.address)
     provider.create_schema()
-    assert provider.release(acquired(provider, REQUEST))
+    assert provider.release(acquired(provider, "job"))
     front_end.ignored = {("DELETE", "If-Match")}
     with pytest.raises(ProviderError, match="the server ignores If-Match in DELETE") as caught:
         provider.prune(0)
     assert "lifecycle rule" in str(caught.value.hint)
     assert s3_server.keys(prefix) == [f"{prefix}/job.json"]
-    assert provider.release(acquired(provider, REQUEST)), "locks do not need it"
+    assert provider.release(acquired(provider, "job")), "locks do not need it"
 
 
-def test_it_is_tried_before_the_first_record_and_not_again(open_provider: Open, front_end: FrontEnd) -> None:
+def test_the_server_is_tried_before_the_first_record_and_not_again(open_provider: Open, front_end: FrontEnd) -> None:
     """Also by a process that only finds records: they were written after such a check."""
     provider = open_provider(front_end.address)
-    assert provider.release(acquired(provider, REQUEST))
+    assert provider.release(acquired(provider, "job"))
     front_end.ignored = {("PUT", "If-None-Match")}
-    acquired(provider, LockRequest("another", "1m"))
+    acquired(provider, "another")
     other = open_provider(front_end.address)
-    assert other.release(acquired(other, REQUEST))
+    assert other.release(acquired(other, "job"))
     with pytest.raises(ProviderError, match="ignores"):
         other.acquire(LockRequest("a third", "1m"))
 
@@ -87,7 +85,9 @@ def test_a_check_that_was_cut_off_leaves_nothing_that_counts(
     assert open_provider().records() == []
 
 
-def test_doctor(s3_server: S3Server, front_end: FrontEnd, prefix: str) -> None:
+def test_doctor_fails_where_the_server_ignores_conditions(
+    s3_server: S3Server, front_end: FrontEnd, prefix: str
+) -> None:
     def check() -> tuple[int, dict[str, str]]:
         done = run("doctor", "--json", store=f"{s3_server.url(via=front_end.address, prefix=prefix)}&clock_error=0s")
         return done.exit_code, {found["check"]: found["status"] for found in json.loads(done.stdout)["checks"]}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
-
 from shedlock_py import LockProvider, LockRequest
-from shedlock_py.testing.contract.base import acquired
 from shedlock_py.testing.proxy import TcpProxy
+from tests.stores.clients import both_clients
 from tests.stores.s3.conftest import Open
+from tests.support.locks import acquired, record_of
 from tests.support.s3 import S3Server
 
 REQUEST = LockRequest("job", "1m")
 
 
-def test_round_trips(open_provider: Open, s3_server: S3Server, prefix: str) -> None:
+@both_clients
+def test_round_trips_of_each_operation(open_provider: Open, s3_server: S3Server, prefix: str) -> None:
     with TcpProxy(s3_server.address) as proxy:
         provider, counted = open_provider(proxy.address), {}
 
@@ -21,11 +21,11 @@ def test_round_trips(open_provider: Open, s3_server: S3Server, prefix: str) -> N
             counted[operation] = (proxy.round_trips, proxy.connections)
             proxy.reset()
 
-        acquired(provider, REQUEST)
+        acquired(provider, "job")
         count("first record of this provider")
         provider.force_release("job")
         proxy.reset()
-        lease = acquired(provider, REQUEST)
+        lease = acquired(provider, "job")
         count("acquire")
         assert provider.acquire(REQUEST) is None
         count("skip")
@@ -33,7 +33,7 @@ def test_round_trips(open_provider: Open, s3_server: S3Server, prefix: str) -> N
         count("extend")
         assert provider.release(lease)
         count("release")
-        acquired(provider, LockRequest("another", "1m"))
+        acquired(provider, "another")
         count("new name")
         assert len(provider.records()) == 2
         count("two records")
@@ -50,7 +50,7 @@ def test_round_trips(open_provider: Open, s3_server: S3Server, prefix: str) -> N
 
 def test_a_skip_writes_nothing(open_provider: Open, s3_server: S3Server, prefix: str) -> None:
     provider, other = open_provider(), open_provider()
-    acquired(provider, REQUEST)
+    acquired(provider, "job")
 
     def written() -> object:
         with s3_server.client() as client:
@@ -64,28 +64,25 @@ def test_a_skip_writes_nothing(open_provider: Open, s3_server: S3Server, prefix:
     assert s3_server.keys(prefix) == [f"{prefix}/job.json"]
 
 
-def test_the_programs_read_no_second_time(provider: LockProvider) -> None:
+def test_operations_of_several_leases_do_not_disturb_each_other(provider: LockProvider) -> None:
     """An extension and a release know the version, whatever another lock of the same provider does meanwhile."""
-    leases = [acquired(provider, LockRequest(f"job-{number}", "1m")) for number in range(3)]
+    leases = [acquired(provider, f"job-{number}") for number in range(3)]
     for lease in leases:
         assert provider.extend(lease, "2m") is lease
     assert [provider.release(lease) for lease in reversed(leases)] == [True] * 3
 
 
-@pytest.mark.parametrize("kind", ["sync"], indirect=True)
-def test_another_writes_between_read_and_write(
-    open_provider: Open, s3_server: S3Server, prefix: str, kind: str
+def test_i1_a_late_write_does_not_replace_the_record_of_a_later_holder(
+    open_provider: Open, s3_server: S3Server
 ) -> None:
     """The proxy keeps the write of one back until the other has the lock."""
     with TcpProxy(s3_server.address) as proxy:
         provider, other = open_provider(proxy.address), open_provider()
-        provider.release(acquired(provider, REQUEST))
+        provider.release(acquired(provider, "job"))
         proxy.hold('"name": "job"')
-        first = acquired(provider, REQUEST)  # its first copy is kept back, the second one arrives
+        first = acquired(provider, "job")  # its first copy is kept back, the second one arrives
         assert provider.release(first)
-        successor = acquired(other, REQUEST)
+        successor = acquired(other, "job")
         proxy.deliver()
-        record = other.record("job")
-        assert record is not None
-        assert record.locked_by == successor.locked_by
+        assert record_of(other, "job").locked_by == successor.locked_by
         assert other.release(successor)

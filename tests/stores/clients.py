@@ -1,0 +1,8 @@
+"""With which client of a store a test runs."""
+
+import pytest
+
+both_clients = pytest.mark.parametrize("kind", ["sync", "async"])
+"""For what the client does. What a program decides is the same with both; the fixture ``kind`` says "sync"."""
+
+only_async = pytest.mark.parametrize("kind", ["async"])
