@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.guides.examples.scripts import PROJECT
+from tests.support.scripts import PROJECT
 
 PROGRAM = "from shedlock_py.__main__ import main; main()"
 # The process that runs the tests may ignore these signals (nohup, a shell's background job), which children inherit.

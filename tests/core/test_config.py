@@ -38,8 +38,8 @@ from shedlock_py import (
 from shedlock_py.config import VARIABLES, is_kept_alive, lock_request, resolve_async_provider, resolve_provider
 from shedlock_py.testing import RecordingListener
 from tests.guides.documents import DOCS
-from tests.guides.examples.scripts import run_python
 from tests.support.interleaving import interleaved
+from tests.support.scripts import run_python
 
 
 async def nothing() -> None:

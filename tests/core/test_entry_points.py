@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import shedlock_py
-from tests.guides.examples.scripts import PROJECT, run_python
+from tests.support.scripts import PROJECT, run_python
 
 ACME = PROJECT / "tests" / "support" / "thirdparty" / "acme"
 

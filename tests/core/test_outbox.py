@@ -13,8 +13,8 @@ import pytest
 from shedlock_py import outbox as module
 from shedlock_py.outbox import DeliveryFailed, Outbox
 from shedlock_py.testing.forks import in_child
-from tests.guides.examples.scripts import run_python
 from tests.support.polling import wait_until
+from tests.support.scripts import run_python
 
 
 def outbox(send: Callable[[Any], None]) -> Outbox[Any]:

@@ -20,7 +20,7 @@ from shedlock_py import (
 )
 from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.testing.blocking import BlockingLockProvider
-from tests.guides.examples.scripts import run_python
+from tests.support.scripts import run_python
 
 
 @pytest.mark.parametrize("minute", ["1m", 60, 60.0, timedelta(minutes=1)])

@@ -36,7 +36,6 @@ from shedlock_py.config import emit
 from shedlock_py.integrations.monitors import HealthchecksListener, WebhookListener
 from shedlock_py.testing.contract.base import failing
 from shedlock_py.testing.forks import in_child
-from tests.guides.examples.scripts import run_python
 from tests.observability.services import Service, running_service
 from tests.observability.ways import (
     ELECTION,
@@ -52,6 +51,7 @@ from tests.observability.ways import (
 )
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
+from tests.support.scripts import run_python
 
 KEY = "5d1a8c1e-s3cret"
 """The secret of a ping URL."""

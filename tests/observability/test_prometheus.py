@@ -42,11 +42,11 @@ from shedlock_py.integrations.apscheduler import ShedLockExecutor
 from shedlock_py.integrations.prometheus import PausedCollector, PrometheusListener
 from shedlock_py.testing import FakeClock
 from shedlock_py.testing.contract.base import failing
-from tests.guides.examples.scripts import run_python
 from tests.observability.scraping import Scrape, Server, serving
 from tests.observability.ways import ELECTION
 from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
+from tests.support.scripts import run_python
 
 
 def plain_report(tenant: str) -> None: ...

@@ -14,10 +14,10 @@ import sentry_sdk
 from shedlock_py import ConfigurationError, InMemoryLockProvider, LockRequest, attempt, configure, hold, scheduler_lock
 from shedlock_py.integrations.sentry import SentryCronListener
 from shedlock_py.testing.forks import in_child
-from tests.guides.examples.scripts import run_python
 from tests.observability.services import Service, running_service
 from tests.observability.ways import SYNC, WAYS, Way, fails, never, succeeds
 from tests.support.ports import free_port
+from tests.support.scripts import run_python
 
 
 @pytest.fixture

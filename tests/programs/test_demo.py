@@ -12,11 +12,11 @@ import pytest
 
 from examples.demo import __main__ as demo
 from examples.demo.servers import PRIVATE
-from tests.guides.examples.scripts import PROJECT, run_python
 from tests.support.availability import missing
 from tests.support.polling import wait_until
 from tests.support.processes import descendants, is_running
 from tests.support.redis import RedisServer
+from tests.support.scripts import PROJECT, run_python
 from tests.support.server_process import ServerError
 
 IN_MAKE_TEST = ("sqlite", "redis")

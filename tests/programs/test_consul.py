@@ -22,12 +22,13 @@ from shedlock_py.testing.contract import (
     StallingStoreContract,
 )
 from shedlock_py.testing.contract.base import acquired, eventually
-from tests.contract import test_etcd
 from tests.contract.stores import ByDateStore, CasContract
-from tests.guides.examples.scripts import PROJECT
 from tests.support.consul import ConsulServer
 from tests.support.etcd import EtcdServer
 from tests.support.ports import free_port
+from tests.support.scripts import PROJECT
+
+pytestmark = pytest.mark.matrix("Consul is in an example only: the JSON file shows the kit")
 
 
 class ConsulStore(ByDateStore):
@@ -66,15 +67,12 @@ class ConsulContract(CasContract):
 
 
 class TestConsul(ConsulContract, NetworkContract, LockProviderContract, ProcessContract, ForkContract, PauseContract):
-    programs_in = test_etcd.TestUrl
-
     def test_prune_deletes_the_key(self, provider: LockProvider, name: str) -> None:
         provider.release(acquired(provider, LockRequest(name, "1m")))
         eventually(lambda: provider.prune(0) and provider.record(name) is None, "a record that is old enough")
         acquired(provider, LockRequest(name, "1m"))
 
 
-@pytest.mark.matrix  # the programs are those of TestConsul, and the JSON file tries kit.ThreadedClient
 class TestAsyncConsul(ConsulContract, AsyncLockProviderContract, EventLoopContract):
     kind = AsyncConsulLockProvider
 
