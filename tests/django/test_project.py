@@ -23,7 +23,17 @@ JAVA = (
 """As ShedLock's README creates it on PostgreSQL."""
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "mysql", "mariadb"])
+LIKE_POSTGRESQL = pytest.mark.slow("Django's schema editor is the same")
+
+
+@pytest.fixture(
+    params=[
+        "sqlite",
+        "postgresql",
+        pytest.param("mysql", marks=LIKE_POSTGRESQL),
+        pytest.param("mariadb", marks=LIKE_POSTGRESQL),
+    ]
+)
 def url(request: pytest.FixtureRequest, small_project: Project) -> Iterator[str]:
     """A database of its own, which the project has as its default."""
     if request.param == "sqlite":
@@ -65,6 +75,7 @@ def test_migrate_makes_the_tables_of_create_schema(small_project: Project, url: 
     engine.dispose()
 
 
+@pytest.mark.slow("runs migrate twice")
 @pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
 def test_a_table_that_is_there_stays_as_it_is(small_project: Project, url: str) -> None:
     with closing(SqlAlchemyLockProvider(url)) as provider:
@@ -77,6 +88,7 @@ def test_a_table_that_is_there_stays_as_it_is(small_project: Project, url: str) 
     assert record.is_held
 
 
+@pytest.mark.slow("runs manage.py several times")
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 def test_a_table_of_shedlock_for_java_does_not_make_migrate_fail(small_project: Project, url: str) -> None:
     """It says what the table lacks, as does the check; with EXTRA_COLUMNS = False it works as it is."""
@@ -94,6 +106,7 @@ def test_a_table_of_shedlock_for_java_does_not_make_migrate_fail(small_project: 
     assert (output, errors) == ("it runs\n", "")
 
 
+@pytest.mark.slow("runs manage.py several times")
 def test_before_migrate_the_check_says_so_and_history_can_be_switched_on_later(small_project: Project) -> None:
     def check() -> str:
         return small_project.manage("check", "--database", "default")[1]
@@ -107,6 +120,7 @@ def test_before_migrate_the_check_says_so_and_history_can_be_switched_on_later(s
     assert check() == ""
 
 
+@pytest.mark.slow("runs manage.py several times")
 def test_the_tables_are_in_the_database_that_the_setting_names(small_project: Project) -> None:
     directory = small_project.directory
     databases = {
@@ -123,6 +137,7 @@ def test_the_tables_are_in_the_database_that_the_setting_names(small_project: Pr
         engine.dispose()
 
 
+@pytest.mark.slow("runs manage.py several times")
 def test_the_command_line_uses_the_store_of_the_settings(small_project: Project, tmp_path: Any) -> None:
     elsewhere = f"sqlite:///{tmp_path}/elsewhere.db"
     with closing(SqlAlchemyLockProvider(elsewhere)) as provider:
@@ -140,6 +155,7 @@ def test_the_command_line_uses_the_store_of_the_settings(small_project: Project,
     assert "manage.py shedlock --help" in errors
 
 
+@pytest.mark.slow("runs manage.py several times")
 def test_the_command_line_takes_the_options_that_django_has_honoured(small_project: Project) -> None:
     (small_project.directory / "more").mkdir()
     (small_project.directory / "more" / "of_production.py").write_text("from mysite.settings import *")
@@ -152,6 +168,7 @@ def test_the_command_line_takes_the_options_that_django_has_honoured(small_proje
     assert [record["name"] for record in json.loads(output)] == ["job"]
 
 
+@pytest.mark.slow("runs manage.py several times")
 def test_a_wrong_setting_is_reported_and_nothing_runs_without_a_lock(small_project: Project) -> None:
     small_project.add_settings(SHEDLOCK={"DEFAULT_LOCK_AT_MOST_FOR": "ten minutes"})
     _, errors = small_project.manage("check", code=1)

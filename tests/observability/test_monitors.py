@@ -49,6 +49,7 @@ from tests.observability.ways import (
     never,
     succeeds,
 )
+from tests.support.logs import warnings_of
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
 from tests.support.scripts import run_python
@@ -73,10 +74,6 @@ def without_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox_module, "RETRY_SECONDS", 0.01)
-
-
-def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def token_of_last_run(store: InMemoryLockProvider) -> int:

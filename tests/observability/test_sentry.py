@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +15,7 @@ from shedlock_py.integrations.sentry import SentryCronListener
 from shedlock_py.testing.forks import in_child
 from tests.observability.services import Service, running_service
 from tests.observability.ways import SYNC, WAYS, Way, fails, never, succeeds
+from tests.support.logs import records_of, warnings_of
 from tests.support.ports import free_port
 from tests.support.scripts import run_python
 
@@ -115,7 +115,7 @@ def test_monitors_that_nobody_would_miss_are_warned_of(
     with configure(provider=store, listeners=listeners):
         for name in ("日本", one, another, another):
             attempt(name, lambda: None)
-    assert [record.getMessage().partition(":")[0] for record in caplog.records if record.levelname == "WARNING"] == [
+    assert [message.partition(":")[0] for message in warnings_of(caplog)] == [
         "lock '日本' does not check in",
         f"locks {one!r} and {another!r} share the check {'x' * 50!r}",
     ]
@@ -155,8 +155,7 @@ def test_a_service_that_is_ill_delays_no_job(ill: str, sentry: Service, store: I
 def test_without_init_nothing_happens(store: InMemoryLockProvider, caplog: pytest.LogCaptureFixture) -> None:
     with configure(listeners=[SentryCronListener()]):
         SYNC[0].run(succeeds, store)
-    # The client of an earlier test may still try, in its own thread.
-    assert [record for record in caplog.records if record.thread == threading.get_ident()] == []
+    assert records_of(caplog) == []
 
 
 def test_a_forked_child_checks_in(sentry: Service, store: InMemoryLockProvider) -> None:

@@ -22,7 +22,10 @@ from tests.support.server_process import ServerError
 IN_MAKE_TEST = ("sqlite", "redis")
 """On the others, the demo shows the same; their contract is tested elsewhere."""
 KINDS = [
-    kind if kind in IN_MAKE_TEST else pytest.param(kind, marks=pytest.mark.matrix) for kind in ("sqlite", *PRIVATE)
+    kind
+    if kind in IN_MAKE_TEST
+    else pytest.param(kind, marks=pytest.mark.matrix("the demo shows the same on each store"))
+    for kind in ("sqlite", *PRIVATE)
 ]
 
 

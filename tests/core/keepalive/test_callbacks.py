@@ -37,6 +37,7 @@ from shedlock_py.durations import Duration
 from shedlock_py.events import Listener
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
+from tests.support.logs import records_of
 from tests.support.polling import until, wait_until
 
 LEASE = 0.9
@@ -212,7 +213,7 @@ def test_a_coroutine_of_on_lost_that_the_end_of_the_event_loop_cancels_is_no_err
             await has_begun.wait()
 
     asyncio.run(program())
-    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert records_of(caplog, level=logging.ERROR) == []
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async store", "sync store"])
@@ -295,7 +296,7 @@ def test_i8_a_listener_does_not_replace_what_the_task_returned_or_raised(
         with pytest.raises(ZeroDivisionError):
             attempt("job", lambda: 1 / 0)
     assert [type(seen) for seen in recorded.events] == [*AROUND, *AROUND]
-    assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 2
+    assert len(records_of(caplog, level=logging.ERROR)) == 2
 
 
 @pytest.mark.parametrize("event", AROUND)
