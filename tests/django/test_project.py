@@ -23,15 +23,15 @@ JAVA = (
 """As ShedLock's README creates it on PostgreSQL."""
 
 
-LIKE_POSTGRESQL = pytest.mark.slow("Django's schema editor is the same")
+LIKE_SQLITE = pytest.mark.slow("the migration is the same")
 
 
 @pytest.fixture(
     params=[
         "sqlite",
-        "postgresql",
-        pytest.param("mysql", marks=LIKE_POSTGRESQL),
-        pytest.param("mariadb", marks=LIKE_POSTGRESQL),
+        pytest.param("postgresql", marks=LIKE_SQLITE),
+        pytest.param("mysql", marks=LIKE_SQLITE),
+        pytest.param("mariadb", marks=LIKE_SQLITE),
     ]
 )
 def url(request: pytest.FixtureRequest, small_project: Project) -> Iterator[str]:
@@ -190,6 +190,7 @@ def test_nothing_is_connected_and_no_driver_is_used_before_the_first_lock(small_
     assert (output, errors) == ("1 False 1\n", "")
 
 
+@pytest.mark.slow("waits for a server that is not there")
 def test_a_url_is_not_shown(small_project: Project) -> None:
     """No password in what an operator sees, also of a server that cannot be reached."""
     url = make_url("postgresql://alice:s3cret%40pw@127.0.0.1:1/none")

@@ -45,6 +45,7 @@ def result(**values: object) -> Result:
     return Result("", "abc12345", "2026-11-26", **values)  # type: ignore[arg-type]  # of Result's own fields
 
 
+@pytest.mark.slow("runs pytest")
 def test_a_report_is_counted(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=report.xml", "test_it.py"]
@@ -165,6 +166,7 @@ def test_tests_that_are_named_take_the_place_of_those_of_the_row() -> None:
     assert chosen(Row("part", "", tests=("tests/core/test_guard.py", "-k", "sync")), ["tests/cli"]) == ["-k", "sync"]
 
 
+@pytest.mark.slow("runs pip")
 @pytest.mark.skipif(find_spec("pip") is None, reason="the environments that `make test-all` makes have no pip")
 def test_no_requirement_is_left_out_because_the_network_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environments, "ENVIRONMENTS", tmp_path)
@@ -255,6 +257,7 @@ class TestContract:
 """
 
 
+@pytest.mark.slow("runs pytest")
 def test_a_driver_that_cannot_be_imported_skips_its_tests(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text((PROJECT / "tests" / "conftest.py").read_text())
     (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers = matrix\npythonpath = {PROJECT}")

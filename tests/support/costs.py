@@ -119,7 +119,7 @@ class Summary:
         folders: dict[str, Cost] = defaultdict(Cost)
         counts: dict[str, int] = defaultdict(int)
         for nodeid, own, shared in self._tests:
-            folder = nodeid.split("/")[1]
+            folder = nodeid.removeprefix("tests/").partition("/")[0]
             folders[folder] += own + shared
             counts[folder] += 1
         for folder, cost in sorted(folders.items(), key=lambda entry: -entry[1].cpu):

@@ -91,7 +91,7 @@ def test_a_second_run_fetches_nothing(log: Path, monkeypatch: pytest.MonkeyPatch
     assert leftovers() == []
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.slow("starts Pythons")
 def test_two_processes_at_once_fetch_once(log: Path) -> None:
     runs = [in_another_process(str(log), "", 0.5) for _ in range(2)]
     said = [run.communicate()[1] for run in runs]
@@ -162,7 +162,7 @@ def test_a_cache_that_cannot_be_written_says_so(
     assert "cannot be written (Not a directory): set XDG_CACHE_HOME elsewhere" in capsys.readouterr().err
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.slow("starts Pythons")
 def test_ctrl_c_ends_a_fetch_without_a_traceback(log: Path) -> None:
     script = FETCH.replace('fetch("fake")', 'main(["fake"])')
     words = [sys.executable, "-c", script, *map(repr, (str(log), "", 60))]

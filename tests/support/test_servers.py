@@ -90,7 +90,7 @@ def test_it_leaves_no_process_and_comes_back_with_its_data(server: Any, data: Da
     assert (server.address, data.count()) == (address, 1)
 
 
-@pytest.mark.server("kills a server")
+@pytest.mark.slow("kills a server three times")
 def test_mongodb_keeps_what_it_has_confirmed_for_a_majority() -> None:
     """The faults rely on it: a server that forgets a lease grants another, as a MongoDB would not."""
     with private_server("mongodb", PrivateMongoServer) as server, server.connect() as client:
@@ -155,8 +155,10 @@ def test_a_missing_program_is_named(kind: type[RedisServer | RedisCluster], monk
     ("module", "name"),
     [
         ("servers", "PostgresServer"),
-        ("servers", "MariaDbServer"),
-        ("servers", "MySqlServer"),
+        *(
+            pytest.param("servers", name, marks=pytest.mark.slow("as on PostgreSQL"))
+            for name in ("MariaDbServer", "MySqlServer")
+        ),
         ("redis", "RedisServer"),
     ],
 )
