@@ -25,8 +25,11 @@ def run(only: list[str], out: Path) -> tuple[dict[str, Any], str]:
     return json.loads(out.read_text()), done.stdout
 
 
+@pytest.mark.slow("runs the benchmark")
 @pytest.mark.timeout(300)  # 18 s on a quiet machine
-@pytest.mark.parametrize("store", ["redis", pytest.param("sqlite", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize(
+    "store", ["redis", pytest.param("sqlite", marks=pytest.mark.matrix("the same figures on a file"))]
+)
 def test_every_figure_of_a_store(store: str, tmp_path: Path) -> None:
     if store == "redis":
         with private_server("redis", RedisServer):
@@ -53,6 +56,7 @@ def test_every_figure_of_a_store(store: str, tmp_path: Path) -> None:
     assert all(text.startswith("<svg") for text in charts.draw(results).values())
 
 
+@pytest.mark.slow("runs the benchmark")
 @pytest.mark.timeout(300)  # 43 s on a quiet machine
 def test_what_needs_no_store(tmp_path: Path) -> None:
     results, tables = run([figure for figure in FIGURES if figure not in OF_STORES], tmp_path / "results.json")

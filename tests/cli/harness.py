@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 
 from shedlock_py import Lease, LockProvider, LockRequest, provider_from_url
 from shedlock_py.cli.app import shedlock
-from tests.guides.examples.scripts import PROJECT
 from tests.support import forked
+from tests.support.scripts import PROJECT
 
 
 def run(*arguments: str, store: str | None = None, **variables: str) -> Result:

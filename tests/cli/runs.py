@@ -15,9 +15,9 @@ import pytest
 from shedlock_py import LockProvider, LockRecord
 from tests.cli.harness import provider_at
 from tests.cli.terminal import PROGRAM, command
-from tests.guides.examples.scripts import PROJECT
 from tests.support.forked import Process, Program
 from tests.support.polling import wait_until
+from tests.support.scripts import PROJECT
 
 SECONDS = 30.0
 ALSO_ON_ASYNCPG = pytest.mark.parametrize("runs", ["sqlite", "postgresql+asyncpg"], indirect=True)

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.guides.examples.scripts import PROJECT
 from tests.support.forked import Process, Program
+from tests.support.scripts import PROJECT
 
 PROGRAM = "from shedlock_py.__main__ import main; main()"
 # The process that runs the tests may ignore these signals (nohup, a shell's background job), which children inherit.

@@ -19,8 +19,8 @@ from threading import Thread
 import pytest
 
 from tests.cli.harness import provider_at, run, take
-from tests.guides.examples.scripts import PROJECT
 from tests.support.forked import Program
+from tests.support.scripts import PROJECT
 
 TOKEN = "correct-horse-battery-staple"
 

@@ -20,10 +20,10 @@ from shedlock_py.cli.run import run as run_command
 from tests.cli import terminal
 from tests.cli.harness import run, shedlock_command, take
 from tests.cli.runs import ALSO_ON_ASYNCPG, Runs
-from tests.guides.examples.scripts import PROJECT
 from tests.observability.services import Service
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
+from tests.support.scripts import PROJECT
 
 PAGE = Path(__file__).parents[2] / "docs/reference/command-line.md"
 REPORT = (

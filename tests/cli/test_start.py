@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from tests.cli.harness import file_store
-from tests.guides.examples.scripts import PROJECT
 from tests.support.redis import RedisEndpoint
+from tests.support.scripts import PROJECT
 
 MODULES = "import gc, sys, atexit; atexit.register(lambda: print(*sys.modules, f'garbage={gc.isenabled()}')); "
 COMMAND = MODULES + "from shedlock_py.__main__ import main; main()"

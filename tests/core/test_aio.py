@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 import pytest
 
 from shedlock_py._aio import shielded
+from tests.support.logs import records_of
 
 T = TypeVar("T")
 Line = tuple[asyncio.StreamReader, socket.socket]
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("small_heap")]
 
 
 class Work:
@@ -88,7 +89,7 @@ async def test_the_result_and_the_exception_itself_with_its_traceback() -> None:
     assert undone == []
 
 
-async def test_contextvars() -> None:
+async def test_work_sees_the_callers_context_and_changes_its_own() -> None:
     variable = ContextVar("variable", default="nothing")
     seen: list[str] = []
 
@@ -182,7 +183,7 @@ async def test_i12_cancelled_when_the_operation_has_just_ended(
 
 
 def assert_logged(caplog: pytest.LogCaptureFixture) -> None:
-    (record,) = [record for record in caplog.records if record.name.startswith("shedlock")]
+    (record,) = records_of(caplog)
     assert record.levelno == logging.WARNING
     assert "the store's" in record.getMessage()
 

@@ -38,8 +38,9 @@ from shedlock_py import (
 from shedlock_py.config import VARIABLES, is_kept_alive, lock_request, resolve_async_provider, resolve_provider
 from shedlock_py.testing import RecordingListener
 from tests.guides.documents import DOCS
-from tests.guides.examples.scripts import run_python
 from tests.support.interleaving import interleaved
+from tests.support.logs import records_of
+from tests.support.scripts import run_python
 
 
 async def nothing() -> None:
@@ -99,10 +100,10 @@ class TestConfigure:
         recorded = RecordingListener()
         configure(provider=InMemoryLockProvider(), listeners=[recorded])
         attempt("job", lambda: None)
-        assert len(recorded.events) == len(caplog.records) == 3
+        assert len(recorded.events) == len(records_of(caplog)) == 3
         Settings(provider=InMemoryLockProvider(), listeners=(recorded,)).apply()  # in place of the log
         attempt("job", lambda: None, lock_at_most_for="1m")
-        assert (len(recorded.events), len(caplog.records)) == (6, 3)
+        assert (len(recorded.events), len(records_of(caplog))) == (6, 3)
 
     @pytest.mark.parametrize(
         ("settings", "words"),
@@ -266,6 +267,7 @@ class TestFromEnv:
         assert words in str(caught.value)
         assert "secret" not in str(caught.value)
 
+    @pytest.mark.server("starts a Python")
     def test_a_store_in_a_package_that_configures_itself_when_it_is_imported(self, tmp_path: Path) -> None:
         """As ``shedlock`` imports it, where the variable of the command line is the application's as well."""
         package = tmp_path / "application"
@@ -342,7 +344,7 @@ class TestActive:
             with hold("job") as lease:
                 assert lease is not None
                 assert isinstance(attempt("job", nothing_sync), Executed)
-        (warning,) = caplog.records
+        (warning,) = records_of(caplog)
         assert warning.levelno == logging.WARNING
         assert "SWITCHED OFF" in warning.getMessage()
         assert provider.records() == []
@@ -372,7 +374,7 @@ class TestActive:
             time.sleep(0.1)
             assert lease.is_trusted()
         assert not lost
-        assert len(caplog.records) == 1, "that locking is switched off"
+        assert len(records_of(caplog)) == 1, "that locking is switched off"
 
     @pytest.mark.anyio
     async def test_nor_is_its_async_task_cancelled(self) -> None:

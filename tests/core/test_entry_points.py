@@ -2,13 +2,15 @@
 
 import shutil
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import shedlock_py
-from tests.guides.examples.scripts import PROJECT, run_python
+from tests.support.scripts import PROJECT, run_python
 
+FROM_URL = ("provider_from_url", "async_provider_from_url")
 ACME = PROJECT / "tests" / "support" / "thirdparty" / "acme"
 
 FAULTY = """
@@ -50,6 +52,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install(project, tmp_path_factory.mktemp("faulty"))
 
 
+@pytest.mark.server("starts a Python")
 class TestAnotherPackage:
     def test_its_urls_make_its_providers(self, acme: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         script = """if True:
@@ -75,41 +78,41 @@ class TestAnotherPackage:
         made = ["AcmeLockProvider acme://x/1", "AsyncAcmeLockProvider Acme://x"]
         assert run_with(acme, script, monkeypatch) == [*made, "ran ran", "ran"]
 
-    @pytest.mark.parametrize("from_url", ["provider_from_url", "async_provider_from_url"])
-    def test_the_list_of_known_schemes_has_it(self, from_url: str, acme: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        error = refusal(f"{from_url}('acmee://me:secret@x')", acme, monkeypatch)
-        assert error.startswith("store URL: unknown scheme 'acmee'; supported: memory://, ")
-        assert error.endswith(", acme://")
-        assert "secret" not in error
+    def test_the_list_of_known_schemes_has_it(self, acme: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        calls = (f"{from_url}('acmee://me:secret@x')" for from_url in FROM_URL)
+        for error in refusals(*calls, site=acme, monkeypatch=monkeypatch):
+            assert error.startswith("store URL: unknown scheme 'acmee'; supported: memory://, ")
+            assert error.endswith(", acme://")
+            assert "secret" not in error
 
     def test_a_built_in_scheme_cannot_be_replaced(self, faulty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         script = "import shedlock_py; print(type(shedlock_py.provider_from_url('memory://')).__name__)"
         assert run_with(faulty, script, monkeypatch) == ["InMemoryLockProvider"]
 
 
+@pytest.mark.server("starts a Python")
 class TestAFaultyPackage:
-    @pytest.mark.parametrize(
-        ("url", "value", "reason"),
-        [
-            ("nomodule://me:secret@x", "shedlock_faulty.nowhere:Provider", "No module named 'shedlock_faulty.nowhere'"),
-            ("noclass://me:secret@x", "shedlock_faulty:Provider", "has no attribute 'Provider'"),
-            ("nopackage://me:secret@x", "shedlock_faulty:LazyProvider", "No module named 'acme_client'"),
-        ],
-    )
-    def test_what_cannot_be_loaded(
-        self, url: str, value: str, reason: str, faulty: Path, monkeypatch: pytest.MonkeyPatch
+    def test_what_cannot_be_loaded_is_named_with_the_reason(
+        self, faulty: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        error = refusal(f"provider_from_url({url!r})", faulty, monkeypatch)
-        assert f"the provider for {url.partition('://')[0]}:// that {value!r} names cannot be loaded: " in error
-        assert reason in error
-        assert "secret" not in error
+        cases = [
+            ("nomodule", "shedlock_faulty.nowhere:Provider", "No module named 'shedlock_faulty.nowhere'"),
+            ("noclass", "shedlock_faulty:Provider", "has no attribute 'Provider'"),
+            ("nopackage", "shedlock_faulty:LazyProvider", "No module named 'acme_client'"),
+        ]
+        calls = (f"provider_from_url('{scheme}://me:secret@x')" for scheme, _, _ in cases)
+        errors = refusals(*calls, site=faulty, monkeypatch=monkeypatch)
+        for (scheme, value, reason), error in zip(cases, errors, strict=True):
+            assert f"the provider for {scheme}:// that {value!r} names cannot be loaded: " in error
+            assert reason in error
+            assert "secret" not in error
 
     def test_what_is_no_provider_and_has_no_async_one(self, faulty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        error = refusal("configure(provider='noprovider://me:secret@x')", faulty, monkeypatch)
-        assert error.startswith("NoProvider is not a lock provider")
-        assert "secret" not in error
-        error = refusal("async_provider_from_url('noprovider://x')", faulty, monkeypatch)
-        assert "unknown scheme 'noprovider'" in error
+        calls = ("configure(provider='noprovider://me:secret@x')", "async_provider_from_url('noprovider://x')")
+        sync, asynchronous = refusals(*calls, site=faulty, monkeypatch=monkeypatch)
+        assert sync.startswith("NoProvider is not a lock provider")
+        assert "secret" not in sync
+        assert "unknown scheme 'noprovider'" in asynchronous
 
 
 @pytest.fixture
@@ -120,13 +123,12 @@ def core_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("core_alone")
+@pytest.mark.server("starts a Python")
 class TestMissingPackages:
     """Without site-packages: as on a machine where only the core was installed."""
 
-    @pytest.mark.parametrize("from_url", ["provider_from_url", "async_provider_from_url"])
-    @pytest.mark.parametrize(
-        ("scheme", "package", "extra"),
-        [
+    def test_the_pip_install_line(self) -> None:
+        cases = [
             ("redis", "redis", "redis"),
             ("rediss+quorum", "redis", "redis"),
             ("mongodb", "pymongo", "mongodb"),
@@ -135,18 +137,18 @@ class TestMissingPackages:
             ("s3", "boto3", "s3"),
             ("kubernetes", "httpx", "kubernetes"),
             ("mysql+pymysql", "sqlalchemy", "sqlalchemy"),
-        ],
-    )
-    def test_the_pip_install_line(self, from_url: str, scheme: str, package: str, extra: str) -> None:
-        assert refusal_of_bare_python(f"{from_url}('{scheme}://me:secret@host/db')") == (
+        ]
+        calls = [f"{from_url}('{scheme}://me:secret@host/db')" for scheme, _, _ in cases for from_url in FROM_URL]
+        lines = [
             f"a store at {scheme}:// needs the package {package!r}: pip install 'shedlock_py[{extra}]'"
-        )
+            for scheme, package, extra in cases
+            for _ in FROM_URL
+        ]
+        assert lines_of("-S", "-c", _catching(calls)) == lines
 
-    def test_an_unknown_scheme(self) -> None:
-        error = refusal_of_bare_python("provider_from_url('acme://me:secret@x')")
+    def test_an_unknown_scheme_is_refused_with_the_known_ones(self) -> None:
+        (error,) = lines_of("-S", "-c", _catching(["provider_from_url('acme://me:secret@x')"]))
         assert error.startswith("store URL: unknown scheme 'acme'; supported: memory://, sqlite://, ")
-        assert "acme://" not in error
-        assert "secret" not in error
 
 
 def install(project: Path, site: Path) -> Path:
@@ -163,32 +165,28 @@ def install(project: Path, site: Path) -> Path:
     return site
 
 
-def run_with(site: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The lines that the script prints where the package in ``site`` is installed."""
-    monkeypatch.setenv("PYTHONPATH", str(site))
-    done = run_python("-c", script)
+def lines_of(*arguments: str) -> list[str]:
+    """The lines that a new Python prints."""
+    done = run_python(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 
 
-def refusal(call: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The message of the ConfigurationError that the call raises there."""
-    (line,) = run_with(site, _catching(call), monkeypatch)
-    return line
+def run_with(site: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The lines that the script prints where the package in ``site`` is installed."""
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    return lines_of("-c", script)
 
 
-def refusal_of_bare_python(call: str) -> str:
-    done = run_python("-S", "-c", _catching(call))
-    assert (done.returncode, done.stderr) == (0, "")
-    (line,) = done.stdout.splitlines()
-    return line
+def refusals(*calls: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The message of the ConfigurationError that each call raises there."""
+    errors = run_with(site, _catching(calls), monkeypatch)
+    assert len(errors) == len(calls)
+    return errors
 
 
-def _catching(call: str) -> str:
-    return f"""if True:
-        from shedlock_py import *
-        try:
-            print("no error:", {call})
-        except ConfigurationError as error:
-            print(error)
-    """
+def _catching(calls: Sequence[str]) -> str:
+    script = "from shedlock_py import *\n"
+    for call in calls:
+        script += f"try:\n    print('no error:', {call})\nexcept ConfigurationError as error:\n    print(error)\n"
+    return script

@@ -30,6 +30,7 @@ from shedlock_py import (
 from shedlock_py.config import emit
 from shedlock_py.events import log_listener
 from shedlock_py.testing import FakeClock, RecordingListener
+from tests.support.logs import records_of
 
 lease = InMemoryLockProvider(clock=FakeClock()).acquire(LockRequest("job", "10m"))
 assert lease
@@ -60,7 +61,7 @@ EVENTS: list[tuple[Event, int, str]] = [
 def test_how_loud_each_event_is(event: Event, level: int, words: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "shedlock_py")
     log_listener(event)
-    (record,) = caplog.records
+    (record,) = records_of(caplog)
     assert (record.levelno, record.name) == (level, "shedlock_py")
     assert "'job'" in record.getMessage()
     assert words in record.getMessage()
@@ -84,7 +85,7 @@ def test_what_others_have_written_stays_on_one_line_of_the_log(event: Event, cap
     """A holder comes from the store, where another program may have written anything."""
     caplog.set_level(logging.DEBUG, "shedlock_py")
     log_listener(event)
-    (record,) = caplog.records
+    (record,) = records_of(caplog)
     assert record.getMessage().isprintable()
     assert "me 2026-01-01 CRITICAL\\x1b]0;x\\x07\\x1b[2J\\u202e" in record.getMessage()
 
@@ -114,7 +115,7 @@ def test_a_listener_that_raises_is_logged_and_the_next_are_notified_in_order(
     with configure(listeners=[broken, *listeners]):
         emit(LockSkipped("job", "held", SOON))
     assert order == [0, 1, 2, 3, 4]
-    (record,) = caplog.records
+    (record,) = records_of(caplog)
     assert record.levelno == logging.ERROR
     assert "LockSkipped" in record.getMessage()
     assert "'job'" in record.getMessage()
@@ -182,7 +183,7 @@ def test_an_event_of_the_users_own(caplog: pytest.LogCaptureFixture) -> None:
     assert repr(Mine("job")).endswith("Mine(lock_name='job', number=1)")
     caplog.set_level(logging.DEBUG, "shedlock_py")
     log_listener(Mine("job"))
-    assert [record.getMessage() for record in caplog.records] == ["lock 'job': Mine"]
+    assert [record.getMessage() for record in records_of(caplog)] == ["lock 'job': Mine"]
 
     class Plain(LeaderChanged):
         pass

@@ -95,6 +95,7 @@ async def at_each_await(loop: SteppedLoop, one: Callable[[Moment, int], Awaitabl
     raise AssertionError("unreachable")
 
 
+@pytest.mark.usefixtures("small_heap")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_i12_a_guard_that_is_given_up_at_any_await(way: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +122,7 @@ def test_i12_a_guard_that_is_given_up_at_any_await(way: str, kind: str, monkeypa
     assert {"did not run", "was given up"} <= set(ends[:-1])
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_i12_a_heartbeat_that_is_cancelled_at_any_await(monkeypatch: pytest.MonkeyPatch) -> None:
     """By code that cancels all tasks but its own, for example. The task keeps its lease, and its result is sacred."""
 
@@ -152,6 +154,7 @@ def test_i12_a_heartbeat_that_is_cancelled_at_any_await(monkeypatch: pytest.Monk
     assert ends.count("ran to its end") > len(ends) // 2
 
 
+@pytest.mark.usefixtures("small_heap")
 @pytest.mark.parametrize("whom", ["the program", "its owner", "all tasks"])
 def test_i12_an_elector_that_is_cancelled_at_any_await(whom: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It leads no more, calls ``on_stopped_leading`` as often as the other, and another node leads after a lease."""

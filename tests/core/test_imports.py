@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -70,11 +71,16 @@ def python(script: str) -> list[str]:
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
 
 
+@cache
+def tree_of(module: Path) -> ast.Module:
+    return ast.parse((PACKAGE / module).with_suffix(".py").read_text())
+
+
+@cache
 def imports_of(module: Path, *, late: bool = True) -> set[str]:
     """What a module imports, dotted; without those inside functions and TYPE_CHECKING unless ``late``."""
-    tree = ast.parse((PACKAGE / module).with_suffix(".py").read_text())
     names: set[str] = set()
-    todo: list[ast.AST] = [tree]
+    todo: list[ast.AST] = [tree_of(module)]
     while todo:
         node = todo.pop()
         match node:
@@ -116,52 +122,54 @@ def test_the_list_knows_every_module() -> None:
     } <= known
 
 
-@pytest.mark.parametrize("number", range(len(LAYERS)))
-def test_a_module_imports_only_from_those_above_it(number: int) -> None:
-    allowed = {name for layer in LAYERS[:number] for name in layer}
-    for name in LAYERS[number]:
-        module = Path(name.replace(".", "/"))
-        if (PACKAGE / module).with_suffix(".py").exists():
-            assert own_imports(module) - allowed == set(), name
+def test_a_module_imports_only_from_those_above_it() -> None:
+    above: set[str] = set()
+    for layer in LAYERS:
+        modules = [Path(name.replace(".", "/")) for name in layer]
+        assert {str(module): seen for module in modules if (seen := own_imports(module) - above)} == {}
+        above |= {*layer}
 
 
-@pytest.mark.parametrize("name", sorted(PURE))
-def test_pure_modules_use_the_standard_library_only_and_neither_loop_nor_thread_nor_clock(name: str) -> None:
-    roots = {imported.partition(".")[0] for imported in imports_of(Path(name))}
-    assert roots <= set(sys.stdlib_module_names) | {"shedlock_py", "__future__"}
-    assert not roots & IMPURE_MODULES
-    assert "_process" not in own_imports(Path(name))
-    source = (PACKAGE / f"{name}.py").read_text()
-    for clock in (".now(", ".utcnow(", ".today("):
-        assert clock not in source
+def test_pure_modules_use_the_standard_library_only_and_neither_loop_nor_thread_nor_clock() -> None:
+    for name in PURE:
+        roots = {imported.partition(".")[0] for imported in imports_of(Path(name))}
+        assert roots <= set(sys.stdlib_module_names) | {"shedlock_py", "__future__"}, name
+        assert not roots & IMPURE_MODULES, name
+        assert "_process" not in own_imports(Path(name)), name
+        source = (PACKAGE / f"{name}.py").read_text()
+        for clock in (".now(", ".utcnow(", ".today("):
+            assert clock not in source, name
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if module.parts[0] == "providers"], ids=str)
-def test_providers_see_the_rules_and_the_kit_only(module: Path) -> None:
-    seen = {name for name in own_imports(module) if not name.startswith("providers")}
-    store = module.with_suffix("").parts[1]
-    assert seen <= FOR_PROVIDERS
-    others = {name.split(".")[1] for name in own_imports(module) if name.startswith("providers.")} - {store}
-    assert others <= KITS.get(store, KITS.keys())
+def modules_in(*rooms: str) -> list[Path]:
+    found = [module for module in MODULES if module.parts[0] in rooms]
+    assert len(found) > 10
+    return found
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if module.parts[0] in ROOMS], ids=str)
-def test_a_room_imports_only_from_those_above_it(module: Path) -> None:
-    room = "integrations.django" if module.parts[:2] == ("integrations", "django") else module.parts[0]
-    seen = {room if name.startswith(f"{room}.") else name.partition(".")[0] for name in own_imports(module)}
-    assert seen <= CORE | {room} | ROOMS[room]
+def test_providers_see_the_rules_and_the_kit_only() -> None:
+    for module in modules_in("providers"):
+        seen = {name for name in own_imports(module) if not name.startswith("providers")}
+        store = module.with_suffix("").parts[1]
+        assert seen <= FOR_PROVIDERS, module
+        others = {name.split(".")[1] for name in own_imports(module) if name.startswith("providers.")} - {store}
+        assert others <= KITS.get(store, KITS.keys()), module
 
 
-@pytest.mark.parametrize(
-    "module", [module for module in MODULES if module.parts[0] in ("integrations", "testing")], ids=str
-)
-def test_integrations_and_testing_see_public_names(module: Path) -> None:
-    tree = ast.parse((PACKAGE / module).with_suffix(".py").read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("shedlock_py"):
-            path = [*node.module.split("."), *(alias.name for alias in node.names)]
-            # _process: no other module may look at process ids.
-            assert [part for part in path if part.startswith("_")] in ([], ["_process"]), f"{module}:{node.lineno}"
+def test_a_room_imports_only_from_those_above_it() -> None:
+    for module in modules_in(*ROOMS):
+        room = "integrations.django" if module.parts[:2] == ("integrations", "django") else module.parts[0]
+        seen = {room if name.startswith(f"{room}.") else name.partition(".")[0] for name in own_imports(module)}
+        assert seen <= CORE | {room} | ROOMS[room], module
+
+
+def test_integrations_and_testing_see_public_names() -> None:
+    for module in modules_in("integrations", "testing"):
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("shedlock_py"):
+                path = [*node.module.split("."), *(alias.name for alias in node.names)]
+                # _process: no other module may look at process ids.
+                assert [part for part in path if part.startswith("_")] in ([], ["_process"]), f"{module}:{node.lineno}"
 
 
 AT_ONCE = ("integrations", "testing", "providers", "page")
@@ -192,6 +200,7 @@ def names_for_type_checkers() -> dict[str, str]:
 LATE = names_for_type_checkers()
 
 
+@pytest.mark.server("starts a Python")
 def test_importing_the_package_loads_few_modules_no_driver_no_asyncio_and_nothing_that_is_late() -> None:
     needed = "contextvars, dataclasses, datetime, logging, sys, typing"  # and what these load, which depends on Python
     loaded = python(
@@ -205,12 +214,13 @@ def test_importing_the_package_loads_few_modules_no_driver_no_asyncio_and_nothin
     assert {"LeaderElector", "leader_only", "InMemoryLockProvider"} <= LATE.keys()
 
 
-@pytest.mark.parametrize("name", LATE)
-def test_a_late_name_is_the_object_of_its_module(name: str) -> None:
-    found = getattr(shedlock_py, name)
-    assert found is getattr(import_module(LATE[name]), name)
-    assert vars(shedlock_py)[name] is found  # a second access does not load it again
-    assert pickle.loads(pickle.dumps(found)) is found
+def test_a_late_name_is_the_object_of_its_module() -> None:
+    assert LATE
+    for name, module in LATE.items():
+        found = getattr(shedlock_py, name)
+        assert found is getattr(import_module(module), name)
+        assert vars(shedlock_py)[name] is found, "a second access loads it again"
+        assert pickle.loads(pickle.dumps(found)) is found
 
 
 def test_a_name_that_there_is_not() -> None:
@@ -220,12 +230,14 @@ def test_a_name_that_there_is_not() -> None:
         from shedlock_py import LeaderElektor  # type: ignore[attr-defined]  # noqa: F401 (on purpose)
 
 
+@pytest.mark.server("starts a Python")
 def test_a_sync_sql_provider_does_not_load_the_orm() -> None:
     loaded = python("import sys, shedlock_py; shedlock_py.provider_from_url('sqlite:///x.db'); print(*sys.modules)")
     assert "sqlalchemy.engine" in loaded
     assert "sqlalchemy.orm" not in loaded  # SQLAlchemy's asyncio part brings it along
 
 
+@pytest.mark.server("starts a Python")
 def test_importing_the_package_changes_nothing_in_the_process() -> None:
     python(
         "import logging, signal, threading\n"
@@ -238,11 +250,13 @@ def test_importing_the_package_changes_nothing_in_the_process() -> None:
     )
 
 
+@pytest.mark.server("starts a Python")
 def test_testing_needs_pytest_for_the_contract_only() -> None:
     loaded = python("import sys, shedlock_py.testing; print(*sys.modules)")
     assert {"pytest", "asyncio"} & set(loaded) == set()
 
 
+@pytest.mark.server("starts a Python")
 def test_everything_public_is_exported() -> None:
     names = python("from shedlock_py import *; print(*(name for name in globals() if not name.startswith('_')))")
     assert sorted(names) == shedlock_py.__all__

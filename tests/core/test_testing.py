@@ -20,7 +20,7 @@ from shedlock_py import (
 )
 from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.testing.blocking import BlockingLockProvider
-from tests.guides.examples.scripts import run_python
+from tests.support.scripts import run_python
 
 
 @pytest.mark.parametrize("minute", ["1m", 60, 60.0, timedelta(minutes=1)])
@@ -98,6 +98,7 @@ def test_without_a_fixture_nothing_is_changed():
 """
 
 
+@pytest.mark.slow("runs pytest")
 def test_pytest_has_the_fixtures_where_the_package_is_installed(tmp_path: Path) -> None:
     (tmp_path / "test_application.py").write_text(TESTS)
     done = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_application.py", cwd=tmp_path)

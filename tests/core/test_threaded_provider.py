@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -27,9 +27,10 @@ from shedlock_py._process import monotonic
 from shedlock_py.testing import RecordingListener
 from shedlock_py.testing.forks import in_child
 from tests.support.forks import in_a_loop_of_its_own
+from tests.support.logs import records_of
 from tests.support.polling import until, wait_until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("small_heap")]
 
 LEASE = 0.6
 
@@ -61,13 +62,6 @@ class Undoing(Silent):
     def release(self, lease: Lease) -> bool:
         self.released.append(lease)
         return super().release(lease)
-
-
-@pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    gate = threading.Event()
-    yield gate
-    gate.set()
 
 
 @pytest.fixture
@@ -226,8 +220,8 @@ def test_an_undo_without_event_loop_and_without_thread_is_logged(
     asyncio.run(abandon_an_acquire(Undoing(gate)))
     monkeypatch.setattr(threading.Thread, "start", refuse)
     gate.set()
-    wait_until(lambda: caplog.records)
-    (record,) = caplog.records
+    wait_until(lambda: records_of(caplog))
+    (record,) = records_of(caplog)
     assert (record.name, record.levelname) == ("shedlock_py", "WARNING")
     assert "can't start new thread" in record.getMessage()
 
@@ -300,6 +294,7 @@ print("bye", flush=True)
 """
 
 
+@pytest.mark.server("starts a Python")
 @pytest.mark.parametrize(
     ("what", "printed"),
     [

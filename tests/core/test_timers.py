@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
@@ -34,14 +34,6 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def pool(name: str) -> WorkerPool:
     return WorkerPool(2, name)
-
-
-@pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    """Lets go of what waits for it when the test ends."""
-    gate = threading.Event()
-    yield gate
-    gate.set()
 
 
 def workers(name: str) -> list[threading.Thread]:
@@ -217,6 +209,7 @@ def test_a_forked_child_starts_threads_of_its_own(pool: WorkerPool, gate: thread
     assert ran_in == [os.getpid()]
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_a_function_is_not_kept_longer_than_it_runs(pool: WorkerPool) -> None:
     class Work:
         def __call__(self) -> None:
@@ -245,6 +238,7 @@ def test_a_provider_has_one_pool_for_each_lane() -> None:
     assert worker_pool(other, "heartbeats") is not heartbeats
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_the_pool_of_a_provider_that_is_gone_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_timers, "IDLE_SECONDS", 0.05)
     provider = InMemoryLockProvider()
@@ -394,6 +388,7 @@ print("bye", flush=True)
 """
 
 
+@pytest.mark.server("starts a Python")
 @pytest.mark.parametrize(
     ("seconds", "is_waited_for", "output"),
     [
@@ -425,6 +420,7 @@ if child := python_fork():
 """
 
 
+@pytest.mark.server("starts a Python")
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 def test_a_forked_child_does_not_wait_for_its_parents_releases() -> None:
     done = subprocess.run(

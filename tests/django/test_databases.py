@@ -128,6 +128,7 @@ def test_a_database_in_memory_is_refused_where_no_test_runner_has_made_it() -> N
         DatabaseLockProvider(Conf("memory")).acquire(LockRequest("a", "1m"))
 
 
+@pytest.mark.slow("starts a Python with Django")
 def test_pymysql_in_the_place_of_mysqlclient() -> None:
     """``pymysql.install_as_MySQLdb()``: the locks use the driver that Django uses, whatever else is installed."""
     script = (

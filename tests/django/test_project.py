@@ -26,7 +26,17 @@ JAVA = (
 """As ShedLock's README creates it on PostgreSQL."""
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "mysql", "mariadb"])
+LIKE_SQLITE = pytest.mark.slow("the migration is the same")
+
+
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("postgresql", marks=LIKE_SQLITE),
+        pytest.param("mysql", marks=LIKE_SQLITE),
+        pytest.param("mariadb", marks=LIKE_SQLITE),
+    ]
+)
 def url(request: pytest.FixtureRequest, small_project: Project) -> Iterator[str]:
     """A database of its own, which the project has as its default."""
     if request.param == "sqlite":
@@ -68,6 +78,7 @@ def test_migrate_makes_the_tables_of_create_schema(small_project: Project, url: 
     engine.dispose()
 
 
+@pytest.mark.slow("runs migrate twice")
 @pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
 def test_a_table_that_is_there_stays_as_it_is(small_project: Project, url: str) -> None:
     with closing(SqlAlchemyLockProvider(url)) as provider:
@@ -80,6 +91,7 @@ def test_a_table_that_is_there_stays_as_it_is(small_project: Project, url: str) 
     assert record.is_held
 
 
+@pytest.mark.slow("runs manage.py several times")
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 def test_a_table_of_shedlock_for_java_does_not_make_migrate_fail(small_project: Project, url: str) -> None:
     """It says what the table lacks, as does the check; with EXTRA_COLUMNS = False it works as it is."""
@@ -97,6 +109,7 @@ def test_a_table_of_shedlock_for_java_does_not_make_migrate_fail(small_project: 
     assert (output, errors) == ("it runs\n", "")
 
 
+@pytest.mark.slow("runs manage.py several times")
 def test_before_migrate_the_check_says_so_and_history_can_be_switched_on_later(small_project: Project) -> None:
     def check() -> str:
         return small_project.manage("check", "--database", "default")[1]
@@ -110,6 +123,7 @@ def test_before_migrate_the_check_says_so_and_history_can_be_switched_on_later(s
     assert check() == ""
 
 
+@pytest.mark.slow("runs manage.py several times")
 def test_the_tables_are_in_the_database_that_the_setting_names(small_project: Project) -> None:
     directory = small_project.directory
     databases = {
@@ -126,6 +140,7 @@ def test_the_tables_are_in_the_database_that_the_setting_names(small_project: Pr
         engine.dispose()
 
 
+@pytest.mark.slow("runs manage.py several times")
 def test_the_command_line_uses_the_store_of_the_settings(small_project: Project, tmp_path: Any) -> None:
     elsewhere = f"sqlite:///{tmp_path}/elsewhere.db"
     with closing(SqlAlchemyLockProvider(elsewhere)) as provider:
@@ -143,6 +158,7 @@ def test_the_command_line_uses_the_store_of_the_settings(small_project: Project,
     assert "manage.py shedlock --help" in errors
 
 
+@pytest.mark.slow("runs manage.py several times")
 def test_the_command_line_takes_the_options_that_django_has_honoured(small_project: Project) -> None:
     (small_project.directory / "more").mkdir()
     (small_project.directory / "more" / "of_production.py").write_text("from mysite.settings import *")
@@ -155,6 +171,7 @@ def test_the_command_line_takes_the_options_that_django_has_honoured(small_proje
     assert [record["name"] for record in json.loads(output)] == ["job"]
 
 
+@pytest.mark.slow("runs manage.py several times")
 def test_a_wrong_setting_is_reported_and_nothing_runs_without_a_lock(small_project: Project) -> None:
     small_project.add_settings(SHEDLOCK={"DEFAULT_LOCK_AT_MOST_FOR": "ten minutes"})
     _, errors = small_project.manage("check", code=1)
@@ -194,6 +211,7 @@ def test_nothing_is_connected_and_no_driver_is_used_before_the_first_lock(small_
     assert (done.returncode, done.stdout, done.stderr) == (0, "1 False 1\n", "")
 
 
+@pytest.mark.slow("waits for a server that is not there")
 def test_a_url_is_not_shown(small_project: Project) -> None:
     """No password in what an operator sees, also of a server that cannot be reached."""
     url = make_url("postgresql://alice:s3cret%40pw@127.0.0.1:1/none")

@@ -11,6 +11,8 @@ import pytest
 from tests.support.database import DatabaseServer
 from tests.support.django_projects import Project, database
 
+pytestmark = pytest.mark.slow("runs manage.py test")
+
 TESTS = Path(__file__).with_name("site_tests.py")
 
 
@@ -35,7 +37,7 @@ def test_on_a_test_database_of_postgresql(project: Project, postgres_server: Dat
         run_site_tests(project)
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("the same tests in parallel")
 def test_on_clones_of_a_test_database(project: Project, postgres_server: DatabaseServer) -> None:
     """``manage.py test --parallel``: each process has a database of its own."""
     shutil.copy(TESTS, project.directory)

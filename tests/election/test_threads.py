@@ -26,9 +26,9 @@ from shedlock_py.testing.forks import in_child
 from tests.election.conftest import MakeElector
 from tests.election.electors import LONG, in_background
 from tests.election.test_elector import is_released, lead
-from tests.guides.examples.scripts import run_python
 from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
+from tests.support.scripts import run_python
 from tests.support.signals import interrupted, moments_are_known
 
 pytestmark = pytest.mark.parametrize("kind", ["threads"], indirect=True)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from tests.guides.examples.scripts import PROJECT, run_python
+import yaml
+
+from tests.support.scripts import PROJECT, run_python
 
 README = PROJECT / "README.md"
 DOCS = PROJECT / "docs"
@@ -66,6 +70,13 @@ def anchors(document: Path) -> list[str]:
     return [re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings]
 
 
+def yaml_of(page: Path, title: str) -> list[Any]:
+    """The documents of a block."""
+    found = re.search(rf'^```yaml title="{re.escape(title)}"\n(.*?)^```', page.read_text(), re.DOTALL | re.MULTILINE)
+    assert found is not None
+    return list(yaml.safe_load_all(found[1]))
+
+
 class Page:
     """A how-to guide and the files of its example."""
 
@@ -96,4 +107,18 @@ class Page:
         return [path for path in files if "__pycache__" not in path.parts]
 
 
+def _sections(text: str) -> Iterator[tuple[str, str]]:
+    """Title and text of each part that begins with a ``##`` heading; the first has no title."""
+    title, lines, fenced = "(top)", list[str](), False
+    for line in text.splitlines():
+        fenced ^= line.startswith("```")
+        if line.startswith("## ") and not fenced:
+            yield title, "\n".join(lines)
+            title, lines = line.removeprefix("## "), []
+        lines.append(line)
+    yield title, "\n".join(lines)
+
+
+SECTIONS = dict(_sections(README.read_text()))
+"""Of the README."""
 PAGES = [Page(path.stem) for path in sorted(GUIDES.glob("*.md"))]

@@ -90,7 +90,7 @@ ROWS = (
     ),
     Row(
         "django-newest", "the Django application on the newest Django, which the oldest Python has not", "3.13",
-        ("--tier=all", "tests/django", "tests/contract/test_django.py", "tests/guides/how_to/test_django.py"),
+        ("--tier=all", "tests/django", "tests/contract/test_django.py", "tests/programs/test_django.py"),
     ),
     Row("formal", "the specifications of docs/formal, by TLC", command=("-m", "tests.formal")),
     Row("floors", "the oldest packages that the extras allow", tests=FLOORS, packages=("setuptools<81",), floors=True),

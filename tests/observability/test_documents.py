@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from shedlock_py import InMemoryLockProvider, LeadershipStarted, LockRequest, ProviderFailed, TaskFinished
 from shedlock_py.integrations.prometheus import PausedCollector, PrometheusListener
-from tests.guides.examples.scripts import PROJECT
 from tests.observability.scraping import Scrape, serving
+from tests.support.scripts import PROJECT
 
 PAGES = PROJECT / "docs" / "observability"
 PAGE = (PAGES / "index.md").read_text()

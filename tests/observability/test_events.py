@@ -126,7 +126,7 @@ SCENARIOS = {
         waits_for_the_end_of_its_lease,
         [ACQUIRED, "ProviderFailed extend", "LeaseLost unreachable", SUCCEEDED],
         "extend",
-        KEPT_ALIVE,
+        {**KEPT_ALIVE, "lock_at_most_for": 1.5},
     ),
 }
 

@@ -36,7 +36,6 @@ from shedlock_py.config import emit
 from shedlock_py.integrations.monitors import HealthchecksListener, WebhookListener
 from shedlock_py.testing.contract.base import failing
 from shedlock_py.testing.forks import in_child
-from tests.guides.examples.scripts import run_python
 from tests.observability.services import Service, running_service
 from tests.observability.ways import (
     ELECTION,
@@ -50,8 +49,10 @@ from tests.observability.ways import (
     never,
     succeeds,
 )
+from tests.support.logs import warnings_of
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
+from tests.support.scripts import run_python
 
 KEY = "5d1a8c1e-s3cret"
 """The secret of a ping URL."""
@@ -73,10 +74,6 @@ def without_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox_module, "RETRY_SECONDS", 0.01)
-
-
-def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def token_of_last_run(store: InMemoryLockProvider) -> int:

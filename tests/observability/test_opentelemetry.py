@@ -56,6 +56,7 @@ from tests.observability.ways import (
     releases,
     succeeds,
 )  # fmt: skip
+from tests.support.logs import records_of
 from tests.support.polling import wait_until
 
 
@@ -381,6 +382,7 @@ def test_a_listener_that_comes_while_a_task_runs(tracing: Tracing, store: InMemo
     assert [span.name for span in tracing.spans()] == ["run inner"]
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_a_listener_that_goes_while_a_task_runs(tracing: Tracing, store: InMemoryLockProvider) -> None:
     def run() -> None:
         with hold("job", provider=store):
@@ -397,6 +399,7 @@ def test_a_listener_that_goes_while_a_task_runs(tracing: Tracing, store: InMemor
     assert tracing.span("run next").parent is None
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_runs_that_never_end_are_not_kept(store: InMemoryLockProvider) -> None:
     tracing = Tracing()
     leases: list[weakref.ref[Lease]] = []
@@ -503,5 +506,5 @@ def test_without_an_sdk(store: InMemoryLockProvider, caplog: pytest.LogCaptureFi
         attempt("job", lambda: attempt("inner", lambda: None))
         store.acquire(LockRequest("held", "1m"))
         attempt("held", lambda: None)
-    assert caplog.records == []
+    assert records_of(caplog) == []
     assert trace.get_current_span() is trace.INVALID_SPAN

@@ -42,11 +42,12 @@ from shedlock_py.integrations.apscheduler import ShedLockExecutor
 from shedlock_py.integrations.prometheus import PausedCollector, PrometheusListener
 from shedlock_py.testing import FakeClock
 from shedlock_py.testing.contract.base import failing
-from tests.guides.examples.scripts import run_python
 from tests.observability.scraping import Scrape, Server, serving
 from tests.observability.ways import ELECTION
 from tests.support.doubles import FaultyProvider
+from tests.support.logs import warnings_of
 from tests.support.polling import wait_until
+from tests.support.scripts import run_python
 
 
 def plain_report(tenant: str) -> None: ...
@@ -435,7 +436,7 @@ class TestPaused:
             scrape = scrape_of(registry)
             assert scrape("shedlock_running", lock="job") == 0
             assert scrape("shedlock_paused", lock="job") == (None if is_down else 1)
-        assert [record.getMessage() for record in caplog.records] == ["no shedlock_paused: down"] * 2  # of each outage
+        assert warnings_of(caplog) == ["no shedlock_paused: down"] * 2  # of each outage
 
     def test_registering_sends_no_request(self, registry: CollectorRegistry) -> None:
         provider = FaultyProvider()

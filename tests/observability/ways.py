@@ -96,7 +96,8 @@ class Job:
 
 
 Body = Callable[[Job], Awaitable[object]]
-KEPT_ALIVE: dict[str, Any] = {"lock_at_most_for": 1.5, "keep_alive": True}
+KEPT_ALIVE: dict[str, Any] = {"lock_at_most_for": 3, "keep_alive": True}
+"""A heartbeat is due after a second, and may be two seconds late."""
 
 
 async def succeeds(job: Job) -> None: ...

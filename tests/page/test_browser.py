@@ -15,6 +15,8 @@ from tests.page.browser import axe_findings, chromium, served, tab
 from tests.page.picture import HEIGHT, WIDTH, draw, week
 from tests.page.sample import Sample
 
+pytestmark = pytest.mark.slow("in Chromium")
+
 VIEWS = {
     "jobs": "/",
     "job": "/job?name=sync-orders",
@@ -34,7 +36,11 @@ def looks(*in_make_test: tuple[int, str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         ("width", "scheme"),
         [
-            pytest.param(width, scheme, marks=[] if (width, scheme) in in_make_test else pytest.mark.matrix)
+            pytest.param(
+                width,
+                scheme,
+                marks=[] if (width, scheme) in in_make_test else pytest.mark.matrix("other widths and colours"),
+            )
             for width in (400, 800, 1280, 2000)
             for scheme in ("light", "dark")
         ],
@@ -91,7 +97,7 @@ def test_axe_finds_nothing_serious(browser: Browser, address: str, width: int, s
             assert not found.has_overflow(), path
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("the report has the page's style")
 @pytest.mark.parametrize("width", [400, 1280])
 def test_axe_finds_nothing_serious_in_a_report(browser: Browser, tmp_path: Path, width: int) -> None:
     (tmp_path / "report.html").write_text(report(week().provider, ["sync-orders"]))
@@ -106,7 +112,10 @@ def test_axe_finds_nothing_serious_in_a_report(browser: Browser, tmp_path: Path,
 
 @pytest.mark.parametrize(
     "has_scripts",
-    [pytest.param(True, id="with JavaScript", marks=pytest.mark.matrix), pytest.param(False, id="without JavaScript")],
+    [
+        pytest.param(True, id="with JavaScript", marks=pytest.mark.matrix("the same buttons")),
+        pytest.param(False, id="without JavaScript"),
+    ],
 )
 def test_every_button(browser: Browser, address: str, sample: Sample, has_scripts: bool) -> None:
     with tab(browser, address, java_script_enabled=has_scripts) as found:

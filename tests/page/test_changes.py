@@ -8,20 +8,16 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import InMemoryLockProvider, LockRecord, OperatorActed
+from shedlock_py import OperatorActed
 from shedlock_py.election.demotion import Demotion
 from shedlock_py.page import page_app
 from shedlock_py.testing import RecordingListener
 from tests.page.client import Client
 from tests.page.sample import ELECTION, HOSTILE, Sample
+from tests.support.locks import record_of
+from tests.support.logs import warnings_of
 
 TOKEN = "correct-horse-battery-staple"
-
-
-def record_of(provider: InMemoryLockProvider, name: str) -> LockRecord:
-    record = provider.record(name)
-    assert record is not None
-    return record
 
 
 @pytest.fixture
@@ -50,7 +46,7 @@ def test_pause_and_resume(
     [event] = events.of(OperatorActed)
     assert (event.lock_name, event.action, event.by) == ("clean-up", "pause", "alice")
     assert "migration <b>" in event.details
-    assert [each.getMessage().partition(": paused until")[0] for each in caplog.records] == [
+    assert [message.partition(": paused until")[0] for message in warnings_of(caplog)] == [
         "lock 'clean-up': pause by operator alice"
     ]
     assert alice.change("resume", "clean-up").status_code == 303

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from shedlock_py import (
@@ -152,7 +152,10 @@ class FaultyProvider(_Faults, ForwardingProvider):
 
 
 class AsyncFaultyProvider(_Faults, AsyncForwardingProvider):
-    """:class:`FaultyProvider` for asyncio. Without ``inner``, :attr:`sync` is a sync provider on the same store."""
+    """:class:`FaultyProvider` for asyncio. Without ``inner``, :attr:`sync` is a sync provider on the same store.
+
+    :param clock: of that store.
+    """
 
     def __init__(
         self,
@@ -161,9 +164,10 @@ class AsyncFaultyProvider(_Faults, AsyncForwardingProvider):
         delay: float = 0.0,
         fail: Iterable[str] = (),
         hang: Iterable[str] = (),
+        clock: Callable[[], float] | None = None,
     ) -> None:
         super().__init__(delay, fail, hang)
-        self.sync = InMemoryLockProvider()
+        self.sync = InMemoryLockProvider(clock=clock) if clock else InMemoryLockProvider()
         self.inner = inner or AsyncInMemoryLockProvider(shared_with=self.sync)
         self.recovered = asyncio.Event()
 

@@ -11,17 +11,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import create_engine
-
 from shedlock_py import LockRequest, async_provider_from_url, hold, provider_from_url
 from shedlock_py.election.base import random as election_random
 from shedlock_py.keepalive import HeartbeatPlan
 from shedlock_py.lease import Claim
-from shedlock_py.providers.redis.quorum.programs import QuorumPrograms, Reading
-from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from shedlock_py.providers.sqlalchemy.statements import SqlCommand, Statement
 from shedlock_py.testing.forks import in_child
-from tests.stores.sql.stores import carry_out
 from tests.support.forks import c_fork, prepare_for_c_forks
 
 
@@ -54,6 +48,10 @@ def session(provider: Any) -> object:
     dialect = getattr(provider.programs, "dialect", None)
     if dialect is None or dialect.name == "sqlite":
         return None
+    # Each way imports what it needs: clients take a second.
+    from shedlock_py.providers.sqlalchemy.statements import SqlCommand, Statement
+    from tests.stores.sql.stores import carry_out
+
     query = f"SELECT {'pg_backend_pid()' if dialect.name == 'postgresql' else 'connection_id()'}"
     [[number]] = carry_out(provider, SqlCommand(Statement(query, "rows"))).rows
     return number
@@ -93,9 +91,17 @@ def inside_a_block(url: str, name: str) -> None:
         assert record.is_held
 
 
+def on_an_engine(url: str, **pool: int) -> tuple[Any, Any]:
+    from sqlalchemy import create_engine
+
+    from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+
+    engine = create_engine(url, **pool)
+    return engine, SqlAlchemyLockProvider(engine)
+
+
 def with_a_pool_of_the_childs(url: str, name: str) -> None:
-    engine = create_engine(url)
-    provider = SqlAlchemyLockProvider(engine)
+    engine, provider = on_an_engine(url)
     provider.create_schema()
     use(provider, name)
 
@@ -114,6 +120,8 @@ def with_a_pool_of_the_childs(url: str, name: str) -> None:
 
 def pause_of_a_quorum() -> float:
     """The seconds until a take-over that another one has prevented tries again."""
+    from shedlock_py.providers.redis.quorum.programs import QuorumPrograms, Reading
+
     programs = QuorumPrograms(3, "", "1h")
     claim = Claim(LockRequest("job", "1m"), programs.clock)
     taking_over = programs.claim(claim, before=Reading(token=1, former={}, clocks=[]), force=True)
@@ -142,9 +150,7 @@ def jitter(url: str, name: str) -> None:
 
 WAYS: dict[str, Callable[[str, str], None]] = {
     "url": lambda url, name: on_both_sides(provider_from_url(url), name),
-    "engine": lambda url, name: on_both_sides(
-        SqlAlchemyLockProvider(create_engine(url, pool_size=1, max_overflow=0)), name
-    ),
+    "engine": lambda url, name: on_both_sides(on_an_engine(url, pool_size=1, max_overflow=0)[1], name),
     "pool": with_a_pool_of_the_childs,
     "asyncio": between_event_loops,
     "block": inside_a_block,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import ceil
 from typing import Any
 
 import pytest
@@ -33,24 +35,33 @@ class _Selector(selectors.DefaultSelector):
         if not events:
             if timeout is None:
                 raise NothingMoves
-            self._clock.advance(max(0.0, timeout))
+            self._clock.advance(ceil(max(0.0, timeout) * 1e6) / 1e6)  # by less than a microsecond it does not move
         return events
 
 
 class SteppedLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self.clock = FakeClock()
+    def __init__(self, clock: FakeClock | None = None) -> None:
+        self.clock = clock or FakeClock()
         super().__init__(_Selector(self.clock))
 
     def time(self) -> float:
         return self.clock()
 
 
-def run_stepped(main: Callable[[SteppedLoop], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run the coroutine ``main(loop)`` in virtual time. What it leaves behind is for the caller to find."""
-    loop = SteppedLoop()
-    with monkeypatch.context() as patch, asyncio.Runner(loop_factory=lambda: loop) as runner:
+@contextmanager
+def local_clock(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Guards and electors on asyncio read this clock."""
+    with monkeypatch.context() as patch:
         for module in CLOCK_READERS:  # each has imported the function by name
             assert module.monotonic is _process.monotonic
-            patch.setattr(module, "monotonic", loop.clock)
+            patch.setattr(module, "monotonic", clock)
+        yield
+
+
+def run_stepped(
+    main: Callable[[SteppedLoop], Any], monkeypatch: pytest.MonkeyPatch, clock: FakeClock | None = None
+) -> Any:
+    """Run the coroutine ``main(loop)`` in virtual time. What it leaves behind is for the caller to find."""
+    loop = SteppedLoop(clock)
+    with local_clock(loop.clock, monkeypatch), asyncio.Runner(loop_factory=lambda: loop) as runner:
         return runner.run(main(loop))

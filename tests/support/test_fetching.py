@@ -78,6 +78,7 @@ def in_another_process(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.server("starts a Python")
 def test_a_second_run_fetches_nothing(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SOURCES, "fake", FakeSource("Fake 1", str(log)))
     with pytest.raises(MissingError, match="Fake 1 is not fetched yet"):
@@ -90,6 +91,7 @@ def test_a_second_run_fetches_nothing(log: Path, monkeypatch: pytest.MonkeyPatch
     assert leftovers() == []
 
 
+@pytest.mark.slow("starts Pythons")
 def test_two_processes_at_once_fetch_once(log: Path) -> None:
     runs = [in_another_process(str(log), "", 0.5) for _ in range(2)]
     said = [run.communicate()[1] for run in runs]
@@ -98,6 +100,7 @@ def test_two_processes_at_once_fetch_once(log: Path) -> None:
     assert leftovers() == []
 
 
+@pytest.mark.server("starts a Python")
 def test_a_killed_run_leaves_nothing_that_counts(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with in_another_process(str(log), "", 60) as run:
         wait_until(log.exists, timeout=60, what="the fetch under way")
@@ -159,6 +162,7 @@ def test_a_cache_that_cannot_be_written_says_so(
     assert "cannot be written (Not a directory): set XDG_CACHE_HOME elsewhere" in capsys.readouterr().err
 
 
+@pytest.mark.slow("starts Pythons")
 def test_ctrl_c_ends_a_fetch_without_a_traceback(log: Path) -> None:
     script = FETCH.replace('fetch("fake")', 'main(["fake"])')
     words = [sys.executable, "-c", script, *map(repr, (str(log), "", 60))]
@@ -248,6 +252,7 @@ def test_the_loader_looks_where_libraries_are_that_are_linked(tmp_path: Path, li
     assert debian.loader(tmp_path) == [str(loader), "--library-path", ":".join(map(str, folders))]
 
 
+@pytest.mark.server("starts a Python")
 def test_apt_needs_no_right_to_write_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Root could write everywhere, so apt-get runs as nobody. There are no package lists: it needs no network."""
     if shutil.which("apt-get") is None:
@@ -268,6 +273,7 @@ def test_apt_needs_no_right_to_write_elsewhere(monkeypatch: pytest.MonkeyPatch) 
 # Pythons
 
 
+@pytest.mark.slow("starts another Python and a virtual environment")
 @pytest.mark.parametrize("version", ["3.14", "3.15"])
 def test_a_python_starts_itself_and_virtual_environments(version: str, tmp_path: Path) -> None:
     try:
@@ -295,6 +301,7 @@ def test_the_running_python_is_installed() -> None:
 # What a run met
 
 
+@pytest.mark.slow("runs pytest with two workers")
 def test_a_run_writes_the_versions_that_it_met(tmp_path: Path) -> None:
     versions = tmp_path / "versions.json"
     (tmp_path / "conftest.py").write_text(

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = """
 import pytest
 from shedlock_py.testing.contract import ExclusionContract, HoldTimesContract, StallingStoreContract
@@ -78,6 +80,7 @@ def collected(directory: Path, *options: str) -> set[str]:
     return {line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line}
 
 
+@pytest.mark.slow("runs pytest")
 def test_what_another_variant_shows_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(Path("tests/conftest.py").read_text())
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = matrix\n programs\npythonpath = " + str(Path.cwd()))

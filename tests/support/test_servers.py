@@ -65,7 +65,15 @@ class Data:
 
 
 # Tests of SQL servers stop and start those of the session: private ones for each would take long.
-@pytest.fixture(params=["postgres", "mariadb", "mysql", "redis", "kubernetes"])
+@pytest.fixture(
+    params=[
+        *(
+            pytest.param(name, marks=pytest.mark.server("stops a server"))
+            for name in ("postgres", "redis", "kubernetes")
+        ),
+        *(pytest.param(name, marks=pytest.mark.slow("as on PostgreSQL")) for name in ("mariadb", "mysql")),
+    ]
+)
 def server(request: pytest.FixtureRequest) -> Iterator[Any]:
     if request.param == "redis":
         with RedisServer(appendonly=True) as server:
@@ -94,6 +102,7 @@ def test_it_leaves_no_process_and_comes_back_with_its_data(server: Any, data: Da
     assert (server.address, data.count()) == (address, 1)
 
 
+@pytest.mark.slow("kills a server three times")
 def test_mongodb_keeps_what_it_has_confirmed_for_a_majority() -> None:
     """The faults rely on it: a server that forgets a lease grants another, as a MongoDB would not."""
     with private_server("mongodb", PrivateMongoServer) as server, server.connect() as client:
@@ -153,12 +162,15 @@ def test_a_missing_program_is_named(kind: type[RedisServer | RedisCluster], monk
         kind()
 
 
+@pytest.mark.server("kills a server")
 @pytest.mark.parametrize(
     ("module", "name"),
     [
         ("servers", "PostgresServer"),
-        ("servers", "MariaDbServer"),
-        ("servers", "MySqlServer"),
+        *(
+            pytest.param("servers", name, marks=pytest.mark.slow("as on PostgreSQL"))
+            for name in ("MariaDbServer", "MySqlServer")
+        ),
         ("redis", "RedisServer"),
     ],
 )
@@ -255,6 +267,7 @@ class TestAvailability:
                 pass
         assert "s3cret-pw" not in str(raised.value)
 
+    @pytest.mark.server("starts two servers")
     def test_a_url_names_the_server(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with PostgresServer() as server, RedisServer(config={"requirepass": "s3cret-pw"}) as other:
             monkeypatch.setenv("SHEDLOCK_TEST_POSTGRES_URL", server.url("postgresql"))
@@ -272,6 +285,7 @@ class TestAvailability:
                         found.pause()
 
 
+@pytest.mark.server("starts pytest")
 def test_the_summary_has_one_line_for_each_missing_server(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "import pytest\nfrom tests.support import availability\n\n\n"
@@ -291,6 +305,7 @@ def test_the_summary_has_one_line_for_each_missing_server(tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.slow("starts a server three times")
 @pytest.mark.parametrize("cache", ["only_root_can_enter", "cannot_be_written"])
 def test_a_server_starts_without_the_cache_of_data_directories(
     cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -37,6 +37,7 @@ from shedlock_py.integrations.apscheduler import ShedLockExecutor, lead
 from shedlock_py.integrations.fastapi import lifespan, repeat_every
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
+from tests.support.logs import records_of
 from tests.support.polling import until
 
 SLOT = 0.2
@@ -155,7 +156,7 @@ def test_nothing_ends_the_repetition_unnoticed(
     with caplog.at_level(logging.ERROR):
         asyncio.run(run_all([begin]))
     assert len(runs) == 3
-    messages = [record.getMessage() for record in caplog.records]
+    messages = [record.getMessage() for record in records_of(caplog)]
     assert len([text for text in messages if "awaited something that was cancelled" in text]) == 3
     assert messages.count("job: on_exception failed") == 3
 

@@ -19,7 +19,7 @@ from shedlock_py import (
     scheduler_lock,
 )
 from shedlock_py.integrations.flask import ShedLock
-from tests.guides.examples.scripts import run_python
+from tests.support.scripts import run_python
 
 
 @pytest.fixture(autouse=True)

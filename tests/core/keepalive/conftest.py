@@ -1,9 +1,10 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from shedlock_py import configure
-from shedlock_py.testing import RecordingListener
+from shedlock_py.testing import FakeClock, RecordingListener
+from tests.support.stepped_loop import SteppedLoop, local_clock
 
 
 @pytest.fixture
@@ -11,3 +12,17 @@ def recorded() -> Iterator[RecordingListener]:
     recorded = RecordingListener()
     with configure(listeners=[recorded]):
         yield recorded
+
+
+@pytest.fixture
+def virtual_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClock]:
+    """The clock of :func:`virtual_backend`, and of guards on its event loop. A store must have it, too."""
+    clock = FakeClock()
+    with local_clock(clock, monkeypatch):
+        yield clock
+
+
+@pytest.fixture
+def virtual_backend(virtual_time: FakeClock) -> tuple[str, dict[str, Callable[[], SteppedLoop]]]:
+    """An ``anyio_backend``: nothing waits, and a heartbeat is never late. Not for stores in threads."""
+    return "asyncio", {"loop_factory": lambda: SteppedLoop(virtual_time)}

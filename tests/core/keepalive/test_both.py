@@ -33,6 +33,8 @@ from shedlock_py.keepalive import MAX_IN_FLIGHT
 from shedlock_py.testing import FakeClock, RecordingListener
 from tests.observability.ways import run_at_once
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
+from tests.support.logs import records_of
+from tests.support.stepped_loop import run_stepped
 
 LEASE = 0.9
 """Seconds. A heartbeat may be half a second late, as on a busy machine."""
@@ -43,17 +45,24 @@ Body = Callable[[], Awaitable[object]]
 class Twin:
     """A way to guard a task, and the store. In ordinary code, the coroutine of the task waits for nothing."""
 
-    def __init__(self, is_async: bool) -> None:
+    def __init__(self, is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_async = is_async
-        self.store: Any = AsyncFaultyProvider() if is_async else FaultyProvider()
+        self._monkeypatch = monkeypatch
+        self._time = FakeClock()
+        """Of the event loop. Threads wait in real time."""
+        self.clock: Callable[[], float] = self._time if is_async else time.monotonic
+        self.store: Any = AsyncFaultyProvider(clock=self._time) if is_async else FaultyProvider()
         self.peer: Any = self.store.sync if is_async else self.store.inner
         """Another replica's provider on the same store, without faults."""
 
     def run(self, body: Body, **options: Any) -> Any:
         options = {"lock_at_most_for": LEASE, "keep_alive": True, "provider": self.store} | options
         if self.is_async:
-            return asyncio.run(attempt_async("job", body, **options))
+            return self.run_on_loop(lambda: attempt_async("job", body, **options))
         return attempt("job", self.in_ordinary_code(body), **options)
+
+    def run_on_loop(self, work: Callable[[], Any]) -> Any:
+        return run_stepped(lambda _: work(), self._monkeypatch, self._time)
 
     def in_ordinary_code(self, body: Body) -> Callable[[], object]:
         result: list[object] = []
@@ -68,9 +77,9 @@ class Twin:
         return task
 
     async def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 20
+        deadline = self.clock() + 20
         while not condition():
-            assert time.monotonic() < deadline
+            assert self.clock() < deadline
             if self.is_async:
                 await asyncio.sleep(0.005)
             else:
@@ -78,11 +87,11 @@ class Twin:
 
     async def outlasts(self, lease_lengths: float) -> None:
         """A task of so many leases, which has the lock all the time."""
-        end = time.monotonic() + lease_lengths * LEASE
+        end = self.clock() + lease_lengths * LEASE
 
         def is_over() -> bool:
             assert_locked("job")
-            return time.monotonic() >= end
+            return self.clock() >= end
 
         await self.until(is_over)
 
@@ -94,8 +103,8 @@ class Twin:
 
 
 @pytest.fixture(params=[False, True], ids=["thread", "event loop"])
-def twin(request: pytest.FixtureRequest) -> Twin:
-    return Twin(request.param)
+def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Twin:
+    return Twin(request.param, monkeypatch)
 
 
 def test_a_task_outlasts_its_lease(twin: Twin, recorded: RecordingListener) -> None:
@@ -113,15 +122,17 @@ def test_a_task_outlasts_its_lease(twin: Twin, recorded: RecordingListener) -> N
     assert len(recorded.of(LockReleased)) == 1
 
 
-def test_by_decorator_and_default(twin: Twin) -> None:
+def test_keep_alive_is_an_option_of_the_decorator_and_a_default(twin: Twin) -> None:
     async def body() -> None:
         await twin.outlasts(1.2)
 
     task: Any = body if twin.is_async else twin.in_ordinary_code(body)
     guard: Any = scheduler_lock("job", lock_at_most_for=LEASE, keep_alive=True, provider=twin.store)
-    done = guard(task)()
+    guarded = guard(task)
     if twin.is_async:
-        asyncio.run(done)
+        twin.run_on_loop(guarded)
+    else:
+        guarded()
     with configure(keep_alive=True):
         twin.run(body, keep_alive=None)
         before = twin.store.calls["extend"]
@@ -195,7 +206,7 @@ def test_a_revoked_lease_is_known_at_the_next_heartbeat(
 
     assert twin.run(body, on_lost=lost.append).value == "value"
     assert recorded.of(LeaseLost) == lost
-    assert [record.levelname for record in caplog.records if "was lost" in record.message] == ["WARNING"]
+    assert [record.levelname for record in records_of(caplog, "was lost")] == ["WARNING"]
 
 
 def test_the_task_extends_its_lease_itself(twin: Twin, recorded: RecordingListener) -> None:

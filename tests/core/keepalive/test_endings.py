@@ -10,16 +10,12 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from shedlock_py import (
     LeaseLost,
-    LockProvider,
     LockRequest,
     NotLocked,
     assert_locked,
@@ -28,11 +24,11 @@ from shedlock_py import (
     extend_lock,
     hold,
     hold_async,
-    provider_from_url,
 )
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 from tests.support.forked import Program
+from tests.support.locks import opened
 from tests.support.polling import wait_until
 
 LEASE = 0.9
@@ -48,14 +44,6 @@ def url(tmp_path: Path) -> str:
     with opened(f"{url}?timeout=60s") as provider:  # however busy the disk is
         provider.create_schema()
     return url
-
-
-@contextmanager
-def opened(url: str) -> Iterator[LockProvider]:
-    """Closed at the end: from Python 3.13 on, sqlite3 warns of connections that are not."""
-    provider: Any = provider_from_url(url)
-    with closing(provider):
-        yield provider
 
 
 FORK = """
@@ -77,6 +65,7 @@ with hold("job", lock_at_most_for="1s", keep_alive=True, provider=provider) as l
 """
 
 
+@pytest.mark.server("starts a Python")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_neither_releases_nor_sends_heartbeats(url: str) -> None:
     process, child = run_script(FORK, url), 0
@@ -106,6 +95,7 @@ with hold("job", lock_at_most_for="1h", keep_alive=True, provider=provider_from_
 """
 
 
+@pytest.mark.server("starts a Python")
 def test_ctrl_c_in_the_body_releases(url: str) -> None:
     process = run_script(CTRL_C, url)
     assert process.stdout is not None
@@ -136,6 +126,7 @@ print("bye", flush=True)
 """
 
 
+@pytest.mark.server("starts a Python")
 def test_a_heartbeat_that_hangs_does_not_keep_the_interpreter_from_ending(url: str) -> None:
     began = time.monotonic()
     process = run_script(HANGING, url)

@@ -16,7 +16,10 @@ from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 from tests.support.forks import in_a_loop_of_its_own
 from tests.support.polling import until, wait_until
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork"),
+    pytest.mark.slow("waits for the first heartbeat of a long lease"),
+]
 
 LEASE = "18s"
 """The first heartbeat is sent after six seconds; a child that waits for its reply would wait for ten, and fails after

@@ -14,7 +14,12 @@ import pytest
 
 import shedlock_py
 
-INTERPRETERS = [sys.executable, *map(str, sorted(Path.home().glob(".pyenv/versions/3.1[234]*/bin/python3")))]
+OTHERS = sorted(Path.home().glob(".pyenv/versions/3.1[234]*/bin/python3"))
+INTERPRETERS = [
+    sys.executable,
+    *(pytest.param(str(path), marks=pytest.mark.slow("on another Python")) for path in OTHERS),
+]
+pytestmark = pytest.mark.server("starts a Python")
 
 SCRIPT = """
 import sys, threading, time

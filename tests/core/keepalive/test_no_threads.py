@@ -13,7 +13,10 @@ import pytest
 
 from tests.support import forked
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's"),
+    pytest.mark.server("starts a Python, as another user"),
+]
 
 PRELUDE = """
 import asyncio, os, resource, threading

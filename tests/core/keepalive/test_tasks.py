@@ -1,11 +1,9 @@
-"""Keep-alive of async tasks."""
+"""Keep-alive of async tasks, in virtual time. On stores in threads: ``test_sync_stores.py``."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,43 +15,29 @@ from shedlock_py import (
     LockRequest,
     ProviderFailed,
     TaskFinished,
-    assert_locked,
     attempt_async,
-    extend_lock,
     extend_lock_async,
     hold_async,
 )
-from shedlock_py.testing import RecordingListener
-from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
+from shedlock_py.testing import FakeClock, RecordingListener
+from tests.support.doubles import AsyncFaultyProvider
 from tests.support.polling import until
 
 LEASE = 0.9
-"""Seconds. A heartbeat may be half a second late, as on a busy machine."""
 
 
 @pytest.fixture
-async def store() -> AsyncFaultyProvider:
-    return AsyncFaultyProvider()
+def anyio_backend(virtual_backend: object) -> object:
+    return virtual_backend
 
 
-async def outlasts(lease_lengths: float) -> None:
-    """A task of so many leases."""
-    until = time.monotonic() + lease_lengths * LEASE
-    while time.monotonic() < until:
-        assert_locked("job")
-        await asyncio.sleep(0.005)
+@pytest.fixture
+async def store(virtual_time: FakeClock) -> AsyncFaultyProvider:
+    return AsyncFaultyProvider(clock=virtual_time)
 
 
 async def never_ends() -> None:
     await asyncio.Event().wait()
-
-
-async def test_a_sync_provider_keeps_it_alive_as_well(recorded: RecordingListener) -> None:
-    store = FaultyProvider()
-    async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
-        await outlasts(1.5)
-    assert store.calls["extend"] >= 2
-    assert not recorded.of(LeaseLost)
 
 
 @pytest.mark.parametrize("fault", ["fail", "hang"])
@@ -104,10 +88,10 @@ async def test_on_lost_may_be_a_coroutine_function(store: AsyncFaultyProvider) -
 
 
 async def test_an_event_loop_that_is_blocked_is_an_overrun(
-    store: AsyncFaultyProvider, recorded: RecordingListener
+    store: AsyncFaultyProvider, recorded: RecordingListener, virtual_time: FakeClock
 ) -> None:
     async def job() -> None:
-        time.sleep(LEASE * 1.2)  # noqa: ASYNC251 (that is the mistake)
+        virtual_time.advance(LEASE * 1.2)  # as by time.sleep()
         await never_ends()
 
     with pytest.raises(LeaseLostError):
@@ -216,23 +200,6 @@ async def test_i8_an_exception_of_the_task_stays(store: AsyncFaultyProvider) -> 
         await attempt_async("job", job, lock_at_most_for=LEASE, keep_alive=True, on_lost="cancel", provider=store)
 
 
-async def test_a_blocking_extension_on_the_event_loop(recorded: RecordingListener) -> None:
-    """A heartbeat may be on its way to a worker thread, and its end cannot be noticed meanwhile."""
-    store = FaultyProvider()
-    async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
-        assert lease is not None
-        await until(lambda: recorded.of(LockExtended))
-        extend_lock("10m")
-        before = store.calls["extend"]
-        await outlasts(1)
-        assert store.calls["extend"] <= before + 2  # a shorter one was on its way; the next restores the ten minutes
-        for _ in range(100):
-            extend_lock("10m")
-            assert lease.trusted_for() > timedelta(minutes=9)
-            extend_lock(LEASE / 3)
-    assert not recorded.of(LeaseLost)
-
-
 async def test_a_heartbeat_for_which_no_task_could_be_made_is_tried_again(
     store: AsyncFaultyProvider, recorded: RecordingListener
 ) -> None:
@@ -255,7 +222,7 @@ async def test_a_heartbeat_for_which_no_task_could_be_made_is_tried_again(
     assert not recorded.of(LeaseLost)
 
 
-async def test_nothing_is_left_running(store: AsyncFaultyProvider) -> None:
+async def test_no_task_of_keep_alive_is_left_running(store: AsyncFaultyProvider) -> None:
     before = asyncio.all_tasks()
     works: list[Awaitable[object]] = [
         attempt_async(f"job-{n}", lambda: asyncio.sleep(LEASE), lock_at_most_for=LEASE, keep_alive=True, provider=store)

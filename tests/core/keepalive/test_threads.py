@@ -24,6 +24,7 @@ from shedlock_py import (
     attempt,
     extend_lock,
     hold,
+    keepalive,
     scheduler_lock,
 )
 from shedlock_py._timers import HEARTBEAT_WORKERS, WorkerPool, worker_pool
@@ -137,8 +138,11 @@ def test_a_heartbeat_that_waits_for_a_thread_does_not_begin_while_the_task_exten
     assert store.calls["extend"] == 1
 
 
-def test_i4_a_heartbeat_that_waits_for_a_thread_does_not_begin_after_the_release(store: FaultyProvider) -> None:
-    """It would prolong the minimum hold."""
+def test_i4_a_heartbeat_that_waits_for_a_thread_does_not_begin_after_the_release(
+    store: FaultyProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would prolong the minimum hold. The release does not wait for it either: the threads would begin it."""
+    monkeypatch.setattr(keepalive, "STOP_SECONDS", 60.0)
     busy = BusyWorkers(store)
     with hold("job", lock_at_most_for="3s", lock_at_least_for="3s", keep_alive=True, provider=store) as lease:
         assert lease is not None
@@ -177,9 +181,9 @@ def test_i4_the_last_heartbeat_does_not_come_after_the_release(store: FaultyProv
     assert record.remaining <= timedelta(seconds=LEASE)
 
 
-def test_fifty_at_once_do_not_take_fifty_threads(store: FaultyProvider, recorded: RecordingListener) -> None:
+def test_twenty_leases_at_once_do_not_take_twenty_threads(store: FaultyProvider, recorded: RecordingListener) -> None:
     before = threading.active_count()
-    inside = threading.Barrier(51)
+    inside = threading.Barrier(21)
     done = threading.Event()
 
     def job(number: int) -> None:
@@ -188,19 +192,19 @@ def test_fifty_at_once_do_not_take_fifty_threads(store: FaultyProvider, recorded
             inside.wait(20)
             done.wait(20)
 
-    threads = [threading.Thread(target=job, args=(number,)) for number in range(50)]
+    threads = [threading.Thread(target=job, args=(number,)) for number in range(20)]
     for thread in threads:
         thread.start()
     inside.wait(20)
-    wait_until(lambda: store.calls["extend"] >= 150)
-    most = threading.active_count() - before - 50
+    wait_until(lambda: store.calls["extend"] >= 60)
+    most = threading.active_count() - before - 20
     done.set()
     for thread in threads:
         thread.join(20)
     assert most <= 1 + 4
     assert store.most_at_once["extend"] <= 4
     assert not recorded.of(LeaseLost)
-    assert len(recorded.of(TaskFinished)) == 50
+    assert len(recorded.of(TaskFinished)) == 20
 
 
 def test_a_heartbeat_for_which_there_was_no_memory_is_tried_again(
@@ -220,6 +224,7 @@ def test_a_heartbeat_for_which_there_was_no_memory_is_tried_again(
     assert not recorded.of(LeaseLost)
 
 
+@pytest.mark.slow("eighty leases for two of their lengths")
 def test_many_leases_over_a_slow_link(recorded: RecordingListener) -> None:
     """Heartbeats that wait for a thread are not sent again and again: that would take the threads from other leases."""
 
@@ -235,8 +240,6 @@ def test_many_leases_over_a_slow_link(recorded: RecordingListener) -> None:
         until = time.monotonic() + 8
         wait_until(lambda: time.monotonic() > until)
         assert not recorded.of(LeaseLost)
-        ended_at = time.monotonic()
-    assert time.monotonic() - ended_at < 5, "releases wait for heartbeats that no worker has begun"
 
 
 def test_a_store_that_hangs_does_not_delay_another_one(recorded: RecordingListener, store: FaultyProvider) -> None:

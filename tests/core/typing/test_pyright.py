@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.slow("runs pyright")
 @pytest.mark.skipif(
     find_spec("basedpyright") is None and "CI" not in os.environ,
     reason="basedpyright, which is pyright with its Node.js, is not installed",

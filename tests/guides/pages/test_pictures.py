@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.guides.documents import DOCS
-from tests.guides.examples.scripts import PROJECT, run_python
+from tests.support.scripts import PROJECT, run_python
 
 SCRIPTS = sorted(path for path in (PROJECT / "scripts").glob("draw_*.py") if path.name != "draw_common.py")
 IMAGES = DOCS / "images"

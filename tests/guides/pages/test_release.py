@@ -12,7 +12,7 @@ from scripts.release.distributions import allowed
 from scripts.release.texts import ADDRESSED, READ, address, disagreements, is_placeholder, set_address
 from shedlock_py import __version__
 from tests.guides.documents import README
-from tests.guides.examples.scripts import PROJECT
+from tests.support.scripts import PROJECT
 
 TESTS, RELEASE = ".github/workflows/tests.yml", ".github/workflows/release.yml"
 HERE = address(PROJECT)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.guides.documents import Page, script_of
-from tests.guides.examples.scripts import run_python
+from tests.support.scripts import run_python
 
 SCRIPT = script_of(Page("fencing-a-table").text)
 CHECK = " AND last_token <= :token"

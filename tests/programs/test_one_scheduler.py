@@ -19,10 +19,10 @@ import yaml
 from shedlock_py import provider_from_url
 from shedlock_py.durations import parse_duration
 from tests.guides.documents import EXAMPLES, Page
-from tests.guides.how_to.applications import Application, application, copied
-from tests.guides.how_to.beats import LEASE as LEASE_SECONDS
-from tests.guides.how_to.beats import SLACK, WAYS, Beats
-from tests.guides.how_to.command_lines import unit
+from tests.programs.applications import Application, application, copied
+from tests.programs.beats import LEASE as LEASE_SECONDS
+from tests.programs.beats import SLACK, WAYS, Beats
+from tests.programs.command_lines import unit
 from tests.support.polling import wait_until
 from tests.support.redis import RedisEndpoint
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shedlock_py.durations import parse_duration
 from tests.guides.documents import Page
-from tests.guides.how_to.command_lines import PROGRAM, try_twice, unit
+from tests.programs.command_lines import PROGRAM, try_twice, unit
 
 PAGE = Page("systemd")
 SERVICE, TIMER = "nightly-report.service", "nightly-report.timer"

@@ -23,10 +23,12 @@ from shedlock_py.testing.contract import (
 )
 from shedlock_py.testing.contract.base import acquired, eventually
 from tests.contract.stores import ByDateStore, CasContract
-from tests.guides.examples.scripts import PROJECT
 from tests.support.consul import ConsulServer
 from tests.support.etcd import EtcdServer
 from tests.support.ports import free_port
+from tests.support.scripts import PROJECT
+
+pytestmark = pytest.mark.matrix("Consul is in an example only: the JSON file shows the kit")
 
 
 class ConsulStore(ByDateStore):

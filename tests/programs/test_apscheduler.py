@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.guides.how_to.applications import LATE, LATE_ASYNC, SECOND, Application, application, copied, once_each
+from tests.programs.applications import LATE, LATE_ASYNC, SECOND, Application, application, copied, once_each
 from tests.support.database import DatabaseServer
 from tests.support.polling import wait_until
 

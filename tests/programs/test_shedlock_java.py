@@ -17,7 +17,7 @@ from shedlock_py.durations import parse_duration
 from shedlock_py.providers.mongodb import MongoLockProvider
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.guides.documents import Page
-from tests.guides.how_to.applications import emptied
+from tests.programs.applications import emptied
 from tests.support.mongodb import MongoServer
 from tests.support.redis import RedisEndpoint
 

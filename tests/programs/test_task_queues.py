@@ -18,7 +18,7 @@ import pytest
 from shedlock_py import InMemoryLockProvider, configure, provider_from_url, scheduler_lock
 from shedlock_py.history import MOST_RUNS, Run
 from tests.guides.documents import Page
-from tests.guides.how_to.applications import Application, application, copied, emptied
+from tests.programs.applications import Application, application, copied, emptied
 from tests.support.polling import wait_until
 from tests.support.processes import signal_tree
 from tests.support.redis import RedisEndpoint

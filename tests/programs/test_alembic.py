@@ -14,7 +14,7 @@ import pytest
 from shedlock_py import LockRequest
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.guides.documents import Page
-from tests.guides.examples.scripts import PROJECT
+from tests.support.scripts import PROJECT
 
 PAGE = Page("alembic")
 

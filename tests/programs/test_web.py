@@ -9,7 +9,7 @@ import pytest
 from shedlock_py import provider_from_url
 from tests.cli.harness import shedlock_command
 from tests.guides.documents import Page
-from tests.guides.how_to.applications import LATE, LATE_ASYNC, WORKERS, application, copied, get, once_each
+from tests.programs.applications import LATE, LATE_ASYNC, WORKERS, application, copied, get, once_each
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
 

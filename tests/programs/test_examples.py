@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guides.examples.scripts import PROJECT, run_example
+from tests.support.scripts import PROJECT, run_example
 
 EXAMPLES = sorted(path.name for path in (PROJECT / "examples").glob("[0-9]*.py"))
 

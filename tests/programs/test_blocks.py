@@ -2,7 +2,7 @@
 
 Any warning is an error. An address on a page is that of a server that does not exist; it is replaced by the tests' own.
 The pages on Redis, MongoDB and etcd, the tutorial and README have tests of their own. Blocks with a title are from
-files, which ``tests/guides/how_to`` runs.
+files, which ``tests/programs`` runs.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The pages on the providers are true: their Python runs, on real servers, and the index leads to each.
+"""The Python of the pages on the providers runs on real servers.
 
 The Python blocks of one page are one script, run in an empty directory where any warning is an error. The addresses in
 it are those of servers that do not exist; they are replaced by those of the tests' own. Blocks marked ``norun`` are not
@@ -12,20 +12,15 @@ import re
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
-import yaml
 
 from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError, ShedLockError, provider_from_url
 from shedlock_py.providers.etcd import EtcdLockProvider
-from shedlock_py.providers.kubernetes.wire import VERBS
 from shedlock_py.providers.redis import RedisLockProvider, RedisQuorumLockProvider
-from shedlock_py.urls import SCHEMES
-from tests.guides.documents import check_script, script_of
-from tests.guides.examples.scripts import PROJECT
+from tests.guides.documents import check_script, script_of, yaml_of
 from tests.support.dynamodb import DynamoDBServer
 from tests.support.etcd import EtcdServer
 from tests.support.fake_kubernetes import LEASES
@@ -34,6 +29,7 @@ from tests.support.mongodb import MongoServer
 from tests.support.ports import free_port
 from tests.support.redis import RedisEndpoint, RedisServer
 from tests.support.s3 import S3Server
+from tests.support.scripts import PROJECT
 
 PAGES = PROJECT / "docs" / "providers"
 
@@ -116,7 +112,7 @@ def test_the_python_of_the_kubernetes_page(kubernetes_server: KubernetesServer, 
     url = kubernetes_server.url(namespace)
     run_page("kubernetes.md", lambda script: script.replace('"kubernetes://"', repr(url)), tmp_path)
     lease = kubernetes_server.ask("GET", LEASES.format(namespace) + "/nightly-report")
-    shown = yaml_of("kubernetes.md", "kubectl get lease nightly-report -o yaml")[0]
+    shown = yaml_of(PAGES / "kubernetes.md", "kubectl get lease nightly-report -o yaml")[0]
     for found in (lease, shown):
         found["metadata"]["annotations"]["shedlock-py/record"] = [
             name for name in json.loads(found["metadata"]["annotations"]["shedlock-py/record"]) if name != "free"
@@ -124,25 +120,6 @@ def test_the_python_of_the_kubernetes_page(kubernetes_server: KubernetesServer, 
     assert shown["metadata"]["annotations"] == lease["metadata"]["annotations"]
     assert shown["metadata"]["labels"] == lease["metadata"]["labels"]
     assert {*shown["spec"]} == {*lease["spec"]}
-
-
-def yaml_of(page: str, title: str) -> list[Any]:
-    """The documents of a block."""
-    found = re.search(rf'^```yaml title="{re.escape(title)}"\n(.*?)^```', (PAGES / page).read_text(), re.S | re.M)
-    assert found is not None
-    return list(yaml.safe_load_all(found[1]))
-
-
-def test_the_manifests_of_the_kubernetes_page() -> None:
-    """That these verbs are enough, and no more than that: test_access.py of tests/stores/kubernetes."""
-    account, role, binding = yaml_of("kubernetes.md", "role.yaml")
-    assert role["rules"] == [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": [*VERBS]}]
-    assert binding["roleRef"]["name"] == role["metadata"]["name"]
-    assert binding["subjects"][0]["name"] == account["metadata"]["name"]
-    (deployment,) = yaml_of("kubernetes.md", "deployment.yaml")
-    pod = deployment["spec"]["template"]["spec"]
-    assert pod["serviceAccountName"] == account["metadata"]["name"]
-    assert {variable["name"] for variable in pod["containers"][0]["env"]} == {"SHEDLOCK_STORE", "POD_NAME"}
 
 
 def test_the_python_of_the_etcd_page(etcd_server: EtcdServer, tmp_path: Path) -> None:
@@ -295,29 +272,3 @@ def test_the_messages_that_the_pages_quote(redis_nodes: list[RedisServer], tmp_p
                 client.delete("shedlock:node", "pages:{string}", *client.scan_iter("shedlock:{pages*"))
     with server.client() as client:
         client.acl_deluser("limited")
-
-
-# Tables and links
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_scheme_has_a_page_and_is_in_the_tables(scheme: str) -> None:
-    module, name, _ = SCHEMES[scheme]
-    index, readme = (path.read_text() for path in (PAGES / "README.md", PROJECT / "README.md"))
-    rows = re.findall(rf"^\| \[.*`{re.escape(scheme)}://.*", index, re.MULTILINE)
-    assert len(rows) == 1, "in the first table of docs/providers/README.md"
-    assert f"`{name}`" in rows[0]
-    page = rows[0].partition("](")[2].partition(")")[0]
-    assert (PAGES / page).is_file()
-    assert len(re.findall(rf"^\| \[[^]]*\]\({page}\)", index, re.MULTILINE)) == 2, "in the second table, too"
-    assert re.search(rf"^\| \[[^]]*\]\(docs/providers/{page}\).*`{name}`", readme, re.MULTILINE)
-    reference = (PROJECT / "docs" / "reference" / "api" / "providers.md").read_text()
-    assert re.search(rf"^::: {module}\.{name}$|^::: shedlock_py\.{name}$", reference, re.MULTILINE)
-
-
-def test_every_page_is_linked_from_the_index_and_from_the_readme() -> None:
-    pages = {path.name for path in PAGES.glob("*.md")} - {"README.md"}
-    index = set(re.findall(r"\]\(([\w-]+\.md)", (PAGES / "README.md").read_text()))
-    readme = set(re.findall(r"\]\(docs/providers/([\w-]+\.md)", (PROJECT / "README.md").read_text()))
-    assert pages <= index
-    assert pages <= readme

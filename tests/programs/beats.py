@@ -1,6 +1,6 @@
 """Two Celery beats under `shedlock lead`, whose leader is killed again and again: is a tick doubled, or lost?
 
-``python -m tests.guides.how_to.beats --kills 100`` runs it in full, with a Redis of its own as the broker.
+``python -m tests.programs.beats --kills 100`` runs it in full, with a Redis of its own as the broker.
 
 A tick is a second: the schedule is due at each full second, and each message says which one it is of. A beat that
 starts begins with the next second. So a second has one message, or none while nobody leads; two are a doubled tick.
@@ -25,10 +25,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from shedlock_py import provider_from_url
-from tests.guides.examples.scripts import PROJECT
 from tests.support.polling import wait_until
 from tests.support.processes import descendants, kill_tree
 from tests.support.redis import RedisEndpoint, RedisServer
+from tests.support.scripts import PROJECT
 
 LEASE = 1.5
 RETRY = 0.2

@@ -19,11 +19,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from tests.guides.documents import EXAMPLES
-from tests.guides.examples.scripts import PROJECT
 from tests.support.polling import wait_until
 from tests.support.ports import LOOPBACK
 from tests.support.processes import kill_tree
 from tests.support.redis import RedisEndpoint
+from tests.support.scripts import PROJECT
 
 WORKERS = 3
 FIRE_TIMES = 3

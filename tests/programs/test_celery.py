@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.guides.documents import Page
-from tests.guides.how_to.applications import application, copied, emptied
+from tests.programs.applications import application, copied, emptied
 from tests.support.polling import wait_until
 from tests.support.redis import RedisEndpoint
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.testing.contract.base import record_of
 from tests.guides.documents import DOCS, blocks
-from tests.guides.examples.scripts import run_python
 from tests.support.polling import wait_until
+from tests.support.scripts import run_python
 
 PAGE = (DOCS / "tutorial.md").read_text()
 PROGRAMS = [block.text for block in blocks(PAGE) if block.title == "report.py"]

@@ -1,10 +1,9 @@
-"""The site builds without a warning and needs nobody else's server; its links lead somewhere, on GitHub as well."""
+"""The site builds without a warning and loads nothing from elsewhere; its links and its search lead somewhere."""
 
 import json
 import re
 import shutil
 import subprocess
-import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -12,14 +11,12 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from shedlock_py.cli.app import shedlock
-from tests.guides.documents import DOCS, anchors, without_code
-from tests.guides.examples.scripts import PROJECT, run_python
+from tests.support.scripts import PROJECT, run_python
 
 pytestmark = pytest.mark.skipif(
     not (PROJECT / "shedlock_py").is_dir(),
     reason="the pages are built from, and link to, the package's files; this copy of the clone has none",
 )
-DOCUMENTS = [*sorted(PROJECT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 
 
 @pytest.fixture(scope="module")
@@ -117,13 +114,6 @@ def test_long_signatures_are_broken_into_lines(site: Path) -> None:
     assert {"lock_at_most_for", "lock_at_least_for", "keep_alive", "on_skip"} <= set(options)
 
 
-def test_make_docs_installs_what_breaks_them() -> None:
-    groups = tomllib.loads((PROJECT / "pyproject.toml").read_text())["dependency-groups"]
-    included = [line["include-group"] for line in groups["docs"] if isinstance(line, dict)]
-    docs = [line for group in ["docs", *included] for line in groups[group] if isinstance(line, str)]
-    assert [line for line in docs if re.match(r"ruff\b", line)]
-
-
 # The search
 
 
@@ -172,20 +162,3 @@ def found(site: Path, query: str) -> list[str]:
 )
 def test_the_search_finds(query: str, address: str, site: Path) -> None:
     assert address in found(site, query)[:12]
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(PROJECT)))
-def test_links_lead_somewhere_on_github(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", without_code(document.read_text())):
-        if target.startswith("https://"):
-            continue
-        name, _, anchor = target.partition("#")
-        linked = document.parent / name if name else document
-        assert linked.exists(), target
-        if anchor:
-            assert anchor in anchors(linked), target
-
-
-def test_no_page_is_left_out_of_the_navigation() -> None:
-    listed = set(re.findall(r": ([\w/-]+\.md)$", (PROJECT / "mkdocs.yml").read_text(), re.MULTILINE))
-    assert listed == {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}

@@ -12,7 +12,7 @@ import pytest
 
 from shedlock_py import LockRequest, provider_from_url
 from tests.guides.documents import Page
-from tests.guides.how_to.applications import application, copied
+from tests.programs.applications import application, copied
 from tests.support.polling import wait_until
 from tests.support.ports import LOOPBACK, free_port
 

@@ -12,8 +12,8 @@ import yaml
 from shedlock_py import provider_from_url
 from shedlock_py.durations import parse_duration
 from tests.guides.documents import Page
-from tests.guides.how_to.applications import application, copied
-from tests.guides.how_to.command_lines import try_twice
+from tests.programs.applications import application, copied
+from tests.programs.command_lines import try_twice
 from tests.support.polling import wait_until
 
 PAGE = Page("kubernetes")

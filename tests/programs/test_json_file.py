@@ -45,8 +45,6 @@ class TestJsonFile(LockProviderContract, ProcessContract, ForkContract):
 
 
 class TestAsyncJsonFile(AsyncLockProviderContract, EventLoopContract):
-    programs_in = TestJsonFile
-
     @pytest.fixture
     def make_async_provider(self, path: Path) -> Any:
         return lambda: AsyncJsonFileLockProvider(path)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parents[3]
+PROJECT = Path(__file__).resolve().parents[2]
 
 
 def run_python(*arguments: str, cwd: Path = PROJECT, timeout: float = 60) -> subprocess.CompletedProcess[str]:

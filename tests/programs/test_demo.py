@@ -12,17 +12,20 @@ import pytest
 
 from examples.demo import __main__ as demo
 from examples.demo.servers import PRIVATE
-from tests.guides.examples.scripts import PROJECT, run_python
 from tests.support.availability import missing
 from tests.support.polling import wait_until
 from tests.support.processes import descendants, is_running
 from tests.support.redis import RedisServer
+from tests.support.scripts import PROJECT, run_python
 from tests.support.server_process import ServerError
 
 IN_MAKE_TEST = ("sqlite", "redis")
 """On the others, the demo shows the same; their contract is tested elsewhere."""
 KINDS = [
-    kind if kind in IN_MAKE_TEST else pytest.param(kind, marks=pytest.mark.matrix) for kind in ("sqlite", *PRIVATE)
+    kind
+    if kind in IN_MAKE_TEST
+    else pytest.param(kind, marks=pytest.mark.matrix("the demo shows the same on each store"))
+    for kind in ("sqlite", *PRIVATE)
 ]
 
 

@@ -1,0 +1,48 @@
+"""Keep-alive of async tasks on a provider for ordinary functions: heartbeats are sent in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+
+from shedlock_py import LeaseLost, LockExtended, assert_locked, extend_lock, hold_async
+from shedlock_py.testing import RecordingListener
+from tests.support.doubles import FaultyProvider
+from tests.support.polling import until
+
+LEASE = 0.9
+"""Seconds. A heartbeat may be half a second late, as on a busy machine."""
+
+
+async def outlasts(lease_lengths: float) -> None:
+    """A task of so many leases."""
+    until = time.monotonic() + lease_lengths * LEASE
+    while time.monotonic() < until:
+        assert_locked("job")
+        await asyncio.sleep(0.005)
+
+
+async def test_a_sync_provider_keeps_it_alive_as_well(recorded: RecordingListener) -> None:
+    store = FaultyProvider()
+    async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
+        await outlasts(1.5)
+    assert store.calls["extend"] >= 2
+    assert not recorded.of(LeaseLost)
+
+
+async def test_a_blocking_extension_on_the_event_loop(recorded: RecordingListener) -> None:
+    """A heartbeat may be on its way to a worker thread, and its end cannot be noticed meanwhile."""
+    store = FaultyProvider()
+    async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
+        assert lease is not None
+        await until(lambda: recorded.of(LockExtended))
+        extend_lock("10m")
+        before = store.calls["extend"]
+        await outlasts(1)
+        assert store.calls["extend"] <= before + 2  # a shorter one was on its way; the next restores the ten minutes
+        for _ in range(100):
+            extend_lock("10m")
+            assert lease.trusted_for() > timedelta(minutes=9)
+            extend_lock(LEASE / 3)
+    assert not recorded.of(LeaseLost)

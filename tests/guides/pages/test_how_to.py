@@ -1,0 +1,70 @@
+"""The how-to guides are true: what they show of a file is that file. Their Python runs in ``tests/programs``."""
+
+from __future__ import annotations
+
+import re
+
+from tests.guides.documents import PAGES, Page
+from tests.programs.applications import RUN
+
+NAMES = [
+    *("alembic", "apscheduler", "celery", "cron", "django", "fastapi", "fencing-a-table"),
+    *(
+        "flask",
+        "kubernetes",
+        "multi-tenant",
+        "one-scheduler",
+        "overdue-jobs",
+        "page",
+        "pause-a-job",
+        "run-history",
+        "shedlock-java",
+    ),
+    *("systemd", "task-queues", "testing"),
+]
+
+NOT_SHOWN = {
+    "alembic": {"alembic.ini", "migrations/versions/.gitkeep"},
+    "django": {"manage.py"},
+}
+"""As the tools write them, or empty."""
+
+
+def test_these_are_the_guides() -> None:
+    assert [page.name for page in PAGES] == NAMES
+
+
+def test_every_block_is_understood() -> None:
+    """No test would read a fence that is written in another way."""
+    fences = {page.name: len(re.findall(r"^ *(?:```|~~~)", page.text, re.MULTILINE)) for page in PAGES}
+    assert fences == {page.name: 2 * len(page.blocks) for page in PAGES}
+
+
+def differences(page: Page) -> list[str]:
+    """The blocks that are not as in their file, and the files that are not shown."""
+    found, shown = list[str](), set[str]()
+    for block in page.blocks:
+        if block.title:
+            name, _, excerpt = block.title.partition(" (")
+            text = (page.examples / name).read_text()
+            if block.text not in text if excerpt else block.text != text:
+                found.append(f"{page.name}: {block.title}")
+            shown.add(name)
+    files = {str(path.relative_to(page.examples)) for path in page.files()}
+    return found + [f"{page.name}: {name} is not shown" for name in files - shown - NOT_SHOWN.get(page.name, set())]
+
+
+def test_what_is_shown_of_a_file_is_in_it() -> None:
+    assert len([block for page in PAGES for block in page.blocks if block.title]) > 30
+    assert [fault for page in PAGES for fault in differences(page)] == []
+
+
+def test_each_example_has_a_page() -> None:
+    directories = {path.name for path in PAGES[0].examples.parent.iterdir() if path.is_dir()} - {"__pycache__"}
+    assert directories == {page.examples.name for page in PAGES if page.files()}
+
+
+def test_what_you_see_is_what_the_programs_write() -> None:
+    for name in ("apscheduler", "fastapi", "flask"):
+        (block,) = Page(name).of("text")
+        assert len(RUN.findall(block.text)) == len(block.text.splitlines()), name
