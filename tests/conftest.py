@@ -13,10 +13,10 @@ from tests.support import (
     authorities,
     availability,
     costs,
+    drivers,
     failures,
     forked,
     kubernetes,
-    matrix,
     memory,
     tiers,
     versions,
@@ -86,13 +86,13 @@ def pytest_pycollect_makeitem(obj: object) -> list[pytest.Item] | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if nameless := tiers.without_reason(items):
+        lines = [f"{name}: a mark of a tier needs its reason" for name in nameless]
+        raise pytest.UsageError("\n".join(lines))
     items[:], left_out = tiers.split(items)
-    if not tiers.runs("all"):
-        items[:], repeated = matrix.split(items)
-        left_out += repeated
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-    matrix.skip_missing_drivers(items)
+    drivers.skip_missing_drivers(items)
     items.sort(key=_servers)
 
 

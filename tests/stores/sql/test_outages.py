@@ -11,8 +11,8 @@ import pytest
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable, attempt
 from tests.stores.sql.stores import DRIVERS, Store
 from tests.support.database import DatabaseServer
+from tests.support.drivers import is_installed
 from tests.support.locks import acquired
-from tests.support.matrix import is_installed
 from tests.support.polling import wait_until
 
 LONGEST = 40.0

@@ -29,8 +29,8 @@ from shedlock_py.testing.blocking import BlockingLockProvider
 from shedlock_py.testing.forks import in_child
 from tests.stores.sql.stores import ASYNC_DRIVERS, DATABASE, DRIVERS, on
 from tests.support.database import DatabaseServer
+from tests.support.drivers import is_installed
 from tests.support.locks import acquired
-from tests.support.matrix import is_installed
 
 
 @pytest.mark.parametrize(
