@@ -1,7 +1,7 @@
 """Parts of the contract, for classes that do not run all of it in each tier.
 
 In `make test`, a sync provider of each family of programs runs the whole contract: memory, SQL (SQLite, PostgreSQL),
-Redis, quorum, MongoDB, DynamoDB, and compare-and-swap (Kubernetes). The other stores run what depends on a store
+Redis, quorum, MongoDB, and compare-and-swap (Kubernetes). The other stores run what depends on a store
 (``OnStore``), and async providers what depends on a client (``AsyncClient``).
 """
 

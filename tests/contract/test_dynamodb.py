@@ -13,20 +13,24 @@ from shedlock_py.testing.contract import (
     AsyncLockProviderContract,
     AsyncPauseContract,
     EventLoopContract,
+    ExclusionContract,
     ForkContract,
+    GivingBackContract,
+    HoldTimesContract,
     LockProviderContract,
     NetworkContract,
     PauseContract,
     ProcessContract,
     StallingStoreContract,
 )
+from shedlock_py.testing.contract.fencing import FencingContract
 from shedlock_py.testing.contract.network import LostRepliesContract
 from tests.contract.parts import (
     MANY_PROCESSES,
-    MANY_REQUESTS,
     SAME_PROGRAMS,
     AsyncClientBriefly,
     BeforeStore,
+    EachPromise,
     ManyRequests,
     without,
 )
@@ -64,8 +68,21 @@ class DynamoDBContract(StoreContract):
         return f"dynamodb://locks?region={REGION}&endpoint=http://127.0.0.1:{free_port()}&timeout=300ms"
 
 
-@without(BeforeStore, ManyRequests)
-class TestUrl(DynamoDBContract, NetworkContract, LockProviderContract, ForkContract): ...
+@without(ManyRequests)
+class TestUrl(
+    DynamoDBContract,
+    EachPromise,
+    ExclusionContract,
+    HoldTimesContract,
+    FencingContract,
+    GivingBackContract,
+    NetworkContract,
+): ...
+
+
+@pytest.mark.slow("MongoDB and Redis show it in make test")
+@without(TestUrl, BeforeStore)
+class TestAllWithUrl(DynamoDBContract, LockProviderContract, PauseContract, ForkContract): ...
 
 
 class TestAsyncUrl(DynamoDBContract, AsyncClientBriefly, LostRepliesContract, EventLoopContract):
@@ -78,15 +95,6 @@ class TestAsyncPrograms(
     DynamoDBContract, NetworkContract, AsyncLockProviderContract, ProcessContract, AsyncPauseContract
 ):
     kind = AsyncDynamoDBLockProvider
-
-
-@pytest.mark.slow("SQLite and Redis pause by the same programs")
-@without(BeforeStore)
-class TestPause(DynamoDBContract, PauseContract): ...
-
-
-@pytest.mark.slow(MANY_REQUESTS)
-class TestManyRequests(DynamoDBContract, ManyRequests): ...
 
 
 @pytest.mark.slow(MANY_PROCESSES)

@@ -72,7 +72,7 @@ class S3Contract(CasContract):
         return f"s3://locks?timeout=300ms&region=eu-west-1&endpoint=http://127.0.0.1:{free_port()}"
 
 
-class TestUrl(S3Contract, NetworkContract, HoldTimesContract, ForkContract): ...
+class TestUrl(S3Contract, NetworkContract, HoldTimesContract): ...
 
 
 class TestPromises(S3Contract, EachPromise):
@@ -81,16 +81,16 @@ class TestPromises(S3Contract, EachPromise):
 
 @pytest.mark.slow(AS_KUBERNETES)
 @without(TestUrl, TestPromises, BeforeStore)
-class TestAllWithUrl(S3Contract, LockProviderContract, PauseContract): ...
+class TestAllWithUrl(S3Contract, LockProviderContract, PauseContract, ForkContract): ...
 
 
-class TestAsyncUrl(S3Contract, AsyncSample, EventLoopContract):
+class TestAsyncUrl(S3Contract, AsyncSample):
     kind = AsyncS3LockProvider
 
 
 @pytest.mark.slow("DynamoDB tries the same client")
 @without(TestAsyncUrl)
-class TestAsyncClient(S3Contract, AsyncClient, LostRepliesContract):
+class TestAsyncClient(S3Contract, AsyncClient, LostRepliesContract, EventLoopContract):
     kind = AsyncS3LockProvider
     sends: ClassVar[int] = 4  # aiohttp sends a PUT twice if a connection breaks
 
