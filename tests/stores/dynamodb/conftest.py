@@ -15,6 +15,8 @@ from tests.support.dynamodb import DynamoDBServer
 from tests.support.front_end import FrontEnd
 
 Open = Callable[..., LockProvider]
+OPTIONS = {"clock_error": "0s", "timeout": "20s"}
+"""There is one clock, and the time limit is not what these tests are about, on a busy machine."""
 
 
 @pytest.fixture
@@ -52,11 +54,11 @@ def open_one(stack: ExitStack, kind: str, url: str, options: dict[str, str]) -> 
 
 @pytest.fixture
 def open_provider(kind: str, dynamodb_server: DynamoDBServer, table: str) -> Iterator[Open]:
-    """Opens a provider, through a proxy or a front end if an address is given; the error of the clocks is 0."""
+    """Opens a provider, through a proxy or a front end if an address is given."""
     with ExitStack() as stack:
 
         def open_provider(via: Address | None = None, **options: str) -> LockProvider:
-            return open_one(stack, kind, dynamodb_server.url(table, via=via), {"clock_error": "0s"} | options)
+            return open_one(stack, kind, dynamodb_server.url(table, via=via), OPTIONS | options)
 
         yield open_provider
 
@@ -67,7 +69,7 @@ def shared_provider(dynamodb_server: DynamoDBServer, table: str) -> Iterator[Ope
 
         @cache
         def open_once(kind: str, via: Address | None = None) -> LockProvider:
-            return open_one(stack, kind, dynamodb_server.url(table, via=via), {"clock_error": "0s"})
+            return open_one(stack, kind, dynamodb_server.url(table, via=via), OPTIONS)
 
         yield open_once
 

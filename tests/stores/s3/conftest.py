@@ -15,6 +15,8 @@ from tests.support.front_end import FrontEnd
 from tests.support.s3 import S3Server
 
 Open = Callable[..., LockProvider]
+OPTIONS = {"clock_error": "0s", "timeout": "20s"}
+"""There is one clock, and the time limit is not what these tests are about, on a busy machine."""
 
 
 @pytest.fixture
@@ -64,10 +66,10 @@ def open_url(kind: str) -> Iterator[Open]:
 
 @pytest.fixture
 def open_provider(open_url: Open, s3_server: S3Server, prefix: str) -> Open:
-    """Opens a provider, through a proxy or a front end if an address is given; the error of the clocks is 0."""
+    """Opens a provider, through a proxy or a front end if an address is given."""
 
     def open_provider(via: Address | None = None, **options: str) -> LockProvider:
-        return open_url(s3_server.url(via=via, prefix=prefix), **({"clock_error": "0s"} | options))
+        return open_url(s3_server.url(via=via, prefix=prefix), **(OPTIONS | options))
 
     return open_provider
 
@@ -78,7 +80,7 @@ def shared_provider(s3_server: S3Server, shared_prefix: str) -> Iterator[Open]:
 
         @cache
         def open_once(kind: str, via: Address | None = None) -> LockProvider:
-            return open_one(stack, kind, s3_server.url(via=via, prefix=shared_prefix), {"clock_error": "0s"})
+            return open_one(stack, kind, s3_server.url(via=via, prefix=shared_prefix), OPTIONS)
 
         yield open_once
 
