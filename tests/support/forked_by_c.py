@@ -160,5 +160,7 @@ WAYS: dict[str, Callable[[str, str], None]] = {
 if __name__ == "__main__":
     prepare_for_c_forks()
     ways, url, name = sys.argv[1:]
+    if not url.startswith("memory:"):
+        import tests.stores.sql.stores  # noqa: F401 (at once, before there are threads)
     for way in ways.split():
         WAYS[way](url, f"{name}-{way}")
