@@ -10,12 +10,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner, Result
 
 from shedlock_py import Lease, LockProvider, LockRequest, provider_from_url
 from shedlock_py.cli.app import shedlock
 from tests.guides.examples.scripts import PROJECT
 from tests.support import forked
+
+in_a_process = pytest.mark.server("starts the command in a process of its own")
 
 
 def run(*arguments: str, store: str | None = None, **variables: str) -> Result:

@@ -183,6 +183,7 @@ def test_the_ddl_needs_no_server(scheme: str) -> None:
     assert "\t" not in done.stdout
 
 
+@pytest.mark.server("starts the server of its parameter")
 @pytest.mark.parametrize(
     ("fixture", "driver"),
     [

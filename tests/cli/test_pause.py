@@ -14,7 +14,7 @@ import pytest
 from shedlock_py import InMemoryLockProvider, LockProvider, LockRecord
 from shedlock_py.cli.watch import Watch
 from shedlock_py.testing import FakeClock
-from tests.cli.harness import insert, provider_at, run, shedlock_command, take
+from tests.cli.harness import in_a_process, insert, provider_at, run, shedlock_command, take
 from tests.cli.terminal import Terminal, command, environment
 from tests.support.polling import wait_until
 
@@ -212,6 +212,7 @@ def test_release_with_force_asks_again_and_without_a_terminal_refuses(store: str
     assert not job_of(store).is_held
 
 
+@in_a_process
 @pytest.mark.parametrize(("typed", "code"), [("n\n", 64), ("y\n", 0), ("\n", 64)])
 def test_release_with_force_asks_on_a_terminal(typed: str, code: int, store: str) -> None:
     paused(store)
@@ -223,6 +224,7 @@ def test_release_with_force_asks_on_a_terminal(typed: str, code: int, store: str
     assert job_of(store).is_held is (code != 0)
 
 
+@in_a_process
 def test_i2_release_with_force_does_not_free_the_lock_of_a_job_that_got_it_while_it_asked(store: str) -> None:
     paused(store)
     with Terminal(command("release", "job", "--force"), columns=200, SHEDLOCK_STORE=store) as terminal:
@@ -236,6 +238,7 @@ def test_i2_release_with_force_does_not_free_the_lock_of_a_job_that_got_it_while
     assert job_of(store).is_held
 
 
+@in_a_process
 def test_release_with_force_and_without_standard_input_refuses(store: str) -> None:
     paused(store)
     words = ["sh", "-c", 'exec "$@" <&-', "sh", *command("release", "job", "--force", "--store", store)]
@@ -311,6 +314,7 @@ def test_leader(store: str) -> None:
     )
 
 
+@in_a_process
 def test_run_says_that_it_is_paused(store: str) -> None:
     paused(store)
     with Terminal(command("run", "job", "--at-most", "1m", "-v", "--", "true"), SHEDLOCK_STORE=store) as terminal:
@@ -339,6 +343,7 @@ def test_watch() -> None:
     assert changes() == [("expired", "job")]
 
 
+@in_a_process
 def test_a_terminal_shows_it_in_colour(store: str, tmp_path: Path) -> None:
     paused(store)
     with Terminal(command("list"), columns=120, SHEDLOCK_STORE=store) as terminal:
