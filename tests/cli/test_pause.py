@@ -14,17 +14,11 @@ import pytest
 from shedlock_py import InMemoryLockProvider, LockProvider, LockRecord
 from shedlock_py.cli.watch import Watch
 from shedlock_py.testing import FakeClock
-from tests.cli.harness import in_a_process, insert, provider_at, run, shedlock_command, take
+from tests.cli.harness import in_a_process, insert, job_of, provider_at, run, take
 from tests.cli.terminal import Terminal, command, environment
 from tests.support.polling import wait_until
 
 HOSTILE = "\x1b[2J[red]x[/red]\n\u202eevil"
-
-
-def job_of(store: str) -> LockRecord:
-    record = provider_at(store).record("job")
-    assert record is not None
-    return record
 
 
 def paused(store: str, for_: str = "1h", reason: str = "migration", by: str = "alice@web-1") -> LockRecord:
@@ -49,9 +43,6 @@ def test_pause(store: str) -> None:
     assert timedelta(minutes=119) < record.remaining <= timedelta(hours=2)
     assert done.stdout.startswith("lock 'job' is paused until 20")
     assert done.stdout.endswith(f" by {record.pause.by}: migration\n")
-    # In a process of its own: it blocks signals.
-    skipped = shedlock_command("run", "job", "--at-most", "1m", "--skip-exit-code", "9", "--", "true", store=store)
-    assert skipped.returncode == 9
 
 
 def test_pause_by_variables(store: str) -> None:
@@ -317,8 +308,9 @@ def test_leader(store: str) -> None:
 @in_a_process
 def test_run_says_that_it_is_paused(store: str) -> None:
     paused(store)
-    with Terminal(command("run", "job", "--at-most", "1m", "-v", "--", "true"), SHEDLOCK_STORE=store) as terminal:
-        assert terminal.end() == 0
+    words = command("run", "job", "--at-most", "1m", "-v", "--skip-exit-code", "9", "--", "true")
+    with Terminal(words, SHEDLOCK_STORE=store) as terminal:
+        assert terminal.end() == 9
     assert "lock 'job': skipped, paused by alice@web-1: migration, for another" in terminal.text.replace("\n", " ")
 
 
