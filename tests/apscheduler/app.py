@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from apscheduler.events import EVENT_ALL, EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MISSED
 from apscheduler.executors.asyncio import AsyncIOExecutor
 from apscheduler.executors.base import BaseExecutor
@@ -27,8 +28,10 @@ from tests.apscheduler.nodes import sql_job_store
 from tests.support.loop_threads import EventLoopThread
 from tests.support.polling import wait_until
 
-KINDS = ("thread", "process", "asyncio", "coroutine", "debug", "default")
+KINDS = ("thread", "process", "asyncio", "coroutine", "debug")
 """Inner executors. "coroutine" is the asyncio executor with coroutine functions as jobs."""
+PROCESS = pytest.param("process", marks=pytest.mark.server("starts worker processes"))
+SLOW_PROCESS = pytest.param("process", marks=pytest.mark.slow("starts worker processes; a test of test_matrix.py does"))
 ENDS = (EVENT_JOB_EXECUTED, EVENT_JOB_ERROR, EVENT_JOB_MISSED, EVENT_JOB_SKIPPED)
 """Each run ends with one of these events."""
 

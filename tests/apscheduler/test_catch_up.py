@@ -24,7 +24,7 @@ from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExec
 from shedlock_py.integrations.apscheduler.catch_up import last_run_time
 from shedlock_py.integrations.apscheduler.worker import JOB_TASK
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.apscheduler.app import ENDS, KINDS, App, Task, make_inner, now, seconds, sqlite_locks, stop
+from tests.apscheduler.app import ENDS, SLOW_PROCESS, App, Task, make_inner, now, seconds, sqlite_locks, stop
 from tests.support.doubles import FaultyProvider
 from tests.support.loop_threads import EventLoopThread
 from tests.support.polling import wait_until
@@ -93,7 +93,8 @@ def replica(tmp_path: Path, provider: InMemoryLockProvider) -> Replica:
     return Replica(tmp_path, "thread", provider, provider)
 
 
-def test_i11_restarts_of_all_replicas_across_100_fire_times(tmp_path: Path) -> None:
+@pytest.mark.parametrize("jobs", [15, pytest.param(100, marks=pytest.mark.slow("three replicas write 100 jobs"))])
+def test_i11_each_missed_run_runs_once_when_all_replicas_restart(jobs: int, tmp_path: Path) -> None:
     """Three replicas, each with connections of its own, start at once: each run that was missed runs on one of them."""
     began = now().replace(microsecond=0)
     with sqlite_locks(tmp_path) as (url, store), ExitStack() as stack:
@@ -102,7 +103,7 @@ def test_i11_restarts_of_all_replicas_across_100_fire_times(tmp_path: Path) -> N
             provider = stack.enter_context(closing(SqlAlchemyLockProvider(url, timeout="60s")))
             replicas.append(Replica(tmp_path, "thread", provider, store))
         missed = {}
-        for number in range(100):
+        for number in range(jobs):
             task, fire_time = replicas[0].task(), began - seconds(1 + number)
             for replica in replicas:
                 replica.plan(daily(fire_time), task)
@@ -128,7 +129,14 @@ def test_i11_restarts_of_all_replicas_across_100_fire_times(tmp_path: Path) -> N
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("restarts", [3, pytest.param(100, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize(
+    "restarts",
+    [
+        1,
+        pytest.param(3, marks=pytest.mark.slow("each restart waits for a second")),
+        pytest.param(100, marks=pytest.mark.matrix("each restart waits for a second")),
+    ],
+)
 def test_i11_all_replicas_restart_across_a_fire_time(restarts: int, tmp_path: Path) -> None:
     """A job is due each second. Three replicas stop, a second passes, three new ones start: its run is not lost."""
     every_second = CronTrigger(second="*", timezone="UTC")
@@ -162,7 +170,7 @@ def test_i11_all_replicas_restart_across_a_fire_time(restarts: int, tmp_path: Pa
     assert task.runs == ends.total() >= restarts
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["thread", SLOW_PROCESS, "asyncio", "coroutine", "debug"])
 def test_a_missed_run_runs_late(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fire_time = now().replace(microsecond=0) - seconds(60)
     with ExitStack() as stack:

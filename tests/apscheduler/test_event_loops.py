@@ -101,6 +101,7 @@ def test_tornado(executor: str | None, kind: str, tmp_path: Path) -> None:
         settings["executors"]["default"].inner.executor.shutdown()  # its threads, which the executor leaves alone
 
 
+@pytest.mark.slow("imports Twisted")
 @pytest.mark.parametrize("executor", [None, "twisted"])
 def test_twisted(executor: str | None, tmp_path: Path) -> None:
     selectreactor = pytest.importorskip("twisted.internet.selectreactor")

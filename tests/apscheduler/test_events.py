@@ -21,7 +21,7 @@ from shedlock_py import (
 )
 from shedlock_py.integrations.apscheduler import JobSkippedEvent, ShedLockExecutor
 from tests.apscheduler import jobs
-from tests.apscheduler.app import ENDS, App, ProcessPool, Task, now, running, seconds, sqlite_locks
+from tests.apscheduler.app import ENDS, SLOW_PROCESS, App, ProcessPool, Task, now, running, seconds, sqlite_locks
 from tests.apscheduler.test_matrix import late_by_four
 from tests.support.polling import wait_until
 
@@ -133,6 +133,7 @@ def log_to(path: str) -> None:
     logging.basicConfig(filename=path, level=logging.INFO, format="%(name)s %(message)s", force=True)
 
 
+@pytest.mark.slow("starts a worker process with a new interpreter")
 def test_apschedulers_log_lines_appear_once_in_worker_processes(tmp_path: Path) -> None:
     log = tmp_path / "log"
     inner = ProcessPool(initializer=log_to, initargs=(str(log),))
@@ -177,7 +178,7 @@ def test_a_cancelled_coroutine_releases(tmp_path: Path) -> None:
         assert [event.outcome for event in recorded if isinstance(event, TaskFinished)] == ["cancelled"]
 
 
-@pytest.mark.parametrize("kind", ["thread", "process", "debug", "asyncio"])
+@pytest.mark.parametrize("kind", ["thread", SLOW_PROCESS, "debug", "asyncio"])
 def test_a_coroutine_that_nobody_awaits_is_no_success(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,6 +1,5 @@
 """once_per_fire_time: a scheduled time runs once, on whichever replica, however short the job."""
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -20,6 +19,7 @@ from shedlock_py import InMemoryLockProvider
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED
 from shedlock_py.integrations.apscheduler.fire_times import fire_time_of
 from tests.apscheduler.app import ENDS, App, now, running, seconds
+from tests.support.logs import warnings_of
 from tests.support.polling import wait_until
 
 
@@ -184,7 +184,7 @@ def test_fire_times_that_replicas_do_not_share_are_warned_of_once(
         for count in (1, 2):
             app.add(task, None, trigger, next_run_time=now() + timedelta(microseconds=count), replace_existing=True)
             app.wait(task, *ENDS, count=count)
-        assert len(warnings_of(caplog, task.id)) == warns
+        assert len(warnings_of(caplog, task.id, logger="apscheduler")) == warns
 
 
 @pytest.mark.parametrize(("lengths", "warns"), [({"days": 1}, False), ({"months": 1, "days": 1}, True)])
@@ -195,9 +195,4 @@ def test_a_calendar_interval_that_has_no_slots_is_warned_of(
         task = app.task()
         app.add(task, None, calendar(**lengths), next_run_time=now())
         app.wait(task, *ENDS)
-        assert len(warnings_of(caplog, task.id)) == warns
-
-
-def warnings_of(caplog: pytest.LogCaptureFixture, job_id: str) -> list[str]:
-    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    return [line for line in lines if job_id in line]
+        assert len(warnings_of(caplog, task.id, logger="apscheduler")) == warns

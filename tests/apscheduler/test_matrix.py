@@ -20,11 +20,19 @@ from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED
 from tests.apscheduler.app import ENDS, KINDS, App, Task, now, running, seconds, stop
 from tests.support.polling import wait_until
 
-each_kind = pytest.mark.parametrize("kind", KINDS)
-each_store = pytest.mark.parametrize("store", ["memory", "sqlalchemy"])
+
+def combination(kind: str, store: str) -> Any:
+    """An executor and a job store. The job store pickles jobs, which matters to one executor as to another."""
+    marks = [pytest.mark.server("starts worker processes")] if kind == "process" else []
+    if store == "sqlalchemy" and kind != "thread":
+        marks = [pytest.mark.matrix("the same with the job store of the thread pool, and without it")]
+    return pytest.param(f"{kind}-{store}", marks=marks)
 
 
-@pytest.fixture(scope="module", params=[f"{kind}-{store}" for kind in KINDS for store in ("memory", "sqlalchemy")])
+COMBINATIONS = [combination(kind, store) for kind in KINDS for store in ("memory", "sqlalchemy")]
+
+
+@pytest.fixture(scope="module", params=COMBINATIONS)
 def app(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     """One scheduler for all tests of a combination; each test has jobs and locks of its own."""
     kind, store = request.param.split("-")
@@ -33,7 +41,7 @@ def app(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.parametrize("is_locked", [True, False])
-def test_runs(app: App, is_locked: bool) -> None:
+def test_a_job_runs_with_its_lock_or_without_one(app: App, is_locked: bool) -> None:
     task = app.task()
     event = app.run_once(task) if is_locked else app.run_once(task, app.function("unlocked"), args=(task.log,))
     assert (event.code, event.retval, task.runs) == (EVENT_JOB_EXECUTED, "done", 1)
@@ -83,7 +91,7 @@ def test_methods_and_text_references(app: App, form: str) -> None:
     assert task.runs == 1
 
 
-def test_max_instances(app: App) -> None:
+def test_an_instance_above_max_instances_is_refused(app: App) -> None:
     if app.kind == "debug":
         pytest.skip("the debug executor runs one job at a time")
     task = app.task()
@@ -208,10 +216,9 @@ def test_i5_the_job_does_not_run_when_the_store_is_down(app: App) -> None:
     assert task.runs == 0
 
 
-@each_store
-@each_kind
-def test_shutdown(kind: str, store: str, tmp_path: Path) -> None:
-    """The pools wait for the job, the asyncio executor cancels a coroutine: either way it ends and the lock is free."""
+@pytest.mark.parametrize("executor", COMBINATIONS)
+def test_a_shutdown_waits_for_the_job_or_cancels_it_and_its_lock_is_free(executor: str, tmp_path: Path) -> None:
+    kind, store = executor.split("-")
     with running(tmp_path, kind, store) as app:
         task = app.task()
         # Not a job that is over: APScheduler's thread dies when it removes one during the shutdown.

@@ -150,7 +150,8 @@ def test_it_is_stored_with_the_run(kind: str, once_per_fire_time: bool, tmp_path
         assert run.next_fire_time is None
 
 
-def test_in_a_process_pool(tmp_path: Path) -> None:
+@pytest.mark.slow("starts worker processes")
+def test_the_next_fire_time_is_stored_with_the_run_of_a_process_pool(tmp_path: Path) -> None:
     with running(tmp_path, "process", url_options="?history=5") as app:
         run, run_time = run_of(app, app.provider, IntervalTrigger(hours=1), next_run_time=now())
     assert run.next_fire_time == run_time + HOUR

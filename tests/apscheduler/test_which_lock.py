@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +31,8 @@ from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, Lock, ShedLo
 from shedlock_py.integrations.apscheduler.executor import GRACE_SECONDS
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.apscheduler import jobs
-from tests.apscheduler.app import ENDS, App, Task, now, running, sqlite_locks
+from tests.apscheduler.app import ENDS, SLOW_PROCESS, App, Task, now, running, sqlite_locks
+from tests.support.logs import warnings_of
 from tests.support.polling import wait_until
 
 
@@ -228,7 +228,7 @@ def test_options_that_cannot_work(options: dict[str, Any], words: list[str]) -> 
 
 # The lock of the executor counts as the decorator's: a job must never be skipped because of itself
 
-inside = pytest.mark.parametrize("kind", ["thread", "coroutine", "debug", "default"])
+inside = pytest.mark.parametrize("kind", ["thread", "coroutine", "debug"])
 
 
 @inside
@@ -323,7 +323,7 @@ def test_a_call_beside_the_run_of_a_job_is_not_warned_of(tmp_path: Path, caplog:
 # A run that was submitted has the lock of the arguments with which it runs, also if its job is changed meanwhile
 
 
-@pytest.mark.parametrize("kind", ["thread", "process"])
+@pytest.mark.parametrize("kind", ["thread", SLOW_PROCESS])
 def test_i1_a_job_that_is_changed_while_it_waits_for_a_worker(kind: str, tmp_path: Path) -> None:
     with running(tmp_path, kind, once_per_fire_time=True) as app:
         fillers = [app.task() for _ in range(8)]  # more than the pool has workers, and calls at hand for them
@@ -381,12 +381,7 @@ def test_i1_a_job_that_is_changed_between_its_run_times(kind: str, tmp_path: Pat
 # Jobs without a lock
 
 
-def warnings_of(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
-    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    return [line for line in lines if all(word in line for word in words)]
-
-
-@pytest.mark.parametrize("kind", ["thread", "process", "coroutine"])
+@pytest.mark.parametrize("kind", ["thread", SLOW_PROCESS, "coroutine"])
 def test_a_job_without_a_lock_is_warned_of_once_in_a_process(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -397,7 +392,7 @@ def test_a_job_without_a_lock_is_warned_of_once_in_a_process(
                 app.events.clear()
                 app.run_once(task, **unlocked(app, task))
     assert task.runs == 4
-    (line,) = warnings_of(caplog, f'(id "{task.id}")')
+    (line,) = warnings_of(caplog, f'(id "{task.id}")', logger="apscheduler")
     assert "every replica runs it" in line
     assert "locks={job id: None}" in line
 
@@ -413,7 +408,7 @@ def test_jobs_with_automatic_ids_are_warned_of_by_their_names(tmp_path: Path, ca
             options = {"name": f"name of {task.id}", "misfire_grace_time": None, "max_instances": 3}
             app.scheduler.add_job(jobs.unlocked, args=(task.log,), **options)
         wait_until(lambda: task.runs == 3, what="three runs")
-    assert len(warnings_of(caplog, f"name of {task.id}")) == 1
+    assert len(warnings_of(caplog, f"name of {task.id}", logger="apscheduler")) == 1
 
 
 def test_what_is_meant_to_run_without_a_lock_is_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -427,7 +422,9 @@ def test_what_is_meant_to_run_without_a_lock_is_not_warned_of(tmp_path: Path, ca
         app.settle()
     with running(tmp_path, elector=LeaderElector(InMemoryLockProvider(), "jobs")) as app:
         app.run_once(app.task(), **unlocked(app, task))  # on the leader only
-    assert warnings_of(caplog, task.id) == warnings_of(caplog, other.id) == []
+    assert (
+        warnings_of(caplog, task.id, logger="apscheduler") == warnings_of(caplog, other.id, logger="apscheduler") == []
+    )
 
 
 def test_a_lock_for_a_job_id_that_is_not_there_is_warned_of_once(
@@ -445,9 +442,9 @@ def test_a_lock_for_a_job_id_that_is_not_there_is_warned_of_once(
             wait_until(lambda end=grace_ends: time.monotonic() > end, what="the end of the grace period")  # type: ignore[misc]  # a default binds it now
             runs = often.runs
             wait_until(lambda runs=runs: often.runs > runs + 1, what="a run that was submitted after it")  # type: ignore[misc]  # likewise
-    (line,) = warnings_of(caplog, typo)
+    (line,) = warnings_of(caplog, typo, logger="apscheduler")
     assert "misspelt" in line
-    assert warnings_of(caplog, late.id) == []
+    assert warnings_of(caplog, late.id, logger="apscheduler") == []
 
 
 def test_a_typo_is_named_together_with_the_job_that_has_no_lock_for_it(
@@ -456,5 +453,5 @@ def test_a_typo_is_named_together_with_the_job_that_has_no_lock_for_it(
     task = Task(tmp_path)
     with running(tmp_path, locks={f"typo-of-{task.id}": "lock"}) as app:
         app.run_once(task, **unlocked(app, task))
-    assert len(warnings_of(caplog, f'"typo-of-{task.id}"')) == 1
-    assert len(warnings_of(caplog, f'(id "{task.id}")')) == 1
+    assert len(warnings_of(caplog, f'"typo-of-{task.id}"', logger="apscheduler")) == 1
+    assert len(warnings_of(caplog, f'(id "{task.id}")', logger="apscheduler")) == 1

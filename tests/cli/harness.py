@@ -7,15 +7,21 @@ import sqlite3
 import subprocess
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from click.testing import CliRunner, Result
 
-from shedlock_py import Lease, LockProvider, LockRequest, provider_from_url
+from shedlock_py import Lease, LockProvider, LockRecord, provider_from_url
 from shedlock_py.cli.app import shedlock
 from tests.support import forked
+from tests.support.locks import acquired, opened, record_of
 from tests.support.scripts import PROJECT
+
+in_a_process = pytest.mark.server("starts the command in a process of its own")
 
 
 def run(*arguments: str, store: str | None = None, **variables: str) -> Result:
@@ -55,16 +61,26 @@ def close_providers() -> None:
 
 def file_store(directory: Path) -> str:
     """The URL of a new store."""
-    url = f"sqlite:///{directory}/locks.db"
-    provider_at(f"{url}?timeout=60s").create_schema()  # however busy the disk is
-    return url
+    (directory / "locks.db").write_bytes(_empty_store())
+    return f"sqlite:///{directory}/locks.db"
+
+
+@cache
+def _empty_store() -> bytes:
+    """The file of a store with a schema and without locks."""
+    with TemporaryDirectory() as directory:
+        with opened(f"sqlite:///{directory}/locks.db?timeout=60s") as provider:  # however busy the disk is
+            provider.create_schema()
+        return Path(directory, "locks.db").read_bytes()
 
 
 def take(store: str | LockProvider, name: str, at_most: str = "10m", **options: Any) -> Lease:
     provider = provider_at(store) if isinstance(store, str) else store
-    lease = provider.acquire(LockRequest(name, at_most, **options))
-    assert lease is not None
-    return lease
+    return acquired(provider, name, at_most, **options)
+
+
+def job_of(store: str) -> LockRecord:
+    return record_of(provider_at(store), "job")
 
 
 def set_fire_time(store: str, name: str, fire_time: datetime) -> None:

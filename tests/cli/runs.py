@@ -22,6 +22,12 @@ from tests.support.scripts import PROJECT
 SECONDS = 30.0
 ALSO_ON_ASYNCPG = pytest.mark.parametrize("runs", ["sqlite", "postgresql+asyncpg"], indirect=True)
 """For a test of runs that is to show the same where the provider is async."""
+LATER_ON_ASYNCPG = pytest.mark.parametrize(
+    "runs",
+    ["sqlite", pytest.param("postgresql+asyncpg", marks=pytest.mark.slow("the same with an async provider"))],
+    indirect=True,
+)
+"""Likewise. A test with ALSO_ON_ASYNCPG is the sample of `make test`."""
 
 
 class Runs:

@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 
 from shedlock_py.testing.proxy import TcpProxy
-from tests.cli.harness import file_store, provider_at, run, shedlock_command, take
+from tests.cli.harness import file_store, in_a_process, provider_at, run, shedlock_command, take
 from tests.cli.terminal import command, environment
 from tests.cli.test_page import get, served
 from tests.support.database import DatabaseServer
 from tests.support.forked import Program
+
+pytestmark = in_a_process
+
 
 DATABASE = "tests_cli_async"
 

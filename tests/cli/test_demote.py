@@ -7,12 +7,15 @@ import threading
 import time
 from datetime import timedelta
 
+import pytest
+
 from shedlock_py import LeaderElector
 from shedlock_py.cli.manage import demote
 from tests.cli.harness import provider_at, run, take
 from tests.support.polling import wait_until
 
 
+@pytest.mark.server("two replicas in real time")
 def test_another_leads_afterwards_and_never_two(store: str) -> None:
     def make(holder: str) -> LeaderElector:
         return LeaderElector(

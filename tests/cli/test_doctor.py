@@ -19,7 +19,7 @@ from shedlock_py.checks import read_only_checks
 from shedlock_py.durations import Duration
 from shedlock_py.provider import Check
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.cli.harness import provider_at, run, set_fire_time, shedlock_command, take
+from tests.cli.harness import in_a_process, provider_at, run, set_fire_time, shedlock_command, take
 from tests.faults.small_disks import fill, tmpfs
 from tests.support.database import DatabaseServer
 from tests.support.ports import free_port
@@ -104,6 +104,7 @@ def test_a_store_that_cannot_be_used(url: str, names: list[str], message: str, h
     assert [path.name for path in tmp_path.iterdir()] == ["new.db"]
 
 
+@in_a_process
 def test_a_full_disk() -> None:
     """The store's own, which is another matter than one to which the output goes."""
     try:
@@ -179,6 +180,7 @@ def table_with(type_: str, server: DatabaseServer) -> Iterator[str]:
         yield database
 
 
+@pytest.mark.server("starts the server of its parameter")
 @pytest.mark.parametrize(
     ("fixture", "driver", "type_", "code", "name", "status"),
     [
@@ -201,6 +203,7 @@ def test_times_that_follow_the_session(
         assert "ALTER TABLE shedlock" in text
 
 
+@pytest.mark.server("starts the server of its parameter")
 @pytest.mark.parametrize("fixture", ["mariadb_server", "mysql_server"])
 def test_a_lock_that_is_held_is_not_called_free_in_another_time_zone(
     fixture: str, request: pytest.FixtureRequest

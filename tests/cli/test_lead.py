@@ -17,8 +17,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.cli.harness import provider_at, run
-from tests.cli.runs import ALSO_ON_ASYNCPG, Runs
+from tests.cli.harness import in_a_process, provider_at, run
+from tests.cli.runs import ALSO_ON_ASYNCPG, LATER_ON_ASYNCPG, Runs
 from tests.cli.terminal import PROGRAM, Terminal, command
 from tests.support.availability import private_server
 from tests.support.forked import Process
@@ -26,6 +26,8 @@ from tests.support.polling import wait_until
 from tests.support.ports import free_port
 from tests.support.processes import is_running
 from tests.support.redis import RedisServer
+
+pytestmark = in_a_process
 
 LEASE = 1.5  # seconds; SIGTERM 0.6 s after the last renewal, SIGKILL 0.4 s later, another leads 0.5 s after that
 SLEEPS = "import os, time; print('ready', flush=True); time.sleep(60)"
@@ -287,7 +289,7 @@ def test_a_leadership_that_is_taken_away_ends_the_command(nodes: Nodes) -> None:
     assert ended_at(nodes.runs, term) < now.locked_at.timestamp()
 
 
-@ALSO_ON_ASYNCPG
+@LATER_ON_ASYNCPG
 def test_i3_a_node_that_is_killed_takes_its_command_along(nodes: Nodes) -> None:
     first = nodes.start_leading(python=STUBBORN)
     term = nodes.runs.record("job").fencing_token
@@ -395,12 +397,6 @@ def test_settings_under_which_two_commands_could_run_are_refused(nodes: Nodes, a
     code, out, err = nodes.runs.end(process)
     assert (code, out, err.count("\n")) == (78 if "memory" in text else 64, "", 1)
     assert text in err
-
-
-def test_options_behind_the_name_need_the_dashes() -> None:
-    result = run("lead", "job", "true", store="sqlite:///x.db")
-    assert result.exit_code == 64
-    assert "put -- before the command: shedlock lead NAME -- COMMAND" in result.stderr
 
 
 # Health checks

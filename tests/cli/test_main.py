@@ -15,7 +15,7 @@ import pytest
 
 import shedlock_py
 from shedlock_py.cli.app import Commands, shedlock
-from tests.cli.harness import file_store, run
+from tests.cli.harness import file_store, in_a_process, run
 
 PAGE = Path(__file__).parents[2] / "docs/reference/command-line.md"
 
@@ -24,6 +24,7 @@ def output(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
 
 
+@in_a_process
 def test_both_names_are_the_same_command() -> None:
     script = shutil.which("shedlock", path=sysconfig.get_path("scripts"))
     assert script, "pip install -e . makes it"
@@ -33,6 +34,7 @@ def test_both_names_are_the_same_command() -> None:
     assert output(script, "--version").stdout == f"shedlock, version {shedlock_py.__version__}\n"
 
 
+@in_a_process
 @pytest.mark.parametrize("package", ["click", "rich"])
 def test_without_the_extra_it_says_which(package: str) -> None:
     """As in an environment where the package was never installed: nothing finds it."""
@@ -49,6 +51,7 @@ def test_without_the_extra_it_says_which(package: str) -> None:
     )
 
 
+@in_a_process
 def test_a_click_that_is_too_old_is_named() -> None:
     code = (
         "import importlib.metadata as m\n"
@@ -63,6 +66,7 @@ def test_a_click_that_is_too_old_is_named() -> None:
     )
 
 
+@in_a_process
 def test_an_import_error_of_another_kind_is_not_hidden() -> None:
     code = "import sys; sys.modules['shedlock_py.config'] = None; from shedlock_py.__main__ import main; main()"
     assert "shedlock_py.config" in output(sys.executable, "-c", code).stderr
@@ -135,6 +139,7 @@ def test_completion_offers_commands_and_options() -> None:
     assert run(**words).stdout == "plain,--once-per\n"
 
 
+@in_a_process
 def test_where_there_are_neither_unix_signals_nor_posix_spawn_only_run_and_lead_are_refused(tmp_path: Path) -> None:
     """As on Windows."""
     program = (

@@ -11,18 +11,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, create_engine, inspect
 
-from shedlock_py import Lease, LockRecord, LockRequest
+from shedlock_py import Lease, LockRequest
 from shedlock_py.election.demotion import Demotion
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
-from tests.cli.harness import insert, provider_at, run, set_fire_time, take
+from tests.cli.harness import insert, job_of, provider_at, run, set_fire_time, take
 from tests.support.database import DatabaseServer
-
-
-def job_of(store: str) -> LockRecord:
-    record = provider_at(store).record("job")
-    assert record is not None
-    return record
-
 
 # release
 
@@ -183,6 +176,7 @@ def test_the_ddl_needs_no_server(scheme: str) -> None:
     assert "\t" not in done.stdout
 
 
+@pytest.mark.server("starts the server of its parameter")
 @pytest.mark.parametrize(
     ("fixture", "driver"),
     [
@@ -247,6 +241,9 @@ def test_the_ddl_of_a_provider_of_the_application(tmp_path: Path, monkeypatch: p
     assert run("list", store=reference).exit_code == 0
 
 
+CLIENT = pytest.mark.server("imports a large client")
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -254,9 +251,9 @@ def test_the_ddl_of_a_provider_of_the_application(tmp_path: Path, monkeypatch: p
         "redis://127.0.0.1:1/0",
         "mongodb://me:s3cret-pw@127.0.0.1:1/x",
         "etcd://me:s3cret-pw@127.0.0.1:1",
-        "dynamodb://locks",
-        "s3://locks",
-        "kubernetes://default",
+        pytest.param("dynamodb://locks", marks=CLIENT),
+        pytest.param("s3://locks", marks=CLIENT),
+        pytest.param("kubernetes://default", marks=CLIENT),
     ],
 )
 def test_stores_without_a_schema(url: str) -> None:

@@ -18,7 +18,7 @@ from threading import Thread
 
 import pytest
 
-from tests.cli.harness import provider_at, run, take
+from tests.cli.harness import in_a_process, provider_at, run, take
 from tests.support.forked import Program
 from tests.support.scripts import PROJECT
 
@@ -60,6 +60,7 @@ def with_history(store: str) -> str:
     return url
 
 
+@in_a_process
 def test_it_serves_this_machine_only_and_ends_with_ctrl_c(store: str) -> None:
     take(with_history(store), "nightly-report", holder="web-1:1")
     with served(store=with_history(store)) as (address, process):
@@ -74,6 +75,7 @@ def test_it_serves_this_machine_only_and_ends_with_ctrl_c(store: str) -> None:
         assert process.stderr.read() == ""
 
 
+@in_a_process
 def test_with_a_token(store: str) -> None:
     with served("--host", "0.0.0.0", "--allow-changes", store=store, SHEDLOCK_PAGE_TOKEN=TOKEN) as (address, _):
         address = address.replace("0.0.0.0", "127.0.0.1")
@@ -82,6 +84,7 @@ def test_with_a_token(store: str) -> None:
         assert (status, "changes are allowed" in html) == (200, True)
 
 
+@in_a_process
 def test_a_long_head_is_refused_by_any_installation_of_uvicorn(store: str, tmp_path: Path) -> None:
     """uvicorn prefers httptools where that is installed, and knows no limit with it."""
     (tmp_path / "httptools.py").write_text("raise RuntimeError('must not be used')")

@@ -14,17 +14,11 @@ import pytest
 from shedlock_py import InMemoryLockProvider, LockProvider, LockRecord
 from shedlock_py.cli.watch import Watch
 from shedlock_py.testing import FakeClock
-from tests.cli.harness import insert, provider_at, run, shedlock_command, take
+from tests.cli.harness import in_a_process, insert, job_of, provider_at, run, take
 from tests.cli.terminal import Terminal, command, environment
 from tests.support.polling import wait_until
 
 HOSTILE = "\x1b[2J[red]x[/red]\n\u202eevil"
-
-
-def job_of(store: str) -> LockRecord:
-    record = provider_at(store).record("job")
-    assert record is not None
-    return record
 
 
 def paused(store: str, for_: str = "1h", reason: str = "migration", by: str = "alice@web-1") -> LockRecord:
@@ -49,9 +43,6 @@ def test_pause(store: str) -> None:
     assert timedelta(minutes=119) < record.remaining <= timedelta(hours=2)
     assert done.stdout.startswith("lock 'job' is paused until 20")
     assert done.stdout.endswith(f" by {record.pause.by}: migration\n")
-    # In a process of its own: it blocks signals.
-    skipped = shedlock_command("run", "job", "--at-most", "1m", "--skip-exit-code", "9", "--", "true", store=store)
-    assert skipped.returncode == 9
 
 
 def test_pause_by_variables(store: str) -> None:
@@ -212,6 +203,7 @@ def test_release_with_force_asks_again_and_without_a_terminal_refuses(store: str
     assert not job_of(store).is_held
 
 
+@in_a_process
 @pytest.mark.parametrize(("typed", "code"), [("n\n", 64), ("y\n", 0), ("\n", 64)])
 def test_release_with_force_asks_on_a_terminal(typed: str, code: int, store: str) -> None:
     paused(store)
@@ -223,6 +215,7 @@ def test_release_with_force_asks_on_a_terminal(typed: str, code: int, store: str
     assert job_of(store).is_held is (code != 0)
 
 
+@in_a_process
 def test_i2_release_with_force_does_not_free_the_lock_of_a_job_that_got_it_while_it_asked(store: str) -> None:
     paused(store)
     with Terminal(command("release", "job", "--force"), columns=200, SHEDLOCK_STORE=store) as terminal:
@@ -236,6 +229,7 @@ def test_i2_release_with_force_does_not_free_the_lock_of_a_job_that_got_it_while
     assert job_of(store).is_held
 
 
+@in_a_process
 def test_release_with_force_and_without_standard_input_refuses(store: str) -> None:
     paused(store)
     words = ["sh", "-c", 'exec "$@" <&-', "sh", *command("release", "job", "--force", "--store", store)]
@@ -311,10 +305,12 @@ def test_leader(store: str) -> None:
     )
 
 
+@in_a_process
 def test_run_says_that_it_is_paused(store: str) -> None:
     paused(store)
-    with Terminal(command("run", "job", "--at-most", "1m", "-v", "--", "true"), SHEDLOCK_STORE=store) as terminal:
-        assert terminal.end() == 0
+    words = command("run", "job", "--at-most", "1m", "-v", "--skip-exit-code", "9", "--", "true")
+    with Terminal(words, SHEDLOCK_STORE=store) as terminal:
+        assert terminal.end() == 9
     assert "lock 'job': skipped, paused by alice@web-1: migration, for another" in terminal.text.replace("\n", " ")
 
 
@@ -339,6 +335,7 @@ def test_watch() -> None:
     assert changes() == [("expired", "job")]
 
 
+@in_a_process
 def test_a_terminal_shows_it_in_colour(store: str, tmp_path: Path) -> None:
     paused(store)
     with Terminal(command("list"), columns=120, SHEDLOCK_STORE=store) as terminal:

@@ -18,8 +18,8 @@ from shedlock_py.cli import child, common
 from shedlock_py.cli.lead import lead as lead_command
 from shedlock_py.cli.run import run as run_command
 from tests.cli import terminal
-from tests.cli.harness import run, shedlock_command, take
-from tests.cli.runs import ALSO_ON_ASYNCPG, Runs
+from tests.cli.harness import in_a_process, run, shedlock_command, take
+from tests.cli.runs import ALSO_ON_ASYNCPG, LATER_ON_ASYNCPG, Runs
 from tests.observability.services import Service
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
@@ -33,6 +33,7 @@ REPORT = (
 )
 
 
+@in_a_process
 @ALSO_ON_ASYNCPG
 def test_streams_arguments_environment_and_exit_code_are_passed_through(runs: Runs) -> None:
     arguments = ["-x", "--at-most", "--", "ä ö", "--help", ""]
@@ -54,6 +55,7 @@ def test_streams_arguments_environment_and_exit_code_are_passed_through(runs: Ru
     assert environ["SHEDLOCK_OF_MINE"] == "kept"
 
 
+@in_a_process
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="Linux has it")
 @pytest.mark.parametrize("given", [[], ["LC_CTYPE=C.UTF-8"], ["LANG=C"]])
 def test_the_environment_is_passed_through_also_without_a_locale(store: str, given: list[str]) -> None:
@@ -67,7 +69,8 @@ def test_the_environment_is_passed_through_also_without_a_locale(store: str, giv
     assert found == set(variables)
 
 
-@ALSO_ON_ASYNCPG
+@in_a_process
+@LATER_ON_ASYNCPG
 def test_other_open_files_are_passed_through_and_none_of_ours(runs: Runs) -> None:
     reader, writer = os.pipe()
     os.write(writer, b"from a pipe")
@@ -85,6 +88,7 @@ def test_other_open_files_are_passed_through_and_none_of_ours(runs: Runs) -> Non
     os.close(reader)
 
 
+@in_a_process
 @pytest.mark.parametrize(
     ("python", "expected"),
     [
@@ -100,6 +104,7 @@ def test_the_exit_code_is_that_of_the_command(runs: Runs, python: str, expected:
     assert not runs.is_held()
 
 
+@in_a_process
 def test_a_command_that_cannot_run_takes_no_lock(runs: Runs) -> None:
     plain = runs.path("plain.sh")
     plain.write_text("exit 0\n")
@@ -114,6 +119,7 @@ def test_a_command_that_cannot_run_takes_no_lock(runs: Runs) -> None:
     assert runs.provider.record("job") is None
 
 
+@in_a_process
 def test_a_script_without_an_interpreter_is_run_by_the_shell(runs: Runs) -> None:
     """As by shells, cron, timeout and flock."""
     script = runs.path("script")
@@ -123,6 +129,7 @@ def test_a_script_without_an_interpreter_is_run_by_the_shell(runs: Runs) -> None
     assert done == (3, f"{script} b c job\n", "")
 
 
+@in_a_process
 def test_without_a_token_there_is_none_in_the_environment(runs: Runs) -> None:
     runs.use_provider(
         "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider\n"
@@ -136,6 +143,7 @@ def test_without_a_token_there_is_none_in_the_environment(runs: Runs) -> None:
     assert "last_fire_time" in err
 
 
+@in_a_process
 def test_a_skip_is_silent_and_a_success_unless_one_asks(runs: Runs) -> None:
     take(runs.provider, "job", holder="web-1:42")
     python = "print('ran')"
@@ -146,6 +154,7 @@ def test_a_skip_is_silent_and_a_success_unless_one_asks(runs: Runs) -> None:
     assert re.fullmatch(r"shedlock: lock 'job': skipped, held by web-1:42 for another 9m \d+s\n", err)
 
 
+@in_a_process
 def test_a_skip_reads_the_record_only_to_print_it(runs: Runs) -> None:
     """Otherwise a skip would cost two requests, and a store that fails after it would make an error of it."""
     take(runs.provider, "job")
@@ -164,6 +173,7 @@ def test_a_skip_reads_the_record_only_to_print_it(runs: Runs) -> None:
     assert runs.path("read").exists()
 
 
+@in_a_process
 def test_wait_gets_the_lock_when_it_is_released(runs: Runs) -> None:
     lease = take(runs.provider, "job")
     waiting = runs.start("job", "--at-most", "1m", "--wait", "25s", python="print('ran')")
@@ -173,12 +183,14 @@ def test_wait_gets_the_lock_when_it_is_released(runs: Runs) -> None:
     assert runs.end(waiting) == (0, "ran\n", "")
 
 
+@in_a_process
 def test_wait_ends(runs: Runs) -> None:
     take(runs.provider, "job")
     options = ("--at-most", "1m", "--wait", "700ms", "--skip-exit-code", "9")
     assert runs.run("job", *options, python="print('ran')") == (9, "", "")
 
 
+@in_a_process
 def test_only_the_command_is_waited_for_and_not_what_it_leaves_behind(runs: Runs) -> None:
     python = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True)"
     process = runs.start("job", "--at-most", "1m", python=python)
@@ -189,6 +201,7 @@ def test_only_the_command_is_waited_for_and_not_what_it_leaves_behind(runs: Runs
     assert not runs.is_held()
 
 
+@in_a_process
 def test_a_release_that_fails_is_one_line_and_nothing_else(runs: Runs) -> None:
     python = (
         f"import sqlite3; connection = sqlite3.connect({str(runs.path('locks.db'))!r}); "
@@ -199,6 +212,7 @@ def test_a_release_that_fails_is_one_line_and_nothing_else(runs: Runs) -> None:
     assert err.startswith("shedlock: lock 'job' could not be released, and is held until its lease ends: ")
 
 
+@in_a_process
 def test_closed_streams_do_no_harm(runs: Runs) -> None:
     done = subprocess.run(
         ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", sys.executable, "-m", "shedlock_py", "run", "job", "--at-most", "1m",
@@ -210,6 +224,7 @@ def test_closed_streams_do_no_harm(runs: Runs) -> None:
     assert not runs.is_held()
 
 
+@in_a_process
 def test_every_option_has_its_variable(runs: Runs) -> None:
     variables = {
         "SHEDLOCK_LOCK_AT_MOST_FOR": "2m",
@@ -264,6 +279,7 @@ def test_help_and_the_page_name_every_exit_code(command: click.Command, codes: s
     assert {int(code) for code in table} == {common.OK, common.LOST} | COMMON_CODES | of_others
 
 
+@in_a_process
 def test_switched_off_it_runs_without_a_store_and_without_an_end(runs: Runs) -> None:
     code, out, err = runs.run(
         "job", "--at-most", "200ms", "--at-least", "1m", "--once-per", "1d",
@@ -274,6 +290,7 @@ def test_switched_off_it_runs_without_a_store_and_without_an_end(runs: Runs) -> 
     assert "LOCKING IS SWITCHED OFF" in err
 
 
+@in_a_process
 @pytest.mark.parametrize(
     ("url", "code", "text"),
     [
@@ -302,6 +319,7 @@ def test_a_store_that_does_not_work_is_one_line(runs: Runs, url: str, code: int,
     assert "s3cret" not in err
 
 
+@in_a_process
 def test_debug_shows_more_but_no_password(runs: Runs) -> None:
     program = "import sys; sys.argv.insert(1, '--debug'); from shedlock_py.__main__ import main; main()"
     variables = {"SHEDLOCK_STORE": f"redis://:s3cret-pw@127.0.0.1:{free_port()}/0"}
@@ -316,6 +334,7 @@ def test_debug_shows_more_but_no_password(runs: Runs) -> None:
     assert "lock 'job': LockReleased" in err
 
 
+@in_a_process
 def test_debug_shows_no_credentials_of_aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a pod of EKS: botocore trades a token for credentials, and logs both at DEBUG."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
@@ -346,6 +365,7 @@ def test_debug_shows_no_credentials_of_aws(tmp_path: Path, monkeypatch: pytest.M
     assert "s3cret" not in done.stderr
 
 
+@in_a_process
 def test_debug_shows_no_credentials_of_a_kubeconfig(tmp_path: Path) -> None:
     """The official client renews a login of OpenID Connect through requests_oauthlib, which logs all of it at DEBUG."""
     expired = "e30.eyJleHAiOiAxfQ.x"  # {}, {"exp": 1}
@@ -401,19 +421,21 @@ def test_a_mistake_is_one_line_with_a_hint(store: str, arguments: list[str], tex
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        ([], "no command: shedlock run NAME --at-most 10m -- COMMAND"),
-        (["--"], "no command: shedlock run NAME --at-most 10m -- COMMAND"),
-        (["true"], "put -- before the command: shedlock run NAME --at-most 10m -- COMMAND"),
-        (["rsync", "-a", "b"], "put -- before the command: shedlock run NAME --at-most 10m -- COMMAND"),
+        ("run job --at-most 1m", "no command: shedlock run NAME --at-most 10m -- COMMAND"),
+        ("run job --at-most 1m --", "no command: shedlock run NAME --at-most 10m -- COMMAND"),
+        ("run job --at-most 1m true", "put -- before the command: shedlock run NAME --at-most 10m -- COMMAND"),
+        ("run job --at-most 1m rsync -a b", "put -- before the command: shedlock run NAME --at-most 10m -- COMMAND"),
+        ("lead job true", "put -- before the command: shedlock lead NAME -- COMMAND"),
     ],
 )
-def test_the_command_needs_two_dashes(words: list[str], hint: str) -> None:
+def test_the_command_needs_two_dashes(words: str, hint: str) -> None:
     """Or `run job rsync -v` would take an option of rsync's for its own."""
-    done = run("run", "job", "--at-most", "1m", *words)
+    done = run(*words.split(), store="sqlite:///x.db")
     assert done.exit_code == 64
     assert hint in done.stderr
 
 
+@in_a_process
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has it")
 def test_a_standard_error_that_cannot_be_written_changes_no_exit_code(runs: Runs) -> None:
     assert runs.provider.acquire(LockRequest("job", "1m"))
@@ -424,6 +446,7 @@ def test_a_standard_error_that_cannot_be_written_changes_no_exit_code(runs: Runs
         assert runs.end(done)[0] == 78
 
 
+@in_a_process
 def test_an_internal_error_leaves_no_command_behind(runs: Runs) -> None:
     program = (
         "from shedlock_py.cli.child import Child\n"
@@ -441,7 +464,8 @@ def test_an_internal_error_leaves_no_command_behind(runs: Runs) -> None:
     assert not runs.is_held()
 
 
-@ALSO_ON_ASYNCPG
+@in_a_process
+@LATER_ON_ASYNCPG
 def test_killed_by_force_its_lease_ends_by_itself(runs: Runs) -> None:
     python = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(60)"
     process = runs.start("job", "--at-most", "2s", words=[

@@ -5,8 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from tests.cli.harness import provider_at
+from tests.cli.harness import in_a_process, provider_at
 from tests.cli.runs import Runs
+
+pytestmark = in_a_process
+
 
 HISTORY: dict[str, str | None] = {"SHEDLOCK_HISTORY": "5"}
 

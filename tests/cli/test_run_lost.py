@@ -11,13 +11,16 @@ from contextlib import suppress
 
 import pytest
 
-from tests.cli.harness import provider_at
-from tests.cli.runs import ALSO_ON_ASYNCPG, Runs
+from tests.cli.harness import in_a_process, provider_at
+from tests.cli.runs import LATER_ON_ASYNCPG, Runs
 from tests.cli.terminal import PROGRAM
 from tests.support.availability import private_server
 from tests.support.polling import wait_until
 from tests.support.processes import is_running
 from tests.support.redis import RedisEndpoint, RedisServer
+
+pytestmark = in_a_process
+
 
 # Reports the signal that it gets.
 REPORTS = """
@@ -63,7 +66,7 @@ def test_revoked_under_keep_alive(runs: Runs, is_configured: bool) -> None:
     )
 
 
-@ALSO_ON_ASYNCPG
+@LATER_ON_ASYNCPG
 def test_kept_alive_it_runs_longer_than_its_lease(runs: Runs) -> None:
     python = "import time; time.sleep(2.5); print('done')"
     assert runs.run("job", "--at-most", "1s", "--keep-alive", python=python) == (0, "done\n", "")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from shedlock_py import Lease, ProviderUnreachable
 from shedlock_py.cli.run import EPOCH, period_of
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from tests.cli.harness import in_a_process
 from tests.cli.runs import Runs
 from tests.cli.test_run_signals import SIGNAL_IN_ACQUIRE
 
@@ -62,6 +63,7 @@ def test_periods_follow_each_other(period: timedelta, now: datetime) -> None:
     assert this <= period_of(now + period / 3, period) <= this + period
 
 
+@in_a_process
 def test_five_hosts_run_a_short_command_once(runs: Runs) -> None:
     """Each starts when the one before is done: no lock is held then."""
     options = ("--at-most", "1m", "--once-per", "3000d", "--skip-exit-code", "9")
@@ -71,6 +73,7 @@ def test_five_hosts_run_a_short_command_once(runs: Runs) -> None:
     assert runs.record().last_fire_time == period_of(datetime.now(UTC), timedelta(days=3000))
 
 
+@in_a_process
 def test_a_period_that_is_used_up_is_not_waited_for(runs: Runs) -> None:
     options = ("--at-most", "1m", "--once-per", "3000d", "--wait", "1h", "-v")
     assert runs.run("job", *options, python="raise SystemExit(3)") == (3, "", "")
@@ -79,6 +82,7 @@ def test_a_period_that_is_used_up_is_not_waited_for(runs: Runs) -> None:
     assert err == "shedlock: lock 'job': skipped, it was granted in this period before (--once-per)\n"
 
 
+@in_a_process
 def test_the_next_period_runs_again(runs: Runs) -> None:
     program = (
         "from datetime import timedelta\nfrom shedlock_py.cli import run\nreal = run.period_of\n"
@@ -130,16 +134,19 @@ def not_a_program(runs: Runs, first_line: str = "#!/no/such/interpreter") -> str
     return str(script)
 
 
+@in_a_process
 def test_a_command_that_cannot_be_started_is_given_back_and_not_released(undoing: Runs) -> None:
     code, out, err = undoing.run("job", "--at-most", "1m", words=[not_a_program(undoing)])
     assert (code, out, err.count("\n")) == (127, "undone\n", 1)
     assert undoing.run("job", "--at-most", "1m", python="") == (0, "released\n", "")
 
 
+@in_a_process
 def test_a_signal_before_the_command_is_started_gives_the_lease_back(undoing: Runs) -> None:
     assert undoing.run("job", *OPTIONS, python="", program=SIGNAL_IN_ACQUIRE) == (143, "undone\n", "")
 
 
+@in_a_process
 @pytest.mark.parametrize("undoing", [True], indirect=True, ids=["undo fails"])
 def test_where_the_lease_cannot_be_given_back_it_is_released(undoing: Runs) -> None:
     code, out, err = undoing.run("job", *OPTIONS, words=[not_a_program(undoing)])
@@ -147,6 +154,7 @@ def test_where_the_lease_cannot_be_given_back_it_is_released(undoing: Runs) -> N
     assert "shedlock: lock 'job' could not be given back as if it had not been acquired: undo: cut off\n" in err
 
 
+@in_a_process
 @pytest.mark.parametrize(("first_line", "expected"), [("#!/no/such/interpreter", 127), ("\x7fELF\0", 126)])
 def test_a_command_that_cannot_be_started_uses_up_neither_its_period_nor_its_minimum(
     runs: Runs, first_line: str, expected: int

@@ -9,10 +9,13 @@ import time
 
 import pytest
 
-from tests.cli.harness import take
+from tests.cli.harness import in_a_process, take
 from tests.cli.runs import Runs
 from tests.cli.terminal import PROGRAM
 from tests.support.polling import wait_until
+
+pytestmark = in_a_process
+
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 

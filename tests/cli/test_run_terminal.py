@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.harness import take
+from tests.cli.harness import in_a_process, take
 from tests.cli.runs import Runs
 from tests.cli.terminal import Terminal, command
 from tests.support.polling import wait_until
 from tests.support.processes import descendants, is_running
+
+pytestmark = in_a_process
+
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 

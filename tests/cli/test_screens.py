@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 from shedlock_py.election.demotion import Demotion
-from tests.cli.harness import file_store, insert, provider_at, take
+from tests.cli.harness import file_store, in_a_process, insert, provider_at, take
 from tests.cli.terminal import Terminal, command, environment
 from tests.support.availability import private_server
 from tests.support.forked import Program
 from tests.support.polling import wait_until
 from tests.support.redis import RedisServer
+
+pytestmark = in_a_process
+
 
 LONG_NAME = "sync-of-the-customer-acme-corporation-incorporated-in-europe-1"
 LONG_HOLDER = "web-7f9c4d5b6-x2x9k.production.example.com:4711"

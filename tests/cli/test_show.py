@@ -16,7 +16,7 @@ from click.shell_completion import ShellComplete
 
 from shedlock_py.cli.app import shedlock
 from shedlock_py.election.demotion import Demotion
-from tests.cli.harness import insert, provider_at, run, set_fire_time, shedlock_command, take
+from tests.cli.harness import in_a_process, insert, provider_at, run, set_fire_time, shedlock_command, take
 from tests.support.holders import unchecked
 from tests.support.ports import free_port
 
@@ -224,6 +224,7 @@ def test_hostile_records(store: str) -> None:
     assert (record["name"], record["holder"]) == (HOSTILE_NAME, HOSTILE_HOLDER)
 
 
+@in_a_process
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
 def test_json_is_readable_where_every_character_can_be_written_and_json_elsewhere(encoding: str, store: str) -> None:
     take(store, "größe-\N{GRINNING FACE}")
@@ -232,6 +233,7 @@ def test_json_is_readable_where_every_character_can_be_written_and_json_elsewher
     assert ('"name": "größe-\N{GRINNING FACE}"' in done.stdout) is (encoding == "utf-8")
 
 
+@in_a_process
 def test_a_store_that_cannot_be_closed_changes_no_exit_code(store: str, tmp_path: Path) -> None:
     (tmp_path / "not_closed.py").write_text(
         "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider\n"
@@ -271,8 +273,15 @@ def test_no_table(arguments: tuple[str, ...], tmp_path: Path) -> None:
     assert done.stderr.endswith("shedlock schema --create\n")
 
 
-@pytest.mark.parametrize("arguments", [*READING, ("release", "x", "--force"), RUNNING])
-@pytest.mark.parametrize("url", ["sqlite:///mistyped.db", "sqlite+pysqlite:///mistyped.db", "sqlite:///no/mistyped.db"])
+@pytest.mark.parametrize(
+    ("arguments", "url"),
+    [
+        *((arguments, "sqlite:///mistyped.db") for arguments in (*READING, ("release", "x", "--force"))),
+        pytest.param(RUNNING, "sqlite:///mistyped.db", marks=in_a_process),
+        (("list",), "sqlite+pysqlite:///mistyped.db"),
+        (("list",), "sqlite:///no/mistyped.db"),
+    ],
+)
 def test_the_file_of_a_mistyped_path_is_not_created(
     arguments: tuple[str, ...], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +339,7 @@ def test_a_fire_time_of_a_moment_ahead_is_no_fault(arguments: tuple[str, ...], s
 # What is printed cannot be written
 
 
+@in_a_process
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has it")
 @pytest.mark.parametrize("arguments", [("list",), ("list", "--json"), ("show", "job"), ("schema",), ("doctor",)])
 def test_an_output_on_a_full_disk(arguments: tuple[str, ...], store: str) -> None:
@@ -339,6 +349,7 @@ def test_an_output_on_a_full_disk(arguments: tuple[str, ...], store: str) -> Non
     assert (done.returncode, done.stderr) == (74, "shedlock: the output cannot be written: No space left on device\n")
 
 
+@in_a_process
 @pytest.mark.parametrize(
     "arguments",
     [("list",), ("list", "--json"), ("show", "job"), ("doctor",), ("watch",), ("schema",), ("--help",), ("list", "-h")],
@@ -353,6 +364,7 @@ def test_a_reader_that_has_closed_the_output(arguments: tuple[str, ...], store: 
     assert (done.returncode, done.stderr) == (74, "")
 
 
+@in_a_process
 def test_a_note_that_nobody_reads_changes_nothing(store: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -10,9 +10,12 @@ import sys
 
 import pytest
 
-from tests.cli.harness import file_store
+from tests.cli.harness import file_store, in_a_process
 from tests.support.redis import RedisEndpoint
 from tests.support.scripts import PROJECT
+
+pytestmark = in_a_process
+
 
 MODULES = "import gc, sys, atexit; atexit.register(lambda: print(*sys.modules, f'garbage={gc.isenabled()}')); "
 COMMAND = MODULES + "from shedlock_py.__main__ import main; main()"

@@ -19,7 +19,7 @@ from shedlock_py.cli.watch import Watch
 from shedlock_py.election.demotion import Demotion
 from shedlock_py.providers.redis import RedisLockProvider
 from shedlock_py.testing import FakeClock
-from tests.cli.harness import file_store, provider_at, take
+from tests.cli.harness import file_store, in_a_process, provider_at, take
 from tests.cli.terminal import environment
 from tests.support.availability import private_server
 from tests.support.forked import Program
@@ -183,6 +183,7 @@ def watching(tmp_path: Path, store: str, *arguments: str, **variables: str) -> I
     assert "Traceback" not in output.read_text()
 
 
+@in_a_process
 @pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1"}])
 def test_a_line_for_each_change(variables: dict[str, str], tmp_path: Path) -> None:
     store = file_store(tmp_path)
@@ -200,6 +201,7 @@ def test_a_line_for_each_change(variables: dict[str, str], tmp_path: Path) -> No
     assert "another" not in (tmp_path / "output").read_text()
 
 
+@in_a_process
 def test_json_lines(tmp_path: Path) -> None:
     store = file_store(tmp_path)
     take(store, "held")
@@ -215,6 +217,7 @@ def test_json_lines(tmp_path: Path) -> None:
     assert [change["lock"]["name"] for change in changes] == ["held", "job\u202e", "job\u202e"]
 
 
+@in_a_process
 def test_it_survives_a_store_that_is_away(tmp_path: Path) -> None:
     with private_server("redis", RedisServer) as server:
         provider = RedisLockProvider(server.url())
@@ -233,6 +236,7 @@ def test_it_survives_a_store_that_is_away(tmp_path: Path) -> None:
         provider.close()
 
 
+@in_a_process
 def test_it_survives_an_error_that_comes_later(tmp_path: Path) -> None:
     store = file_store(tmp_path)
     take(store, "job")

@@ -36,7 +36,8 @@ def main(url: str, kind: str) -> None:
         with elector:
             elector.wait_until_leader()
             report()
-            time.sleep(60)
+            while True:  # in slices: a signal before the system call is handled after it
+                time.sleep(0.05)
 
 
 async def lead_async(url: str, kind: str) -> None:
@@ -48,10 +49,15 @@ async def lead_async(url: str, kind: str) -> None:
         from shedlock_py.integrations.apscheduler import lead
 
         async with lead(AsyncIOScheduler(timezone="UTC"), elector):
-            await asyncio.sleep(60)
+            await wait_for_the_signal()
     else:
         async with elector:
-            await asyncio.sleep(60)
+            await wait_for_the_signal()
+
+
+async def wait_for_the_signal() -> None:
+    while True:  # noqa: ASYNC110 (in slices, as above)
+        await asyncio.sleep(0.05)
 
 
 def report(*_: object) -> None:

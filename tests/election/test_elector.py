@@ -108,6 +108,7 @@ def test_i6_a_leader_without_a_store_stops_before_its_lease_ends(
         was_leader, trusted = elector.is_leader(), elector.trusted_for()
         assert record.is_held or not was_leader  # in this order: the leader stops first
         assert trusted <= record.remaining
+        time.sleep(0.001)
     wait_until(lambda: listener.of(LeadershipStopped))
     assert [event.reason for event in listener.of(LeadershipStopped)] == ["unreachable"]
     store.recover()
@@ -146,6 +147,7 @@ def test_take_over_is_exclusive(
     thread, results = in_background(lambda: taker.take_over("10s"))
     while not taker.is_leader():
         assert not (taker.is_leader() and former.is_leader())
+        time.sleep(0.001)
     assert not former.is_leader()
     assert taker.term > term
     thread.join()
@@ -190,6 +192,7 @@ def test_i1_a_node_that_leads_just_before_a_take_over_is_waited_for(
     thread, _ = in_background(lambda: late.take_over("10s"))
     while not late.is_leader():
         assert not (rival.is_leader() and late.is_leader())
+        time.sleep(0.001)
     assert not rival.is_leader()
     thread.join()
     late.stop("10s")

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from shedlock_py import provider_from_url
 from tests.support.forked import Program
+from tests.support.locks import opened, record_of
 
 
+@pytest.mark.server("starts the leader")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("kind", ["threads", "asyncio", "blocking", "asyncio-scheduler"])
 def test_the_lease_is_released_before_the_process_ends(tmp_path: Path, kind: str, number: signal.Signals) -> None:
     url = f"sqlite:///{tmp_path}/locks.db?timeout=60s"
-    provider: Any = provider_from_url(url)
-    with closing(provider):
+    with opened(url) as provider:
         provider.create_schema()
         command = ["-m", "tests.election.leader", url, kind]
         with Program(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -31,4 +29,4 @@ def test_the_lease_is_released_before_the_process_ends(tmp_path: Path, kind: str
             finally:
                 process.kill()
         assert process.returncode == (143 if number == signal.SIGTERM else -number), err
-        assert not provider.record("election").is_held, err
+        assert not record_of(provider, "election").is_held, err

@@ -26,9 +26,9 @@ from shedlock_py.testing.forks import in_child
 from tests.election.conftest import MakeElector
 from tests.election.electors import LONG, in_background
 from tests.election.test_elector import is_released, lead
+from tests.support import forked
 from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
-from tests.support.scripts import run_python
 from tests.support.signals import interrupted, moments_are_known
 
 pytestmark = pytest.mark.parametrize("kind", ["threads"], indirect=True)
@@ -232,10 +232,12 @@ print(elector.stop("20s"))
 """
 
 
+@pytest.mark.server("starts a program for its signals")
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Unix has it")
 def test_a_signal_handler_may_resign_while_the_program_resigns(kind: str) -> None:
     """It must not wait for a lock that the interrupted code holds."""
-    assert run_python("-c", HANDLER, timeout=30).stdout == "True\n"
+    done = forked.run(["-c", HANDLER])
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 # A machine that starts no more threads

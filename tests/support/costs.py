@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import forked
 from tests.support.tiers import TIERS, tier_of
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -82,6 +83,7 @@ class Costs:
     def __init__(self) -> None:
         self._shared = Cost()
         self._start = Cost()
+        self._forks = 0.0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
@@ -95,12 +97,13 @@ class Costs:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Iterator[None]:
-        self._shared, self._start = Cost(), spent()
+        self._shared, self._start, self._forks = Cost(), spent(), forked.start_cost()
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
         result = yield
+        self._shared += Cost(forked.start_cost() - self._forks)
         own = spent() - self._start - self._shared
         item.user_properties.append((PROPERTY, [own.cpu, own.wall, self._shared.cpu, self._shared.wall]))
         if own.cpu > MOST and TIERS.index(tier_of(item)) <= TIERS.index("test"):

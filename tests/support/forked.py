@@ -81,13 +81,15 @@ class Program:
         self.stdin, self.stdout, self.stderr = pipes
         self._connection, others = socket.socketpair()
         given.append(others.detach())
+        server = _server.connection()
         try:
-            socket.send_fds(_server.connection(), [json.dumps(request).encode()], given)
+            socket.send_fds(server, [json.dumps(request).encode()], given)
         finally:
             for fd in given:
                 os.close(fd)
         pid, (self._pidfd,), _, _ = socket.recv_fds(self._connection, 20, 1)
         self.pid = int(pid)
+        _server.has_replied()
         weakref.finalize(self, os.close, self._pidfd)
         self._reaping = Lock()
         self._readers: list[Thread] = []
@@ -185,6 +187,11 @@ def stop() -> None:
     _server.stop()
 
 
+def start_cost() -> float:
+    """CPU-seconds in which the servers of this process have started. They are no cost of the test that came first."""
+    return _server.start_cost
+
+
 def _check(env: Mapping[str, str]) -> None:
     names = {name for name, value in {*env.items()} ^ {*os.environ.items()}} - OWN_VARIABLES
     if unheard := [name for name in names if name.startswith(("PYTHON", "LANG", "LC_"))]:
@@ -196,6 +203,8 @@ class _Server:
         self._starting = Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
+        self._has_replied = False
+        self.start_cost = 0.0
 
     def connection(self) -> socket.socket:
         with self._starting:
@@ -211,8 +220,17 @@ class _Server:
                     )  # fmt: skip
             return self._connection
 
+    def has_replied(self) -> None:
+        """Its first reply: it has imported everything."""
+        with self._starting:
+            if not self._has_replied and self._process is not None:
+                self._has_replied = True
+                fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+                self.start_cost += sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
     def stop(self) -> None:
         with self._starting:
+            self._has_replied = False
             if self._connection is not None and self._process is not None:
                 self._connection.close()
                 self._process.wait()

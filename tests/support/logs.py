@@ -7,17 +7,22 @@ import logging
 import pytest
 
 
-def records_of(caplog: pytest.LogCaptureFixture, *words: str, level: int = logging.DEBUG) -> list[logging.LogRecord]:
-    """The library's records of at least ``level`` that have all ``words`` in their message."""
+def records_of(
+    caplog: pytest.LogCaptureFixture, *words: str, level: int = logging.DEBUG, logger: str = "shedlock_py"
+) -> list[logging.LogRecord]:
+    """The library's records of at least ``level`` that have all ``words`` in their message.
+
+    :param logger: "apscheduler" for those of the executor, which logs as APScheduler does.
+    """
     return [
         record
         for record in caplog.records
-        if record.name.partition(".")[0] == "shedlock_py"
+        if record.name.partition(".")[0] == logger
         and record.levelno >= level
         and all(word in record.getMessage() for word in words)
     ]
 
 
-def warnings_of(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
+def warnings_of(caplog: pytest.LogCaptureFixture, *words: str, logger: str = "shedlock_py") -> list[str]:
     """The library's messages of level WARNING and above that have all ``words``."""
-    return [record.getMessage() for record in records_of(caplog, *words, level=logging.WARNING)]
+    return [record.getMessage() for record in records_of(caplog, *words, level=logging.WARNING, logger=logger)]

@@ -48,20 +48,45 @@ from shedlock_py import (
 has_begun = threading.Event()
 STEP = 0.3
 """Seconds that a task in a thread takes to notice nothing and end."""
+SLICE = 0.05
+"""Seconds of one wait of the main thread.
+
+A signal may come between Python's last check and the system call. Python handles it when the system call ends.
+"""
+
+
+def pause(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while (remaining := until - time.monotonic()) > 0:
+        time.sleep(min(SLICE, remaining))
+
+
+async def pause_async(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while (remaining := until - time.monotonic()) > 0:  # noqa: ASYNC110 (a signal handler ends it)
+        await asyncio.sleep(min(SLICE, remaining))
+
+
+def wait_for_a_lock() -> None:
+    """The main thread of an application that waits for a lock that nobody releases."""
+    lock = threading.Lock()
+    lock.acquire()
+    while not lock.acquire(timeout=SLICE):
+        pass
 
 
 @scheduler_lock("job", lock_at_most_for="1h")
 def job(seconds: float) -> None:
     print("held", flush=True)
     has_begun.set()
-    time.sleep(seconds)
+    pause(seconds)
     print("task ended", flush=True)
 
 
 @scheduler_lock("job", lock_at_most_for="1h")
 async def job_async() -> None:
     print("held", flush=True)
-    await asyncio.sleep(60)
+    await pause_async(60)
 
 
 def main(url: str, kind: str) -> None:
@@ -85,13 +110,13 @@ def main(url: str, kind: str) -> None:
             later()
         case "blocked":
             in_daemon_thread(job, STEP)
-            threading.Event().wait()
+            wait_for_a_lock()
         case "both":
             asyncio.run(both())
         case "again":
             in_daemon_thread(job, STEP)
             try:
-                threading.Event().wait()
+                wait_for_a_lock()
             finally:
                 os.kill(os.getpid(), signal.SIGTERM)
                 print("cleaned up", flush=True)
@@ -188,7 +213,7 @@ async def both() -> None:
         assert lease is not None
         in_daemon_thread(job, 7 * STEP)
         try:
-            await asyncio.sleep(60)
+            await pause_async(60)
         finally:
             print("kept alive:", lease.is_trusted(), flush=True)
 
@@ -227,7 +252,7 @@ def later() -> None:
     """The main thread of an application, which waits for a signal."""
     try:
         while True:
-            time.sleep(0.05)
+            time.sleep(SLICE)
     finally:
         with hold("late", lock_at_most_for="1h") as lease:
             print("a new task", "runs" if lease else "is skipped", flush=True)
