@@ -21,6 +21,8 @@ from shedlock_py.testing.contract import (
     ProcessContract,
     StallingStoreContract,
 )
+from shedlock_py.testing.contract.network import LostRepliesContract
+from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, AsyncClientBriefly, without
 from tests.contract.stores import ByDateStore, CasContract
 from tests.support.kubernetes import KubernetesServer, in_write
 from tests.support.ports import free_port
@@ -60,19 +62,24 @@ class KubernetesContract(CasContract):
         return kubernetes_server.url("default", via=("127.0.0.1", free_port())) + "&timeout=300ms"
 
 
-class TestUrl(
-    KubernetesContract, NetworkContract, LockProviderContract, ProcessContract, ForkContract, PauseContract
-): ...
+class TestUrl(KubernetesContract, NetworkContract, LockProviderContract, ForkContract, PauseContract):
+    """The other stores that compare and swap leave to this one what their programs decide."""
 
 
-@pytest.mark.matrix  # a minute of processor time; in `make test`, the other classes try the client for asyncio
-class TestAsyncUrl(KubernetesContract, NetworkContract, AsyncLockProviderContract, ProcessContract, EventLoopContract):
+class TestAsyncUrl(KubernetesContract, AsyncClientBriefly, LostRepliesContract, EventLoopContract):
     kind = AsyncKubernetesLockProvider
 
 
-@pytest.mark.matrix  # the programs are those of TestUrl
-class TestAsyncPause(KubernetesContract, AsyncPauseContract):
+@pytest.mark.matrix(SAME_PROGRAMS)
+@without(TestAsyncUrl)
+class TestAsyncPrograms(
+    KubernetesContract, NetworkContract, AsyncLockProviderContract, ProcessContract, AsyncPauseContract
+):
     kind = AsyncKubernetesLockProvider
+
+
+@pytest.mark.slow(MANY_PROCESSES)
+class TestProcesses(KubernetesContract, ProcessContract): ...
 
 
 class TestStallingStore(KubernetesContract, StallingStoreContract):
