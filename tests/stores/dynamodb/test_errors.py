@@ -16,7 +16,7 @@ from botocore.client import BaseClient
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable, provider_from_url
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.clients import both_clients
+from tests.stores.clients import both_clients, both_clients_in_full
 from tests.stores.dynamodb.conftest import Open
 from tests.support.dynamodb import REGION, DynamoDBServer
 from tests.support.front_end import Fault, FrontEnd
@@ -55,7 +55,7 @@ def test_i5_throttling_is_an_outage_and_is_not_made_worse(warm: LockProvider, fr
     acquired(warm, name)
 
 
-@both_clients
+@both_clients_in_full
 def test_i12_an_internal_error_is_in_doubt_and_undone(warm: LockProvider, front_end: FrontEnd, name: str) -> None:
     front_end.fault = fault("InternalServerError", status=500)
     with pytest.raises(ProviderUnreachable, match="InternalServerError"):
@@ -94,7 +94,7 @@ def test_refusals_name_their_cure(warm: LockProvider, front_end: FrontEnd, name:
         assert len(front_end.requests) == 1
 
 
-@both_clients
+@both_clients_in_full
 def test_i5_a_reply_without_the_time_is_an_outage(warm: LockProvider, front_end: FrontEnd, name: str) -> None:
     front_end.fault = Fault(200, b"", marker="nothing has this", has_date=False)
     with pytest.raises(ProviderUnreachable, match="Date") as caught:
@@ -102,7 +102,7 @@ def test_i5_a_reply_without_the_time_is_an_outage(warm: LockProvider, front_end:
     assert "proxy" in (caught.value.hint or "")
 
 
-@both_clients
+@both_clients_in_full
 def test_i5_a_page_of_a_proxy_is_an_outage(warm: LockProvider, front_end: FrontEnd, name: str) -> None:
     front_end.fault = Fault(502, b"<html>Bad gateway</html>")
     with pytest.raises(ProviderUnreachable):
@@ -183,7 +183,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[st
     return lambda key: file.write_text(f"[default]\naws_access_key_id={key}\naws_secret_access_key=pw\n")
 
 
-@both_clients
+@both_clients_in_full
 def test_credentials_that_appear_later_are_read(
     open_provider: Open, credentials: Callable[[str], object], name: str
 ) -> None:
@@ -204,7 +204,7 @@ def no_debug() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@both_clients
+@both_clients_in_full
 @pytest.mark.usefixtures("no_debug")
 def test_clients_without_credentials_do_not_pile_up(
     open_provider: Open, credentials: Callable[[str], object], name: str
@@ -223,7 +223,7 @@ def number_of_clients() -> int:
     return sum(issubclass(type(found), BaseClient) for found in gc.get_objects())  # isinstance() follows weak proxies
 
 
-@both_clients
+@both_clients_in_full
 def test_credentials_that_are_replaced_are_read_again(
     open_provider: Open, credentials: Callable[[str], object], front_end: FrontEnd, name: str
 ) -> None:
@@ -238,7 +238,7 @@ def test_credentials_that_are_replaced_are_read_again(
     assert len(front_end.requests) == 1
 
 
-@both_clients
+@both_clients_in_full
 def test_credentials_that_are_replaced_disturb_no_request_that_is_under_way(
     open_provider: Open, credentials: Callable[[str], object], front_end: FrontEnd, name: str
 ) -> None:
@@ -261,7 +261,7 @@ def test_credentials_that_are_replaced_disturb_no_request_that_is_under_way(
         assert proxy.round_trips == 3, "the extension was sent once"
 
 
-@both_clients
+@both_clients_in_full
 def test_credentials_that_are_refused_twice_are_replaced_once(
     open_provider: Open, credentials: Callable[[str], object], front_end: FrontEnd, name: str
 ) -> None:

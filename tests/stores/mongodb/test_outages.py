@@ -12,7 +12,7 @@ from pymongo.errors import AutoReconnect
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.clients import both_clients
+from tests.stores.clients import both_clients, both_clients_in_full
 from tests.stores.mongodb.stores import SLOW_SERVER, Store
 from tests.support.locks import acquired, record_of
 from tests.support.polling import wait_until
@@ -78,7 +78,7 @@ def test_i13_a_refused_connection_is_an_error_that_names_the_address(store: Stor
     assert provider.release(acquired(provider, name))
 
 
-@both_clients
+@both_clients_in_full
 def test_i13_the_time_limits_of_the_url_win(store: Store, proxy: TcpProxy, name: str) -> None:
     proxy.refuse()
     limits: list[dict[str, Any]] = [{"serverSelectionTimeoutMS": 200}, {"timeoutMS": 200}]
@@ -89,7 +89,7 @@ def test_i13_the_time_limits_of_the_url_win(store: Store, proxy: TcpProxy, name:
         assert stopwatch.seconds < LIMIT
 
 
-@both_clients
+@both_clients_in_full
 def test_i5_without_a_primary_an_operation_is_an_error(store: Store, name: str) -> None:
     provider = store.provider(timeout=f"{LIMIT:g}s")
     lease = acquired(provider, name)
@@ -106,7 +106,7 @@ def test_i5_without_a_primary_an_operation_is_an_error(store: Store, name: str) 
 # Lost replies where PyMongo retries by itself; the contract has those where the provider does
 
 
-@both_clients
+@both_clients_in_full
 @pytest.mark.parametrize(  # PyMongo sends each of the provider's two copies twice
     "losses", [2, pytest.param(1, marks=pytest.mark.slow("two losses show the same and more"))]
 )

@@ -10,7 +10,7 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 from shedlock_py import LockProvider, LockRequest
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
 from tests.contract.mongo import HOSTILE
-from tests.stores.clients import both_clients
+from tests.stores.clients import both_clients_in_full
 from tests.stores.mongodb.stores import DATABASE, Store
 from tests.support.locks import acquired, record_of
 
@@ -39,7 +39,7 @@ def observed_provider(store: Store, sent: Commands, **options: Any) -> LockProvi
     return provider
 
 
-@both_clients
+@both_clients_in_full
 @pytest.mark.parametrize("options", [HOSTILE, {"w": 1, "journal": False}, {"timeoutMS": 20_000}])
 def test_commands_ask_for_a_majority_the_primary_and_names_byte_by_byte(
     store: Store, options: dict[str, Any], name: str

@@ -12,7 +12,7 @@ import pytest
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from tests.faults.clocks import Clock
-from tests.stores.clients import both_clients
+from tests.stores.clients import both_clients, both_clients_in_full
 from tests.stores.s3.conftest import Open
 from tests.support.aws import REGION
 from tests.support.dates import DateProxy
@@ -84,7 +84,7 @@ def test_refusals_name_their_cure(open_provider: Open, front_end: FrontEnd) -> N
         assert cure in str(caught.value.hint)
 
 
-@both_clients
+@both_clients_in_full
 def test_a_bucket_that_is_not_there_is_a_refusal_and_is_not_made(open_url: Open, s3_server: S3Server) -> None:
     host, port = s3_server.address
     provider: Any = open_url(f"s3://nowhere?region={REGION}&endpoint=http://{host}:{port}")
@@ -149,7 +149,7 @@ def test_a_wrong_key_is_a_refusal_that_does_not_show_it(
     assert "wr0ng-pw" not in told
 
 
-@both_clients
+@both_clients_in_full
 def test_i5_a_record_that_is_cut_off_on_its_way_is_an_outage(warm: LockProvider, front_end: FrontEnd) -> None:
     front_end.cuts_off = True
     with pytest.raises(ProviderUnreachable):
@@ -158,7 +158,7 @@ def test_i5_a_record_that_is_cut_off_on_its_way_is_an_outage(warm: LockProvider,
     acquired(warm, "job")
 
 
-@both_clients
+@both_clients_in_full
 def test_i5_a_reply_without_a_date_is_an_outage(warm: LockProvider, front_end: FrontEnd) -> None:
     front_end.fault = Fault(404, b"<Error><Code>NoSuchKey</Code></Error>", has_date=False)
     with pytest.raises(ProviderUnreachable, match="no Date header"):
