@@ -48,6 +48,7 @@ def started(*arguments: str, store: str, cwd: Path | None = None) -> Program:
     )
 
 
+@pytest.mark.slow("starts a web server and two programs; other tests have samples")
 def test_the_commands_that_the_other_tests_do_not_run(urls: Callable[..., str], tmp_path: Path) -> None:
     store, provider = f"{urls('asyncpg')}?history=5", provider_at(urls("psycopg"))
 
@@ -184,6 +185,7 @@ main()
 """
 
 
+@pytest.mark.slow("starts an interpreter")
 @pytest.mark.parametrize(
     ("driver", "missing", "package"),
     [

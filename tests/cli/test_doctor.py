@@ -187,7 +187,10 @@ def table_with(type_: str, server: DatabaseServer) -> Iterator[str]:
         ("postgres_server", "postgresql+psycopg", "timestamptz", 1, "reach the store", "failed"),
         ("mariadb_server", "mysql+pymysql", "TIMESTAMP(6) DEFAULT '2026-01-01'", 0, "schema", "warning"),
         ("mysql_server", "mysql+pymysql", "TIMESTAMP(6) DEFAULT '2026-01-01'", 0, "schema", "warning"),
-        ("mysql_server", "mysql+asyncmy", "TIMESTAMP(6) DEFAULT '2026-01-01'", 0, "schema", "warning"),
+        pytest.param(
+            *("mysql_server", "mysql+asyncmy", "TIMESTAMP(6) DEFAULT '2026-01-01'", 0, "schema", "warning"),
+            marks=pytest.mark.slow("as with the sync driver"),
+        ),
     ],
 )
 def test_times_that_follow_the_session(

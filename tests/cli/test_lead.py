@@ -18,7 +18,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.cli.harness import in_a_process, provider_at, run
-from tests.cli.runs import ALSO_ON_ASYNCPG, LATER_ON_ASYNCPG, Runs
+from tests.cli.runs import LATER_ON_ASYNCPG, Runs
 from tests.cli.terminal import PROGRAM, Terminal, command
 from tests.support.availability import private_server
 from tests.support.forked import Process
@@ -92,7 +92,7 @@ def ended_at(runs: Runs, term: int | None) -> float:
 # Handing over
 
 
-@ALSO_ON_ASYNCPG
+@LATER_ON_ASYNCPG
 def test_one_of_two_nodes_runs_it_and_hands_over_at_once(nodes: Nodes) -> None:
     python = "import os, signal; print('ready', os.environ['SHEDLOCK_TERM'], sep='\\n', flush=True); signal.pause()"
     first = nodes.start_leading("--lease-duration", "1m", python=python)
@@ -112,6 +112,7 @@ def test_one_of_two_nodes_runs_it_and_hands_over_at_once(nodes: Nodes) -> None:
     assert not nodes.runs.is_held()
 
 
+@pytest.mark.slow("several leases of real time")
 def test_a_command_that_takes_its_time_after_sigterm_keeps_the_leadership(nodes: Nodes) -> None:
     """For longer than a lease, and a second SIGTERM reaches it as well. Its exit code is that of the node."""
     python = (
@@ -172,6 +173,7 @@ def test_on_exit_exit(nodes: Nodes) -> None:
     assert not nodes.runs.is_held()
 
 
+@pytest.mark.slow("several leases of real time")
 def test_on_exit_resign_another_node_leads_and_then_this_one_again(nodes: Nodes) -> None:
     path = nodes.runs.path("log")
     python = f"import os; open({str(path)!r}, 'a').write(os.environ['NODE'] + '\\n'); raise SystemExit(3)"
@@ -303,6 +305,7 @@ def test_i3_a_node_that_is_killed_takes_its_command_along(nodes: Nodes) -> None:
     assert nodes.runs.record("job").locked_at.timestamp() >= lease_ends
 
 
+@pytest.mark.slow("several leases of real time")
 def test_a_node_that_was_stopped_kills_its_command_when_it_goes_on(nodes: Nodes) -> None:
     """Nothing can do it before: SHEDLOCK_TERM is for that time."""
     # Long enough for the second node to start meanwhile, on a busy machine, too

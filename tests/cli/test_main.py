@@ -15,7 +15,7 @@ import pytest
 
 import shedlock_py
 from shedlock_py.cli.app import Commands, shedlock
-from tests.cli.harness import file_store, in_a_process, run
+from tests.cli.harness import file_store, in_a_process, run, shedlock_command
 
 PAGE = Path(__file__).parents[2] / "docs/reference/command-line.md"
 
@@ -28,10 +28,10 @@ def output(*words: str) -> subprocess.CompletedProcess[str]:
 def test_both_names_are_the_same_command() -> None:
     script = shutil.which("shedlock", path=sysconfig.get_path("scripts"))
     assert script, "pip install -e . makes it"
-    module, installed = output(sys.executable, "-m", "shedlock_py", "--help"), output(script, "--help")
+    module, installed = shedlock_command("--help"), output(script, "--help")
     assert module.returncode == installed.returncode == 0
     assert module.stdout.replace("python -m shedlock_py", "shedlock") == installed.stdout
-    assert output(script, "--version").stdout == f"shedlock, version {shedlock_py.__version__}\n"
+    assert run("--version").stdout == f"shedlock, version {shedlock_py.__version__}\n"
 
 
 @in_a_process
@@ -139,6 +139,7 @@ def test_completion_offers_commands_and_options() -> None:
     assert run(**words).stdout == "plain,--once-per\n"
 
 
+@pytest.mark.slow("starts three interpreters")
 @in_a_process
 def test_where_there_are_neither_unix_signals_nor_posix_spawn_only_run_and_lead_are_refused(tmp_path: Path) -> None:
     """As on Windows."""

@@ -229,6 +229,7 @@ def test_i2_release_with_force_does_not_free_the_lock_of_a_job_that_got_it_while
     assert job_of(store).is_held
 
 
+@pytest.mark.slow("starts an interpreter")
 @in_a_process
 def test_release_with_force_and_without_standard_input_refuses(store: str) -> None:
     paused(store)

@@ -57,7 +57,14 @@ def test_streams_arguments_environment_and_exit_code_are_passed_through(runs: Ru
 
 @in_a_process
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="Linux has it")
-@pytest.mark.parametrize("given", [[], ["LC_CTYPE=C.UTF-8"], ["LANG=C"]])
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        pytest.param(["LC_CTYPE=C.UTF-8"], marks=pytest.mark.slow("starts an interpreter")),
+        pytest.param(["LANG=C"], marks=pytest.mark.slow("starts an interpreter")),
+    ],
+)
 def test_the_environment_is_passed_through_also_without_a_locale(store: str, given: list[str]) -> None:
     """As under cron, where Python sets LC_CTYPE at its start."""
     variables = [f"SHEDLOCK_STORE={store}", f"PYTHONPATH={PROJECT}", *given]
@@ -69,6 +76,7 @@ def test_the_environment_is_passed_through_also_without_a_locale(store: str, giv
     assert found == set(variables)
 
 
+@pytest.mark.slow("starts two interpreters")
 @in_a_process
 @LATER_ON_ASYNCPG
 def test_other_open_files_are_passed_through_and_none_of_ours(runs: Runs) -> None:
@@ -151,7 +159,7 @@ def test_a_skip_is_silent_and_a_success_unless_one_asks(runs: Runs) -> None:
     assert runs.run("job", "--at-most", "1m", "--skip-exit-code", "99", python=python) == (99, "", "")
     code, out, err = runs.run("job", "--at-most", "1m", "-v", python=python)
     assert (code, out) == (0, "")
-    assert re.fullmatch(r"shedlock: lock 'job': skipped, held by web-1:42 for another 9m \d+s\n", err)
+    assert re.fullmatch(r"shedlock: lock 'job': skipped, held by web-1:42 for another (10m|9m \d+s)\n", err)
 
 
 @in_a_process
@@ -212,6 +220,7 @@ def test_a_release_that_fails_is_one_line_and_nothing_else(runs: Runs) -> None:
     assert err.startswith("shedlock: lock 'job' could not be released, and is held until its lease ends: ")
 
 
+@pytest.mark.slow("starts two interpreters")
 @in_a_process
 def test_closed_streams_do_no_harm(runs: Runs) -> None:
     done = subprocess.run(
@@ -334,6 +343,7 @@ def test_debug_shows_more_but_no_password(runs: Runs) -> None:
     assert "lock 'job': LockReleased" in err
 
 
+@pytest.mark.slow("imports a large client")
 @in_a_process
 def test_debug_shows_no_credentials_of_aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a pod of EKS: botocore trades a token for credentials, and logs both at DEBUG."""
@@ -365,6 +375,7 @@ def test_debug_shows_no_credentials_of_aws(tmp_path: Path, monkeypatch: pytest.M
     assert "s3cret" not in done.stderr
 
 
+@pytest.mark.slow("imports a large client")
 @in_a_process
 def test_debug_shows_no_credentials_of_a_kubeconfig(tmp_path: Path) -> None:
     """The official client renews a login of OpenID Connect through requests_oauthlib, which logs all of it at DEBUG."""

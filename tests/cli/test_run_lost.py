@@ -33,7 +33,8 @@ time.sleep(60)
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
 
 
-def test_an_overrun(runs: Runs) -> None:
+@pytest.mark.slow("waits for the end of a lease of 6 seconds")
+def test_i6_an_overrun_ends_the_command_before_its_lease_ends(runs: Runs) -> None:
     python = REPORTS.replace("def trap(number, frame):", "def trap(number, frame): print(time.time(), flush=True);")
     process = runs.start_ready("job", "--at-most", "6s", python=python)
     record = runs.record()
@@ -182,6 +183,7 @@ def test_a_reader_that_is_behind_gets_the_line_all_the_same(runs: Runs) -> None:
     assert "was lost: the command takes longer than --at-most 1.0s" in text
 
 
+@pytest.mark.slow("six commands")
 def test_a_terminal_that_is_nearly_full_keeps_nothing_alive(runs: Runs) -> None:
     """The kernel calls it writable, and would wait for room for the rest of a line: SIGKILL must come all the same."""
     masters, started = [], []
@@ -214,7 +216,7 @@ def redis_runs(runs: Runs, redis_server: RedisEndpoint) -> Runs:
     return runs
 
 
-def test_a_run_on_redis(redis_runs: Runs, request: pytest.FixtureRequest) -> None:
+def test_a_run_on_redis_has_a_token_and_a_period(redis_runs: Runs, request: pytest.FixtureRequest) -> None:
     name = request.node.name
     python = "import os; print(os.environ['SHEDLOCK_FENCING_TOKEN'].isdigit())"
     assert redis_runs.run(name, "--at-most", "1m", "--once-per", "3000d", python=python) == (0, "True\n", "")
@@ -239,6 +241,7 @@ def test_a_server_that_stands_still_ends_a_command_that_is_kept_alive_in_time(ru
     assert "was lost: the store has not replied for so long that others may get the lock" in was_lost
 
 
+@pytest.mark.slow("waits for a renewal of a long lease")
 def test_a_server_that_comes_back_in_time_ends_nothing(runs: Runs) -> None:
     with private_server("redis", RedisServer) as server:
         runs.store = server.url()

@@ -57,6 +57,7 @@ def test_a_signal_for_the_command_alone_ends_no_other_process_of_its_group(runs:
 # Signals that end a process without a handler, but for faults of its own.
 NAMES = ("TERM", "INT", "ALRM", "VTALRM", "PROF", "XCPU", "ABRT", "IO", "PWR", "STKFLT", "RTMIN", "RTMAX")
 ENDING = [getattr(signal, f"SIG{name}") for name in NAMES if hasattr(signal, f"SIG{name}")]
+ENDING[3:] = [pytest.param(number, marks=pytest.mark.slow("as the first three")) for number in ENDING[3:]]
 
 
 @pytest.mark.parametrize("number", ENDING)
@@ -93,7 +94,7 @@ def test_a_parent_that_ignores_sigchld(runs: Runs) -> None:
     assert runs.run("job", "--at-most", "1m", python="raise SystemExit(3)", program=program)[0] == 3
 
 
-def test_while_waiting_for_the_lock(runs: Runs) -> None:
+def test_sigterm_ends_the_wait_for_the_lock(runs: Runs) -> None:
     take(runs.provider, "job", holder="other")
     program = (
         "from shedlock_py.cli import guarded\nattempt = guarded.attempt\n"
@@ -117,7 +118,7 @@ AT = {
 
 @pytest.mark.parametrize("side", ["before", "after"])
 @pytest.mark.parametrize("moment", AT)
-def test_at_the_worst_moment(runs: Runs, moment: str, side: str) -> None:
+def test_sigterm_at_the_worst_moment_ends_the_command_and_releases(runs: Runs, moment: str, side: str) -> None:
     """The process sends itself SIGTERM just before, or just after, one of its functions is called."""
     program = (
         f"import os\n{AT[moment]}\nfunction = getattr(It, name)\n"
@@ -186,6 +187,7 @@ def namespaces() -> list[str]:
     return words
 
 
+@pytest.mark.slow("starts an interpreter in a namespace")
 def test_as_pid_1_it_reaps_orphans_while_the_command_runs(runs: Runs) -> None:
     """Of any session: no other process does."""
     python = """
@@ -205,6 +207,7 @@ print(os.getppid(), "left" if os.path.exists(f"/proc/{orphan}") else "reaped")
     assert runs.run("job", "--at-most", "1m", python=python, under=namespaces()) == (0, "1 reaped\n", "")
 
 
+@pytest.mark.slow("starts an interpreter in a namespace")
 def test_as_pid_1_it_does_not_pay_the_grace_for_an_orphan_that_has_ended(runs: Runs) -> None:
     """The shell ends at once, the rest of the pipeline a moment later: then nothing is left to wait for."""
     script = "sh -c 'trap \"sleep 0.3; exit\" TERM; echo up; while :; do sleep 0.1; done' & exec sleep 60"

@@ -119,6 +119,7 @@ def test_a_command_on_a_terminal_can_read_from_it_and_is_ended_when_the_lease_is
 ECHOES = "print('ready', flush=True); print('read', input(), flush=True); print('read', input(), flush=True)"
 
 
+@pytest.mark.slow("starts two interpreters")
 def test_a_run_inside_a_run_can_read_from_the_terminal(runs: Runs) -> None:
     words = command("run", "inner", "--store", runs.store, "--at-most", "1m", "--", sys.executable, "-c", ECHOES)
     with on_terminal(runs, "", script=f"exec {shlex.join(words)}") as terminal:
@@ -132,6 +133,7 @@ def test_a_run_inside_a_run_can_read_from_the_terminal(runs: Runs) -> None:
     assert not runs.is_held("inner")
 
 
+@pytest.mark.slow("starts two interpreters")
 def test_what_follows_a_command_that_read_can_read_from_the_terminal(runs: Runs) -> None:
     """In a script, whose shell has no job control and takes no terminal back."""
     run = command("run", "job", "--store", runs.store, "--at-most", "1m", "--", sys.executable, "-c", ECHOES)
@@ -164,7 +166,7 @@ def assert_first_half_ends(runs: Runs) -> None:
 
 
 @needs_bash
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow("as SIGTERM"))])
 def test_a_pipeline_on_a_terminal_is_ended_wholly_by_a_signal(runs: Runs, number: int) -> None:
     with start_in_shell(runs, "", script=PIPELINE) as terminal:
         terminal.read_until("ready")
@@ -174,6 +176,7 @@ def test_a_pipeline_on_a_terminal_is_ended_wholly_by_a_signal(runs: Runs, number
         assert_first_half_ends(runs)
 
 
+@pytest.mark.slow("job control in a shell")
 @needs_bash
 def test_a_pipeline_on_a_terminal_is_ended_wholly_when_the_lease_is_lost(runs: Runs) -> None:
     """Its first half ignores SIGTERM, so that it outlives the shell by the grace period."""
@@ -213,7 +216,9 @@ def leave(terminal: Terminal) -> None:
 
 
 @needs_bash
-@pytest.mark.parametrize("is_read_before", [False, True])
+@pytest.mark.parametrize(
+    "is_read_before", [pytest.param(False, marks=pytest.mark.slow("job control in a shell")), True]
+)
 def test_ctrl_z_and_fg_in_a_shell(runs: Runs, is_read_before: bool) -> None:
     """Whether the command has the terminal when Ctrl-Z comes or not: both are stopped, both go on."""
     python = ECHOES if is_read_before else f"import time; print('up', flush=True); time.sleep(1); {ECHOES}"
@@ -236,6 +241,7 @@ def test_ctrl_z_and_fg_in_a_shell(runs: Runs, is_read_before: bool) -> None:
         leave(terminal)
 
 
+@pytest.mark.slow("job control in a shell")
 @needs_bash
 def test_a_job_in_the_background_that_reads_is_stopped_and_goes_on_in_the_foreground(runs: Runs) -> None:
     with start_in_shell(runs, ECHOES, line="sh ./start &\n") as terminal:
@@ -256,6 +262,7 @@ def test_a_job_in_the_background_that_reads_is_stopped_and_goes_on_in_the_foregr
         leave(terminal)
 
 
+@pytest.mark.slow("job control in a shell")
 @needs_bash
 def test_a_lease_that_ended_while_both_were_stopped_ends_the_command(runs: Runs) -> None:
     python = f"{PARENT}; import time; print('ready', flush=True); time.sleep(60)"
@@ -278,6 +285,7 @@ def blocks_signals(pid: int) -> bool:
     return False
 
 
+@pytest.mark.slow("job control in a shell")
 @needs_bash
 def test_ctrl_z_while_the_lock_is_waited_for(runs: Runs) -> None:
     lease = take(runs.provider, "job")

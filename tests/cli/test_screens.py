@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shedlock_py.election.demotion import Demotion
-from tests.cli.harness import file_store, in_a_process, insert, provider_at, take
+from tests.cli.harness import file_store, in_a_process, insert, provider_at, shedlock_command, take
 from tests.cli.terminal import Terminal, command, environment
 from tests.support.availability import private_server
 from tests.support.forked import Program
@@ -45,7 +45,7 @@ def column(lines: list[str], title: str) -> list[str]:
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_list(columns: int, store: str) -> None:
+def test_a_list_fits_its_terminal_and_cuts_no_name(columns: int, store: str) -> None:
     with Terminal(command("list"), columns=columns, SHEDLOCK_STORE=store) as terminal:
         assert terminal.end() == 0
     lines = [line for line in terminal.text.splitlines() if line.strip()]
@@ -81,7 +81,7 @@ def test_no_colours_where_they_are_not_wanted(variables: dict[str, Any], store: 
     assert {code for codes in COLOUR.findall(terminal.raw) for code in codes.split(";")} <= {"0", "1"}
 
 
-def test_watch(store: str) -> None:
+def test_watch_shows_each_change_and_ends_with_ctrl_c(store: str) -> None:
     with Terminal(command("watch", "--every", "100ms"), columns=120, SHEDLOCK_STORE=store) as terminal:
         terminal.read_until(lambda text: "4 of 5 locks held at " in text and "━" in text)
         lease = take(store, "new", "10m", holder="web-9:9")
@@ -121,18 +121,23 @@ def test_watch_shows_that_the_store_is_away() -> None:
         assert "Traceback" not in terminal.text
 
 
-def test_piped(store: str, tmp_path: Path) -> None:
-    """Nothing but text, in any locale."""
+@pytest.mark.parametrize(("name", "text"), [("list", "größe \\U0001f411"), ("doctor", "ok round trip: ")])
+def test_what_is_piped_is_text_in_any_encoding(name: str, text: str, store: str) -> None:
     take(store, "größe 🐑")
-    for variables in ({"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C"}):
-        for name in ("list", "doctor"):
-            done = subprocess.run(
-                command(name), env=environment(SHEDLOCK_STORE=store, **variables), capture_output=True, timeout=60
-            )
-            assert (done.returncode, done.stderr) == (0, b""), name
-            assert b"\x1b" not in done.stdout
-            if variables == {"PYTHONIOENCODING": "latin-1"}:
-                assert (b"gr\xf6\xdfe \\U0001f411" if name == "list" else b"ok round trip: ") in done.stdout
+    done = shedlock_command(name, store=store, PYTHONIOENCODING="latin-1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    assert text in done.stdout
+
+
+@pytest.mark.slow("starts two interpreters")
+def test_what_is_piped_is_text_without_a_locale(store: str) -> None:
+    take(store, "größe 🐑")
+    for name in ("list", "doctor"):
+        environ = environment(SHEDLOCK_STORE=store, LC_ALL="C")
+        done = subprocess.run(command(name), env=environ, capture_output=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, b""), name
+        assert b"\x1b" not in done.stdout
 
 
 def test_the_end_of_the_reader_is_no_failure_with_a_traceback(store: str) -> None:
