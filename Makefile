@@ -21,10 +21,10 @@ FAULTS_ARGS ?=
 # How many processes run the tests, each with servers of its own
 # Most tests wait most of the time, so there are more processes than cores
 JOBS ?= 4
-PARALLEL := -n $(JOBS) --dist worksteal
-PYTEST := $(BIN)/python -m pytest $(PARALLEL)
+PARALLEL = -n $(JOBS) --dist worksteal
+PYTEST = $(BIN)/python -m pytest $(PARALLEL)
 # The tests in other environments, against the built wheel: tests/matrix/rows.py
-MATRIX := -m tests.matrix '--parallel=$(PARALLEL)'
+MATRIX = -m tests.matrix '--parallel=$(PARALLEL)'
 # More arguments for the simulation: make simulate SIMULATE_ARGS="--hours 24 --kind elections --seed 7"
 SIMULATE_ARGS ?=
 # More arguments for the release check: make release-check RELEASE_ARGS="--only build,readme"
