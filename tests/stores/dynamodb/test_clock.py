@@ -14,6 +14,8 @@ from tests.support.dates import DateProxy
 from tests.support.dynamodb import DynamoDBServer
 from tests.support.locks import acquired, record_of
 
+ANOTHER_CASE = pytest.mark.slow("another case of the same rule")
+
 
 @pytest.fixture
 def front(dynamodb_server: DynamoDBServer) -> Iterator[DateProxy]:
@@ -36,6 +38,7 @@ def test_i10_the_clock_of_this_machine_is_an_hour_off(
         assert provider.release(lease)
 
 
+@pytest.mark.slow("attempts until leases end, by two clocks")
 def test_i1_front_ends_that_differ_by_the_allowed_error(open_provider: Open, front: DateProxy, name: str) -> None:
     """A lease of one front end is never free for the other while its holder trusts it."""
     front.offset = 1.0
@@ -58,7 +61,9 @@ class TwoFrontEnds(DateProxy):
         return self.offset
 
 
-@pytest.mark.parametrize("offset", [-3600.0, 30.0, 3600.0])
+@pytest.mark.parametrize(
+    "offset", [3600.0, pytest.param(-3600.0, marks=ANOTHER_CASE), pytest.param(30.0, marks=ANOTHER_CASE)]
+)
 def test_i6_a_clock_that_was_set(open_provider: Open, front: DateProxy, name: str, offset: float) -> None:
     """What was granted by the time of the reply before is undone, and the lock granted once more by the right one.
 
@@ -97,7 +102,10 @@ def test_i11_a_fire_time_is_refused_by_a_new_reply_only(open_provider: Open, fro
     acquired(provider, name, fire_time=fire_time)
 
 
-@pytest.mark.parametrize("operation", ["acquire", "extend", "take_over"])
+@pytest.mark.parametrize(
+    "operation",
+    ["acquire", pytest.param("extend", marks=ANOTHER_CASE), pytest.param("take_over", marks=ANOTHER_CASE)],
+)
 def test_i5_front_ends_that_differ_by_more_are_an_error(
     open_provider: Open, dynamodb_server: DynamoDBServer, name: str, operation: str
 ) -> None:

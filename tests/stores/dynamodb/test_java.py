@@ -153,6 +153,7 @@ def test_java_reads_our_items(provider: LockProvider, java: Java, name: str) -> 
         assert text == iso(datetime.fromisoformat(text)), "milliseconds: the order of texts is that of time"
 
 
+@pytest.mark.slow("waits for the end of six leases")
 def test_i1_times_may_have_any_number_of_digits(
     provider: LockProvider, dynamodb_server: DynamoDBServer, table: str
 ) -> None:

@@ -50,6 +50,7 @@ def test_i5_a_restart_is_not_noticed_and_an_outage_is_an_error(store: Store, nam
 
 
 @both_clients
+@pytest.mark.slow("waits for time limits; the contract stalls the store")
 def test_i13_a_server_that_stands_still(store: Store, name: str) -> None:
     warm, cold = (store.provider(timeout=f"{LIMIT:g}s") for _ in range(2))
     lease = acquired(warm, f"{name}-held")
@@ -67,7 +68,7 @@ def test_i13_a_server_that_stands_still(store: Store, name: str) -> None:
     assert warm.release(lease)
 
 
-@both_clients
+@both_clients_in_full
 def test_i13_a_refused_connection_is_an_error_that_names_the_address(store: Store, proxy: TcpProxy, name: str) -> None:
     provider = store.provider(proxy.address, timeout=f"{LIMIT:g}s")
     provider.record("warm")

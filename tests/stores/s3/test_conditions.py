@@ -34,8 +34,14 @@ OPERATIONS: dict[str, Callable[[Any], object]] = {
 }
 
 
+ANOTHER_CASE = pytest.mark.slow("another case of the same rule")
+
+
 @pytest.mark.parametrize("header", ["If-None-Match", "If-Match"])
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(
+    "operation",
+    [pytest.param(name, marks=[] if name == "acquire" else ANOTHER_CASE) for name in OPERATIONS],
+)
 def test_i1_a_server_that_ignores_a_condition_is_refused(
     open_provider: Open, front_end: FrontEnd, s3_server: S3Server, prefix: str, header: str, operation: str
 ) -> None:

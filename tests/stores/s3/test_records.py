@@ -105,6 +105,7 @@ def test_long_names_have_short_keys(provider: LockProvider, s3_server: S3Server,
     assert [record.name for record in provider.records("🔒" * 60 + "b")] == names[1:]
 
 
+@pytest.mark.slow("opens three providers; the names of the contract are apart by prefixes, too")
 def test_prefixes_have_records_of_their_own(s3_server: S3Server, prefix: str) -> None:
     """Also one below the other, and one that the other begins with."""
     providers = [S3LockProvider(s3_server.url(prefix=place)) for place in (prefix, f"{prefix}/b", f"{prefix}b")]
