@@ -75,6 +75,7 @@ def survives(node: Node, break_the_store: Callable[[], Callable[[], None]], capl
         assert_each_second_once(node.times(job), 0.2)
 
 
+@pytest.mark.server("waits for timeouts of SQLite")
 def test_a_sqlite_file_that_another_connection_has_locked(
     store: FaultyProvider, stack: ExitStack, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -307,6 +308,7 @@ def test_a_leader_whose_scheduler_was_shut_down_leads_no_more(store: FaultyProvi
     assert first.elector.wait_until_leader() is False, "it takes no part any more"
 
 
+@pytest.mark.slow("waits for a leader that stands still")
 def test_a_leader_whose_scheduler_stands_still_resigns_and_may_lead_again(
     store: FaultyProvider, stack: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -22,7 +22,7 @@ from shedlock_py import (
 from shedlock_py.testing import RecordingListener
 from shedlock_py.testing.forks import in_child
 from tests.election.conftest import MakeElector
-from tests.election.electors import DURATIONS, LONG, LoopElector, in_background, in_thread
+from tests.election.electors import DURATIONS, LONG, LoopElector, in_background, in_thread, real_time
 from tests.support.doubles import FaultyProvider
 from tests.support.holders import unchecked
 from tests.support.polling import wait_until
@@ -59,6 +59,7 @@ def test_a_pause_is_no_leader(store: FaultyProvider, make_elector: MakeElector, 
     assert [event.holder for event in listener.of(LeaderChanged)] == ["me"]
 
 
+@real_time
 def test_the_only_node_leads(make_elector: MakeElector, listener: RecordingListener) -> None:
     elector = make_elector()
     assert not elector.is_leader()
@@ -82,6 +83,7 @@ def test_the_only_node_leads(make_elector: MakeElector, listener: RecordingListe
     assert listener.of(LeadershipStopped) == [LeadershipStopped("election", "me", term, "resigned")]
 
 
+@real_time
 def test_a_follower_follows(make_elector: MakeElector, listener: RecordingListener) -> None:
     first, second = make_elector("first"), make_elector("second")
     term = lead(first)
@@ -95,7 +97,7 @@ def test_a_follower_follows(make_elector: MakeElector, listener: RecordingListen
     assert [event.holder for event in listener.of(LeaderChanged)] == ["first", "first", "second"]  # one by each node
 
 
-@pytest.mark.parametrize("fault", ["fail", "hang"])
+@pytest.mark.parametrize("fault", ["fail", pytest.param("hang", marks=real_time)])
 def test_i6_a_leader_without_a_store_stops_before_its_lease_ends(
     make_elector: MakeElector, store: FaultyProvider, listener: RecordingListener, fault: str
 ) -> None:
@@ -132,6 +134,7 @@ def test_failed_renewals_before_the_deadline_do_not_end_a_leadership(
 # Taking over and demoting
 
 
+@real_time
 @pytest.mark.parametrize("is_cut_off", [True, False])
 def test_take_over_is_exclusive(
     make_elector: MakeElector, store: FaultyProvider, listener: RecordingListener, is_cut_off: bool
@@ -159,6 +162,7 @@ def test_take_over_is_exclusive(
     assert taker.take_over("10s")  # it leads already
 
 
+@real_time
 def test_two_that_take_over_at_once_end_with_one_leader(make_elector: MakeElector) -> None:
     electors = former, one, other = [make_elector(holder) for holder in ("former", "one", "other")]
     lead(former)
@@ -175,6 +179,7 @@ def test_two_that_take_over_at_once_end_with_one_leader(make_elector: MakeElecto
         time.sleep(0.01)
 
 
+@real_time
 def test_i1_a_node_that_leads_just_before_a_take_over_is_waited_for(
     make_elector: MakeElector, store: FaultyProvider
 ) -> None:
@@ -198,6 +203,7 @@ def test_i1_a_node_that_leads_just_before_a_take_over_is_waited_for(
     late.stop("10s")
 
 
+@real_time
 def test_demote_with_a_cooldown(make_elector: MakeElector) -> None:
     """Only the demoted node rests, and not another whose name begins alike."""
     first, tenth = make_elector("node-1"), make_elector("node-10")
@@ -222,6 +228,7 @@ def test_a_holder_that_looks_like_a_demotion_without_end(make_elector: MakeElect
     assert elector.wait_until_leader("10s")
 
 
+@real_time
 def test_a_demoted_node_alone_leads_again(make_elector: MakeElector) -> None:
     elector = make_elector()
     term = lead(elector)
@@ -234,6 +241,7 @@ def test_a_demoted_node_alone_leads_again(make_elector: MakeElector) -> None:
 # Resigning and stopping
 
 
+@real_time
 def test_resign_lets_another_lead(make_elector: MakeElector) -> None:
     # A node that has resigned rests for two retry periods. In these, the other one must read the record.
     slow = {"lease_duration": "9s", "renew_deadline": "7s", "retry_period": "800ms"}
@@ -250,6 +258,7 @@ def test_resign_lets_another_lead(make_elector: MakeElector) -> None:
     assert first.wait_until_leader("10s")
 
 
+@real_time
 def test_callbacks_in_order_and_leadership_is_released_last(make_elector: MakeElector, store: FaultyProvider) -> None:
     steps: list[str] = []
     may_end = threading.Event()
@@ -396,6 +405,7 @@ def test_a_renewal_callback_that_hangs_is_not_called_again(make_elector: MakeEle
     wait_until(lambda: len(called) > 1, what="it is called again")
 
 
+@real_time
 def test_a_callback_that_raises_or_hangs_delays_nothing(make_elector: MakeElector) -> None:
     may_end = threading.Event()
 

@@ -13,7 +13,7 @@ from shedlock_py.election.demotion import Demotion
 from shedlock_py.history import Run
 from shedlock_py.overdue import punctuality
 from tests.election.conftest import MakeElector
-from tests.election.electors import LONG
+from tests.election.electors import LONG, real_time
 from tests.election.test_elector import lead
 from tests.election.test_observed import World
 from tests.support.doubles import FaultyProvider
@@ -86,6 +86,7 @@ def test_a_term_that_ended_without_the_store(make_elector: MakeElector, store: F
     assert [(run.outcome, run.fencing_token == token) for run in terms(store)] == [(None, False), ("lost", True)]
 
 
+@real_time
 def test_a_demotion_is_no_term(make_elector: MakeElector, provider: Any, store: FaultyProvider) -> None:
     elector = make_elector("node-1", provider)
     lead(elector)
