@@ -26,17 +26,17 @@ SERVERS = {
     "test_kubernetes": ("Kubernetes API server",),
 }
 MYSQL_CLIENTS = {
-    "Mysqlclient": "mysqlclient", "Asyncmy": "asyncmy", "AsyncPause": "asyncmy", "Aiomysql": "aiomysql", "": "PyMySQL"
+    "Mysqlclient": "mysqlclient", "Aiomysql": "aiomysql", "Async": "asyncmy", "": "PyMySQL"
 }  # fmt: skip
 CLIENTS = {
-    "test_postgresql": {"Psycopg2": "psycopg2-binary", "Asyncpg": "asyncpg", "AsyncPause": "asyncpg", "": "psycopg"},
+    "test_postgresql": {"Psycopg2": "psycopg2-binary", "PsycopgAsync": "psycopg", "Async": "asyncpg", "": "psycopg"},
     "test_mariadb": MYSQL_CLIENTS,
     "test_mysql": MYSQL_CLIENTS,
     "test_redis": {"": "redis"},
     "test_mongodb": {"": "pymongo"},
     "test_etcd": {"": "httpx"},
-    "test_dynamodb": {"TestUrl": "boto3", "": "aiobotocore"},
-    "test_s3": {"TestUrl": "boto3", "": "aiobotocore"},
+    "test_dynamodb": {"Async": "aiobotocore", "": "boto3"},
+    "test_s3": {"Async": "aiobotocore", "": "boto3"},
     "test_kubernetes": {"": "httpx"},
 }
 ASYNC_ONLY = ("asyncpg", "asyncmy", "aiomysql")

@@ -14,21 +14,20 @@ APSCHEDULER_310 = ("apscheduler==3.10.4", "setuptools<81")  # it imports pkg_res
 
 POSTGRES = ("tests/contract/test_postgresql.py", "tests/stores/sql", "-k", "postgres")
 REAL_KUBERNETES = {"SHEDLOCK_TEST_KUBERNETES": "1"}
+EVERY = ("tests", "--tier=all")
 REDIS = ("tests/contract/test_redis.py", "tests/stores/redis", "tests/stores/redis_quorum")
 
+STORES = ("redis", "mongodb", "etcd", "dynamodb", "s3", "kubernetes")
+CLIENTS = ("TestUrl", "TestAsyncUrl", "TestAsyncPrograms")
 # What meets the packages of the extras, with every client. Not those tests that quote the words of newer click.
 FLOORS = (
     "--tier=all",
     *("tests/core/test_versions.py", "tests/contract/test_sqlite.py", "tests/apscheduler", "tests/observability"),
-    *("tests/contract/test_redis.py::TestUrl", "tests/contract/test_redis.py::TestAsyncUrl"),
-    *("tests/contract/test_mongodb.py::TestUrl", "tests/contract/test_mongodb.py::TestAsyncUrl"),
-    *("tests/contract/test_etcd.py::TestUrl", "tests/contract/test_etcd.py::TestAsyncUrl"),
-    *("tests/contract/test_dynamodb.py::TestUrl", "tests/contract/test_dynamodb.py::TestAsyncUrl"),
-    *("tests/contract/test_s3.py::TestUrl", "tests/contract/test_s3.py::TestAsyncUrl"),
-    *("tests/contract/test_kubernetes.py::TestUrl", "tests/contract/test_kubernetes.py::TestAsyncUrl"),
+    *(f"tests/contract/test_{store}.py::{name}" for store in STORES for name in CLIENTS),
+    *(f"tests/contract/test_{store}.py::TestAllWithUrl" for store in ("etcd", "dynamodb", "s3")),
     *("tests/cli/test_main.py", "tests/cli/test_run.py", "tests/cli/test_run_once_per.py", "tests/cli/test_manage.py"),
     *("tests/page/test_views.py", "tests/page/test_safety.py", "tests/page/test_changes.py", "tests/cli/test_page.py"),
-    *("tests/django/test_site.py::test_on_a_test_database_in_memory", "tests/contract/test_django.py::TestSqlite"),
+    *("tests/django/test_site.py::test_on_a_test_database_in_memory", "tests/contract/test_django.py::TestAllOnSqlite"),
     *("tests/cli/test_show.py", "tests/cli/test_screens.py", "tests/cli/test_watch.py", "tests/cli/test_doctor.py"),
     "--deselect=tests/cli/test_main.py::test_a_mistake_is_one_line",
     "--deselect=tests/cli/test_run.py::test_a_mistake_is_one_line_with_a_hint",
@@ -60,17 +59,11 @@ class Row:
 
 
 ROWS = (
-    Row(
-        "python-3.11", "every test, with every driver, on the newest servers", tests=("tests", "--tier=all"),
-        servers=REAL_KUBERNETES,
-    ),
+    Row("python-3.11", "every test, with every driver, on the newest servers", tests=EVERY, servers=REAL_KUBERNETES),
     Row("python-3.12", "the tests of `make test-full`", "3.12"),
     Row("python-3.13", "the tests of `make test-full`", "3.13"),
     Row("python-3.14", "the tests of `make test-full`", "3.14"),
-    Row(
-        "python-3.15", "every test, with every driver, on the newest servers", "3.15", ("tests", "--tier=all"),
-        servers=REAL_KUBERNETES,
-    ),
+    Row("python-3.15", "every test, with every driver, on the newest servers", "3.15", EVERY, servers=REAL_KUBERNETES),
     Row(
         "postgresql-oldest", "every driver on the PostgreSQL of Debian", tests=(*POSTGRES, "--tier=all"),
         servers={"SHEDLOCK_TEST_POSTGRES": "installed"},

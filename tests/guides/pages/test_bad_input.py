@@ -279,7 +279,7 @@ ROWS: dict[str, Row] = {
         Refused(lambda: dead_server("postgresql+psycopg"), "acquire of lock 'nightly'", sl.ProviderUnreachable),
     ],
     "wrong user, password or database": [
-        "tests/stores/sql/test_refusals.py::test_no_password_in_sight",
+        "tests/stores/sql/test_refusals.py::test_no_error_shows_the_password",
         "tests/stores/redis/test_refusals.py::test_a_wrong_password_is_refused_and_not_shown",
     ],
     "a URL that is None or empty, as of a variable that is not set": [
