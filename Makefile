@@ -72,7 +72,6 @@ demo: $(VENV)/.demo$(if $(PRIVATE),-private) ## run the demo: three replicas, on
 	@$(if $(FETCHED),$(BIN)/python -m tests.support.fetching $(FETCHED))
 	@$(BIN)/python -m examples.demo $(if $(PRIVATE),--private '$(PRIVATE)') $(DEMO_ARGS)
 
-quick: JOBS := 2
 quick: $(VENV)/.test ## run the tests that need no server: half a minute, at each save
 	$(PYTEST) --tier=quick $(ARGS)
 

@@ -30,7 +30,7 @@ from tests.support.polling import wait_until
 
 KINDS = ("thread", "process", "asyncio", "coroutine", "debug")
 """Inner executors. "coroutine" is the asyncio executor with coroutine functions as jobs."""
-PROCESS = pytest.param("process", marks=pytest.mark.server("starts worker processes"))
+PROCESS = pytest.param("process", marks=pytest.mark.not_quick("starts worker processes"))
 SLOW_PROCESS = pytest.param("process", marks=pytest.mark.slow("starts worker processes; a test of test_matrix.py does"))
 ENDS = (EVENT_JOB_EXECUTED, EVENT_JOB_ERROR, EVENT_JOB_MISSED, EVENT_JOB_SKIPPED)
 """Each run ends with one of these events."""

@@ -195,6 +195,7 @@ def test_a_coroutine_that_nobody_awaits_is_no_success(
         assert len([record for record in caplog.records if "cannot await" in record.getMessage()]) == 1
 
 
+@pytest.mark.not_quick("waits for real seconds")
 def test_a_slow_store_does_not_turn_a_granted_run_into_a_misfire(tmp_path: Path) -> None:
     class SlowProvider(InMemoryLockProvider):
         def acquire(self, request: Any) -> Any:

@@ -93,7 +93,7 @@ def test_the_leader_works_and_the_follower_does_not(nodes: Callable[[int], list[
     assert follower.executed() == []
 
 
-@pytest.mark.server("three leaders in real time")
+@pytest.mark.not_quick("three leaders in real time")
 def test_nothing_runs_twice_and_nothing_is_lost_when_the_leader_changes(
     nodes: Callable[[int], list[Node]],
 ) -> None:
@@ -134,7 +134,7 @@ def test_nothing_runs_twice_and_nothing_is_lost_when_the_leader_changes(
     assert seconds == [seconds[0] + timedelta(seconds=number) for number in range(len(seconds))]
 
 
-@pytest.mark.server("waits for leases in real time")
+@pytest.mark.not_quick("waits for leases in real time")
 def test_leadership_is_released_after_the_running_job_has_ended(
     nodes: Callable[[int], list[Node]], store: FaultyProvider
 ) -> None:

@@ -75,7 +75,7 @@ def survives(node: Node, break_the_store: Callable[[], Callable[[], None]], capl
         assert_each_second_once(node.times(job), 0.2)
 
 
-@pytest.mark.server("waits for timeouts of SQLite")
+@pytest.mark.not_quick("waits for timeouts of SQLite")
 def test_a_sqlite_file_that_another_connection_has_locked(
     store: FaultyProvider, stack: ExitStack, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -129,6 +129,7 @@ def test_a_session_that_postgres_has_terminated(
     admin.execute(text(f"DROP TABLE {table}"))
 
 
+@pytest.mark.not_quick("waits for real seconds")
 def test_what_is_due_when_the_leadership_ends_in_a_pass_is_left_to_the_next_leader(
     store: FaultyProvider, stack: ExitStack, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from tests.support.polling import wait_until
 
 def combination(kind: str, store: str) -> Any:
     """An executor and a job store. The job store pickles jobs, which matters to one executor as to another."""
-    marks = [pytest.mark.server("starts worker processes")] if kind == "process" else []
+    marks = [pytest.mark.not_quick("starts worker processes")] if kind == "process" else []
     if store == "sqlalchemy" and kind != "thread":
         marks = [pytest.mark.matrix("the same with the job store of the thread pool, and without it")]
     return pytest.param(f"{kind}-{store}", marks=marks)

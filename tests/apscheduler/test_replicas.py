@@ -34,7 +34,7 @@ def reports(file: Path, job: str) -> list[tuple[int, datetime]]:
     return [(int(code), datetime.fromisoformat(time)) for name, code, time in lines if name == job]
 
 
-@pytest.mark.server("starts the replicas")
+@pytest.mark.not_quick("starts the replicas")
 @pytest.mark.parametrize("count", [3, pytest.param(10, marks=pytest.mark.slow("ten fire times, one each second"))])
 def test_i11_one_fire_time_one_run(count: int, tmp_path: Path) -> None:
     def have_passed(end: datetime) -> bool:

@@ -261,7 +261,7 @@ def test_a_process_pool_whose_workers_may_be_configured_is_not_refused(options: 
     scheduler.shutdown()
 
 
-@pytest.mark.server("starts a worker process")
+@pytest.mark.not_quick("starts a worker process")
 def test_a_worker_process_finds_the_decorators_own_provider(tmp_path: Path) -> None:
     """It is made in the worker when the job's module is imported, and never pickled."""
     with running(tmp_path, "process") as app:

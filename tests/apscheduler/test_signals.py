@@ -37,7 +37,7 @@ finally:
 """
 
 
-@pytest.mark.server("a signal ends the process")
+@pytest.mark.not_quick("a signal ends the process")
 @pytest.mark.parametrize("lock", ["locked", "unlocked"])
 def test_sigterm_in_a_job_on_the_event_loop_ends_the_process(lock: str) -> None:
     """It would answer health checks for ever, and skip each further run."""

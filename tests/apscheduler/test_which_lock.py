@@ -427,7 +427,7 @@ def test_what_is_meant_to_run_without_a_lock_is_not_warned_of(tmp_path: Path, ca
     )
 
 
-@pytest.mark.server("waits twice for the grace period")
+@pytest.mark.not_quick("waits twice for the grace period")
 def test_a_lock_for_a_job_id_that_is_not_there_is_warned_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -21,7 +21,7 @@ from tests.support import forked
 from tests.support.locks import acquired, opened, record_of
 from tests.support.scripts import PROJECT
 
-in_a_process = pytest.mark.server("starts the command in a process of its own")
+in_a_process = pytest.mark.not_quick("starts the command in a process of its own")
 
 
 def run(*arguments: str, store: str | None = None, **variables: str) -> Result:

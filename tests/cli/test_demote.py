@@ -15,7 +15,7 @@ from tests.cli.harness import provider_at, run, take
 from tests.support.polling import wait_until
 
 
-@pytest.mark.server("two replicas in real time")
+@pytest.mark.not_quick("two replicas in real time")
 def test_another_leads_afterwards_and_never_two(store: str) -> None:
     def make(holder: str) -> LeaderElector:
         return LeaderElector(

@@ -180,7 +180,7 @@ def table_with(type_: str, server: DatabaseServer) -> Iterator[str]:
         yield database
 
 
-@pytest.mark.server("starts the server of its parameter")
+@pytest.mark.not_quick("starts the server of its parameter")
 @pytest.mark.parametrize(
     ("fixture", "driver", "type_", "code", "name", "status"),
     [
@@ -206,7 +206,7 @@ def test_times_that_follow_the_session(
         assert "ALTER TABLE shedlock" in text
 
 
-@pytest.mark.server("starts the server of its parameter")
+@pytest.mark.not_quick("starts the server of its parameter")
 @pytest.mark.parametrize("fixture", ["mariadb_server", "mysql_server"])
 def test_a_lock_that_is_held_is_not_called_free_in_another_time_zone(
     fixture: str, request: pytest.FixtureRequest

@@ -176,7 +176,7 @@ def test_the_ddl_needs_no_server(scheme: str) -> None:
     assert "\t" not in done.stdout
 
 
-@pytest.mark.server("starts the server of its parameter")
+@pytest.mark.not_quick("starts the server of its parameter")
 @pytest.mark.parametrize(
     ("fixture", "driver"),
     [
@@ -241,7 +241,7 @@ def test_the_ddl_of_a_provider_of_the_application(tmp_path: Path, monkeypatch: p
     assert run("list", store=reference).exit_code == 0
 
 
-CLIENT = pytest.mark.server("imports a large client")
+CLIENT = pytest.mark.not_quick("imports a large client")
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,7 @@ def test_a_wait_that_is_too_short(store: str) -> None:
     assert "--wait" not in failed
 
 
+@pytest.mark.not_quick("waits for real seconds")
 def test_it_waits_for_the_end_of_the_job(store: str) -> None:
     provider = provider_at(store)
     lease = take(store, "job", "10m", holder="web-1:7")
@@ -344,6 +345,7 @@ def test_a_terminal_shows_it_in_colour(store: str, tmp_path: Path) -> None:
     assert "\x1b[33mpaused" in terminal.raw
 
 
+@pytest.mark.not_quick("waits for real seconds")
 def test_a_pause_survives_the_end_of_its_process_and_ends_by_itself(store: str) -> None:
     assert run("pause", "job", "--for", "1s", store=store).exit_code == 0
     assert job_of(store).is_paused

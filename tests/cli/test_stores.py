@@ -98,7 +98,7 @@ def provider(url: str) -> Iterator[LockProvider]:
     provider.close()
 
 
-@pytest.mark.server("starts the server of its parameter")
+@pytest.mark.not_quick("starts the server of its parameter")
 def test_the_commands_on_each_store(url: str, provider: LockProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     prefix = f"job_{uuid4().hex[:8]}"
     monkeypatch.setitem(globals(), prefix, KeptOpen(provider))

@@ -53,7 +53,7 @@ class TestAiosqlitePrograms(
     driver = "sqlite+aiosqlite"
 
 
-@pytest.mark.server("starts processes")
+@pytest.mark.not_quick("starts processes")
 class TestForks(SqliteContract, ForkContract):
     driver = "sqlite"
 
@@ -63,7 +63,7 @@ class TestProcesses(SqliteContract, ProcessContract):
     driver = "sqlite"
 
 
-@pytest.mark.server("starts processes")
+@pytest.mark.not_quick("starts processes")
 class TestAiosqliteEventLoops(SqliteContract, EventLoopContract):
     driver = "sqlite+aiosqlite"
 

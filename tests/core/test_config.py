@@ -267,7 +267,7 @@ class TestFromEnv:
         assert words in str(caught.value)
         assert "secret" not in str(caught.value)
 
-    @pytest.mark.server("starts a Python")
+    @pytest.mark.not_quick("starts a Python")
     def test_a_store_in_a_package_that_configures_itself_when_it_is_imported(self, tmp_path: Path) -> None:
         """As ``shedlock`` imports it, where the variable of the command line is the application's as well."""
         package = tmp_path / "application"

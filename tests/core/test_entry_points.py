@@ -52,7 +52,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install(project, tmp_path_factory.mktemp("faulty"))
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.not_quick("starts a Python")
 class TestAnotherPackage:
     def test_its_urls_make_its_providers(self, acme: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         script = """if True:
@@ -90,7 +90,7 @@ class TestAnotherPackage:
         assert run_with(faulty, script, monkeypatch) == ["InMemoryLockProvider"]
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.not_quick("starts a Python")
 class TestAFaultyPackage:
     def test_what_cannot_be_loaded_is_named_with_the_reason(
         self, faulty: Path, monkeypatch: pytest.MonkeyPatch
@@ -123,7 +123,7 @@ def core_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("core_alone")
-@pytest.mark.server("starts a Python")
+@pytest.mark.not_quick("starts a Python")
 class TestMissingPackages:
     """Without site-packages: as on a machine where only the core was installed."""
 

@@ -89,6 +89,6 @@ def test_a_child_that_is_forked_while_a_thread_is_in_the_memory_store() -> None:
     thread.join()
 
 
-@pytest.mark.server("starts a Python, in which C code forks")
+@pytest.mark.not_quick("starts a Python, in which C code forks")
 def test_children_that_c_code_forked_free_nothing_and_do_not_retry_at_the_same_moments() -> None:
     check_fork_by_c("block jitter", "memory://", "job")

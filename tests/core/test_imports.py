@@ -200,7 +200,7 @@ def names_for_type_checkers() -> dict[str, str]:
 LATE = names_for_type_checkers()
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.not_quick("starts a Python")
 def test_importing_the_package_loads_few_modules_no_driver_no_asyncio_and_nothing_that_is_late() -> None:
     needed = "contextvars, dataclasses, datetime, logging, sys, typing"  # and what these load, which depends on Python
     loaded = python(
@@ -230,14 +230,14 @@ def test_a_name_that_there_is_not() -> None:
         from shedlock_py import LeaderElektor  # type: ignore[attr-defined]  # noqa: F401 (on purpose)
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.not_quick("starts a Python")
 def test_a_sync_sql_provider_does_not_load_the_orm() -> None:
     loaded = python("import sys, shedlock_py; shedlock_py.provider_from_url('sqlite:///x.db'); print(*sys.modules)")
     assert "sqlalchemy.engine" in loaded
     assert "sqlalchemy.orm" not in loaded  # SQLAlchemy's asyncio part brings it along
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.not_quick("starts a Python")
 def test_importing_the_package_changes_nothing_in_the_process() -> None:
     python(
         "import logging, signal, threading\n"
@@ -250,13 +250,13 @@ def test_importing_the_package_changes_nothing_in_the_process() -> None:
     )
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.not_quick("starts a Python")
 def test_testing_needs_pytest_for_the_contract_only() -> None:
     loaded = python("import sys, shedlock_py.testing; print(*sys.modules)")
     assert {"pytest", "asyncio"} & set(loaded) == set()
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.not_quick("starts a Python")
 def test_everything_public_is_exported() -> None:
     names = python("from shedlock_py import *; print(*(name for name in globals() if not name.startswith('_')))")
     assert sorted(names) == shedlock_py.__all__

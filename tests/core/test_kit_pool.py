@@ -264,6 +264,7 @@ def all_are_free(pool: ConnectionPool[Connection]) -> bool:
         return all(threads.map(take, range(COUNT)))
 
 
+@pytest.mark.not_quick("waits for real seconds")
 def test_never_more_than_there_are_and_nobody_waits_too_long() -> None:
     pool = ConnectionPool(lambda _: Connection(), lambda _: None, size=COUNT + 1, reserved=1, name="test")
     mutex = threading.Lock()

@@ -63,7 +63,7 @@ asyncio.run(main(AsyncInMemoryLockProvider()))
 """
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.not_quick("starts a Python")
 def test_i6_no_moment_of_a_lease_is_taken_from_another_clock(tmp_path: object) -> None:
     """After days of sleep the clock of leases and ``time.monotonic()`` are days apart."""
     program = SLEPT.replace("{file}", f"{tmp_path}/locks.db")

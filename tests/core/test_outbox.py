@@ -249,7 +249,7 @@ print("end", flush=True)
 """
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.not_quick("starts a Python")
 @pytest.mark.parametrize(("seconds", "sent"), [(0.05, ["0", "1", "2"]), (3600, [])])
 def test_the_exit_waits_for_messages_but_not_for_long(seconds: float, sent: list[str]) -> None:
     done = run_python("-c", EXIT, str(seconds))

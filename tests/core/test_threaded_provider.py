@@ -80,6 +80,7 @@ def poll(store: Silent) -> asyncio.Task[object]:
 # Threads
 
 
+@pytest.mark.not_quick("waits for real seconds")
 @pytest.mark.parametrize("same", [False, True], ids=["another store", "the same store"])
 async def test_acquires_that_hang_delay_no_heartbeat_and_no_release(
     same: bool, gate: threading.Event, recorded: RecordingListener, pollers: list[asyncio.Task[object]]
@@ -113,6 +114,7 @@ async def test_threads_do_not_pile_up(gate: threading.Event, pollers: list[async
     await asyncio.gather(*pollers)
 
 
+@pytest.mark.not_quick("waits for real seconds")
 async def test_a_provider_that_is_gone_is_not_kept() -> None:
     store = InMemoryLockProvider()
     for _ in range(20):
@@ -294,7 +296,7 @@ print("bye", flush=True)
 """
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.not_quick("starts a Python")
 @pytest.mark.parametrize(
     ("what", "printed"),
     [

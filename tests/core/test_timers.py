@@ -388,7 +388,7 @@ print("bye", flush=True)
 """
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.not_quick("starts a Python")
 @pytest.mark.parametrize(
     ("seconds", "is_waited_for", "output"),
     [
@@ -420,7 +420,7 @@ if child := python_fork():
 """
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.not_quick("starts a Python")
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 def test_a_forked_child_does_not_wait_for_its_parents_releases() -> None:
     done = subprocess.run(

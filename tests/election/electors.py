@@ -13,7 +13,7 @@ import pytest
 from shedlock_py import AsyncLeaderElector, LeaderElector
 from tests.support.loop_threads import EventLoopThread
 
-real_time = pytest.mark.server("waits for leases in real time; test_observed.py has virtual time")
+real_time = pytest.mark.not_quick("waits for leases in real time; test_observed.py has virtual time")
 DURATIONS: dict[str, Any] = {"lease_duration": "1500ms", "renew_deadline": "1200ms", "retry_period": "100ms"}
 """Short, because tests wait for them."""
 LONG: dict[str, Any] = {"lease_duration": "1h", "renew_deadline": "50m", "retry_period": "50ms"}

@@ -79,6 +79,7 @@ async def test_an_elector_leaves_no_task_behind(store: AsyncFaultyProvider, capl
     assert "of a coroutine callback" in caplog.text
 
 
+@pytest.mark.not_quick("waits for real seconds")
 async def test_i6_a_leader_whose_event_loop_is_blocked(make_elector: MakeElector) -> None:
     elector = make_elector(**DURATIONS)
     await lead(elector)
@@ -327,6 +328,7 @@ async def lead_for_a_while(elector: AsyncLeaderElector, listener: RecordingListe
     assert await elector.leader() is None, "it was not released"
 
 
+@pytest.mark.not_quick("waits for real seconds")
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 def test_started_again_on_another_event_loop_and_in_a_forked_child(listener: RecordingListener) -> None:
     elector = long_lived_elector()
@@ -335,6 +337,7 @@ def test_started_again_on_another_event_loop_and_in_a_forked_child(listener: Rec
     in_child(lambda: asyncio.run(lead_for_a_while(elector, listener)))
 
 
+@pytest.mark.not_quick("waits for real seconds")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the tasks on the closed loop
 def test_started_again_after_its_event_loop_was_closed(listener: RecordingListener) -> None:
     """One was closed while a task waited for the elector, one while it led: neither stops it on the next loop."""

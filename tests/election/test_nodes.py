@@ -98,7 +98,7 @@ def pause_node(node: Node, url: str) -> None:
         node.send(signal.SIGSTOP)
 
 
-@pytest.mark.server("starts the nodes")
+@pytest.mark.not_quick("starts the nodes")
 @pytest.mark.timeout(240)
 def test_i1_two_nodes_never_lead_and_a_fault_has_a_successor(
     fleet: Fleet, store: Store, url: str, longer: float

@@ -12,7 +12,7 @@ from tests.support.forked import Program
 from tests.support.locks import opened, record_of
 
 
-@pytest.mark.server("starts the leader")
+@pytest.mark.not_quick("starts the leader")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("kind", ["threads", "asyncio", "blocking", "asyncio-scheduler"])
 def test_the_lease_is_released_before_the_process_ends(tmp_path: Path, kind: str, number: signal.Signals) -> None:

@@ -74,6 +74,7 @@ def test_a_term_that_was_taken_over_is_lost(make_elector: MakeElector, provider:
     assert record.is_held
 
 
+@pytest.mark.not_quick("waits for real seconds")
 @pytest.mark.parametrize("kind", ["threads"], indirect=True)
 def test_a_term_that_ended_without_the_store(make_elector: MakeElector, store: FaultyProvider) -> None:
     elector = make_elector("node-1", store)

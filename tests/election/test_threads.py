@@ -65,6 +65,7 @@ def test_an_exception_of_a_signal_handler_keeps_no_lock(method: str, make_electo
     assert number > 5
 
 
+@pytest.mark.not_quick("waits for real seconds")
 def test_a_callback_of_a_former_start_delays_no_release(make_elector: MakeElector, store: FaultyProvider) -> None:
     called: list[int] = []
     may_end = threading.Event()
@@ -232,7 +233,7 @@ print(elector.stop("20s"))
 """
 
 
-@pytest.mark.server("starts a program for its signals")
+@pytest.mark.not_quick("starts a program for its signals")
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Unix has it")
 def test_a_signal_handler_may_resign_while_the_program_resigns(kind: str) -> None:
     """It must not wait for a lock that the interrupted code holds."""
@@ -278,6 +279,7 @@ def test_start_without_a_thread_is_an_error_and_can_be_repeated(
     lead(elector)
 
 
+@pytest.mark.not_quick("waits for real seconds")
 def test_callbacks_without_a_thread_are_called_when_there_is_one(
     make_elector: MakeElector, store: FaultyProvider, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -319,6 +321,7 @@ def test_callbacks_without_a_thread_are_called_when_there_is_one(
     assert "can't start new thread" in caplog.text
 
 
+@pytest.mark.not_quick("waits for real seconds")
 def test_callbacks_that_never_got_a_thread_are_called_at_the_end(
     make_elector: MakeElector, store: FaultyProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from tests.support.stores import Store
 SQL = ("postgres", "mariadb", "mysql")
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.server("shows it on a real store")) for name in SQL])
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.not_quick("shows it on a real store")) for name in SQL])
 def behind(request: pytest.FixtureRequest, make_store: Callable[..., Store]) -> Iterator[tuple[Any, TcpProxy]]:
     """A provider, and the proxy in front of its store; the provider has its connection."""
     store = make_store(request.param)

@@ -17,7 +17,7 @@ from tests.simulation.schedule import draw
 RecordProperty = Callable[[str, object], None]
 WEEK = 168.0
 """Hours."""
-COMPUTES = pytest.mark.server("starts none, but all kinds together compute for seconds")
+COMPUTES = pytest.mark.not_quick("starts none, but all kinds together compute for seconds")
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=COMPUTES) for kind in WITHIN_LIMITS])

@@ -67,7 +67,7 @@ def test_each_fault_happens_and_breaks_no_promise(kind: str, hours: float) -> No
     assert [effect for effect in ("timed out", "late request", *effects) if not counts[effect]] == []
 
 
-@pytest.mark.server("starts none, but computes for seconds")
+@pytest.mark.not_quick("starts none, but computes for seconds")
 @pytest.mark.parametrize("kind", LIMITS)
 def test_what_is_beyond_a_documented_limit_is_found(kind: str) -> None:
     """The checker is not blind: where the library promises nothing, promises are broken, and no others than named."""

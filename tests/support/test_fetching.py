@@ -78,7 +78,7 @@ def in_another_process(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.not_quick("starts a Python")
 def test_a_second_run_fetches_nothing(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SOURCES, "fake", FakeSource("Fake 1", str(log)))
     with pytest.raises(MissingError, match="Fake 1 is not fetched yet"):
@@ -100,7 +100,7 @@ def test_two_processes_at_once_fetch_once(log: Path) -> None:
     assert leftovers() == []
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.not_quick("starts a Python")
 def test_a_killed_run_leaves_nothing_that_counts(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with in_another_process(str(log), "", 60) as run:
         wait_until(log.exists, timeout=60, what="the fetch under way")
@@ -252,7 +252,7 @@ def test_the_loader_looks_where_libraries_are_that_are_linked(tmp_path: Path, li
     assert debian.loader(tmp_path) == [str(loader), "--library-path", ":".join(map(str, folders))]
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.not_quick("starts a Python")
 def test_apt_needs_no_right_to_write_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Root could write everywhere, so apt-get runs as nobody. There are no package lists: it needs no network."""
     if shutil.which("apt-get") is None:

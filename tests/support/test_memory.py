@@ -37,7 +37,7 @@ def directory_of(process: "subprocess.Popen[str]", place: Path) -> Path:
     return directory
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.not_quick("starts a Python")
 def test_a_run_removes_its_directory_and_those_of_killed_runs_only(tmp_path: Path) -> None:
     with run(tmp_path) as killed, run(tmp_path) as living:
         left, kept = directory_of(killed, tmp_path), directory_of(living, tmp_path)

@@ -68,7 +68,7 @@ class Data:
 @pytest.fixture(
     params=[
         *(
-            pytest.param(name, marks=pytest.mark.server("stops a server"))
+            pytest.param(name, marks=pytest.mark.not_quick("stops a server"))
             for name in ("postgres", "redis", "kubernetes")
         ),
         *(pytest.param(name, marks=pytest.mark.slow("as on PostgreSQL")) for name in ("mariadb", "mysql")),
@@ -162,7 +162,7 @@ def test_a_missing_program_is_named(kind: type[RedisServer | RedisCluster], monk
         kind()
 
 
-@pytest.mark.server("kills a server")
+@pytest.mark.not_quick("kills a server")
 @pytest.mark.parametrize(
     ("module", "name"),
     [
@@ -267,7 +267,7 @@ class TestAvailability:
                 pass
         assert "s3cret-pw" not in str(raised.value)
 
-    @pytest.mark.server("starts two servers")
+    @pytest.mark.not_quick("starts two servers")
     def test_a_url_names_the_server(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with PostgresServer() as server, RedisServer(config={"requirepass": "s3cret-pw"}) as other:
             monkeypatch.setenv("SHEDLOCK_TEST_POSTGRES_URL", server.url("postgresql"))
@@ -285,7 +285,7 @@ class TestAvailability:
                         found.pause()
 
 
-@pytest.mark.server("starts pytest")
+@pytest.mark.not_quick("starts pytest")
 def test_the_summary_has_one_line_for_each_missing_server(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "import pytest\nfrom tests.support import availability\n\n\n"

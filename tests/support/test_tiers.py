@@ -16,7 +16,7 @@ import pytest
 
 def test_quick(): ...
 
-@pytest.mark.server("starts a replica")
+@pytest.mark.not_quick("starts a replica")
 def test_replica(): ...
 
 def test_of_a_server(redis_server): ...
@@ -31,7 +31,7 @@ class TestHerd:
     @pytest.mark.matrix("the same fact")
     def test_of_the_matrix(self): ...
 
-@pytest.mark.server("starts a replica")
+@pytest.mark.not_quick("starts a replica")
 @pytest.mark.slow("a herd")
 def test_of_two_marks(): ...
 """
@@ -59,7 +59,7 @@ def test_slow():
 @pytest.fixture
 def tests(tmp_path: Path) -> Path:
     (tmp_path / "conftest.py").write_text(Path("tests/conftest.py").read_text())
-    marks = "".join(f"    {mark}(why): of a tier\n" for mark in ("server", "slow", "matrix"))
+    marks = "".join(f"    {mark}(why): of a tier\n" for mark in ("not_quick", "slow", "matrix"))
     (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers =\n{marks}pythonpath = {Path.cwd()}")
     (tmp_path / "test_some.py").write_text(TESTS)
     return tmp_path

@@ -2,7 +2,7 @@
 
 A mark says why a test, or one of its parameters, is not in a lower tier:
 
-- ``server("why")``: not in ``make quick``, which starts no server and no replica.
+- ``not_quick("why")``: not in ``make quick``. The test starts a server or a process, or waits for a second.
 - ``slow("why")``: not in ``make test``. A test is slow if it uses more than 0.4 CPU-seconds or waits for 3 seconds.
 - ``matrix("why")``: only in ``make test-all``: another driver or client shows the same fact.
 
@@ -18,14 +18,14 @@ import pytest
 
 TIERS = ("quick", "test", "full", "all")
 """Each tier runs what the tiers before it run, and more."""
-MARKS = {"server": "test", "slow": "full", "matrix": "all"}
+MARKS = {"not_quick": "test", "slow": "full", "matrix": "all"}
 """The lowest tier that runs a test with this mark."""
 DEFAULT = "full"
 
 SERVERS = frozenset(
     f"{name}_server" for name in ("postgres", "mariadb", "mysql", "redis", "mongodb", "etcd", "dynamodb", "s3")
 ) | {"kubernetes_server", "real_kubernetes_server", "consul_server", "redis_nodes", "redis_cluster", "redis_sentinel"}
-"""Fixtures that start servers: a test that uses one of them needs no mark ``server``."""
+"""Fixtures that start servers: a test that uses one of them needs no mark ``not_quick``."""
 
 QUICK = ("core", "contract", "election", "page", "apscheduler", "cli", "exhaustive", "simulation", "support")
 """Folders of tests/ with quick tests. ``make quick`` does not even read the others."""

@@ -102,7 +102,12 @@ class Twin:
             extend_lock(lock_at_most_for)
 
 
-@pytest.fixture(params=[False, True], ids=["thread", "event loop"])
+@pytest.fixture(
+    params=[
+        pytest.param(False, id="thread", marks=pytest.mark.not_quick("waits for real seconds")),
+        pytest.param(True, id="event loop"),
+    ]
+)
 def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Twin:
     return Twin(request.param, monkeypatch)
 

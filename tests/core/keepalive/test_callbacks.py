@@ -76,6 +76,7 @@ def kept_alive(store: FaultyProvider, recorded: RecordingListener) -> Iterator[L
         assert lease.is_trusted()
 
 
+@pytest.mark.not_quick("waits for real seconds")
 @pytest.mark.parametrize("where", ["on_lost", "listener"])
 @pytest.mark.parametrize(
     ("kind", "keep_alive"), [*((kind, True) for kind in KINDS), (SystemExit, False)], ids=lambda value: repr(value)
@@ -99,6 +100,7 @@ def test_callbacks_of_lost_leases(
             pass
 
 
+@pytest.mark.not_quick("waits for real seconds")
 @pytest.mark.parametrize("kind", KINDS)
 def test_listeners_of_heartbeats(kind: type[BaseException], recorded: RecordingListener) -> None:
     store = FaultyProvider()
@@ -156,6 +158,7 @@ def test_a_coroutine_of_on_lost_that_the_end_of_the_event_loop_cancels_is_no_err
     assert records_of(caplog, level=logging.ERROR) == []
 
 
+@pytest.mark.not_quick("waits for real seconds")
 async def test_a_sync_store_that_raises_what_would_end_the_event_loop(recorded: RecordingListener) -> None:
     store = Exiting(list(KINDS))  # in a worker thread they are all errors of the store
     async with AsyncExitStack() as stack:

@@ -65,7 +65,7 @@ with hold("job", lock_at_most_for="1s", keep_alive=True, provider=provider) as l
 """
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.not_quick("starts a Python")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_neither_releases_nor_sends_heartbeats(url: str) -> None:
     process, child = run_script(FORK, url), 0
@@ -95,7 +95,7 @@ with hold("job", lock_at_most_for="1h", keep_alive=True, provider=provider_from_
 """
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.not_quick("starts a Python")
 def test_ctrl_c_in_the_body_releases(url: str) -> None:
     process = run_script(CTRL_C, url)
     assert process.stdout is not None
@@ -126,7 +126,7 @@ print("bye", flush=True)
 """
 
 
-@pytest.mark.server("starts a Python")
+@pytest.mark.not_quick("starts a Python")
 def test_a_heartbeat_that_hangs_does_not_keep_the_interpreter_from_ending(url: str) -> None:
     began = time.monotonic()
     process = run_script(HANGING, url)
@@ -135,6 +135,7 @@ def test_a_heartbeat_that_hangs_does_not_keep_the_interpreter_from_ending(url: s
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.not_quick("waits for real seconds")
 def test_i6_a_call_that_holds_the_gil_stalls_the_heartbeat_and_not_the_truth() -> None:
     recorded = RecordingListener()
     store = FaultyProvider()
@@ -174,6 +175,7 @@ def test_child_threads_are_inside_in_a_copied_context_only() -> None:
     assert seen["late"] is None
 
 
+@pytest.mark.not_quick("waits for real seconds")
 async def test_child_tasks_are_inside_as_long_as_the_job() -> None:
     store = AsyncFaultyProvider()
     may_end = asyncio.Event()

@@ -63,6 +63,7 @@ class AsyncStore(SlowToFail, AsyncInMemoryLockProvider):
         raise self.lost_reply
 
 
+@pytest.mark.not_quick("waits for real seconds")
 def test_i6_a_lease_that_is_lost_while_its_task_waits_is_not_extended() -> None:
     store = Store()
     with hold(LockRequest("job", AT_MOST), provider=store, keep_alive=True, on_lost=store.on_lost) as lease:
@@ -73,6 +74,7 @@ def test_i6_a_lease_that_is_lost_while_its_task_waits_is_not_extended() -> None:
         assert not lease.is_trusted()
 
 
+@pytest.mark.not_quick("waits for real seconds")
 async def test_i6_a_lease_that_is_lost_while_its_async_task_waits_is_not_extended() -> None:
     store = AsyncStore()
     async with hold_async(LockRequest("job", AT_MOST), provider=store, keep_alive=True, on_lost=store.on_lost) as lease:
@@ -98,6 +100,7 @@ class SlowStore(InMemoryLockProvider):
         return extension.granted()
 
 
+@pytest.mark.not_quick("waits for real seconds")
 @pytest.mark.parametrize("keep_alive", [True, False])
 def test_i6_a_lease_that_is_lost_while_the_store_extends_it_does_not_count_as_extended(keep_alive: bool) -> None:
     store = SlowStore()

@@ -19,7 +19,7 @@ INTERPRETERS = [
     sys.executable,
     *(pytest.param(str(path), marks=pytest.mark.slow("on another Python")) for path in OTHERS),
 ]
-pytestmark = pytest.mark.server("starts a Python")
+pytestmark = pytest.mark.not_quick("starts a Python")
 
 SCRIPT = """
 import sys, threading, time

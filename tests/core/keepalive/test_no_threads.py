@@ -15,7 +15,7 @@ from tests.support import forked
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's"),
-    pytest.mark.server("starts a Python, as another user"),
+    pytest.mark.not_quick("starts a Python, as another user"),
 ]
 
 PRELUDE = """

@@ -27,7 +27,7 @@ from shedlock_py.testing import RecordingListener
 from tests.support.polling import until, wait_until
 from tests.support.stores import ONE_SERVER, Store
 
-pytestmark = pytest.mark.server("pauses the server of each store")
+pytestmark = pytest.mark.not_quick("pauses the server of each store")
 
 LEASE = 1.5
 STORES = ONE_SERVER  # a quorum outlives one server that hangs

@@ -6,6 +6,8 @@ import asyncio
 import time
 from datetime import timedelta
 
+import pytest
+
 from shedlock_py import LeaseLost, LockExtended, assert_locked, extend_lock, hold_async
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import FaultyProvider
@@ -23,6 +25,7 @@ async def outlasts(lease_lengths: float) -> None:
         await asyncio.sleep(0.005)
 
 
+@pytest.mark.not_quick("waits for real seconds")
 async def test_a_sync_provider_keeps_it_alive_as_well(recorded: RecordingListener) -> None:
     store = FaultyProvider()
     async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
@@ -31,6 +34,7 @@ async def test_a_sync_provider_keeps_it_alive_as_well(recorded: RecordingListene
     assert not recorded.of(LeaseLost)
 
 
+@pytest.mark.not_quick("waits for real seconds")
 async def test_a_blocking_extension_on_the_event_loop(recorded: RecordingListener) -> None:
     """A heartbeat may be on its way to a worker thread, and its end cannot be noticed meanwhile."""
     store = FaultyProvider()

@@ -53,6 +53,7 @@ def outlasts(lease_lengths: float) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.not_quick("waits for real seconds")
 def test_the_duration_of_a_task_is_without_the_heartbeat_that_is_waited_for(
     store: FaultyProvider, recorded: RecordingListener
 ) -> None:
@@ -66,6 +67,7 @@ def test_the_duration_of_a_task_is_without_the_heartbeat_that_is_waited_for(
     assert finished.duration < timedelta(seconds=0.9)
 
 
+@pytest.mark.not_quick("waits for real seconds")
 def test_a_lease_that_took_long_to_get_is_extended_in_time(recorded: RecordingListener) -> None:
     """The trust window counts from the request, and so does the first heartbeat."""
 
@@ -80,6 +82,7 @@ def test_a_lease_that_took_long_to_get_is_extended_in_time(recorded: RecordingLi
     assert not recorded.of(LeaseLost)
 
 
+@pytest.mark.not_quick("waits for real seconds")
 def test_a_task_that_extends_while_a_heartbeat_is_under_way(recorded: RecordingListener) -> None:
     """The heartbeat never has the last word with a shorter lease."""
     begun = threading.Event()
@@ -120,6 +123,7 @@ class BusyWorkers:
             future.result(20)
 
 
+@pytest.mark.not_quick("waits for real seconds")
 def test_a_heartbeat_that_waits_for_a_thread_does_not_begin_while_the_task_extends() -> None:
     """It would shorten the lease again."""
 
@@ -138,6 +142,7 @@ def test_a_heartbeat_that_waits_for_a_thread_does_not_begin_while_the_task_exten
     assert store.calls["extend"] == 1
 
 
+@pytest.mark.not_quick("waits for real seconds")
 def test_i4_a_heartbeat_that_waits_for_a_thread_does_not_begin_after_the_release(
     store: FaultyProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +156,7 @@ def test_i4_a_heartbeat_that_waits_for_a_thread_does_not_begin_after_the_release
     assert store.calls["extend"] == 0
 
 
+@pytest.mark.not_quick("waits for real seconds")
 def test_a_lease_that_the_task_has_released(store: FaultyProvider, recorded: RecordingListener) -> None:
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None
@@ -181,6 +187,7 @@ def test_i4_the_last_heartbeat_does_not_come_after_the_release(store: FaultyProv
     assert record.remaining <= timedelta(seconds=LEASE)
 
 
+@pytest.mark.not_quick("waits for real seconds")
 def test_twenty_leases_at_once_do_not_take_twenty_threads(store: FaultyProvider, recorded: RecordingListener) -> None:
     before = threading.active_count()
     inside = threading.Barrier(21)
@@ -207,6 +214,7 @@ def test_twenty_leases_at_once_do_not_take_twenty_threads(store: FaultyProvider,
     assert len(recorded.of(TaskFinished)) == 20
 
 
+@pytest.mark.not_quick("waits for real seconds")
 def test_a_heartbeat_for_which_there_was_no_memory_is_tried_again(
     store: FaultyProvider, recorded: RecordingListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +250,7 @@ def test_many_leases_over_a_slow_link(recorded: RecordingListener) -> None:
         assert not recorded.of(LeaseLost)
 
 
+@pytest.mark.not_quick("waits for real seconds")
 def test_a_store_that_hangs_does_not_delay_another_one(recorded: RecordingListener, store: FaultyProvider) -> None:
     hanging = FaultyProvider()
     hanging.hang("extend")
@@ -277,6 +286,7 @@ def test_no_heartbeat_where_nothing_is_locked(store: FaultyProvider, monkeypatch
         assert threading.active_count() == before
 
 
+@pytest.mark.not_quick("waits for real seconds")
 def test_a_lease_that_the_task_itself_is_releasing_is_not_reported_lost(recorded: RecordingListener) -> None:
     """Its trust ends when the release begins, and the reply may take long."""
     programs, goes_on = InMemoryLockProvider().programs, threading.Event()

@@ -27,7 +27,7 @@ from tests.support.locks import acquired, opened
 from tests.support.logs import warnings_of
 from tests.support.polling import wait_until
 
-pytestmark = pytest.mark.server("starts the application that gets the signal")
+pytestmark = pytest.mark.not_quick("starts the application that gets the signal")
 TIMES = 20 if tiers.runs("all") else 3
 
 

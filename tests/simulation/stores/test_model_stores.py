@@ -215,7 +215,7 @@ def real_store(name: str, make_store: Callable[..., Store]) -> Iterator[tuple[St
         yield store, provider
 
 
-NEEDS_A_SERVER = pytest.mark.server("compares with a real server")
+NEEDS_A_SERVER = pytest.mark.not_quick("compares with a real server")
 EXPENSIVE = pytest.mark.slow("carries out hundreds of commands on a real server")
 MARKS = {"sql": [], "cas": [EXPENSIVE], "dynamodb": [EXPENSIVE], "mongodb with history": [EXPENSIVE]}
 
