@@ -30,6 +30,7 @@ from sqlalchemy import NullPool, text
 from shedlock_py import ConfigurationError, LeaderElector
 from shedlock_py.integrations.apscheduler import lead
 from tests.apscheduler.nodes import DURATIONS, LONG, Node, sql_job_store
+from tests.support import tiers
 from tests.support.database import DatabaseServer
 from tests.support.doubles import FaultyProvider
 from tests.support.logs import records_of, warnings_of
@@ -98,6 +99,7 @@ def test_a_sqlite_file_that_another_connection_has_locked(
     survives(node, lock, caplog)
 
 
+@pytest.mark.slow("a server that ends many sessions; a locked SQLite file shows the same pass")
 def test_a_session_that_postgres_has_terminated(
     store: FaultyProvider, stack: ExitStack, postgres_server: DatabaseServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -390,7 +392,7 @@ def test_first_start_of_many_nodes_on_a_new_database(
     postgres_server: DatabaseServer, store: FaultyProvider, stack: ExitStack
 ) -> None:
     """CREATE TABLE IF NOT EXISTS, and a check before it, fail when several nodes do it at once."""
-    for _ in range(3):
+    for _ in range(3 if tiers.runs("all") else 1):
         table = f"jobs_{uuid4().hex[:8]}"
         url = postgres_server.url("postgresql+psycopg")
         nodes = [Node(f"node-{n}", store, SQLAlchemyJobStore(url, tablename=table)) for n in range(8)]
