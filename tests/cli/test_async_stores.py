@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -125,15 +124,13 @@ def test_ctrl_c_while_the_driver_connects(tmp_path: Path) -> None:
         assert (listing.wait(30), listing.communicate()) == (130, ("", "\n"))
 
 
-def test_i13_a_store_that_stands_still(postgres_server: DatabaseServer, urls: Callable[..., str]) -> None:
+def test_i13_a_store_that_stands_still_is_one_line(postgres_server: DatabaseServer, urls: Callable[..., str]) -> None:
     with TcpProxy(postgres_server.address) as proxy:
         store = f"{urls('asyncpg', via=proxy.address)}?timeout=1s"
         assert run("list", store=store).exit_code == 0
         proxy.stall()
-        began = time.monotonic()
         done = run("list", store=store)
         assert (done.exit_code, done.stderr.count("\n")) == (69, 1)
-        assert time.monotonic() - began < 20
 
 
 APPLICATION = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-import time
 
 import pytest
 
@@ -134,10 +133,8 @@ def test_sigterm_at_the_worst_moment_ends_the_command_and_releases(runs: Runs, m
         expected, python = (5, ""), "raise SystemExit(5)"
     else:
         expected, python = (143, ""), "import time; time.sleep(20); print('ran')"
-    began = time.monotonic()
     code, out, err = runs.run("job", "--at-most", "1m", python=python, program=program)
     assert ((code, out), err) == (expected, "")
-    assert time.monotonic() < began + 15
     assert not runs.is_held()
 
 

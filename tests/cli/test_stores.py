@@ -35,6 +35,7 @@ CHECKS = {
 
 
 SLOW = {
+    "etcd": "its client costs a CPU-second",
     "dynamodb": "its client costs a CPU-second",
     "s3": "its client costs a CPU-second",
     "kubernetes": "its client costs a CPU-second",

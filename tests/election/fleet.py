@@ -74,6 +74,7 @@ class Node:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **environment},
+            preload=["shedlock_py.election.elector", "shedlock_py.providers.redis"],
         )
 
     def command(self, words: str) -> None:

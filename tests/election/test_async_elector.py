@@ -26,6 +26,7 @@ from shedlock_py.testing import RecordingListener
 from shedlock_py.testing.forks import in_child
 from tests.election.electors import DURATIONS, LONG
 from tests.support.doubles import AsyncFaultyProvider
+from tests.support.logs import records_of
 from tests.support.loop_threads import EventLoopThread
 from tests.support.polling import wait_until
 
@@ -409,7 +410,7 @@ def test_a_coroutine_callback_that_the_end_of_the_event_loop_cancels_is_no_error
         await has_begun.wait()
 
     asyncio.run(main())
-    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert records_of(caplog, level=logging.ERROR) == []
 
 
 async def test_a_take_over_whose_caller_gives_up_does_not_happen_later() -> None:

@@ -243,17 +243,17 @@ def test_a_demoted_node_alone_leads_again(make_elector: MakeElector) -> None:
 
 @real_time
 def test_resign_lets_another_lead(make_elector: MakeElector) -> None:
-    # A node that has resigned rests for two retry periods. In these, the other one must read the record.
+    # A node that has resigned rests for two retry periods. In these, the other node must read the record.
     slow = {"lease_duration": "9s", "renew_deadline": "7s", "retry_period": "800ms"}
-    follows = threading.Event()
-    first = make_elector("first", **slow)
-    second = make_elector("second", on_new_leader=lambda holder: follows.set(), **slow)
+    seen: dict[str, list[str]] = {"first": [], "second": []}
+    first, second = (make_elector(name, on_new_leader=seen[name].append, **slow) for name in seen)
     lead(first)
     second.start()
-    assert follows.wait(10)
+    wait_until(lambda: "first" in seen["second"], what="the second follows the first")
     first.resign()
     assert second.wait_until_leader("10s")
     assert not first.is_leader()
+    wait_until(lambda: "second" in seen["first"], what="the first follows the second")
     second.resign()
     assert first.wait_until_leader("10s")
 

@@ -1,6 +1,6 @@
-"""Nodes, each a process: never two leaders, and a new one after each fault. `make test` has three nodes on one store.
+"""Five nodes, each a process: never two leaders, and a new one after each fault.
 
-test_observed.py shows in virtual time how soon there is a new leader.
+test_observed.py shows in virtual time how soon there is a new leader. tests/cli/test_lead.py has two processes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ STORES = [
     for name in ALL
     if name != "quorum"  # whose elections are those of Redis
 ]
-SIZES = [(3, 2), pytest.param((5, 20), marks=pytest.mark.slow("100 electors"))]
-"""Nodes, and elections of each node."""
+ELECTIONS = [f"election-{number}" for number in range(20)]
 
 
 @pytest.fixture(params=STORES)
@@ -56,17 +55,16 @@ def longer(store: Store) -> float:
     return LONGER.get(store.name, 1.0)
 
 
-@pytest.fixture(params=SIZES, ids=lambda size: f"{size[0]} nodes")
-def fleet(request: pytest.FixtureRequest, url: str, longer: float, tmp_path: Path) -> Iterator[Fleet]:
-    size, elections = request.param
-    names = [f"{tmp_path.name[-30:]}-election-{number}" for number in range(elections)]
+@pytest.fixture
+def fleet(url: str, longer: float, tmp_path: Path) -> Iterator[Fleet]:
+    names = [f"{tmp_path.name[-30:]}-{name}" for name in ELECTIONS]
     options = {
         "lease_duration": f"{LEASE * longer}s",
         "renew_deadline": f"{RENEW * longer}s",
         "retry_period": f"{RETRY * longer}s",
     }
     with ExitStack() as stack:
-        fleet = stack.enter_context(Fleet(url, tmp_path, names, size, options=options))
+        fleet = stack.enter_context(Fleet(url, tmp_path, names, options=options))
         fleet.wait_for_leaders()
         yield fleet
 
@@ -98,7 +96,7 @@ def pause_node(node: Node, url: str) -> None:
         node.send(signal.SIGSTOP)
 
 
-@pytest.mark.not_quick("starts the nodes")
+@pytest.mark.slow("100 electors in five processes")
 @pytest.mark.timeout(240)
 def test_i1_two_nodes_never_lead_and_a_fault_has_a_successor(
     fleet: Fleet, store: Store, url: str, longer: float
@@ -106,7 +104,7 @@ def test_i1_two_nodes_never_lead_and_a_fault_has_a_successor(
     lease, retry, slow = LEASE * longer, RETRY * longer, SLOW * longer
     kept_longer = store.kept_longer + CLOCK_ERROR if store.kept_longer else 0.0
     killed: list[float] = []
-    for _ in range(1 if len(fleet.names) < 20 else 2):
+    for _ in range(2):
         node = fleet.busiest()
         at = now()
         node.send(signal.SIGKILL)
