@@ -55,7 +55,7 @@ class AsyncSample(ContractBase):
     test_an_extension_keeps_the_lock_and_its_record = HoldTimesContract.test_an_extension_keeps_the_lock_and_its_record
     test_records_lists_those_with_a_prefix = ToolsContract.test_records_lists_those_with_a_prefix
     test_i2_force_release_ends_a_lease_for_its_holder = ToolsContract.test_i2_force_release_ends_a_lease_for_its_holder
-    test_prune_deletes_what_is_free_and_old = ToolsContract.test_prune_deletes_what_is_free_and_old
+    test_a_released_lock_is_free_at_once = ExclusionContract.test_a_released_lock_is_free_at_once
     test_no_job_runs_during_a_pause = PauseContract.test_no_job_runs_during_a_pause
 
 

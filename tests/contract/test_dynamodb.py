@@ -54,6 +54,7 @@ class DynamoDBStore(ByDateStore):
 class DynamoDBContract(StoreContract):
     kind: ClassVar[Any] = DynamoDBLockProvider
     via_proxy: ClassVar[bool] = False
+    herd: ClassVar[int] = 20
     clock_resolution: ClassVar[float] = 2.3
     kept_longer: ClassVar[timedelta] = timedelta(seconds=3)
     """The Date header is cut to seconds, for the writer and for the reader; and a round trip, on a busy machine."""

@@ -81,7 +81,8 @@ class EtcdContract(CasContract):
         return f"etcd://127.0.0.1:{free_port()}?timeout=300ms"
 
 
-class TestUrl(EtcdContract, NetworkContract, HoldTimesContract, ThreadsContract, ForkContract): ...
+class TestUrl(EtcdContract, NetworkContract, HoldTimesContract, ForkContract):
+    test_a_herd_gets_one_lease_and_no_error = ThreadsContract.test_a_herd_gets_one_lease_and_no_error
 
 
 class TestPromises(EtcdContract, EachPromise):

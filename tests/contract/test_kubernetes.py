@@ -42,7 +42,7 @@ class KubernetesStore(ByDateStore):
 
 class KubernetesContract(CasContract):
     kind: ClassVar[Any] = KubernetesLockProvider
-    herd: ClassVar[int] = 50  # a hundred take 1.5 s of processor time, client and server together
+    herd: ClassVar[int] = 20
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> KubernetesStore:

@@ -285,6 +285,7 @@ class TestAvailability:
                         found.pause()
 
 
+@pytest.mark.slow("starts pytest with two processes")
 @pytest.mark.not_quick("starts pytest")
 def test_the_summary_has_one_line_for_each_missing_server(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(

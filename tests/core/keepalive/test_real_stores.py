@@ -32,6 +32,8 @@ pytestmark = pytest.mark.not_quick("pauses the server of each store")
 LEASE = 1.5
 STORES = ONE_SERVER  # a quorum outlives one server that hangs
 IN_MAKE_TEST = ("postgres", "redis", "etcd")
+LATER = ("dynamodb", "etcd", "s3")
+LIKE_KUBERNETES = "Kubernetes shows it for stores that take the time from replies"
 LOOP = "the event loop cancels, whatever the store"
 
 
@@ -117,6 +119,11 @@ def test_a_job_of_six_leases_with_the_store_away_in_the_middle(
     assert not any(is_held(store.provider, name) for store in stores)
 
 
+@pytest.mark.parametrize(
+    "store",
+    [pytest.param(name, marks=pytest.mark.slow(LIKE_KUBERNETES)) if name in LATER else name for name in STORES],
+    indirect=True,
+)
 def test_i6_a_store_that_is_away_for_two_leases(store: Opened, name: str, recorded: RecordingListener) -> None:
     lost: list[LeaseLost] = []
     with hold(name, lock_at_most_for=LEASE, keep_alive=True, on_lost=lost.append, provider=store.provider) as lease:

@@ -169,6 +169,7 @@ def test_a_successor_starts_before_the_lease_of_an_hour_ends(url: str, provider:
             assert provider.release(acquired(provider, "job"))
 
 
+@pytest.mark.slow("forks a process with many threads")
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 def test_a_forked_child_does_not_wait_for_its_parents_threads(caplog: pytest.LogCaptureFixture) -> None:
     provider = InMemoryLockProvider()

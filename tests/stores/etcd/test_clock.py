@@ -119,6 +119,7 @@ def test_a_lease_that_is_extended_after_the_clock_was_set_back_is_held(
     assert not record_of(provider, name).is_held
 
 
+@pytest.mark.slow("waits for the clocks of two members")
 def test_i7_no_record_is_pruned_whose_token_another_member_could_repeat(
     fronts: list[DateProxy], open_url: Open, name: str
 ) -> None:

@@ -229,7 +229,7 @@ def test_a_token_that_is_replaced_disturbs_no_thread(
 
         def use(name: str) -> None:
             lease = acquired(provider, LockRequest(name, "1m"))
-            while not is_renewed.is_set():
+            while not is_renewed.wait(0.01):
                 assert provider.extend(lease, "1m") is lease
             for _ in range(10):
                 assert provider.extend(lease, "1m") is lease
@@ -326,8 +326,8 @@ def test_a_verb_that_no_role_allows_is_named(
 
     def use_all() -> None:
         provider.release(acquired(provider, REQUEST))
-        while not provider.prune(0):  # at once; not while the record is younger than the clock is exact
-            pass
+        # Not while the record is younger than the clock is exact.
+        wait_until(lambda: provider.prune(0), what="a record that can be pruned")
 
     with pytest.raises(ProviderError, match=f'User "{user}" cannot {verb} resource "leases"') as caught:
         use_all()

@@ -17,7 +17,7 @@ from shedlock_py.providers.kit import Failure
 from shedlock_py.providers.kubernetes.lease import RECORD, entry_of
 from shedlock_py.providers.kubernetes.wire import AccessReview, KubernetesError, call_of, classify, value_of
 from shedlock_py.record import LockRecord
-from shedlock_py.testing.contract.base import acquired, record_of
+from shedlock_py.testing.contract.base import acquired, granted_soon, record_of
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.kubernetes.conftest import Open
 from tests.support.closing import close_before_requests
@@ -99,9 +99,8 @@ def test_i1_front_ends_that_differ_by_the_allowed_error(
         holder, follower = (
             open_url(kubernetes_server.url(namespace, via=front.address), clock_error="1s") for front in (one, other)
         )
-        lease, successor = acquired(holder, LockRequest("job", "400ms")), None
-        while successor is None:
-            successor = follower.acquire(REQUEST)
+        lease = acquired(holder, LockRequest("job", "400ms"))
+        successor = granted_soon(follower, REQUEST)
         assert not lease.is_trusted()
         assert successor.fencing_token > lease.fencing_token  # type: ignore[operator]  # this store keeps them
 

@@ -20,7 +20,10 @@ def writes(store: Store) -> int:
     return store.admin.local["oplog.rs"].count_documents({"ns": f"{DATABASE}.{store.collection}"})
 
 
-@pytest.mark.parametrize(("retries", "history"), [(False, 0), (True, 0), (False, 3)])
+@pytest.mark.parametrize(
+    ("retries", "history"),
+    [(False, 3), *(pytest.param(each, 0, marks=pytest.mark.slow("without history")) for each in (False, True))],
+)
 def test_a_skip_writes_nothing(store: Store, retries: bool, history: int) -> None:
     provider = store.provider(**SLOW_SERVER, retryWrites=str(retries).lower(), history=history)
     for name in REASONS:

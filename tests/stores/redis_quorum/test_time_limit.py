@@ -196,6 +196,7 @@ def test_a_silent_server_does_not_keep_the_process_from_ending(quorum: Quorum) -
             process.kill()
 
 
+@pytest.mark.slow("a hundred claims wait")
 def test_a_heartbeat_waits_for_no_acquire(quorum: Quorum, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the threads and the connections some are not for claims."""
     monkeypatch.setattr(broadcast, "BROADCAST_SECONDS", 30.0)  # claims wait for longer than a busy machine needs

@@ -91,6 +91,7 @@ def test_a_check_that_was_cut_off_leaves_nothing_that_counts(
     assert open_provider().records() == []
 
 
+@pytest.mark.slow("opens clients of S3 again and again")
 def test_doctor_fails_where_the_server_ignores_conditions(
     s3_server: S3Server, front_end: FrontEnd, prefix: str
 ) -> None:
