@@ -82,7 +82,7 @@ class EtcdContract(CasContract):
 
 
 class TestUrl(EtcdContract, NetworkContract, HoldTimesContract, ForkContract):
-    test_a_herd_gets_one_lease_and_no_error = ThreadsContract.test_a_herd_gets_one_lease_and_no_error
+    test_i1_one_winner_when_a_lock_gets_free = ThreadsContract.test_i1_one_winner_when_a_lock_gets_free
 
 
 class TestPromises(EtcdContract, EachPromise):
