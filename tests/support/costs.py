@@ -19,8 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import forked
-from tests.support.tiers import TIERS, tier_of
+from tests.support import forked, tiers
 
 TICKS = os.sysconf("SC_CLK_TCK")
 SHARED = ("session", "package", "module", "class")
@@ -106,7 +105,7 @@ class Costs:
         self._shared += Cost(forked.start_cost() - self._forks)
         own = spent() - self._start - self._shared
         item.user_properties.append((PROPERTY, [own.cpu, own.wall, self._shared.cpu, self._shared.wall]))
-        if own.cpu > MOST and TIERS.index(tier_of(item)) <= TIERS.index("test"):
+        if own.cpu > MOST and not tiers.runs("full"):  # there, tests of this tier do more rounds
             pytest.fail(
                 f"the test used {own.cpu:.1f} CPU-seconds, and {MOST:g} is the most in `make test`: "
                 'make it cheaper, or mark it with pytest.mark.slow("why")',

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -87,13 +88,17 @@ def test_a_server_that_keeps_its_data_is_quarantined_all_the_same(redis_nodes: l
 
 def test_it_votes_again_after_the_longest_lease_since_its_last_restart(quorum: Quorum, kind: str) -> None:
     claimant = quorum.provider(kind=kind, longest_lease="1s", without=[0])
+
+    def has_a_lease(name: str) -> bool:
+        return outcome(claimant, name, "1s") == "lease"
+
     for name in ("first", "second"):
         restart(quorum, 1)
         started = quorum.now(1)
         assert "in quarantine for" in outcome(claimant, name, "1s")
         until = int(quorum.send(1, "HGET", f"{quorum.prefix}:node", "quarantined_until"))
         assert until >= started + 1_000_000
-        wait_until(lambda name=name: outcome(claimant, name, "1s") == "lease", what="a lease after the quarantine")
+        wait_until(partial(has_a_lease, name), what="a lease after the quarantine")
         assert quorum.votes(1)
         assert quorum.now(1) >= until
 
