@@ -215,7 +215,11 @@ class ApiServer(KubernetesServer):
         is_new = self._port is None
         super().start()
         if is_new:
-            self.define_leases()
+            self.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _LEASE_DEFINITION)
+            # For the first two seconds the server lets a request that creates a Lease wait.
+            lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "first"}}
+            self._ask_until_served("POST", lease)
+        self._ask_until_served("GET")  # for a moment after its start it replies 429
 
     def command(self, port: int) -> list[str]:
         certificates, reviewer = self.certificates, self.data / "reviewer.yaml"
@@ -247,16 +251,14 @@ class ApiServer(KubernetesServer):
         version = self.ask("GET", "/version")  # Debian's build fills in no gitVersion
         return "Kubernetes API server", f"{version['major']}.{version['minor']}"
 
-    def define_leases(self) -> None:
-        self.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _LEASE_DEFINITION)
-        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "first"}}
+    def _ask_until_served(self, method: str, body: Any = None) -> None:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
-            with suppress(OSError):  # for the first two seconds the server lets a request that creates one wait
-                self.ask("POST", LEASES.format("default"), lease)
+            with suppress(OSError):
+                self.ask(method, LEASES.format("default"), body)
                 return
             time.sleep(0.02)
-        raise ServerError("the API server does not serve leases 30 s after they were defined")
+        raise ServerError("the API server does not serve leases 30 s after its start")
 
     @property
     def plain(self) -> Address:
