@@ -134,6 +134,7 @@ def test_what_does_not_end_in_time_keeps_its_lease(url: str, provider: LockProvi
     assert not is_free(provider)
 
 
+@pytest.mark.slow("starts programs and waits for their endings")
 def test_a_second_signal_does_not_wait(url: str, provider: LockProvider) -> None:
     with application(url, "slow") as process:
         process.send_signal(signal.SIGTERM)

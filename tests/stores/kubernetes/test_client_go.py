@@ -222,6 +222,7 @@ def test_an_elector_of_ours_and_one_of_client_go_exclude_each_other(cluster: Clu
         assert theirs.try_acquire_or_renew() is False
 
 
+@pytest.mark.slow("the fake is so quick that one kind may always win")
 def test_of_racing_electors_and_locks_one_wins(cluster: Cluster) -> None:
     def compete(number: int) -> bool:
         if number % 2:

@@ -86,6 +86,7 @@ def test_a_server_that_keeps_its_data_is_quarantined_all_the_same(redis_nodes: l
         quorum.close()
 
 
+@pytest.mark.slow("restarts a server twice and waits for leases")
 def test_it_votes_again_after_the_longest_lease_since_its_last_restart(quorum: Quorum, kind: str) -> None:
     claimant = quorum.provider(kind=kind, longest_lease="1s", without=[0])
 

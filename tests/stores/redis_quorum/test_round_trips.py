@@ -49,6 +49,7 @@ def acquire_into(leases: list[Lease], provider: LockProvider) -> None:
     leases.append(acquired(provider))
 
 
+@pytest.mark.slow("a herd of skips")
 @pytest.mark.parametrize("hangs", [False, pytest.param(True, marks=pytest.mark.slow("a herd before a hanging server"))])
 def test_a_herd_of_skips_needs_no_more_threads(quorum: Quorum, hangs: bool) -> None:
     """Each server has a limited number of threads, which end; a server that hangs needs no more."""
