@@ -127,7 +127,7 @@ def test_two_at_once_with_pipes_of_their_own() -> None:
 
 
 def test_a_signal_ends_it_and_the_parent_reads_which() -> None:
-    with Program(["-c", ECHO], **pipes()) as program:
+    with Program(["-c", "import signal\nwhile True: signal.pause()"], **pipes()) as program:
         with pytest.raises(subprocess.TimeoutExpired):
             program.wait(0.01)
         with pytest.raises(subprocess.TimeoutExpired):
