@@ -20,7 +20,7 @@ ARGS ?=
 FAULTS_ARGS ?=
 # How many processes run the tests, each with servers of its own
 # Most tests wait most of the time, so there are more processes than cores
-JOBS ?= 4
+JOBS ?= 6
 PARALLEL = -n $(JOBS) --dist worksteal
 PYTEST = $(BIN)/python -m pytest $(PARALLEL)
 # The tests in other environments, against the built wheel: tests/matrix/rows.py

@@ -41,21 +41,23 @@ def main(url: str, kind: str) -> None:
 
 
 async def lead_async(url: str, kind: str) -> None:
-    # The signal may interrupt the elector's own task, which calls the callback.
-    elector = AsyncLeaderElector(url, "election", on_started_leading=report, **LONG)
+    leads = asyncio.Event()
+    elector = AsyncLeaderElector(url, "election", on_started_leading=leads.set, **LONG)
     if kind == "asyncio-scheduler":
         from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
         from shedlock_py.integrations.apscheduler import lead
 
         async with lead(AsyncIOScheduler(timezone="UTC"), elector):
-            await wait_for_the_signal()
+            await wait_for_the_signal(leads)
     else:
         async with elector:
-            await wait_for_the_signal()
+            await wait_for_the_signal(leads)
 
 
-async def wait_for_the_signal() -> None:
+async def wait_for_the_signal(leads: asyncio.Event) -> None:
+    await leads.wait()  # a signal before the callback returns leaves the lease to expire
+    report()
     while True:  # noqa: ASYNC110 (in slices, as above)
         await asyncio.sleep(0.05)
 
