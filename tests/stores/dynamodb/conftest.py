@@ -1,7 +1,7 @@
 """A table for each test of this directory, and providers on it, sync or async."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import cache
 from uuid import uuid4
 
@@ -9,8 +9,8 @@ import pytest
 
 from shedlock_py import LockProvider
 from shedlock_py.providers.dynamodb import AsyncDynamoDBLockProvider, DynamoDBLockProvider
-from shedlock_py.testing.blocking import BlockingLockProvider
 from shedlock_py.testing.proxy import Address
+from tests.stores.clients import open_one
 from tests.support.dynamodb import DynamoDBServer
 from tests.support.front_end import FrontEnd
 
@@ -46,19 +46,20 @@ def front_end(shared_front_end: FrontEnd) -> Iterator[FrontEnd]:
     shared_front_end.reset()
 
 
-def open_one(stack: ExitStack, kind: str, url: str, options: dict[str, str]) -> LockProvider:
-    if kind == "async":
-        return stack.enter_context(BlockingLockProvider(lambda: AsyncDynamoDBLockProvider(url, **options)))
-    return stack.enter_context(closing(DynamoDBLockProvider(url, **options)))
-
-
 @pytest.fixture
 def open_provider(kind: str, dynamodb_server: DynamoDBServer, table: str) -> Iterator[Open]:
     """Opens a provider, through a proxy or a front end if an address is given."""
     with ExitStack() as stack:
 
         def open_provider(via: Address | None = None, **options: str) -> LockProvider:
-            return open_one(stack, kind, dynamodb_server.url(table, via=via), OPTIONS | options)
+            return open_one(
+                stack,
+                kind,
+                DynamoDBLockProvider,
+                AsyncDynamoDBLockProvider,
+                dynamodb_server.url(table, via=via),
+                **(OPTIONS | options),
+            )
 
         yield open_provider
 
@@ -69,7 +70,14 @@ def shared_provider(dynamodb_server: DynamoDBServer, table: str) -> Iterator[Ope
 
         @cache
         def open_once(kind: str, via: Address | None = None) -> LockProvider:
-            return open_one(stack, kind, dynamodb_server.url(table, via=via), OPTIONS)
+            return open_one(
+                stack,
+                kind,
+                DynamoDBLockProvider,
+                AsyncDynamoDBLockProvider,
+                dynamodb_server.url(table, via=via),
+                **OPTIONS,
+            )
 
         yield open_once
 

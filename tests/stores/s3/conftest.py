@@ -1,7 +1,7 @@
 """A prefix for each test of this directory, and providers on it, sync or async."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import cache
 from uuid import uuid4
 
@@ -9,8 +9,8 @@ import pytest
 
 from shedlock_py import LockProvider
 from shedlock_py.providers.s3 import AsyncS3LockProvider, S3LockProvider
-from shedlock_py.testing.blocking import BlockingLockProvider
 from shedlock_py.testing.proxy import Address
+from tests.stores.clients import open_one
 from tests.support.front_end import FrontEnd
 from tests.support.s3 import S3Server
 
@@ -52,16 +52,10 @@ def front_end(shared_front_end: FrontEnd) -> Iterator[FrontEnd]:
     shared_front_end.reset()
 
 
-def open_one(stack: ExitStack, kind: str, url: str, options: dict[str, str]) -> LockProvider:
-    if kind == "async":
-        return stack.enter_context(BlockingLockProvider(lambda: AsyncS3LockProvider(url, **options)))
-    return stack.enter_context(closing(S3LockProvider(url, **options)))
-
-
 @pytest.fixture
 def open_url(kind: str) -> Iterator[Open]:
     with ExitStack() as stack:
-        yield lambda url, **options: open_one(stack, kind, url, options)
+        yield lambda url, **options: open_one(stack, kind, S3LockProvider, AsyncS3LockProvider, url, **options)
 
 
 @pytest.fixture
@@ -80,7 +74,14 @@ def shared_provider(s3_server: S3Server, shared_prefix: str) -> Iterator[Open]:
 
         @cache
         def open_once(kind: str, via: Address | None = None) -> LockProvider:
-            return open_one(stack, kind, s3_server.url(via=via, prefix=shared_prefix), OPTIONS)
+            return open_one(
+                stack,
+                kind,
+                S3LockProvider,
+                AsyncS3LockProvider,
+                s3_server.url(via=via, prefix=shared_prefix),
+                **OPTIONS,
+            )
 
         yield open_once
 
