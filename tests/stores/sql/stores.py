@@ -18,8 +18,6 @@ from shedlock_py import AsyncLockProvider, Lease, LockProvider
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.support.database import Address
-from tests.support.locks import acquired as acquired  # tests/stores/mongodb takes both from here
-from tests.support.locks import record_of as record_of
 
 Product = Literal["postgres", "mariadb", "mysql"]
 
