@@ -137,6 +137,8 @@ class FaultyProvider(_Faults, ForwardingProvider):
         super().__init__(delay, fail, hang)
         self.inner = inner or InMemoryLockProvider()
         self.recovered = threading.Event()
+        self.waiting = 0  # calls that hang
+        self._counting = threading.Lock()
 
     def call(self, operation: str, *arguments: Any) -> Any:
         self._begin(operation)
@@ -144,11 +146,20 @@ class FaultyProvider(_Faults, ForwardingProvider):
             if self.delay:
                 time.sleep(self.delay)
             if operation in self.hanging:
-                self.recovered.wait(30)
+                self._hang()
             self._check(operation, arguments)
             return super().call(operation, *arguments)
         finally:
             self.busy[operation] -= 1
+
+    def _hang(self) -> None:
+        with self._counting:
+            self.waiting += 1
+        try:
+            self.recovered.wait(30)
+        finally:
+            with self._counting:
+                self.waiting -= 1
 
 
 class AsyncFaultyProvider(_Faults, AsyncForwardingProvider):

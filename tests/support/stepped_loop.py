@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import _process, async_keepalive, block
+from shedlock_py import _process, async_keepalive, block, keepalive
 from shedlock_py.election import async_elector, base
 from shedlock_py.testing import FakeClock
 
-CLOCK_READERS = (block, async_keepalive, base, async_elector)
-"""The modules that read the local clock on behalf of guards and electors on asyncio."""
+CLOCK_READERS = (block, keepalive, async_keepalive, base, async_elector)
+"""The modules that read the local clock on behalf of guards, and of electors on asyncio."""
 
 
 class NothingMoves(Exception):
@@ -50,10 +50,10 @@ class SteppedLoop(asyncio.SelectorEventLoop):
 
 @contextmanager
 def local_clock(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Guards and electors on asyncio read this clock."""
+    """Guards, and electors on asyncio, read this clock."""
     with monkeypatch.context() as patch:
         for module in CLOCK_READERS:  # each has imported the function by name
-            assert module.monotonic is _process.monotonic
+            assert module.monotonic in (_process.monotonic, clock)
             patch.setattr(module, "monotonic", clock)
         yield
 

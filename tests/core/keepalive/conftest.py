@@ -5,6 +5,7 @@ import pytest
 from shedlock_py import configure
 from shedlock_py.testing import FakeClock, RecordingListener
 from tests.support.stepped_loop import SteppedLoop, local_clock
+from tests.support.stepped_timer import SteppedTimer, stepped_timer
 
 
 @pytest.fixture
@@ -26,3 +27,10 @@ def virtual_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClock]:
 def virtual_backend(virtual_time: FakeClock) -> tuple[str, dict[str, Callable[[], SteppedLoop]]]:
     """An ``anyio_backend``: nothing waits, and a heartbeat is never late. Not for stores in threads."""
     return "asyncio", {"loop_factory": lambda: SteppedLoop(virtual_time)}
+
+
+@pytest.fixture
+def timer(monkeypatch: pytest.MonkeyPatch) -> Iterator[SteppedTimer]:
+    """Keep-alive in threads has its virtual time, if the store is one of ``timer.store()``."""
+    with stepped_timer(monkeypatch) as timer:
+        yield timer

@@ -32,12 +32,13 @@ from shedlock_py import (
 from shedlock_py.keepalive import MAX_IN_FLIGHT
 from shedlock_py.testing import FakeClock, RecordingListener
 from tests.observability.ways import run_at_once
-from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
+from tests.support.doubles import AsyncFaultyProvider
 from tests.support.logs import records_of
 from tests.support.stepped_loop import run_stepped
+from tests.support.stepped_timer import STEP, SteppedTimer
 
 LEASE = 0.9
-"""Seconds. A heartbeat may be half a second late, as on a busy machine."""
+"""Seconds of virtual time."""
 
 Body = Callable[[], Awaitable[object]]
 
@@ -45,13 +46,12 @@ Body = Callable[[], Awaitable[object]]
 class Twin:
     """A way to guard a task, and the store. In ordinary code, the coroutine of the task waits for nothing."""
 
-    def __init__(self, is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, timer: SteppedTimer, is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_async = is_async
         self._monkeypatch = monkeypatch
-        self._time = FakeClock()
-        """Of the event loop. Threads wait in real time."""
-        self.clock: Callable[[], float] = self._time if is_async else time.monotonic
-        self.store: Any = AsyncFaultyProvider(clock=self._time) if is_async else FaultyProvider()
+        self._timer = timer
+        self.clock = timer.clock
+        self.store: Any = AsyncFaultyProvider(clock=self.clock) if is_async else timer.store()
         self.peer: Any = self.store.sync if is_async else self.store.inner
         """Another replica's provider on the same store, without faults."""
 
@@ -62,7 +62,7 @@ class Twin:
         return attempt("job", self.in_ordinary_code(body), **options)
 
     def run_on_loop(self, work: Callable[[], Any]) -> Any:
-        return run_stepped(lambda _: work(), self._monkeypatch, self._time)
+        return run_stepped(lambda _: work(), self._monkeypatch, self.clock)
 
     def in_ordinary_code(self, body: Body) -> Callable[[], object]:
         result: list[object] = []
@@ -81,9 +81,9 @@ class Twin:
         while not condition():
             assert self.clock() < deadline
             if self.is_async:
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(STEP)
             else:
-                time.sleep(0.005)  # noqa: ASYNC251 (this coroutine runs in an ordinary function)
+                self._timer.advance(STEP)
 
     async def outlasts(self, lease_lengths: float) -> None:
         """A task of so many leases, which has the lock all the time."""
@@ -102,14 +102,9 @@ class Twin:
             extend_lock(lock_at_most_for)
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(False, id="thread", marks=pytest.mark.not_quick("waits for real seconds")),
-        pytest.param(True, id="event loop"),
-    ]
-)
-def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Twin:
-    return Twin(request.param, monkeypatch)
+@pytest.fixture(params=[pytest.param(False, id="thread"), pytest.param(True, id="event loop")])
+def twin(request: pytest.FixtureRequest, timer: SteppedTimer, monkeypatch: pytest.MonkeyPatch) -> Twin:
+    return Twin(timer, request.param, monkeypatch)
 
 
 def test_a_task_outlasts_its_lease(twin: Twin, recorded: RecordingListener) -> None:

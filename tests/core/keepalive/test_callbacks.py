@@ -39,6 +39,7 @@ from shedlock_py.testing import RecordingListener
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 from tests.support.logs import records_of
 from tests.support.polling import until, wait_until
+from tests.support.stepped_timer import SteppedTimer
 
 LEASE = 0.9
 """Seconds. A heartbeat may be half a second late, as on a busy machine."""
@@ -66,25 +67,24 @@ def stop_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def kept_alive(store: FaultyProvider, recorded: RecordingListener) -> Iterator[Lease]:
+def kept_alive(timer: SteppedTimer, store: FaultyProvider, recorded: RecordingListener) -> Iterator[Lease]:
     """A lease whose heartbeats go on, and whose release waits for none that is gone."""
     extended = len(recorded.of(LockExtended))
     with hold("kept", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None
         yield lease
-        wait_until(lambda: len(recorded.of(LockExtended)) >= extended + 2, what="heartbeats")
+        timer.until(lambda: len(recorded.of(LockExtended)) >= extended + 2)
         assert lease.is_trusted()
 
 
-@pytest.mark.not_quick("waits for real seconds")
 @pytest.mark.parametrize("where", ["on_lost", "listener"])
 @pytest.mark.parametrize(
     ("kind", "keep_alive"), [*((kind, True) for kind in KINDS), (SystemExit, False)], ids=lambda value: repr(value)
 )
 def test_callbacks_of_lost_leases(
-    kind: type[BaseException], where: str, keep_alive: bool, recorded: RecordingListener
+    kind: type[BaseException], where: str, keep_alive: bool, timer: SteppedTimer, recorded: RecordingListener
 ) -> None:
-    store = FaultyProvider()
+    store = timer.store()
     on_lost = failing(kind) if where == "on_lost" else lambda _: None
     listeners: list[Listener] = [failing(kind, LeaseLost), recorded] if where == "listener" else [recorded]
     names = [f"job-{number}" for number in range(MANY)]
@@ -95,20 +95,19 @@ def test_callbacks_of_lost_leases(
                 stack.enter_context(guard)
                 if keep_alive:
                     store.take_over(LockRequest(name, "1m"))
-            wait_until(lambda: sorted(lost.lock_name for lost in recorded.of(LeaseLost)) == names)
-        with kept_alive(store, recorded):
+            timer.until(lambda: sorted(lost.lock_name for lost in recorded.of(LeaseLost)) == names)
+        with kept_alive(timer, store, recorded):
             pass
 
 
-@pytest.mark.not_quick("waits for real seconds")
 @pytest.mark.parametrize("kind", KINDS)
-def test_listeners_of_heartbeats(kind: type[BaseException], recorded: RecordingListener) -> None:
-    store = FaultyProvider()
+def test_listeners_of_heartbeats(kind: type[BaseException], timer: SteppedTimer, recorded: RecordingListener) -> None:
+    store = timer.store()
     with configure(listeners=[failing(kind, LockExtended, ProviderFailed), recorded]):
         for _ in range(2):
-            with kept_alive(store, recorded):
+            with kept_alive(timer, store, recorded):
                 store.fail("extend")
-                wait_until(lambda: recorded.of(ProviderFailed))
+                timer.until(lambda: recorded.of(ProviderFailed))
                 store.recover()
     assert not recorded.of(LeaseLost)
 

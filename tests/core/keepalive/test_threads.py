@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,52 +34,59 @@ from shedlock_py.providers.kit import ProgramProvider
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
+from tests.support.stepped_timer import SteppedTimer
 
 LEASE = 0.9
-"""Seconds. A heartbeat may be half a second late, as on a busy machine."""
+"""Seconds. In real time, a heartbeat may be half a second late, as on a busy machine."""
 
 
 @pytest.fixture
-def store() -> Iterator[FaultyProvider]:
-    store = FaultyProvider()
+def store(timer: SteppedTimer) -> Iterator[FaultyProvider]:
+    store = timer.store()
     yield store
     store.recover()  # for requests that still hang
 
 
-def outlasts(lease_lengths: float) -> None:
+def outlasts(timer: SteppedTimer, lease_lengths: float) -> None:
     """A task of so many leases."""
-    until = time.monotonic() + lease_lengths * LEASE
-    while time.monotonic() < until:
+    end = timer.clock() + lease_lengths * LEASE
+
+    def is_over() -> bool:
         assert_locked("job")
-        time.sleep(0.005)
+        return timer.clock() >= end
+
+    timer.until(is_over)
 
 
-@pytest.mark.not_quick("waits for real seconds")
 def test_the_duration_of_a_task_is_without_the_heartbeat_that_is_waited_for(
-    store: FaultyProvider, recorded: RecordingListener
+    timer: SteppedTimer, store: FaultyProvider, recorded: RecordingListener
 ) -> None:
+    def reply() -> None:
+        wait_until(lambda: not timer.due, what="the end of the task")
+        timer.clock.advance(1.0)
+        store.recover()
+
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
         store.hang("extend")
-        wait_until(lambda: store.calls["extend"], what="a heartbeat")
-        ended_at = time.monotonic()
-        threading.Timer(1.0, store.recover).start()
-    assert time.monotonic() - ended_at > 0.9  # it was waited for
+        timer.until(lambda: store.calls["extend"])
+        ended_at = timer.clock()
+        threading.Thread(target=reply).start()
+    assert timer.clock() == ended_at + 1.0  # the heartbeat was waited for
     (finished,) = recorded.of(TaskFinished)
-    assert finished.duration < timedelta(seconds=0.9)
+    assert finished.duration < timedelta(seconds=LEASE)
 
 
-@pytest.mark.not_quick("waits for real seconds")
-def test_a_lease_that_took_long_to_get_is_extended_in_time(recorded: RecordingListener) -> None:
+def test_a_lease_that_took_long_to_get_is_extended_in_time(timer: SteppedTimer, recorded: RecordingListener) -> None:
     """The trust window counts from the request, and so does the first heartbeat."""
 
     class Slow(FaultyProvider):
         def acquire(self, request: LockRequest) -> Lease | None:
             lease: Lease = super().acquire(request)
-            wait_until(lambda: lease.trusted_for().total_seconds() < LEASE / 2)  # until the reply arrives
+            timer.until(lambda: lease.trusted_for().total_seconds() < LEASE / 2)  # until the reply arrives
             return lease
 
-    with hold("job", lock_at_most_for=LEASE * 2, keep_alive=True, provider=Slow()):
-        outlasts(1)
+    with hold("job", lock_at_most_for=LEASE * 2, keep_alive=True, provider=timer.store(Slow)):
+        outlasts(timer, 1)
     assert not recorded.of(LeaseLost)
 
 
@@ -106,73 +114,68 @@ def test_a_task_that_extends_while_a_heartbeat_is_under_way(recorded: RecordingL
     assert not recorded.of(LeaseLost)
 
 
-class BusyWorkers:
-    """All threads for the heartbeats of a provider are busy until :meth:`finish`."""
-
-    def __init__(self, provider: FaultyProvider) -> None:
-        self._pool = worker_pool(provider, "heartbeats")
-        self._gate = threading.Event()
-        for _ in range(HEARTBEAT_WORKERS):
-            self._pool.submit(lambda: self._gate.wait(20))
-
-    def finish(self) -> None:
-        """Return when they have done what was queued."""
-        self._gate.set()
-        all_idle = threading.Barrier(HEARTBEAT_WORKERS)
-        for future in [self._pool.submit(lambda: all_idle.wait(20)) for _ in range(HEARTBEAT_WORKERS)]:
-            future.result(20)
-
-
-@pytest.mark.not_quick("waits for real seconds")
-def test_a_heartbeat_that_waits_for_a_thread_does_not_begin_while_the_task_extends() -> None:
+def test_a_heartbeat_that_waits_for_a_thread_does_not_begin_while_the_task_extends(timer: SteppedTimer) -> None:
     """It would shorten the lease again."""
 
     class Store(FaultyProvider):
         def extend(self, lease: Lease, lock_at_most_for: Duration) -> Any:
             extended = super().extend(lease, lock_at_most_for)
-            busy.finish()
+            finish_all(self)
             return extended
 
-    store = Store()
-    busy = BusyWorkers(store)
-    with hold("job", lock_at_most_for="3s", keep_alive=True, provider=store) as lease:
-        assert lease is not None
-        wait_until(lambda: lease.trusted_for() < timedelta(seconds=1.7))  # the first heartbeat was due at 2 s
+    store = timer.store(Store)
+    keep_all_busy(store)
+    with hold("job", lock_at_most_for="3s", keep_alive=True, provider=store):
+        timer.advance(1.3)
         extend_lock("10m")
     assert store.calls["extend"] == 1
 
 
-@pytest.mark.not_quick("waits for real seconds")
 def test_i4_a_heartbeat_that_waits_for_a_thread_does_not_begin_after_the_release(
-    store: FaultyProvider, monkeypatch: pytest.MonkeyPatch
+    timer: SteppedTimer, store: FaultyProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would prolong the minimum hold. The release does not wait for it either: the threads would begin it."""
     monkeypatch.setattr(keepalive, "STOP_SECONDS", 60.0)
-    busy = BusyWorkers(store)
-    with hold("job", lock_at_most_for="3s", lock_at_least_for="3s", keep_alive=True, provider=store) as lease:
-        assert lease is not None
-        wait_until(lambda: lease.trusted_for() < timedelta(seconds=1.7))
-    busy.finish()
+    keep_all_busy(store)
+    with hold("job", lock_at_most_for="3s", lock_at_least_for="3s", keep_alive=True, provider=store):
+        timer.advance(1.3)
+    finish_all(store)
     assert store.calls["extend"] == 0
 
 
-@pytest.mark.not_quick("waits for real seconds")
-def test_a_lease_that_the_task_has_released(store: FaultyProvider, recorded: RecordingListener) -> None:
+def keep_all_busy(store: FaultyProvider) -> None:
+    """All threads for the heartbeats of ``store`` are busy until :func:`finish_all`."""
+    store.hang("records")
+    for _ in range(HEARTBEAT_WORKERS):
+        keepalive.worker_pool(store, "heartbeats").submit(partial(store.records, ""))
+
+
+def finish_all(store: FaultyProvider) -> None:
+    """Return when the threads have done all that was queued."""
+    store.recover()
+    all_idle = threading.Barrier(HEARTBEAT_WORKERS)
+    pool = worker_pool(store, "heartbeats")
+    for future in [pool.submit(lambda: all_idle.wait(20)) for _ in range(HEARTBEAT_WORKERS)]:
+        future.result(20)
+
+
+def test_a_lease_that_the_task_has_released(
+    timer: SteppedTimer, store: FaultyProvider, recorded: RecordingListener
+) -> None:
     with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None
         assert store.release(lease)
-        until = time.monotonic() + LEASE * 1.2
-        wait_until(lambda: time.monotonic() > until)
+        timer.advance(LEASE * 1.2)
     assert not recorded.of(LeaseLost)
 
 
-def test_i4_the_last_heartbeat_does_not_come_after_the_release(store: FaultyProvider) -> None:
+def test_i4_the_last_heartbeat_does_not_come_after_the_release(timer: SteppedTimer, store: FaultyProvider) -> None:
     released: list[bool] = []
 
     def task() -> None:
         with hold("job", lock_at_most_for=LEASE, lock_at_least_for=LEASE, keep_alive=True, provider=store):
             store.hang("extend")
-            wait_until(lambda: store.calls["extend"] > 0)
+            timer.until(lambda: store.calls["extend"])
         released.append(True)
 
     thread = threading.Thread(target=task)
@@ -187,8 +190,9 @@ def test_i4_the_last_heartbeat_does_not_come_after_the_release(store: FaultyProv
     assert record.remaining <= timedelta(seconds=LEASE)
 
 
-@pytest.mark.not_quick("waits for real seconds")
-def test_twenty_leases_at_once_do_not_take_twenty_threads(store: FaultyProvider, recorded: RecordingListener) -> None:
+def test_twenty_leases_at_once_do_not_take_twenty_threads(
+    timer: SteppedTimer, store: FaultyProvider, recorded: RecordingListener
+) -> None:
     before = threading.active_count()
     inside = threading.Barrier(21)
     done = threading.Event()
@@ -203,20 +207,19 @@ def test_twenty_leases_at_once_do_not_take_twenty_threads(store: FaultyProvider,
     for thread in threads:
         thread.start()
     inside.wait(20)
-    wait_until(lambda: store.calls["extend"] >= 60)
+    timer.until(lambda: store.calls["extend"] >= 60)
     most = threading.active_count() - before - 20
     done.set()
     for thread in threads:
         thread.join(20)
-    assert most <= 1 + 4
+    assert most <= HEARTBEAT_WORKERS
     assert store.most_at_once["extend"] <= 4
     assert not recorded.of(LeaseLost)
     assert len(recorded.of(TaskFinished)) == 20
 
 
-@pytest.mark.not_quick("waits for real seconds")
 def test_a_heartbeat_for_which_there_was_no_memory_is_tried_again(
-    store: FaultyProvider, recorded: RecordingListener, monkeypatch: pytest.MonkeyPatch
+    timer: SteppedTimer, store: FaultyProvider, recorded: RecordingListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit, errors = WorkerPool.submit, [MemoryError(), MemoryError()]
 
@@ -227,7 +230,7 @@ def test_a_heartbeat_for_which_there_was_no_memory_is_tried_again(
 
     with hold("job", lock_at_most_for="2s", keep_alive=True, provider=store):
         monkeypatch.setattr(WorkerPool, "submit", failing_submit)
-        wait_until(lambda: recorded.of(LockExtended))
+        timer.until(lambda: recorded.of(LockExtended))
     assert [type(event.error) for event in recorded.of(ProviderFailed)] == [MemoryError] * 2
     assert not recorded.of(LeaseLost)
 
@@ -250,17 +253,18 @@ def test_many_leases_over_a_slow_link(recorded: RecordingListener) -> None:
         assert not recorded.of(LeaseLost)
 
 
-@pytest.mark.not_quick("waits for real seconds")
-def test_a_store_that_hangs_does_not_delay_another_one(recorded: RecordingListener, store: FaultyProvider) -> None:
-    hanging = FaultyProvider()
+def test_a_store_that_hangs_does_not_delay_another_one(
+    timer: SteppedTimer, store: FaultyProvider, recorded: RecordingListener
+) -> None:
+    hanging = timer.store()
     hanging.hang("extend")
     with ExitStack() as stack:
         for number in range(8):
             stack.enter_context(hold(f"job-{number}", lock_at_most_for="5s", keep_alive=True, provider=hanging))
         stack.callback(hanging.recover)
-        wait_until(lambda: hanging.busy["extend"] == HEARTBEAT_WORKERS, what="all heartbeats of one store hang")
+        timer.until(lambda: hanging.waiting == HEARTBEAT_WORKERS)
         with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
-            outlasts(1.5)
+            outlasts(timer, 1.5)
     assert not recorded.of(LeaseLost)
 
 
@@ -286,10 +290,11 @@ def test_no_heartbeat_where_nothing_is_locked(store: FaultyProvider, monkeypatch
         assert threading.active_count() == before
 
 
-@pytest.mark.not_quick("waits for real seconds")
-def test_a_lease_that_the_task_itself_is_releasing_is_not_reported_lost(recorded: RecordingListener) -> None:
+def test_a_lease_that_the_task_itself_is_releasing_is_not_reported_lost(
+    timer: SteppedTimer, recorded: RecordingListener
+) -> None:
     """Its trust ends when the release begins, and the reply may take long."""
-    programs, goes_on = InMemoryLockProvider().programs, threading.Event()
+    programs, goes_on = InMemoryLockProvider(clock=timer.clock).programs, threading.Event()
 
     class Client:
         def execute(self, command: Any, timeout: float | None) -> Any:
@@ -298,12 +303,12 @@ def test_a_lease_that_the_task_itself_is_releasing_is_not_reported_lost(recorded
             return programs.store.execute(command, timeout)
 
     provider: Any = ProgramProvider(programs, Client())
-    began = time.monotonic()
     with hold("job", lock_at_most_for="3s", keep_alive=True, provider=provider) as lease:
         assert lease is not None
         releasing = threading.Thread(target=provider.release, args=(lease,), name="releasing")
         releasing.start()
-        wait_until(lambda: time.monotonic() > began + 1.3, what="the time of the first heartbeat")
+        wait_until(lambda: not lease.is_trusted(), what="the begin of the release")
+        timer.advance(1.3)  # the first heartbeat is due at one second
         goes_on.set()
         releasing.join()
     assert lease.has_ended()
