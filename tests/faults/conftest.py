@@ -6,6 +6,7 @@ from functools import cache
 
 import pytest
 
+from tests.faults.fleet import shared_fork_server
 from tests.support.stores import STORES, Store, on_private_server
 
 
@@ -16,8 +17,14 @@ def shared_store(make_store: Callable[..., Store]) -> Callable[[str], Store]:
     return lambda name: make_store(name) if name == "quorum" else shared(name)
 
 
+@pytest.fixture(scope="session")
+def workers() -> None:
+    """The process that forks the workers has started."""
+    shared_fork_server()
+
+
 @pytest.fixture
-def store(request: pytest.FixtureRequest, shared_store: Callable[[str], Store]) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest, workers: None, shared_store: Callable[[str], Store]) -> Iterator[Store]:
     """``@pytest.mark.parametrize("store", ["redis sync", "redis async private"], indirect=True)``.
 
     "private": on a server that the test may stop, and may empty.

@@ -73,13 +73,17 @@ class ForkServer:
         self._stderr = tempfile.TemporaryFile("a+b")  # noqa: SIM115  # closed in close()
         self._read = 0
         self._process = LineProcess("tests.faults.worker", environment=environment, stderr=self._stderr)
+        self._answer()
 
     def fork(self, config: Config) -> int:
         self._process.write(config.to_json())
+        return int(self._answer())
+
+    def _answer(self) -> str:
         line = self._process.read()
         if not line:
             raise RuntimeError(f"the fork server of workers has ended:\n{self.complaints()}")
-        return int(line)
+        return line
 
     def complaints(self) -> str:
         self._stderr.seek(self._read)

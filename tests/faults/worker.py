@@ -251,12 +251,13 @@ def run(config: Config) -> None:
 
 
 def fork_server() -> None:
-    """Fork a worker for each line, and answer with its process id."""
+    """Say "ready"; then fork a worker for each line, and answer with its process id."""
     import tests.faults.mutants
     import tests.support.stores  # noqa: F401  # whatever workers may ask for is imported once, here
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for our parent, who ends us
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the dead
+    print("ready", flush=True)
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

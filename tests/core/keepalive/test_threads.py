@@ -124,7 +124,7 @@ def test_a_heartbeat_that_waits_for_a_thread_does_not_begin_while_the_task_exten
             return extended
 
     store = timer.store(Store)
-    keep_all_busy(store)
+    keep_all_busy(timer, store)
     with hold("job", lock_at_most_for="3s", keep_alive=True, provider=store):
         timer.advance(1.3)
         extend_lock("10m")
@@ -136,18 +136,18 @@ def test_i4_a_heartbeat_that_waits_for_a_thread_does_not_begin_after_the_release
 ) -> None:
     """It would prolong the minimum hold. The release does not wait for it either: the threads would begin it."""
     monkeypatch.setattr(keepalive, "STOP_SECONDS", 60.0)
-    keep_all_busy(store)
+    keep_all_busy(timer, store)
     with hold("job", lock_at_most_for="3s", lock_at_least_for="3s", keep_alive=True, provider=store):
         timer.advance(1.3)
     finish_all(store)
     assert store.calls["extend"] == 0
 
 
-def keep_all_busy(store: FaultyProvider) -> None:
+def keep_all_busy(timer: SteppedTimer, store: FaultyProvider) -> None:
     """All threads for the heartbeats of ``store`` are busy until :func:`finish_all`."""
     store.hang("records")
     for _ in range(HEARTBEAT_WORKERS):
-        keepalive.worker_pool(store, "heartbeats").submit(partial(store.records, ""))
+        timer.pool(store, "heartbeats").submit(partial(store.records, ""))
 
 
 def finish_all(store: FaultyProvider) -> None:
