@@ -362,6 +362,7 @@ def test_an_event_about_a_lease_can_be_pickled() -> None:
     with configure(provider=InMemoryLockProvider(), listeners=[recorded.append]), hold("job") as lease:
         pass
     assert lease is not None
+    assert recorded
     for event in recorded:
         back = pickle.loads(pickle.dumps(event))
         assert back.lock_name == "job"

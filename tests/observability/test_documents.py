@@ -131,6 +131,7 @@ def test_the_variables_of_the_dashboard(scrape: Scrape) -> None:
 
 def test_every_panel_has_a_place_and_the_chosen_data_source() -> None:
     taken: set[tuple[int, int]] = set()
+    assert len(DASHBOARD["panels"]) > 5
     for panel in DASHBOARD["panels"]:
         place = panel["gridPos"]
         cells = {

@@ -59,11 +59,13 @@ def test_an_ending(ending: str, starts: object) -> None:
     assert done.stdout == ("" if "syntax" in ending else "before\n")
 
 
+FATAL = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 STATE = """
 import os, signal, sys
 print(sys.argv[1:], os.getcwd(), os.environ.get("GIVEN"), os.environ.get("HOME"), sys.path[:2])
 print(sys.stdin.read(), sys.stdout.encoding, sys.stderr.errors, __name__, __package__, sys.modules["__main__"].STATE)
-print(sorted(signum.name for signum in signal.valid_signals() if signal.getsignal(signum) is signal.SIG_IGN))
+ignored = {signum.name for signum in signal.valid_signals() if signal.getsignal(signum) is signal.SIG_IGN}
+print(sorted(ignored - set(os.environ["INHERITED"].split())))
 print(signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, []))
 print(sorted(os.listdir("/proc/self/fd"), key=int)[:-1])
 STATE = 2
@@ -75,6 +77,8 @@ def test_a_program_finds_what_a_new_interpreter_would_give_it(kind: str, tmp_pat
     (tmp_path / "mine.py").write_text(f"STATE = 1\n{STATE}")
     words = {"-c": ["-c", f"STATE = 1\n{STATE}"], "-m": ["-m", "mine"], "file": ["mine.py"]}[kind] + ["one", "two"]
     env = {"PATH": os.environ["PATH"], "GIVEN": "yes", "PYTHONPATH": str(PROJECT), "PYTHONIOENCODING": "latin-1"}
+    # nohup lets its program ignore SIGHUP, and so a new interpreter; a forked one starts afresh.
+    env["INHERITED"] = " ".join(signum.name for signum in FATAL if signal.getsignal(signum) is signal.SIG_IGN)
     env |= {name: value for name, value in os.environ.items() if name.startswith(("PYTHON", "LANG", "LC_"))} | env
     expected = run_true(words, input="typed", cwd=tmp_path, env=env)
     assert (expected.returncode, expected.stderr) == (0, "")
