@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from shedlock_py import LockProvider, Skipped, configure, extend_lock, hold, provider_from_url, scheduler_lock
+from shedlock_py import LockProvider, Skipped, configure, extend_lock, provider_from_url, scheduler_lock, try_hold
 
 
 # 1. Until the task is done. For tasks that may run again as soon as they are over.
@@ -50,7 +50,7 @@ def main() -> None:
             show(provider, "reindex")
 
             # The same without a function of its own:
-            with hold("reindex", lock_at_most_for="1s") as lease:
+            with try_hold("reindex", lock_at_most_for="1s") as lease:
                 if lease:
                     print("   held as a block, fencing token", lease.fencing_token)
 

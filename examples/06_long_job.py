@@ -12,7 +12,15 @@ import threading
 import time
 from pathlib import Path
 
-from shedlock_py import LeaseLost, LockRequest, configure, current_lease, hold, provider_from_url, scheduler_lock
+from shedlock_py import (
+    LeaseLost,
+    LockRequest,
+    configure,
+    current_lease,
+    provider_from_url,
+    scheduler_lock,
+    try_hold,
+)
 
 must_stop = threading.Event()
 
@@ -48,7 +56,7 @@ def main() -> None:
             threading.Timer(1.0, provider.take_over, [LockRequest("reindex", "1m", holder="operator")]).start()
             print("2. taken over:", reindex(100))
 
-            with hold("reindex", keep_alive=True) as lease:
+            with try_hold("reindex", keep_alive=True) as lease:
                 print("3. now the lock is", "ours" if lease else "the operator's")
 
 

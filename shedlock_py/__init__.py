@@ -20,6 +20,7 @@ from shedlock_py.errors import (
     ConfigurationError,
     LeaseError,
     LeaseLostError,
+    LockNotAcquired,
     NotLocked,
     ProviderError,
     ProviderNotConfigured,
@@ -43,7 +44,7 @@ from shedlock_py.events import (
     ProviderFailed,
     TaskFinished,
 )
-from shedlock_py.guard import Executed, attempt, attempt_async, hold, hold_async
+from shedlock_py.guard import Executed, attempt, attempt_async, hold, hold_async, try_hold, try_hold_async
 from shedlock_py.lease import Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.record import LockRecord
@@ -99,6 +100,7 @@ __all__ = [
     "LockAcquired",
     "LockEvent",
     "LockExtended",
+    "LockNotAcquired",
     "LockProvider",
     "LockRecord",
     "LockReleased",
@@ -129,4 +131,6 @@ __all__ = [
     "release_on_sigterm",
     "scheduler_lock",
     "set_active",
+    "try_hold",
+    "try_hold_async",
 ]

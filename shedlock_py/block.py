@@ -193,10 +193,15 @@ class BaseBlock:
 
 
 class Block(BaseBlock):
-    """The guard around ordinary code: what :func:`hold` returns."""
+    """The guard around ordinary code: what :func:`try_hold` returns."""
 
     _store: LockProvider
     _kept_alive: ThreadKeepAlive | None = None
+
+    async def __aenter__(self) -> Never:
+        raise TypeError("hold(…) and try_hold(…) are for 'with': use 'async with hold_async(…)' or try_hold_async(…)")
+
+    async def __aexit__(self, *_: object) -> None: ...
 
     def __enter__(self) -> Lease | None:
         request = self.begin()
@@ -261,10 +266,15 @@ class Block(BaseBlock):
 
 
 class AsyncBlock(BaseBlock):
-    """:class:`Block` for async code: what :func:`hold_async` returns."""
+    """:class:`Block` for async code: what :func:`try_hold_async` returns."""
 
     _store: AsyncLockProvider
     _kept_alive: TaskKeepAlive | None = None
+
+    def __enter__(self) -> Never:
+        raise TypeError("hold_async(…) and try_hold_async(…) are for 'async with': use hold(…) or try_hold(…)")
+
+    def __exit__(self, *_: object) -> None: ...
 
     async def __aenter__(self) -> Lease | None:
         from shedlock_py.async_keepalive import TaskKeepAlive  # late: loads asyncio

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from shedlock_py._process import OwningProcess
 from shedlock_py.config import as_async_provider, as_provider, configured_providers, emit
@@ -168,10 +168,31 @@ process_gates: list[Gate] = []
 
 @dataclass(frozen=True)
 class Skipped:
-    """The task did not run: the lock is held elsewhere (``"held"``), its fire time has run (``"already_ran"``), …"""
+    """The task did not run. It is false: ``if attempt(…):`` means "if it ran".
+
+    ``reason`` is "held" if another replica has the lock, "already_ran" if the fire time has run, … ``holder`` is the
+    replica that has the lock; None if the store did not say so.
+    """
 
     lock_name: str
     reason: SkipReason = "held"
+    holder: str | None = field(default=None, compare=False)
+    ran: ClassVar[Literal[False]] = False
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+    def __str__(self) -> str:
+        held = f"{self.holder!r} holds it" if self.holder else "another holder has it"
+        return f"lock {self.lock_name!r} was not granted: {_WHY.get(self.reason, held)}"
+
+
+_WHY: dict[SkipReason, str] = {
+    "already_ran": "its fire time has run",
+    "provider_error": "the store failed",
+    "shutting_down": "this process is shutting down",
+    "not_leader": "this replica is not the leader",
+}
 
 
 def decide_skip(lock_name: str, gates: Iterable[Gate]) -> Skipped | None:
@@ -185,7 +206,9 @@ def decide_skip(lock_name: str, gates: Iterable[Gate]) -> Skipped | None:
 
 def lock_refused(request: LockRequest, record: LockRecord | None) -> Skipped:
     """The skip of a task whose lock the store has refused. ``record`` is its record after that, as far as known."""
-    last = record.last_fire_time if record is not None and not record.is_held else None
+    if record is not None and record.is_held:
+        return Skipped(request.name, "held", record.holder)
+    last = record.last_fire_time if record is not None else None
     has_run = request.fire_time is not None and last is not None and last >= request.fire_time
     return Skipped(request.name, "already_ran" if has_run else "held")
 

@@ -7,17 +7,21 @@
     │   └── ProviderNotConfigured                no provider was configured
     ├── ProviderError                            the store replied with an error; the task does not run
     │   └── ProviderUnreachable                  the store did not reply; the next call tries again
-    └── LeaseError
-        ├── LeaseLostError                       the lease ended while something still relied on it
-        └── NotLocked                            code that needs a lease ran without one
+    ├── LeaseError
+    │   ├── LeaseLostError                       the lease ended while something still relied on it
+    │   └── NotLocked                            code that needs a lease ran without one
+    └── LockNotAcquired                          ``hold`` was not granted the lock; its block does not run
 
-Not getting the lock is never an error: see ``Skipped``.
+Only ``hold`` and ``hold_async`` raise ``LockNotAcquired``. Everywhere else a skip is a value: see ``Skipped``.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shedlock_py.context import Skipped
 
 
 class ShedLockError(Exception):
@@ -70,6 +74,20 @@ class LeaseLostError(LeaseError):
 
 class NotLocked(LeaseError):
     """Code that must run under a lease was called without a live one."""
+
+
+class LockNotAcquired(ShedLockError):
+    """``hold`` did not get the lock, so its block did not run. ``skipped`` says why: its ``reason`` is "held", …
+
+    ``try_hold`` gives None instead.
+    """
+
+    def __init__(self, skipped: Skipped) -> None:
+        super().__init__(str(skipped))
+        self.skipped = skipped
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.skipped,)
 
 
 def as_exception(error: BaseException, operation: str, lock_name: str | None = None) -> Exception:

@@ -160,10 +160,12 @@ class JobProxy:
         grace = None if self.is_catch_up else self.job.misfire_grace_time
         if grace is not None and datetime.now(UTC) - run_time > timedelta(seconds=grace):
             return list(run_job(*self._call(run_time, _LONG_AGO)))  # missed, even if the clock is set back right now
-        if self.elector is not None and (skip := decide_skip(self.elector.name, [not_leader(self.elector.is_leader)])):
-            emit(LockSkipped(skip.lock_name, skip.reason, timedelta(0)))
-            return [self._skipped(run_time, skip)]
-        return []
+        elector = self.elector
+        skip = decide_skip(elector.name, [not_leader(elector.is_leader)]) if elector is not None else None
+        if skip is None:
+            return []
+        emit(LockSkipped(skip.lock_name, skip.reason, timedelta(0)))
+        return [self._skipped(run_time, skip)]
 
     def _request(self, run_time: datetime) -> LockRequest | None:
         """What to acquire for a run; None: it needs no lock."""

@@ -20,7 +20,10 @@ from shedlock_py import (
     hold,
     hold_async,
     scheduler_lock,
+    try_hold,
+    try_hold_async,
 )
+from shedlock_py.events import SkipReason
 
 sync_provider: LockProvider = InMemoryLockProvider()
 async_provider: AsyncLockProvider = AsyncInMemoryLockProvider()
@@ -190,7 +193,7 @@ def test_guarded_functions_fit_where_the_function_did() -> None:
 async def test_attempt_and_hold() -> None:
     assert_type(attempt("types", lambda: 1, lock_at_most_for="1m", provider=sync_provider), Executed[int] | Skipped)
     with hold("types", lock_at_most_for="1m", provider=sync_provider, expected_every=timedelta(hours=1)) as lease:
-        assert_type(lease, Lease | None)
+        assert_type(lease, Lease)
 
     async def task() -> str:
         return "value"
@@ -200,7 +203,21 @@ async def test_attempt_and_hold() -> None:
             await attempt_async("types", task, lock_at_most_for="1m", provider=provider), Executed[str] | Skipped
         )
     async with hold_async("types", lock_at_most_for="1m", provider=async_provider) as lease:
-        assert_type(lease, Lease | None)
+        assert_type(lease, Lease)
+    async with try_hold_async("types", lock_at_most_for="1m", provider=async_provider) as tried:
+        assert_type(tried, Lease | None)
+    with try_hold("types", lock_at_most_for="1m", provider=sync_provider) as tried:
+        assert_type(tried, Lease | None)
+
+
+def truth_tells_a_run_from_a_skip() -> None:
+    result = attempt("types", lambda: 1)
+    assert_type(result.ran, bool)
+    if result:
+        assert_type(result, Executed[int])
+    else:
+        assert_type(result, Skipped)
+        assert_type(result.reason, SkipReason)
 
 
 def wrong_calls_are_errors() -> None:
