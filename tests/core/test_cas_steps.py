@@ -200,7 +200,7 @@ def test_a_released_record_does_not_change_after_the_servers_clock_was_set_back(
     assert not before.is_held
 
 
-def test_round_trips(store: Store) -> None:
+def test_a_skip_only_reads_and_extend_and_release_only_write(store: Store) -> None:
     node = replica(store)
 
     def commands(call: Callable[[], object]) -> list[str]:
