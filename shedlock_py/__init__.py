@@ -14,13 +14,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from shedlock_py.config import Settings, configure, set_active
-from shedlock_py.context import Skipped, assert_locked, current_lease, extend_lock, extend_lock_async
+from shedlock_py.context import LockNotAcquired, Skipped, assert_locked, current_lease, extend_lock, extend_lock_async
 from shedlock_py.decorator import scheduler_lock
 from shedlock_py.errors import (
     ConfigurationError,
     LeaseError,
     LeaseLostError,
-    LockNotAcquired,
     NotLocked,
     ProviderError,
     ProviderNotConfigured,

@@ -93,6 +93,16 @@ class BaseBlock:
     def __call__(self, function: object) -> Never:
         raise TypeError("hold(…) and hold_async(…) are no decorators: use @scheduler_lock(…)")
 
+    def __enter__(self) -> Any:
+        raise TypeError("hold_async(…) and try_hold_async(…) need 'async with'; for 'with', use hold(…) or try_hold(…)")
+
+    def __exit__(self, *_: Any) -> None: ...
+
+    async def __aenter__(self) -> Any:
+        raise TypeError("hold(…) and try_hold(…) need 'with'; for 'async with', use hold_async(…) or try_hold_async(…)")
+
+    async def __aexit__(self, *_: Any) -> None: ...
+
     def begin(self) -> LockRequest | None:
         """The request to send to the store. None: the task runs inside of a live lease of its lock, or is skipped.
 
@@ -198,11 +208,6 @@ class Block(BaseBlock):
     _store: LockProvider
     _kept_alive: ThreadKeepAlive | None = None
 
-    async def __aenter__(self) -> Never:
-        raise TypeError("hold(…) and try_hold(…) are for 'with': use 'async with hold_async(…)' or try_hold_async(…)")
-
-    async def __aexit__(self, *_: object) -> None: ...
-
     def __enter__(self) -> Lease | None:
         request = self.begin()
         if request is None:
@@ -270,11 +275,6 @@ class AsyncBlock(BaseBlock):
 
     _store: AsyncLockProvider
     _kept_alive: TaskKeepAlive | None = None
-
-    def __enter__(self) -> Never:
-        raise TypeError("hold_async(…) and try_hold_async(…) are for 'async with': use hold(…) or try_hold(…)")
-
-    def __exit__(self, *_: object) -> None: ...
 
     async def __aenter__(self) -> Lease | None:
         from shedlock_py.async_keepalive import TaskKeepAlive  # late: loads asyncio

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 from shedlock_py._process import OwningProcess
 from shedlock_py.config import as_async_provider, as_provider, configured_providers, emit
 from shedlock_py.durations import Duration
-from shedlock_py.errors import ConfigurationError, LeaseError, LeaseLostError, NotLocked
+from shedlock_py.errors import ConfigurationError, LeaseError, LeaseLostError, NotLocked, ShedLockError
 from shedlock_py.events import LeaseLost, LockExtended, ProviderFailed, SkipReason
 from shedlock_py.lease import Lease
 from shedlock_py.record import LockRecord
@@ -193,6 +193,20 @@ _WHY: dict[SkipReason, str] = {
     "shutting_down": "this process is shutting down",
     "not_leader": "this replica is not the leader",
 }
+
+
+class LockNotAcquired(ShedLockError):
+    """``hold`` did not get the lock, so its block did not run. ``skipped`` says why: its ``reason`` is "held", …
+
+    ``try_hold`` gives None instead.
+    """
+
+    def __init__(self, skipped: Skipped) -> None:
+        super().__init__(str(skipped))
+        self.skipped = skipped
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.skipped,)
 
 
 def decide_skip(lock_name: str, gates: Iterable[Gate]) -> Skipped | None:

@@ -274,7 +274,7 @@ def _lock_name(
 def _skip_result(on_skip: Any, skipped: Skipped) -> Any:
     """What a skipped call returns, or raises."""
     if isinstance(on_skip, type) and issubclass(on_skip, BaseException):
-        raise on_skip(f"lock {skipped.lock_name!r}: skipped ({skipped.reason})")
+        raise on_skip(str(skipped))
     if isinstance(on_skip, BaseException):
         raise on_skip.with_traceback(None)  # one object for all calls: do not pile up their tracebacks
     return on_skip(skipped) if callable(on_skip) else on_skip
@@ -283,7 +283,7 @@ def _skip_result(on_skip: Any, skipped: Skipped) -> Any:
 def _check_function(function: Any) -> None:
     tasks = {"apply_async": "Celery", "call_local": "Huey", "send_with_options": "Dramatiq"}
     for attribute, library in tasks.items():
-        if hasattr(function, attribute):
+        if hasattr(type(function), attribute):  # the type, for a Mock has every attribute
             raise TypeError(
                 f"{function!r} is a {library} task, not a function: put @scheduler_lock directly above 'def', and the "
                 f"{library} decorator above it"

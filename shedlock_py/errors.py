@@ -18,10 +18,7 @@ Only ``hold`` and ``hold_async`` raise ``LockNotAcquired``. Everywhere else a sk
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from shedlock_py.context import Skipped
+from typing import Any
 
 
 class ShedLockError(Exception):
@@ -74,20 +71,6 @@ class LeaseLostError(LeaseError):
 
 class NotLocked(LeaseError):
     """Code that must run under a lease was called without a live one."""
-
-
-class LockNotAcquired(ShedLockError):
-    """``hold`` did not get the lock, so its block did not run. ``skipped`` says why: its ``reason`` is "held", …
-
-    ``try_hold`` gives None instead.
-    """
-
-    def __init__(self, skipped: Skipped) -> None:
-        super().__init__(str(skipped))
-        self.skipped = skipped
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.skipped,)
 
 
 def as_exception(error: BaseException, operation: str, lock_name: str | None = None) -> Exception:

@@ -11,8 +11,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, ClassVar, Generic, Literal, TypeVar, Unpack
 
 from shedlock_py.block import AsyncBlock, Block
-from shedlock_py.context import Skipped, gates_of
-from shedlock_py.errors import LockNotAcquired
+from shedlock_py.context import LockNotAcquired, Skipped, gates_of
 from shedlock_py.lease import Lease
 from shedlock_py.options import GuardOptions, LockOptions
 from shedlock_py.provider import AsyncLockProvider, LockProvider

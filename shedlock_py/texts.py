@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 
@@ -25,3 +26,18 @@ def parsed(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def in_words(duration: timedelta) -> str:
+    """``duration`` in its two largest units: 3d 4h, 9m 58s, 4.2s."""
+    seconds = duration.total_seconds()
+    if seconds < 9.95:
+        return f"{max(seconds, 0):.1f}s"
+    whole = round(seconds)
+    parts: list[str] = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        number, whole = divmod(whole, size)
+        if number or parts:
+            parts.append(f"{number}{unit}")
+    shown = parts[:2]
+    return shown[0] if len(shown) == 2 and shown[1][:-1] == "0" else " ".join(shown)

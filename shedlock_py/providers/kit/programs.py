@@ -34,6 +34,15 @@ _BEFORE = timedelta(microseconds=1)
 _EARLIEST = datetime.min.replace(tzinfo=UTC) + _BEFORE
 
 
+GRANTED = "the Lease that acquire returned; it returns None if the lock was not granted"
+
+
+def require(given: object, kind: type, operation: str, example: str) -> None:
+    """:raises TypeError: ``given`` is of another kind than the operation takes."""
+    if not isinstance(given, kind):
+        raise TypeError(f"{operation} takes a {kind.__name__}, not {given!r}: {example}")
+
+
 class StorePrograms(ABC):
     """The programs of one store.
 
@@ -239,11 +248,13 @@ class StorePrograms(ABC):
         return text if len(text) <= 300 else f"{text[:300]}…"
 
     def acquire(self, request: LockRequest) -> Program[Any, Any, Lease | None]:
+        require(request, LockRequest, "acquire", "LockRequest('nightly-report', '30m')")
         operation = Operation(self, "acquire", request.name)
         return self.claimed(operation, Claim(request, self.clock, self.new_claim_id), None, force=False)
 
     def take_over(self, request: LockRequest) -> Program[Any, Any, Lease]:
         """Read the record, and replace exactly what was read."""
+        require(request, LockRequest, "take_over", "LockRequest('nightly-report', '30m')")
         claim = Claim(request, self.clock, self.new_claim_id)
         operation = Operation(self, "take_over", request.name)
         for _ in range(MOST_TAKE_OVERS):
@@ -300,6 +311,7 @@ class StorePrograms(ABC):
         return (yield from self.carry_out("undo", name, self.undo_claim(name, locked_by, former)))
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Program[Any, Any, Lease | None]:
+        require(lease, Lease, "extend", GRANTED)
         extension = lease.begin_extension(lock_at_most_for)
         if lease.is_being_released():
             return None
@@ -310,6 +322,7 @@ class StorePrograms(ABC):
         return extension.granted(repeated=operation.was_repeated and not self.recognises_retries)
 
     def release(self, lease: Lease) -> Program[Any, Any, bool]:
+        require(lease, Lease, "release", GRANTED)
         if lease.has_ended():
             return False
         lease.error = error_of(lease)
