@@ -53,6 +53,7 @@ class BaseBlock:
 
     :param spec: the ``__shedlock__`` of the guarded function, if any.
     :param gates: those of the task, consulted before those of the process.
+    :param fire_time: of this call, if ``options`` have a function for it.
     """
 
     skip: Skipped
@@ -68,16 +69,24 @@ class BaseBlock:
     _kept_alive: BaseKeepAlive | None = None
 
     def __init__(
-        self, lock: str | LockRequest, options: LockOptions, spec: Any = None, gates: tuple[Gate, ...] = ()
+        self,
+        lock: str | LockRequest,
+        options: LockOptions,
+        spec: Any = None,
+        gates: tuple[Gate, ...] = (),
+        fire_time: object = None,
     ) -> None:
         self.options = options
         self.spec = spec
         self._gates = gates
+        self._fire_time = fire_time
         self._request = lock if isinstance(lock, LockRequest) else None
         if isinstance(lock, LockRequest):
             self.name, self._template = lock.name, lock.template
             if (options.lock_at_most_for, options.lock_at_least_for) != (None, None):
                 raise ConfigurationError(f"lock {self.name!r}: the LockRequest has durations; give no others")
+            if lock.fire_time is not None and (options.once_per, options.fire_time) != (None, None):
+                raise ConfigurationError(f"lock {self.name!r}: the LockRequest has a fire time; give no other")
         elif spec is not None:  # checked when the function was decorated
             self.name, self._template = lock, spec.filled_template
         else:
@@ -122,7 +131,7 @@ class BaseBlock:
         )
         skip = decide_skip(self.name, (*self._gates, *process_gates))
         if skip is None:
-            return options.with_next_run(request)
+            return options.for_a_run(request, self._fire_time)
         self.skipped(skip)
         return None
 

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from shedlock_py._methods import bind_in_class
@@ -93,6 +94,7 @@ def scheduler_lock(
     lock_at_most_for: Duration | None = None,
     lock_at_least_for: Duration | None = None,
     *,
+    fire_time: Callable[..., datetime] | None = None,
     on_skip: None = None,
     **options: Unpack[Options],
 ) -> _Decorator[None]: ...
@@ -104,6 +106,7 @@ def scheduler_lock(
     lock_at_most_for: Duration | None = None,
     lock_at_least_for: Duration | None = None,
     *,
+    fire_time: Callable[..., datetime] | None = None,
     on_skip: BaseException | type[BaseException],
     **options: Unpack[Options],
 ) -> _Decorator[Never]: ...
@@ -115,6 +118,7 @@ def scheduler_lock(
     lock_at_most_for: Duration | None = None,
     lock_at_least_for: Duration | None = None,
     *,
+    fire_time: Callable[..., datetime] | None = None,
     on_skip: Callable[[Skipped], Coroutine[Any, Any, S]],
     **options: Unpack[Options],
 ) -> _Decorator[S]: ...
@@ -126,6 +130,7 @@ def scheduler_lock(
     lock_at_most_for: Duration | None = None,
     lock_at_least_for: Duration | None = None,
     *,
+    fire_time: Callable[..., datetime] | None = None,
     on_skip: Callable[[Skipped], S],
     **options: Unpack[Options],
 ) -> _Decorator[S]: ...
@@ -137,6 +142,7 @@ def scheduler_lock(
     lock_at_most_for: Duration | None = None,
     lock_at_least_for: Duration | None = None,
     *,
+    fire_time: Callable[..., datetime] | None = None,
     on_skip: S,
     **options: Unpack[Options],
 ) -> _Decorator[S]: ...
@@ -151,6 +157,8 @@ def scheduler_lock(
     keep_alive: bool | None = None,
     on_lost: OnLost = "continue",
     expected_every: Duration | None = None,
+    once_per: Duration | None = None,
+    fire_time: Callable[..., datetime] | None = None,
     on_skip: Any = None,
 ) -> Any:
     """Run the function only where its lock is free; skip the call where it is held elsewhere.
@@ -167,6 +175,11 @@ def scheduler_lock(
         ``timedelta`` or seconds; by default that of ``configure(default_lock_at_most_for=…)``.
     :param lock_at_least_for: for how long no other replica runs it, however short the task; at least as long as the
         replicas' clocks differ. Zero by default.
+    :param once_per: run once in each slot of this length ("1h", "1d"), counted from 1970 in UTC, on all replicas
+        together. A slot begins half a minute early, so that clocks which differ by less agree.
+    :param fire_time: a function that gets the call's arguments and returns the moment of this run, an aware datetime:
+        ``fire_time=lambda message: message.sent_at``. A fire time that is not newer than the newest one that ran is
+        skipped. With ``once_per`` it is rounded down to its slot.
     :param provider: the store of this lock; by default the configured one, looked up at each call.
     :param keep_alive: extend the lease, every third of it, until the task ends; by default that of :func:`configure`.
         ``lock_at_most_for`` is then how soon others may run it if this process dies, and can be short.
@@ -192,6 +205,8 @@ def scheduler_lock(
         "keep_alive": keep_alive,
         "on_lost": on_lost,
         "expected_every": expected_every,
+        "once_per": once_per,
+        "fire_time": fire_time,
     }
     return functools.partial(_decorate, LockSpec(name, LockOptions.parse("scheduler_lock", options)), on_skip)
 
@@ -222,12 +237,15 @@ def _decorate(spec: LockSpec, on_skip: Any, function: Any) -> Any:
 def _guard_sync(spec: LockSpec, function: Callable[P, R], signature: inspect.Signature, on_skip: Any) -> Any:
     gates = gates_of(function)
 
-    def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
+    def block_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block:
         name = _lock_name(spec, function, signature, args, kwargs)
-        return run_guarded(Block(name, spec.options, spec, gates), lambda: function(*args, **kwargs))
+        return Block(name, spec.options, spec, gates, spec.options.fire_time_of(args, kwargs))
+
+    def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
+        return run_guarded(block_for(args, kwargs), lambda: function(*args, **kwargs))
 
     def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
-        block = Block(_lock_name(spec, function, signature, args, kwargs), spec.options, spec, gates)
+        block = block_for(args, kwargs)
         with block as lease:
             if lease is not None:
                 return refuse_unfinished(function(*args, **kwargs))
@@ -241,12 +259,15 @@ def _guard_async(
 ) -> Any:
     gates = gates_of(function)
 
-    async def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
+    def block_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncBlock:
         name = _lock_name(spec, function, signature, args, kwargs)
-        return await run_guarded_async(AsyncBlock(name, spec.options, spec, gates), lambda: function(*args, **kwargs))
+        return AsyncBlock(name, spec.options, spec, gates, spec.options.fire_time_of(args, kwargs))
+
+    async def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
+        return await run_guarded_async(block_for(args, kwargs), lambda: function(*args, **kwargs))
 
     async def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
-        block = AsyncBlock(_lock_name(spec, function, signature, args, kwargs), spec.options, spec, gates)
+        block = block_for(args, kwargs)
         async with block as lease:
             if lease is not None:
                 return refuse_unfinished(await function(*args, **kwargs), was_awaited=True)

@@ -9,13 +9,12 @@ from datetime import UTC, datetime, timedelta
 from shlex import quote
 
 from shedlock_py.history import Run
+from shedlock_py.once import LONGEST_LEAD
 from shedlock_py.record import LockRecord
 from shedlock_py.texts import in_words as in_words
 from shedlock_py.texts import one_line as one_line
 from shedlock_py.texts import printable as printable
 
-LONGEST_LEAD = timedelta(seconds=30)
-"""How long before its fire time, the moment that names it, a period of ``run --once-per`` can begin."""
 NOTHING = "-"
 
 

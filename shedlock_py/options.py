@@ -16,8 +16,9 @@ from typing import Any, Generic, TypedDict, TypeVar
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import LeaseLost
+from shedlock_py.once import current_slot, slot_of
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.request import LockRequest, check_hold_times
+from shedlock_py.request import LockRequest, check_hold_times, in_utc
 
 OnLost = str | Callable[[LeaseLost], Any]
 """What happens when a lease is lost while its task runs: "continue", "cancel" (async only), or a callable."""
@@ -28,6 +29,7 @@ ProviderT = TypeVar("ProviderT")
 class KeywordOptions(TypedDict, Generic[ProviderT], total=False):
     """The options of every guard that callers pass as keywords. ``ProviderT``: the kind of provider it takes."""
 
+    once_per: Duration | None
     provider: ProviderT | None
     keep_alive: bool | None
     on_lost: OnLost
@@ -39,6 +41,7 @@ class GuardOptions(KeywordOptions[ProviderT], Generic[ProviderT], total=False):
 
     lock_at_most_for: Duration | None
     lock_at_least_for: Duration | None
+    fire_time: datetime | None
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,9 @@ class LockOptions:
     keep_alive: bool | None = None
     on_lost: OnLost = "continue"
     expected_every: timedelta | None = None
+    once_per: timedelta | None = None
+    fire_time: datetime | Callable[..., datetime] | None = None
+    """For a decorated function a function of the call's arguments."""
 
     @classmethod
     def parse(cls, function: str, given: Mapping[str, Any], *, is_async: bool = True) -> LockOptions:
@@ -75,20 +81,59 @@ class LockOptions:
         every = given.get("expected_every")
         if every is not None:
             every = parse_duration(every, "expected_every")
-        options = cls(**{**given, "lock_at_most_for": at_most, "lock_at_least_for": at_least, "expected_every": every})
+        once_per = given.get("once_per")
+        if once_per is not None:
+            once_per = parse_duration(once_per, "once_per")
+        parsed = {"lock_at_most_for": at_most, "lock_at_least_for": at_least, "expected_every": every}
+        options = cls(**{**given, **parsed, "once_per": once_per})
+        check_fire_time(options.fire_time, of_decorator=function == "scheduler_lock")
         check_provider(options.provider)
         check_keep_alive(options.keep_alive)
         check_on_lost(options.on_lost, is_async=is_async)
         return options
 
-    def with_next_run(self, request: LockRequest) -> LockRequest:
-        """``request``, which says when the next run is expected, if these options do: history keeps it with the run.
+    def for_a_run(self, request: LockRequest, fire_time: object = None) -> LockRequest:
+        """``request`` for a run that begins now, with its fire time, and with the time at which the next is expected.
 
-        By the clock of this replica, as the fire times of a scheduler are. No lock depends on it.
+        By the clock of this replica, as the fire times of a scheduler are.
+
+        :param fire_time: that of this call, if these options have a function for it.
+        :raises ConfigurationError: it is no aware datetime.
         """
-        if self.expected_every is None:
+        if self.once_per is None and self.fire_time is None and self.expected_every is None:
             return request
-        return replace(request, next_fire_time=datetime.now(UTC) + self.expected_every)
+        now, more = datetime.now(UTC), dict[str, Any]()
+        given = self.fire_time if fire_time is None else fire_time
+        if given is not None:
+            moment = in_utc(given, "fire_time")
+            more["fire_time"] = moment if self.once_per is None else slot_of(moment, self.once_per)
+        elif self.once_per is not None:
+            more["fire_time"] = current_slot(now, self.once_per)
+        if self.expected_every is not None:
+            more["next_fire_time"] = now + self.expected_every
+        return replace(request, **more)
+
+    def fire_time_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+        """The fire time of one call of the decorated function; None: these options have no function for it.
+
+        :raises ConfigurationError: the function gives none.
+        """
+        if not callable(self.fire_time):
+            return None
+        return in_utc(self.fire_time(*args, **kwargs), "what the function of fire_time= returns")
+
+
+def check_fire_time(fire_time: object, *, of_decorator: bool) -> None:
+    """:raises ConfigurationError: ``fire_time`` is not a moment, or not a function of the call's arguments."""
+    if fire_time is None:
+        return
+    if not of_decorator:
+        in_utc(fire_time, "fire_time")
+    elif not callable(fire_time):
+        raise ConfigurationError(
+            f"fire_time of a decorator must be a function of the call's arguments, such as "
+            f"fire_time=lambda message: message.sent_at, not {short_repr(fire_time)}: each call has its own"
+        )
 
 
 def check_keep_alive(keep_alive: object) -> None:

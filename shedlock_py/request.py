@@ -124,9 +124,9 @@ class LockRequest:
             lock_at_most_for=at_most,
             lock_at_least_for=at_least,
             holder=default_holder() if holder is None else validate_holder(holder),
-            fire_time=None if fire_time is None else _in_utc(fire_time, "fire_time"),
+            fire_time=None if fire_time is None else in_utc(fire_time, "fire_time"),
             template=template,
-            next_fire_time=None if next_fire_time is None else _in_utc(next_fire_time, "next_fire_time"),
+            next_fire_time=None if next_fire_time is None else in_utc(next_fire_time, "next_fire_time"),
         )
 
 
@@ -137,7 +137,8 @@ def request_for_operator(name: str, lock_at_most_for: Duration, holder: str) -> 
     return request
 
 
-def _in_utc(moment: object, what: str) -> datetime:
+def in_utc(moment: object, what: str) -> datetime:
+    """``moment`` in UTC. :raises ConfigurationError: it is no aware datetime, or UTC has no such moment."""
     if not isinstance(moment, datetime) or moment.utcoffset() is None:
         raise ConfigurationError(f"{what} must be an aware datetime, not {short_repr(moment)}")
     try:

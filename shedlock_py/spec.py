@@ -73,12 +73,13 @@ class LockSpec:
     ) -> LockRequest:
         """The request for one call of ``function``. The durations given here are for options that are None."""
         at_most, at_least = self.options.lock_at_most_for, self.options.lock_at_least_for
-        return lock_request(
+        request = lock_request(
             self.lock_name(function, args, kwargs),
             lock_at_most_for if at_most is None else at_most,
             lock_at_least_for if at_least is None else at_least,
             template=self.filled_template,
         )
+        return self.options.for_a_run(request, self.options.fire_time_of(args, kwargs))
 
     def lock_name(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The lock name for one call of ``function``: the template, filled from its arguments."""

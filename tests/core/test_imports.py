@@ -20,7 +20,7 @@ PROJECT = Path(__file__).parents[2]
 # A module imports only from the layers above it in this list.
 LAYERS = [
     ["errors", "texts", "_methods"],
-    ["booleans", "durations", "_versions"],
+    ["booleans", "durations", "once", "_versions"],
     ["request"],
     ["lease"],
     ["record"],
@@ -59,7 +59,7 @@ ROOMS = {
 KITS: dict[str, set[str]] = {"kit": set(), "cas": {"kit"}, "aws": {"kit", "cas"}}
 """What those import that the stores share; a store imports from all of them."""
 PURE = {"errors", "_versions", "durations", "request", "lease", "record", "history", "events", "_program", "provider"}
-PURE |= {"booleans", "overdue", "texts"}
+PURE |= {"booleans", "once", "overdue", "texts"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
 FOR_PROVIDERS = {"errors", "_versions", "durations", "request", "lease", "record", "history", "events", "provider"}
 FOR_PROVIDERS |= {"booleans", "texts", "_program", "_process", "_timers", "_aio"}

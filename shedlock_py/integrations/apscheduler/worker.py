@@ -175,7 +175,9 @@ class JobProxy:
             return None
         trigger = self.job.trigger
         request = replace(self.lock, next_fire_time=next_fire_time_of(trigger, run_time))  # for run history
-        return replace(request, fire_time=fire_time_of(trigger, run_time)) if self.once_per_fire_time else request
+        if not self.once_per_fire_time or request.fire_time is not None:  # the decorator's fire_time= or once_per=
+            return request
+        return replace(request, fire_time=fire_time_of(trigger, run_time))
 
     def _guard_options(self) -> LockOptions:
         """The options of the guard. Those of a decorator are read in the worker, so they need not be pickled.
@@ -187,9 +189,8 @@ class JobProxy:
         provider = options.provider
         if provider is None:
             provider = provider_from_text(self.provider) if isinstance(self.provider, str) else self.provider
-        return replace(
-            options, provider=provider, lock_at_most_for=None, lock_at_least_for=None
-        )  # the request has them
+        in_request: dict[str, Any] = dict.fromkeys(("lock_at_most_for", "lock_at_least_for", "once_per", "fire_time"))
+        return replace(options, provider=provider, **in_request)
 
     def _add_decorator_alias(self) -> None:
         """Let the lock count as that of ``@scheduler_lock``, which must not acquire its own inside."""
