@@ -7,6 +7,7 @@ generator that is closed there could not release the lease any more.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
@@ -43,6 +44,7 @@ from shedlock_py.options import LockOptions
 from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
+from shedlock_py.waiting import Waiting
 
 if TYPE_CHECKING:
     from shedlock_py.async_keepalive import TaskKeepAlive
@@ -129,11 +131,22 @@ class BaseBlock:
         request = self._request or lock_request(
             self.name, options.lock_at_most_for, options.lock_at_least_for, template=self._template
         )
+        return options.for_a_run(request, self._fire_time) if self.may_begin() else None
+
+    def may_begin(self) -> bool:
+        """Whether no gate refuses the task; else it is skipped."""
         skip = decide_skip(self.name, (*self._gates, *process_gates))
-        if skip is None:
-            return options.for_a_run(request, self._fire_time)
-        self.skipped(skip)
-        return None
+        if skip is not None:
+            self.skipped(skip)
+        return skip is None
+
+    def refused(self, request: LockRequest, record: LockRecord | None, waiting: Waiting) -> float | None:
+        """The store did not grant the lock. How long to wait for the next attempt; None: the task is skipped."""
+        skip = lock_refused(request, record)
+        pause = waiting.pause(monotonic(), record) if skip.reason == "held" else None
+        if pause is None:
+            self.skipped(skip)
+        return pause
 
     def skipped(self, skip: Skipped) -> None:
         self.skip = skip
@@ -223,20 +236,27 @@ class Block(BaseBlock):
             return self.enclosing_lease
         self._store = store = resolve_provider(self.options.provider, self.name)
         self._sent_at = monotonic()
-        try:
-            lease = self._lease = store.acquire(request)
-        except Exception as error:
-            self.failed("acquire", error)
-            raise
-        if lease is None:
+        waiting = Waiting(self.options.wait, self._sent_at)
+        while True:
+            try:
+                lease = self._lease = store.acquire(request)
+            except Exception as error:
+                self.failed("acquire", error)
+                raise
+            if lease is not None:
+                break
             self._replied_at = monotonic()
             record: LockRecord | None = None
-            try:  # only a fire time needs an explanation
-                record = None if request.fire_time is None else store.record(self.name)
+            try:
+                if request.fire_time is not None or waiting.is_on:
+                    record = store.record(self.name)
             except Exception as error:  # of any kind: a provider of another package may raise anything
-                logger.debug("lock %r: could not read why it is skipped: %r", self.name, error)
-            self.skipped(lock_refused(request, record))
-            return None
+                logger.debug("lock %r: could not read why it is not granted: %r", self.name, error)
+            pause = self.refused(request, record, waiting)
+            if pause is not None:
+                time.sleep(pause)
+            if pause is None or not self.may_begin():
+                return None
         try:
             active = self.start(lease, store)
             is_renewed = is_kept_alive(self.options.keep_alive)
@@ -286,27 +306,36 @@ class AsyncBlock(BaseBlock):
     _kept_alive: TaskKeepAlive | None = None
 
     async def __aenter__(self) -> Lease | None:
-        from shedlock_py.async_keepalive import TaskKeepAlive  # late: loads asyncio
+        import asyncio  # late, as is what loads it
+
+        from shedlock_py.async_keepalive import TaskKeepAlive
 
         request = self.begin()
         if request is None:
             return self.enclosing_lease
         self._store = store = resolve_async_provider(self.options.provider, self.name)
         self._sent_at = monotonic()
-        try:
-            lease = self._lease = await store.acquire(request)
-        except Exception as error:
-            self.failed("acquire", error)
-            raise
-        if lease is None:
+        waiting = Waiting(self.options.wait, self._sent_at)
+        while True:
+            try:
+                lease = self._lease = await store.acquire(request)
+            except Exception as error:
+                self.failed("acquire", error)
+                raise
+            if lease is not None:
+                break
             self._replied_at = monotonic()
             record: LockRecord | None = None
-            try:  # only a fire time needs an explanation
-                record = None if request.fire_time is None else await store.record(self.name)
+            try:
+                if request.fire_time is not None or waiting.is_on:
+                    record = await store.record(self.name)
             except Exception as error:  # of any kind: a provider of another package may raise anything
-                logger.debug("lock %r: could not read why it is skipped: %r", self.name, error)
-            self.skipped(lock_refused(request, record))
-            return None
+                logger.debug("lock %r: could not read why it is not granted: %r", self.name, error)
+            pause = self.refused(request, record, waiting)
+            if pause is not None:
+                await asyncio.sleep(pause)
+            if pause is None or not self.may_begin():
+                return None
         try:
             active = self.start(lease, store)
             is_renewed = is_kept_alive(self.options.keep_alive)

@@ -42,6 +42,7 @@ class GuardOptions(KeywordOptions[ProviderT], Generic[ProviderT], total=False):
     lock_at_most_for: Duration | None
     lock_at_least_for: Duration | None
     fire_time: datetime | None
+    wait: Duration | None
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class LockOptions:
     once_per: timedelta | None = None
     fire_time: datetime | Callable[..., datetime] | None = None
     """For a decorated function a function of the call's arguments."""
+    wait: timedelta | None = None
 
     @classmethod
     def parse(cls, function: str, given: Mapping[str, Any], *, is_async: bool = True) -> LockOptions:
@@ -84,8 +86,11 @@ class LockOptions:
         once_per = given.get("once_per")
         if once_per is not None:
             once_per = parse_duration(once_per, "once_per")
+        wait = given.get("wait")
+        if wait is not None:
+            wait = parse_duration(wait, "wait", zero=True)
         parsed = {"lock_at_most_for": at_most, "lock_at_least_for": at_least, "expected_every": every}
-        options = cls(**{**given, **parsed, "once_per": once_per})
+        options = cls(**{**given, **parsed, "once_per": once_per, "wait": wait})
         check_fire_time(options.fire_time, of_decorator=function == "scheduler_lock")
         check_provider(options.provider)
         check_keep_alive(options.keep_alive)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,9 +22,8 @@ from shedlock_py.guard import attempt
 from shedlock_py.lease import Lease
 from shedlock_py.provider import LockProvider, undo_of
 from shedlock_py.request import LockRequest
+from shedlock_py.waiting import Waiting
 
-RETRY_PAUSE = (0.5, 1.0)
-"""Seconds between two attempts to acquire, under ``--wait``. Random, so that processes do not all retry at once."""
 LATE = 0.05
 """Seconds after the end of the trust window in which the guard's ``LeaseLost``, which has the reason, may come."""
 LONGEST_WAIT = 30.0
@@ -66,14 +64,14 @@ class Guarded(Supervisor):
         try_once = partial(
             attempt, self._request, self._task, provider=provider, keep_alive=self._keep_alive, on_lost=lambda _: None
         )
-        until = monotonic() + wait.total_seconds()
+        waiting = Waiting(wait, monotonic())
         try:
             while isinstance(skipped := try_once(), Skipped):
-                left = until - monotonic() if skipped.reason == "held" else 0
-                code = self._interrupted(min(left, random.uniform(*RETRY_PAUSE)))
+                pause = waiting.pause(monotonic()) if skipped.reason == "held" else None
+                code = self._interrupted(pause or 0)
                 if code is not None:
                     return code
-                if left <= 0:
+                if pause is None:
                     return skipped
             return 0
         except CommandFailed as failed:

@@ -25,7 +25,7 @@ LAYERS = [
     ["lease"],
     ["record"],
     ["history"],
-    ["overdue"],
+    ["overdue", "waiting"],
     ["rules"],
     ["events"],
     ["provider", "_program", "_process"],
