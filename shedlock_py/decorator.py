@@ -80,6 +80,9 @@ class _Decorator(Protocol[S_co]):
     """What ``scheduler_lock(…)`` returns; ``S_co`` is what a skipped call returns."""
 
     @overload
+    def __call__(self, function: type, /) -> Never: ...
+
+    @overload
     def __call__(  # type: ignore[overload-overlap]  # an async def is also a function; the first that fits is meant
         self, function: Callable[P, Coroutine[Any, Any, R]], /
     ) -> GuardedFunction[P, Coroutine[Any, Any, R | S_co], Coroutine[Any, Any, Executed[R] | Skipped]]: ...

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import Any, assert_type
+from typing import Any, Never, assert_type
 
 import pytest
 
@@ -220,6 +220,10 @@ def truth_tells_a_run_from_a_skip() -> None:
         assert_type(result.reason, SkipReason)
 
 
+def a_decorated_class_is_nothing() -> None:
+    assert_type(scheduler_lock("types", "1m")(Service), Never)
+
+
 def wrong_calls_are_errors() -> None:
     """Never called: each line must be an error, or mypy and pyright report its ignore as unused."""
     plain("one")  # type: ignore[arg-type]  # on purpose
@@ -232,6 +236,7 @@ def wrong_calls_are_errors() -> None:
     Service.static.attempt("one")  # type: ignore[arg-type]  # on purpose
     Service.of_class.attempt(Service, 1)  # type: ignore[call-arg, arg-type]  # on purpose
     hold("job", expected_every=1j)  # type: ignore[arg-type]  # on purpose
+    hold("job", on_lost="stop")  # type: ignore[arg-type]  # on purpose
     scheduler_lock("job", expected_every=1j)  # type: ignore[call-overload]  # on purpose
     scheduler_lock("job", 1j)  # type: ignore[call-overload]  # on purpose
     attempt("job", lambda: 1, provider=async_provider)  # type: ignore[arg-type]  # on purpose
