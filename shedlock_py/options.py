@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from reprlib import repr as short_repr
 from typing import Any, Generic, TypedDict, TypeVar
@@ -18,6 +18,7 @@ from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import LeaseLost
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.request import LockRequest, check_hold_times
+from shedlock_py.urls import checked_text, provider_from_text
 
 OnLost = str | Callable[[LeaseLost], Any]
 """What happens when a lease is lost while its task runs: "continue", "cancel" (async only), or a callable."""
@@ -28,7 +29,7 @@ ProviderT = TypeVar("ProviderT")
 class KeywordOptions(TypedDict, Generic[ProviderT], total=False):
     """The options of every guard that callers pass as keywords. ``ProviderT``: the kind of provider it takes."""
 
-    provider: ProviderT | None
+    provider: ProviderT | str | None
     keep_alive: bool | None
     on_lost: OnLost
     expected_every: Duration | None
@@ -47,7 +48,8 @@ class LockOptions:
 
     lock_at_most_for: timedelta | None = None
     lock_at_least_for: timedelta | None = None
-    provider: LockProvider | AsyncLockProvider | None = None
+    provider: LockProvider | AsyncLockProvider | str | None = field(default=None, repr=False)
+    """A URL, perhaps with a password, is opened at the first use."""
     keep_alive: bool | None = None
     on_lost: OnLost = "continue"
     expected_every: timedelta | None = None
@@ -60,7 +62,7 @@ class LockOptions:
         :raises TypeError: there is no such option.
         :raises ConfigurationError: a value that cannot work.
         """
-        names = [field.name for field in fields(cls)]
+        names = [each.name for each in fields(cls)]
         for name in given:
             if name not in names:
                 known = ", ".join(names)
@@ -75,8 +77,8 @@ class LockOptions:
         every = given.get("expected_every")
         if every is not None:
             every = parse_duration(every, "expected_every")
-        options = cls(**{**given, "lock_at_most_for": at_most, "lock_at_least_for": at_least, "expected_every": every})
-        check_provider(options.provider)
+        parsed = {"lock_at_most_for": at_most, "lock_at_least_for": at_least, "expected_every": every}
+        options = cls(**{**given, **parsed, "provider": check_provider(given.get("provider"))})
         check_keep_alive(options.keep_alive)
         check_on_lost(options.on_lost, is_async=is_async)
         return options
@@ -117,12 +119,26 @@ def check_on_lost(on_lost: OnLost, *, is_async: bool) -> None:
         raise ConfigurationError(f"on_lost must be 'continue', 'cancel' or a callable, not {on_lost!r}")
 
 
-def check_provider(provider: object) -> None:
-    """:raises ConfigurationError: ``provider`` is neither None nor an object with a provider's methods."""
+def check_provider(provider: Any) -> Any:
+    """``provider``: None, an object with a provider's methods, or the text of one, which is not opened yet.
+
+    :raises ConfigurationError: it is something else.
+    """
     if isinstance(provider, str):
-        raise ConfigurationError("provider= takes a provider object: provider_from_url(…) makes one from a URL")
+        return checked_text(provider)
     if provider is not None:
         is_async_provider(provider)
+    return provider
+
+
+def required_provider(provider: Any) -> Any:
+    """``provider``, opened if it is a URL or a reference: one for each text in this process.
+
+    :raises ConfigurationError: it is no provider.
+    """
+    provider = provider_from_text(provider) if isinstance(provider, str) else provider
+    is_async_provider(provider)
+    return provider
 
 
 def is_async_provider(provider: Any) -> bool:
@@ -130,6 +146,8 @@ def is_async_provider(provider: Any) -> bool:
 
     :raises ConfigurationError: it is no provider at all.
     """
+    if provider is None:
+        raise ConfigurationError(f"the provider is None. {NO_URL}")
     if isinstance(provider, type):
         raise ConfigurationError(f"{provider.__name__} is a class: make a provider of it, as in {provider.__name__}(…)")
     package = type(provider).__module__.partition(".")[0]
@@ -141,6 +159,7 @@ def is_async_provider(provider: Any) -> bool:
     return inspect.iscoroutinefunction(provider.acquire)
 
 
+NO_URL = "Is the environment variable of its URL set? Give a provider, or a URL as in 'postgresql://user@host/db'"
 _CURES = {
     "redis": "wrap the client: RedisLockProvider(client), AsyncRedisLockProvider(client) for a redis.asyncio one",
     "sqlalchemy": "wrap the engine: SqlAlchemyLockProvider(engine), AsyncSqlAlchemyLockProvider(engine)",
