@@ -524,5 +524,5 @@ def test_what_cannot_be_started() -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_configured() -> Any:
-    with configure():
+    with reset():
         yield

@@ -510,7 +510,7 @@ def test_what_bad_input_gets(row: str, tmp_path: Any, monkeypatch: pytest.Monkey
     caplog.set_level(logging.CRITICAL, "apscheduler")
     for case in TRIED[row]:
         if isinstance(case, Refused):
-            with sl.configure(), pytest.raises(case.error) as caught:
+            with sl.reset(), pytest.raises(case.error) as caught:
                 case.call()
             assert case.words in str(caught.value)
             assert type(caught.value) is case.error or case.error is sl.ProviderError
