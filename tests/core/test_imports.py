@@ -19,8 +19,8 @@ PROJECT = Path(__file__).parents[2]
 
 # A module imports only from the layers above it in this list.
 LAYERS = [
-    ["errors", "texts", "_methods"],
-    ["booleans", "durations", "_versions"],
+    ["errors", "_methods"],
+    ["texts", "booleans", "durations", "_versions"],
     ["request"],
     ["lease"],
     ["record"],

@@ -36,6 +36,7 @@ from shedlock_py import (
     current_lease,
     hold,
     hold_async,
+    reset,
     scheduler_lock,
 )
 from shedlock_py.integrations.opentelemetry import OpenTelemetryListener, Run

@@ -29,6 +29,7 @@ from shedlock_py import (
     configure,
     current_lease,
     provider_from_url,
+    reset,
     scheduler_lock,
 )
 from shedlock_py.config import Settings

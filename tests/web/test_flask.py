@@ -14,7 +14,6 @@ from shedlock_py import (
     ConfigurationError,
     InMemoryLockProvider,
     LeaderElector,
-    configure,
     provider_from_url,
     reset,
     scheduler_lock,
