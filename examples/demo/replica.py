@@ -50,9 +50,7 @@ def report() -> None:
 
 def main() -> None:
     options = parse_arguments()
-    provider = provider_from_url(options.store)
-    provider.create_schema()
-    configure(provider=provider, holder=options.name)
+    configure(options.store, create_schema=True, holder=options.name)
     if options.no_lock:
         set_active(False)
 

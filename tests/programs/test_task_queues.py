@@ -254,7 +254,7 @@ def test_a_store_that_cannot_be_reached_does_not_end_the_loop_of_schedule(redis:
     need("schedule")
     with Processes(tmp_path, redis) as host:
         every_second = ("every(10).minutes", "every(1).seconds")
-        nowhere = ("configure(provider=provider)", f'configure(provider=provider_from_url("{NOWHERE}"))')
+        nowhere = ("configure(provider)", f'configure("{NOWHERE}")')
         host.replace("scheduled.py", every_second, nowhere)
         replica = host.start(command("python scheduled.py"))
         wait_until(lambda: host.count("ProviderUnreachable: ") >= 2, timeout=60, what="two ticks")

@@ -21,7 +21,7 @@ app.conf.beat_schedule = {
 }
 
 provider = provider_from_url(os.environ.get("SHEDLOCK_STORE", BROKER))
-configure(provider=provider)
+configure(provider)
 logger = logging.getLogger(__name__)
 
 

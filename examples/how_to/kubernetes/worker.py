@@ -32,7 +32,7 @@ def import_batch() -> None:
 
 def main() -> None:
     provider.create_schema()  # safe in all pods at once
-    configure(provider=provider)
+    configure(provider)
     release_on_sigterm("20s")
     scheduler.start()
     try:

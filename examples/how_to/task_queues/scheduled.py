@@ -26,7 +26,7 @@ def run(job: Callable[[], object]) -> None:
 
 provider = provider_from_url(os.environ.get("SHEDLOCK_STORE", "redis://localhost/0"))
 provider.create_schema()
-configure(provider=provider)
+configure(provider)
 schedule.every(10).minutes.do(run, clean_up)
 while True:
     schedule.run_pending()
