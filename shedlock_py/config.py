@@ -57,7 +57,7 @@ class Settings:
         return cls(**found)
 
     def apply(self) -> _Restore:
-        """Make all of these the defaults of this process. As a context manager, restore the former ones at the end.
+        """Make all of these the defaults of this process. As a context manager, restore the former defaults at the end.
 
         :raises ConfigurationError: a provider or a listener is of the wrong kind, or a value cannot work.
         """
@@ -142,19 +142,19 @@ def configure(
 ) -> _Restore:
     """Set the defaults of this process: ``configure("postgresql://user@host/db", create_schema=True)``.
 
-    A later call changes only the defaults that it names; :func:`reset` restores those of a fresh process. Decorators
-    look the defaults up when the function is called, so ``configure`` may come after them. Used as a context manager,
+    A later call changes only the defaults that it names. :func:`reset` restores the initial defaults. Decorators look
+    the defaults up when the function is called, so ``configure`` may come after them. Used as a context manager,
     it restores the former defaults at the end::
 
         with configure(InMemoryLockProvider()):
             test_something()
 
-    :param provider: the store, as a provider or a URL (see :func:`provider_from_url`). A new store replaces an
-        ``async_provider`` of an earlier call, too.
+    :param provider: the store, as a provider or a URL (see :func:`provider_from_url`). It also replaces the
+        ``async_provider`` of an earlier call.
     :param async_provider: the same store for ``async def`` tasks; without one they use ``provider`` in a worker thread.
-    :param default_lock_at_most_for: for locks that have no ``lock_at_most_for``; 10 minutes in a fresh process. None:
-        every lock must have its own.
-    :param default_lock_at_least_for: for locks that have no ``lock_at_least_for``; zero in a fresh process.
+    :param default_lock_at_most_for: for locks without a ``lock_at_most_for``; initially 10 minutes. None: every
+        lock must have its own.
+    :param default_lock_at_least_for: for locks without a ``lock_at_least_for``; initially zero.
     :param keep_alive: renew leases, every third of them, until their task ends; an option of each lock, too.
     :param holder: how this process is named in lock records; ``host:pid`` by default.
     :param listeners: called with every event, besides the one that writes to the logger ``shedlock_py``.
@@ -205,7 +205,7 @@ def _create_schema(settings: Settings) -> None:
 
 
 def configure_store(store: LockProvider | AsyncLockProvider, **defaults: Any) -> _Restore:
-    """:func:`configure` with a provider of either kind, which replaces the former ones of both kinds."""
+    """Call :func:`configure` with a provider of either kind. It replaces the former providers of both kinds."""
     if not is_async_provider(store):
         return configure(cast(LockProvider, store), **defaults)
     former = _settings
@@ -219,9 +219,9 @@ def configure_store(store: LockProvider | AsyncLockProvider, **defaults: Any) ->
 
 
 def reset() -> _Restore:
-    """Restore the defaults of a fresh process: no provider, 10 minutes, no listeners but the log.
+    """Restore the initial defaults: no provider, 10 minutes, no listeners but the log.
 
-    Undoes every :func:`configure`. As a context manager, it restores the former ones at the end.
+    Undoes every :func:`configure`. As a context manager, it restores the former defaults at the end.
     """
     return _set(_DEFAULTS)
 
@@ -367,7 +367,7 @@ def is_configured() -> bool:
 
 
 def configured_providers(given: object = None) -> tuple[object, ...]:
-    """The provider that is the option of a guard; if it is None, those of :func:`configure`, of one store.
+    """Return the provider of a guard, or the configured providers of the store if ``given`` is None.
 
     Opens no URL: no lease can be held on a provider that was not made yet.
     """

@@ -120,9 +120,9 @@ def check_on_lost(on_lost: OnLost, *, is_async: bool) -> None:
 
 
 def check_provider(provider: Any) -> Any:
-    """``provider``: None, an object with a provider's methods, or the text of one, which is not opened yet.
+    """Check the option ``provider`` of a guard, and strip a URL. Does not open the URL.
 
-    :raises ConfigurationError: it is something else.
+    :raises ConfigurationError: ``provider`` is not None, a provider, a URL or a reference.
     """
     if isinstance(provider, str):
         return checked_text(provider)
@@ -132,9 +132,9 @@ def check_provider(provider: Any) -> Any:
 
 
 def required_provider(provider: Any) -> Any:
-    """``provider``, opened if it is a URL or a reference: one for each text in this process.
+    """Return ``provider``, opened if it is a URL or a reference. One text gives one provider in this process.
 
-    :raises ConfigurationError: it is no provider.
+    :raises ConfigurationError: ``provider`` is None or another object.
     """
     provider = provider_from_text(provider) if isinstance(provider, str) else provider
     is_async_provider(provider)

@@ -1,4 +1,4 @@
-"""Texts that others have written: names, holders and errors, which must not control a terminal or a log; and URLs."""
+"""Texts from users and stores: URLs, and names, holders and errors that must not control a terminal or a log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _CONTROL = "[\x00-\x1f\x7f-\x9f\u2028\u2029]"
 def clean_url(url: str) -> str:
     """``url`` without the white space around it, which a Secret made with ``echo`` or a CRLF file adds.
 
-    Every function that takes a URL uses this one, so that one URL is one store everywhere. No message quotes the URL.
+    Every function that takes a URL calls this function, so that the same URL is the same store everywhere. Messages do
+    not quote the URL.
 
     :raises ConfigurationError: it is empty, too long, or has a control character inside.
     """

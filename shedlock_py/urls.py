@@ -111,16 +111,16 @@ def _scheme_of(url: str) -> str:
 
 
 def _built_in(scheme: str) -> tuple[str, str, str] | None:
-    """The module, the class and the extra for ``scheme``; None: perhaps another package has a provider for it."""
+    """Return the module, the class and the extra for ``scheme``, or None if the library has no such store."""
     if SCHEMES.get(scheme.partition("+")[0]) is _DRIVERS_IN_SCHEME:
         return _DRIVERS_IN_SCHEME
     return SCHEMES.get(scheme)
 
 
 def _entry_point(scheme: str, *prefixes: str) -> Any:
-    """The entry point for ``scheme`` in the first group that has one.
+    """Return another package's entry point for ``scheme``.
 
-    :raises ConfigurationError: there is none.
+    :raises ConfigurationError: no package offers the scheme.
     """
     from importlib.metadata import entry_points  # late: slow, and needed by few
 
@@ -139,13 +139,13 @@ def _entry_point(scheme: str, *prefixes: str) -> Any:
 _providers: dict[str, Any] = {}  # one for each text, in each process
 _async_providers: dict[str, Any] = {}  # of URLs that name no async driver, for code that asks for one
 _mutex = PerProcess(threading.RLock)
-"""A module that is imported for a provider may make another one. The lock of a parent process may stay locked."""
+"""Reentrant, because a module that is imported for a provider may open another provider. A forked child has its own."""
 
 
 def checked_text(text: str) -> str:
-    """``text`` without the white space around it, if it can name a provider. Loads no driver and imports no module.
+    """Check that ``text`` can name a provider, and strip it. Loads no driver and imports no module of the application.
 
-    :raises ConfigurationError: it is neither a URL of a known scheme nor a reference.
+    :raises ConfigurationError: the text is not a URL with a known scheme, and not a reference.
     """
     text = clean_url(text)
     if "://" not in text:
@@ -158,7 +158,7 @@ def checked_text(text: str) -> str:
 def provider_from_text(text: str) -> Any:
     """The provider of a URL or of a reference (``"pkg.module:provider_or_factory"``); the same for the same text.
 
-    An async provider if the URL names an async driver, as ``postgresql+asyncpg://…`` does, or the reference one.
+    The provider is async if the URL names an async driver, as ``postgresql+asyncpg://…`` does.
 
     :raises ConfigurationError: there is none.
     """
@@ -196,7 +196,7 @@ def async_provider_from_text(text: str) -> Any:
 
 
 def opened_provider(text: str) -> Any:
-    """The provider that :func:`provider_from_text` has made of ``text`` in this process; None: it was not called."""
+    """Return the provider of ``text``, or None if :func:`provider_from_text` has not made it in this process."""
     return _providers.get(text)
 
 

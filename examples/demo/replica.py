@@ -28,7 +28,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from examples.demo.observation import Kind, Observation
 from examples.demo.plan import REPORT, TICK, JobPlan
-from shedlock_py import configure, provider_from_url, scheduler_lock, set_active
+from shedlock_py import configure, scheduler_lock, set_active
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor
 
 stopping = threading.Event()

@@ -128,7 +128,7 @@ class TestConfigure:
         provider = InMemoryLockProvider()
         configure(provider)
         with pytest.raises(ConfigurationError, match=f"^{name} is None. Is the environment variable of its URL set"):
-            configure(**{name: None})
+            configure(**{name: None})  # type: ignore[arg-type]  # on purpose
         assert resolve_provider(None, "job") is provider
 
     def test_create_schema_creates_the_tables(self, tmp_path: Path) -> None:
@@ -446,14 +446,12 @@ class TestUrls:
     def test_control_characters_inside(self) -> None:
         for url in ("redis://me:secret@ho\nst", "sqlite:///lo\x00cks.db", "sqlite:///\x7f.db", "sqlite:///a\u2028.db"):
             for refused in (
-                lambda url=url: provider_from_url(url),  # type: ignore[misc]  # a lambda
-                lambda url=url: configure(url),  # type: ignore[misc]
-                lambda url=url: scheduler_lock("job", provider=url),  # type: ignore[misc]
-                lambda url=url: Settings.from_env({"SHEDLOCK_STORE": url}),  # type: ignore[misc]
+                lambda url=url: provider_from_url(url),
+                lambda url=url: configure(url),
+                lambda url=url: scheduler_lock("job", provider=url),
+                lambda url=url: Settings.from_env({"SHEDLOCK_STORE": url}),
             ):
-                with pytest.raises(
-                    ConfigurationError, match=r"a control character, '.*', at position \d"
-                ) as caught:
+                with pytest.raises(ConfigurationError, match=r"a control character, '.*', at position \d") as caught:
                     refused()
                 assert "secret" not in str(caught.value)
 
