@@ -57,7 +57,7 @@ class Settings:
         return cls(**found)
 
     def apply(self) -> _Restore:
-        """Make all of these the defaults of this process. As a context manager, restore the former defaults at the end.
+        """Make all of these the defaults of this process. As a context manager, restore the previous defaults at the end.
 
         :raises ConfigurationError: a provider or a listener is of the wrong kind, or a value cannot work.
         """
@@ -144,7 +144,7 @@ def configure(
 
     A later call changes only the defaults that it names. :func:`reset` restores the initial defaults. Decorators look
     the defaults up when the function is called, so ``configure`` may come after them. Used as a context manager,
-    it restores the former defaults at the end::
+    it restores the previous defaults at the end::
 
         with configure(InMemoryLockProvider()):
             test_something()
@@ -205,7 +205,7 @@ def _create_schema(settings: Settings) -> None:
 
 
 def configure_store(store: LockProvider | AsyncLockProvider, **defaults: Any) -> _Restore:
-    """Call :func:`configure` with a provider of either kind. It replaces the former providers of both kinds."""
+    """Call :func:`configure` with a provider of either kind. It replaces the configured providers of both kinds."""
     if not is_async_provider(store):
         return configure(cast(LockProvider, store), **defaults)
     former = _settings
@@ -221,7 +221,7 @@ def configure_store(store: LockProvider | AsyncLockProvider, **defaults: Any) ->
 def reset() -> _Restore:
     """Restore the initial defaults: no provider, 10 minutes, no listeners but the log.
 
-    Undoes every :func:`configure`. As a context manager, it restores the former defaults at the end.
+    Undoes every :func:`configure`. As a context manager, it restores the previous defaults at the end.
     """
     return _set(_DEFAULTS)
 

@@ -121,7 +121,7 @@ class TestConfigure:
         configure(provider)
         assert resolve_provider(None, "job") is provider
         with pytest.raises(TypeError, match="positional"):
-            configure(provider, AsyncInMemoryLockProvider())  # type: ignore[misc]  # on purpose
+            configure(provider, AsyncInMemoryLockProvider())  # type: ignore[call-arg]  # on purpose
 
     @pytest.mark.parametrize("name", ["provider", "async_provider"])
     def test_none_as_of_a_variable_that_is_not_set(self, name: str) -> None:

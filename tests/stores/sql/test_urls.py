@@ -183,7 +183,7 @@ def test_an_async_driver_for_a_sync_provider_is_refused() -> None:
     for driver in filter(is_installed, (*ASYNC_DRIVERS, "sqlite+aiosqlite")):
         for make in (SqlAlchemyLockProvider, provider_from_url, lambda url: configure(provider=url)):
             with pytest.raises(ConfigurationError, match=r"async"):
-                make(f"{driver}://u:hunter2@h/db")
+                make(f"{driver}:///db" if "sqlite" in driver else f"{driver}://u:hunter2@h/db")
         with pytest.raises(ConfigurationError, match=r"async"):
             SqlAlchemyLockProvider(create_engine(f"{driver}:///locks.db"))
 
