@@ -57,7 +57,7 @@ class Settings:
         return cls(**found)
 
     def apply(self) -> _Restore:
-        """Make all of these the defaults of this process. As a context manager, restore the previous defaults at the end.
+        """Make all of these the defaults of this process. As a context manager, restore the previous ones at the end.
 
         :raises ConfigurationError: a provider or a listener is of the wrong kind, or a value cannot work.
         """
