@@ -20,7 +20,7 @@ from shedlock_py.lease import Claim, Lease
 from shedlock_py.options import NO_URL, check_keep_alive, is_async_callable, is_async_provider
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.request import LockRequest, check_hold_times, validate_holder
-from shedlock_py.urls import async_provider_from_text, opened_provider, provider_from_text
+from shedlock_py.urls import async_provider_from_text, forget_moved, opened_provider, provider_from_text
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,9 @@ class Settings:
         check_keep_alive(self.keep_alive)
         _checked_listeners(self.listeners)
         sync, asynchronous = self.provider, self.async_provider
+        for given in (sync, asynchronous):
+            if isinstance(given, str):
+                forget_moved(given)
         sync = provider_from_text(sync) if isinstance(sync, str) else sync
         asynchronous = async_provider_from_text(asynchronous) if isinstance(asynchronous, str) else asynchronous
         if sync is not None and is_async_provider(sync):
@@ -83,6 +86,7 @@ class Settings:
 
 
 def _parse_store(text: str, variable: str) -> Any:
+    forget_moved(text)
     try:
         return provider_from_text(text)
     except ConfigurationError as error:

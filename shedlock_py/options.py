@@ -164,6 +164,7 @@ _CURES = {
     "redis": "wrap the client: RedisLockProvider(client), AsyncRedisLockProvider(client) for a redis.asyncio one",
     "sqlalchemy": "wrap the engine: SqlAlchemyLockProvider(engine), AsyncSqlAlchemyLockProvider(engine)",
     "pymongo": "wrap the database: MongoLockProvider(client['name']), AsyncMongoLockProvider(client['name'])",
+    "pathlib": "a SQLite file is given as a URL, such as 'sqlite:///locks.db'",
     **dict.fromkeys(
         ("psycopg", "psycopg2", "pymysql", "MySQLdb", "sqlite3", "asyncpg", "aiosqlite", "aiomysql", "asyncmy"),
         "give a URL or an SQLAlchemy engine instead of a connection: provider_from_url('postgresql://…')",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import threading
 from importlib import import_module
@@ -138,6 +139,8 @@ def _entry_point(scheme: str, *prefixes: str) -> Any:
 
 _providers: dict[str, Any] = {}  # one for each text, in each process
 _async_providers: dict[str, Any] = {}  # of URLs that name no async driver, for code that asks for one
+_directories: dict[str, str] = {}  # where a relative path of a SQLite file was opened
+_RELATIVE = re.compile(r"sqlite(\+\w+)?:///[^/]")
 _mutex = PerProcess(threading.RLock)
 """Reentrant, because a module that is imported for a provider may open another provider. A forked child has its own."""
 
@@ -168,6 +171,7 @@ def provider_from_text(text: str) -> Any:
     with _mutex.get():
         if text in _providers:
             return _providers[text]
+        _note_directory(text)
         if "://" in text:
             provider: Any = _from_url(text, "Async" if has_async_driver(text) else "")
         else:
@@ -191,8 +195,26 @@ def async_provider_from_text(text: str) -> Any:
         return provider_from_text(text)
     with _mutex.get():
         if text not in _async_providers:
+            _note_directory(text)
             _async_providers[text] = async_provider_from_url(text)
         return _async_providers[text]
+
+
+def _note_directory(text: str) -> None:
+    if _RELATIVE.match(text):
+        _directories[text] = os.getcwd()
+
+
+def forget_moved(text: str) -> None:
+    """Let ``text`` be opened anew if it is the relative path of a SQLite file, and the working directory has changed.
+
+    For ``configure()``, which a test may call in each temporary directory. Guards that name such a URL keep their file.
+    """
+    text = text.strip()
+    if text in _directories and _directories[text] != os.getcwd():
+        with _mutex.get():
+            _providers.pop(text, None)
+            _async_providers.pop(text, None)
 
 
 def opened_provider(text: str) -> Any:

@@ -139,6 +139,24 @@ class TestConfigure:
         set_active(False)
         configure(f"sqlite:///{tmp_path}/no/such/directory/locks.db", create_schema=True)  # nothing is locked
 
+    def test_a_relative_path_in_another_working_directory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """configure() means the file in the directory of today; a guard keeps the file of its first call."""
+        url, in_guard = "sqlite:///relative.db", "sqlite:///guards.db"
+        for name in ("first", "second"):
+            (tmp_path / name).mkdir()
+            monkeypatch.chdir(tmp_path / name)
+            configure(url, create_schema=True)
+            with Settings.from_env({"SHEDLOCK_STORE": url}).apply(), hold("job"):
+                assert resolve_provider(None, "job") is provider_from_text(url)
+            assert (tmp_path / name / "relative.db").exists()
+            if name == "first":
+                configure(in_guard, create_schema=True)
+            reset()
+            assert isinstance(attempt("job", nothing_sync, provider=in_guard), Executed)
+        assert not (tmp_path / "second" / "guards.db").exists()
+
     def test_tables_that_cannot_be_created_change_nothing(self, tmp_path: Path) -> None:
         provider = InMemoryLockProvider()
         configure(provider)

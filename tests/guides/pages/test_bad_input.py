@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -357,6 +358,7 @@ ROWS: dict[str, Row] = {
                 (threading.Lock(), "threads or tasks of one process"),
                 (asyncio.Lock(), "threads or tasks of one process"),
                 (sl.InMemoryLockProvider, "InMemoryLockProvider is a class: make a provider of it"),
+                (Path("locks.db"), "a SQLite file is given as a URL, such as 'sqlite:///locks.db'"),
                 (object(), "object is not a lock provider: wrap it in one"),
             ]
         ),
