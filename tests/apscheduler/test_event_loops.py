@@ -40,7 +40,7 @@ def options(executor: str | None) -> tuple[Any, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("executor", [None, "gevent"])
-def test_gevent(executor: str | None, tmp_path: Path) -> None:
+def test_a_gevent_scheduler_runs_skips_and_releases(executor: str | None, tmp_path: Path) -> None:
     gevent = pytest.importorskip("gevent")
     from apscheduler.schedulers.gevent import GeventScheduler
 
@@ -88,7 +88,7 @@ def tornado_loop() -> Iterator[Any]:
 
 @pytest.mark.parametrize("kind", ["asyncio", "coroutine"])
 @pytest.mark.parametrize("executor", [None, "tornado"])
-def test_tornado(executor: str | None, kind: str, tmp_path: Path) -> None:
+def test_a_tornado_scheduler_runs_skips_and_releases(executor: str | None, kind: str, tmp_path: Path) -> None:
     with tornado_loop() as loop:
         from apscheduler.schedulers.tornado import TornadoScheduler
 
@@ -103,7 +103,7 @@ def test_tornado(executor: str | None, kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow("imports Twisted")
 @pytest.mark.parametrize("executor", [None, "twisted"])
-def test_twisted(executor: str | None, tmp_path: Path) -> None:
+def test_a_twisted_scheduler_runs_skips_and_releases(executor: str | None, tmp_path: Path) -> None:
     selectreactor = pytest.importorskip("twisted.internet.selectreactor")
     from apscheduler.schedulers.twisted import TwistedScheduler
 

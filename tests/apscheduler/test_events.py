@@ -45,7 +45,7 @@ def skipping(directory: Path, kind: str, **options: Any) -> Iterator[tuple[App, 
 
 @both_kinds
 @pytest.mark.parametrize("code", [EVENT_JOB_MISSED, EVENT_JOB_EXECUTED])
-def test_skip_event(kind: str, code: int, tmp_path: Path) -> None:
+def test_a_skip_can_be_reported_as_missed_or_as_executed(kind: str, code: int, tmp_path: Path) -> None:
     name = {EVENT_JOB_MISSED: "missed", EVENT_JOB_EXECUTED: "executed"}[code]
     with skipping(tmp_path, kind, skip_event=name) as (_, event):
         assert event.code == code

@@ -148,7 +148,9 @@ def make_provider():
     ("reference", "scheme"),
     [("application:provider", "postgresql+asyncpg"), ("application:make_provider", "sqlite+aiosqlite")],
 )
-def test_a_reference(reference: str, scheme: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_reference_to_an_async_provider_names_a_store(
+    reference: str, scheme: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     if scheme.startswith("sqlite"):
         url = file_store(tmp_path).replace("sqlite:", f"{scheme}:")
     else:

@@ -68,6 +68,6 @@ def test_the_default_is_the_electors(store: str) -> None:
     assert default == inspect.signature(LeaderElector).parameters["renew_deadline"].default
 
 
-def test_nobody_leads(store: str) -> None:
+def test_nobody_is_demoted_where_nobody_leads(store: str) -> None:
     done = run("demote", "election", store=store)
     assert (done.exit_code, done.stdout, done.stderr) == (1, "", "shedlock: nobody leads in 'election'\n")

@@ -61,7 +61,7 @@ def test_all_is_well(store: str) -> None:
 
 
 @pytest.mark.parametrize("kept", [1, 50])
-def test_run_history(store: str, kept: int) -> None:
+def test_a_run_history_that_cannot_be_written_fails_its_check(store: str, kept: int) -> None:
     with_history = [*CHECKS[:-1], "history", CHECKS[-1]]
     code, checks = check(f"{store}?history={kept}")
     assert (code, list(checks)) == (1, with_history)

@@ -59,7 +59,7 @@ def every(name: str, gap: str, times: int, **values: Any) -> None:
 # history
 
 
-def test_history(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_lists_each_run_with_its_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     ran("job", fire_time=FIRE_TIME)
     ran("job", 90, ValueError("no such file"))
     provider.acquire(LockRequest("job", "1m", holder="web-2:8"))
@@ -148,7 +148,7 @@ class WithoutRuns:
         ("WithoutRuns", "<their provider> keeps no run history: it has no runs()"),
     ],
 )
-def test_without_history(arguments: tuple[str, ...], store: str, message: str) -> None:
+def test_a_store_that_keeps_no_history_is_refused(arguments: tuple[str, ...], store: str, message: str) -> None:
     ran("job")
     done = run(*arguments, store=f"{__name__}:{store}")
     assert (done.exit_code, done.stdout, done.stderr) == (78, "", f"shedlock: {message}\n")

@@ -414,7 +414,7 @@ def ask(port: int, path: str, address: str = "127.0.0.1") -> tuple[int, dict[str
             return error.code, json.loads(error.read())
 
 
-def test_health_checks(nodes: Nodes, tmp_path: Path) -> None:
+def test_a_health_check_says_whether_this_node_leads(nodes: Nodes, tmp_path: Path) -> None:
     ports = [free_port(), free_port()]
     nodes.start_leading("--health-port", str(ports[0]), "--holder", "a")
     nodes.start_waiting("--health-port", str(ports[1]), "--holder", "b", "--health-host", "127.0.0.1")

@@ -115,7 +115,7 @@ def test_a_provider_that_cannot_forget_changes_nothing(store: str, monkeypatch: 
 # prune
 
 
-def test_prune(store: str) -> None:
+def test_prune_deletes_only_what_was_unused_for_so_long(store: str) -> None:
     day = timedelta(days=1)
     insert(store, "old", "x", ago=91 * day, hold=timedelta(minutes=1))
     insert(store, "old\x1b[2J", "x", ago=91 * day, hold=timedelta(minutes=1))
@@ -266,7 +266,7 @@ def test_stores_without_a_schema(url: str) -> None:
 # leader
 
 
-def test_leader(store: str) -> None:
+def test_leader_says_who_leads_or_who_led_last(store: str) -> None:
     done = run("leader", "election", store=store)
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr == "shedlock: nobody leads in 'election', nor ever did\n"

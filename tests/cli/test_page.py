@@ -125,7 +125,7 @@ def test_a_port_that_is_taken(store: str) -> None:
     assert (done.exit_code, "another --port may be free" in done.stderr) == (69, True)
 
 
-def test_a_file(store: str, tmp_path: Path) -> None:
+def test_the_page_is_written_to_a_file_or_the_exit_code_says_why_not(store: str, tmp_path: Path) -> None:
     take(with_history(store), "nightly-report", holder="web-1:1")
     out = tmp_path / "report.html"
     done = run("page", "--out", str(out), store=with_history(store))

@@ -31,7 +31,7 @@ def paused(store: str, for_: str = "1h", reason: str = "migration", by: str = "a
 # pause
 
 
-def test_pause(store: str) -> None:
+def test_pause_holds_the_lock_and_says_by_whom_and_why(store: str) -> None:
     provider_at(store).release(take(store, "job"))
     done = run("pause", "job", "--for", "2h", "--why", "migration", store=store, LOGNAME="alice")
     assert (done.exit_code, done.stderr) == (0, "")
@@ -150,7 +150,7 @@ def test_a_provider_that_cannot_pause(arguments: tuple[str, ...]) -> None:
 # resume
 
 
-def test_resume(store: str) -> None:
+def test_resume_ends_a_pause_and_fails_where_there_is_none(store: str) -> None:
     paused(store)
     done = run("resume", "job", store=store)
     assert (done.exit_code, done.stderr) == (0, "")
@@ -263,7 +263,7 @@ def test_list_and_show(store: str) -> None:
     assert "paused by" not in run("show", "held", store=store).stdout
 
 
-def test_json(store: str) -> None:
+def test_json_says_whether_a_lock_is_paused_by_whom_and_why(store: str) -> None:
     record = paused(store)
     for found in (json.loads(run("list", "--json", store=store).stdout)[0],
                   json.loads(run("show", "job", "--json", store=store).stdout)):  # fmt: skip
@@ -294,7 +294,7 @@ def test_a_hostile_pause_controls_no_terminal(store: str) -> None:
     assert "\\x1b[2J[red]x[/red]" in shown[0].stdout
 
 
-def test_leader(store: str) -> None:
+def test_nobody_leads_a_paused_election(store: str) -> None:
     paused(store)
     done = run("leader", "job", store=store)
     assert (done.exit_code, done.stdout) == (1, "")
@@ -316,7 +316,7 @@ def test_run_says_that_it_is_paused(store: str) -> None:
     assert "lock 'job': skipped, paused by alice@web-1: migration, for another" in terminal.text.replace("\n", " ")
 
 
-def test_watch() -> None:
+def test_watch_shows_each_pause_and_how_it_ends() -> None:
     clock = FakeClock()
     provider = InMemoryLockProvider(clock=clock)
     watch = Watch()

@@ -192,7 +192,7 @@ def test_wait_gets_the_lock_when_it_is_released(runs: Runs) -> None:
 
 
 @in_a_process
-def test_wait_ends(runs: Runs) -> None:
+def test_a_wait_ends_as_a_skip_if_the_lock_stays_held(runs: Runs) -> None:
     take(runs.provider, "job")
     options = ("--at-most", "1m", "--wait", "700ms", "--skip-exit-code", "9")
     assert runs.run("job", *options, python="print('ran')") == (9, "", "")

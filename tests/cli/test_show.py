@@ -29,7 +29,7 @@ HOSTILE_NAME = "\x1b[2J\x1b]0;owned\x07[red]x[/red]\n\x9b31m\u202eevil"
 HOSTILE_HOLDER = "[link=http://evil]me[/link]\r\x1b[1A"
 
 
-def test_list(store: str) -> None:
+def test_the_list_shows_each_lock_with_its_state_and_holder(store: str) -> None:
     lease = take(store, "nightly report", holder="web-1:7")
     fire_time = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     provider_at(store).release(take(store, "cleanup", holder="web-2:8", fire_time=fire_time))
@@ -117,7 +117,7 @@ def test_an_empty_store(store: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("list",), ("show", "job")])
-def test_json(arguments: tuple[str, ...], store: str) -> None:
+def test_json_has_every_field_of_a_record(arguments: tuple[str, ...], store: str) -> None:
     lease = take(store, "job", holder="web-1:7")
     data = json.loads(run(*arguments, "--json", store=store).stdout)
     record = data[0] if isinstance(data, list) else data
@@ -145,7 +145,7 @@ def time_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("time_zone", ["Asia/Kathmandu"], indirect=True)
-def test_show(time_zone: str, store: str) -> None:
+def test_show_tells_everything_about_one_lock(time_zone: str, store: str) -> None:
     lease = take(store, "job", holder="web-1:7", fire_time=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
     done = run("show", "job", store=store)
     lines = {line[:14].strip(): line[16:] for line in done.stdout.splitlines()}
@@ -211,7 +211,7 @@ def test_show_what_does_not_exist(store: str) -> None:
         assert done.stderr == f"shedlock: the store has no lock {name!r}; {hint}\n"
 
 
-def test_hostile_records(store: str) -> None:
+def test_a_hostile_record_controls_no_terminal(store: str) -> None:
     insert(store, HOSTILE_NAME, HOSTILE_HOLDER, ago=timedelta(0), hold=timedelta(minutes=1))
     listed = run("list", store=store)
     assert len(listed.stdout.splitlines()) == 2
@@ -264,7 +264,7 @@ RUNNING = ("run", "x", "--at-most", "1m", "--", "true")
 
 
 @pytest.mark.parametrize("arguments", READING)
-def test_no_table(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_missing_table_is_one_line_with_its_cure(arguments: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "new.db").touch()
     done = run(*arguments, store=f"sqlite:///{tmp_path}/new.db")
     assert (done.exit_code, done.stdout) == (69, "")

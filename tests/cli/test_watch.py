@@ -125,7 +125,7 @@ def test_a_lease_of_java_that_expires_after_one_that_was_released() -> None:
     assert read(100, 700, 701) == ["expired"]
 
 
-def test_demoted(reads: Reads) -> None:
+def test_a_demotion_is_reported_as_one(reads: Reads) -> None:
     reads.take()
     reads.update()
     reads.provider.take_over(Demotion("me", timedelta(0)).request("job", timedelta(seconds=5)))
@@ -202,7 +202,7 @@ def test_a_line_for_each_change(variables: dict[str, str], tmp_path: Path) -> No
 
 
 @in_a_process
-def test_json_lines(tmp_path: Path) -> None:
+def test_with_json_each_change_is_one_object_on_one_line(tmp_path: Path) -> None:
     store = file_store(tmp_path)
     take(store, "held")
     with watching(tmp_path, store, "--json") as wait_for:

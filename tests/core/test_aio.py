@@ -107,7 +107,9 @@ async def test_work_sees_the_callers_context_and_changes_its_own() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["done", None], ids=["granted", "refused"])
-async def test_i12_cancelled_once(outcome: str | None, caplog: pytest.LogCaptureFixture) -> None:
+async def test_i12_a_caller_cancelled_once_waits_until_its_grant_is_undone(
+    outcome: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
     work, undone = Work(outcome), list[Any]()
     task = asyncio.create_task(shielded(work.run(), abandoned_to(undone)))
     await work.begun.wait()
@@ -131,7 +133,7 @@ async def test_i12_cancelled_before_it_began() -> None:
     assert (work.ended, undone) == (True, ["done"])
 
 
-async def test_i12_cancelled_twice() -> None:
+async def test_i12_a_caller_cancelled_twice_does_not_wait_and_its_grant_is_undone() -> None:
     work, undone = Work(), list[Any]()
     task = asyncio.create_task(shielded(work.run(), abandoned_to(undone)))
     await work.begun.wait()

@@ -232,7 +232,7 @@ class TestItIsStillAMethod:
         del here
         assert reference() is None
 
-    def test_copies(self, provider: InMemoryLockProvider) -> None:
+    def test_a_copied_or_pickled_method_keeps_its_attempt(self, provider: InMemoryLockProvider) -> None:
         for copied in (pickle.loads(pickle.dumps(service.method)), copy.copy(service.method)):
             assert copied.attempt(7).value == ("acme", 7)
         assert pickle.loads(pickle.dumps(Special.of_class)).attempt(7).value == (Special, 7)

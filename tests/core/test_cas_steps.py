@@ -153,6 +153,21 @@ def test_i3_an_extension_that_finds_the_lock_released_does_not_hold_it_again(sto
     assert not node.record("job").is_held
 
 
+def test_a_write_of_another_tool_at_the_same_moment_is_no_loss(store: Store) -> None:
+    """Such as one that sets a label on the object: the record is as it was, and its version has changed."""
+    provider = replica(store)
+    lease = acquired(provider, LockRequest("job", "1m"))
+
+    def touch() -> None:
+        entry = store.entries["job"]
+        store.entries["job"] = replace(entry, version=entry.version + 1)
+
+    store.meanwhile(0, touch)
+    assert provider.extend(lease, "1m") is not None
+    store.meanwhile(0, touch)
+    assert provider.release(lease) is True
+
+
 def test_front_ends_whose_clocks_differ_are_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a balancer that takes them in turn, each reply contradicts the one before."""
     node = replica(store, clock_error="1s")
@@ -200,7 +215,7 @@ def test_a_released_record_does_not_change_after_the_servers_clock_was_set_back(
     assert not before.is_held
 
 
-def test_round_trips(store: Store) -> None:
+def test_a_skip_only_reads_and_extend_and_release_only_write(store: Store) -> None:
     node = replica(store)
 
     def commands(call: Callable[[], object]) -> list[str]:

@@ -349,7 +349,7 @@ class TestFromEnv:
         with settings.apply():
             assert lock_request("job") == LockRequest("job", "10m")
 
-    def test_every_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_every_variable_takes_effect_until_the_block_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
         values = {
             "SHEDLOCK_STORE": f"{__name__}:SHARED",
             "SHEDLOCK_LOCK_AT_MOST_FOR": "7m",
@@ -449,7 +449,7 @@ class TestUrls:
             ("://secret", "not a URL"),
         ],
     )
-    def test_unknown_ones(self, from_url: Any, url: str, words: str) -> None:
+    def test_an_unknown_url_is_refused_and_its_password_is_not_shown(self, from_url: Any, url: str, words: str) -> None:
         with pytest.raises(ConfigurationError, match=words) as caught:
             from_url(url)
         assert "postgresql://" in str(caught.value)

@@ -52,7 +52,7 @@ class TestCurrentLease:
             assert_locked("job")
         assert current_lease() is None
 
-    def test_not_inside(self, provider: InMemoryLockProvider) -> None:
+    def test_outside_of_a_lock_assert_locked_and_extend_lock_raise(self, provider: InMemoryLockProvider) -> None:
         with pytest.raises(NotLocked, match="any lock") as caught:
             assert_locked()
         assert "@scheduler_lock" in str(caught.value)
@@ -185,7 +185,9 @@ class TestExtendLock:
             assert extend_lock("1h") is inner
         assert [event.lock_name for event in recorded.of(LockExtended)] == ["inner"]
 
-    def test_lost(self, provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
+    def test_a_lost_lease_is_not_extended_and_its_loss_is_reported_once(
+        self, provider: InMemoryLockProvider, recorded: RecordingListener
+    ) -> None:
         with hold("job"):
             provider.take_over(LockRequest("job", "10m"))
             with pytest.raises(LeaseLostError, match="'job'"):
@@ -205,7 +207,9 @@ class TestExtendLock:
         assert [event.operation for event in recorded.of(ProviderFailed)] == ["extend"]
 
     @pytest.mark.anyio
-    async def test_async(self, provider: InMemoryLockProvider, recorded: RecordingListener) -> None:
+    async def test_async_code_extends_its_lease_until_it_is_lost(
+        self, provider: InMemoryLockProvider, recorded: RecordingListener
+    ) -> None:
         async with hold_async("job") as lease:
             assert await extend_lock_async("1h") is lease
             provider.force_release("job")
@@ -215,7 +219,7 @@ class TestExtendLock:
             await extend_lock_async("1h")
         assert recorded.kinds() == ["LockAcquired", "LockExtended", "LeaseLost", "TaskFinished"]
 
-    def test_without_locks(self) -> None:
+    def test_switched_off_it_returns_the_lease(self) -> None:
         set_active(False)
         with hold("job") as lease:
             assert extend_lock("1h") is lease

@@ -141,7 +141,7 @@ class TestAsyncFunctions:
         assert await scheduler_lock("job", "1m", provider=other)(module_level_async.__wrapped__)(3) == 3
         assert await other.record("job")
 
-    async def test_partials(self, provider: InMemoryLockProvider) -> None:
+    async def test_a_partial_of_an_async_function_is_guarded_as_one(self, provider: InMemoryLockProvider) -> None:
         guarded = scheduler_lock("sync-{number}", "1m")(functools.partial(module_level_async.__wrapped__))
         assert inspect.iscoroutinefunction(guarded)
         assert await guarded(3) == 3
@@ -161,7 +161,7 @@ class TestOnSkip:
         return job()
 
     @pytest.mark.parametrize("value", ["skipped", 0, None, [], Skipped("x")])
-    def test_a_value(self, value: object) -> None:
+    def test_a_value_is_returned_as_it_is(self, value: object) -> None:
         assert self.call(value) is value
 
     def test_a_callable_gets_the_skip_and_an_exception_class_a_message(self) -> None:
@@ -194,7 +194,7 @@ class TestOnSkip:
             configure(listeners=[Object()])  # type: ignore[list-item]  # the mistake
 
     @pytest.mark.anyio
-    async def test_async_functions(self) -> None:
+    async def test_an_async_function_accepts_every_kind_of_on_skip(self) -> None:
         async def on_skip(skipped: Skipped) -> str:
             return skipped.lock_name
 
@@ -217,7 +217,7 @@ class TestWhatCannotBeGuarded:
     @pytest.mark.parametrize(("attribute", "library"), [
         ("apply_async", "Celery"), ("call_local", "Huey"), ("send_with_options", "Dramatiq"),
     ])  # fmt: skip
-    def test_task_objects(self, attribute: str, library: str) -> None:
+    def test_the_task_object_of_a_queue_library_is_refused(self, attribute: str, library: str) -> None:
         class Task:
             def __call__(self) -> None: ...
 
@@ -227,7 +227,7 @@ class TestWhatCannotBeGuarded:
         assert "directly above 'def'" in str(caught.value)
         assert f"{library} decorator above it" in str(caught.value)
 
-    def test_generator_functions(self) -> None:
+    def test_a_generator_function_is_refused(self) -> None:
         def generator() -> Iterator[int]:
             yield 1
 
@@ -267,7 +267,7 @@ class TestWhatCannotBeGuarded:
         with pytest.raises(TypeError, match="guards functions and methods"):
             scheduler_lock("job", "1m")(thing)
 
-    def test_forgotten_parentheses(self) -> None:
+    def test_the_decorator_without_parentheses_is_refused(self) -> None:
         with pytest.raises(TypeError, match=r"needs a lock name: @scheduler_lock\('name'"):
 
             @scheduler_lock  # type: ignore[call-overload]  # on purpose
@@ -286,7 +286,7 @@ class TestOptions:
             (("1h", "soon"), "lock_at_least_for='soon'"),
         ],
     )
-    def test_bad_durations(self, durations: Any, words: str) -> None:
+    def test_a_bad_duration_is_refused(self, durations: Any, words: str) -> None:
         with pytest.raises(ConfigurationError, match=words):
             scheduler_lock("job", *durations)
 

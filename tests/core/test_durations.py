@@ -30,7 +30,7 @@ FORMS: dict[timedelta, list[str | float | timedelta]] = {
 
 
 @pytest.mark.parametrize(("expected", "value"), [(expected, value) for expected in FORMS for value in FORMS[expected]])
-def test_forms(value: str | float | timedelta, expected: timedelta) -> None:
+def test_a_duration_can_be_written_in_many_forms(value: str | float | timedelta, expected: timedelta) -> None:
     assert parse_duration(value) == expected
 
 

@@ -8,7 +8,7 @@ from shedlock_py import ProviderError, ProviderUnreachable, ShedLockError
 ERRORS = [value for value in vars(shedlock_py).values() if isinstance(value, type) and issubclass(value, ShedLockError)]
 
 
-def test_the_tree() -> None:
+def test_every_error_is_a_shedlock_error_of_its_kind() -> None:
     assert {error.__name__: error.__base__.__name__ for error in ERRORS if error.__base__} == {
         "ShedLockError": "Exception",
         "ConfigurationError": "ShedLockError",

@@ -70,7 +70,9 @@ class TestHold:
 
 
 class TestAttempt:
-    def test_executed(self, provider: InMemoryLockProvider, recorded: RecordingListener, clock: FakeClock) -> None:
+    def test_a_task_that_ran_gives_its_value_and_its_lease(
+        self, provider: InMemoryLockProvider, recorded: RecordingListener, clock: FakeClock
+    ) -> None:
         def task() -> str:
             clock.advance("3s")
             return "value"

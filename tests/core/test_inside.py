@@ -288,7 +288,7 @@ class TestTaskFactories:
         await self.check_a_timer()
 
     @pytest.mark.skipif(sys.version_info < (3, 12), reason="new in Python 3.12")
-    async def test_eager_tasks(self, provider: InMemoryLockProvider) -> None:
+    async def test_eager_tasks_are_inside_and_a_timer_is_not(self, provider: InMemoryLockProvider) -> None:
         """They run up to their first wait while they are made."""
         loop = asyncio.get_running_loop()
         loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009 (mypy reads it as Python 3.11)

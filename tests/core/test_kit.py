@@ -23,6 +23,7 @@ from shedlock_py.providers.kit import (
     ProgramProvider,
     ThreadedClient,
     TimedOut,
+    facades,
     within,
 )
 from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider, MemoryPrograms, MemoryStore
@@ -268,6 +269,59 @@ def test_i12_an_exception_of_a_signal_handler_right_after_the_reply(interruption
         provider.acquire(REQUEST)
     assert not raises
     assert is_free_for(store, REQUEST)
+
+
+class SlowStore(FaultyStore):
+    """Each command takes so many seconds, of the one that an operation has."""
+
+    def __init__(self, provider: InMemoryLockProvider, clock: FakeClock) -> None:
+        super().__init__(provider)
+        self._clock = clock
+        self.takes = 0.4
+        self.limits: list[float | None] = []
+
+    def execute(self, command: Any, timeout: float | None) -> Any:
+        self.limits.append(timeout)
+        self._clock.advance(self.takes)
+        return super().execute(command, timeout)
+
+
+class SlowAsyncStore(SlowStore):
+    async def execute(self, command: Any, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
+        return super().execute(command, timeout)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_i13_the_time_limit_is_that_of_the_operation(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second copy has only the time that is left. When the time is over, none is sent."""
+    store, clock = InMemoryLockProvider(), FakeClock()
+    monkeypatch.setattr(facades, "monotonic", clock)
+    programs = Scripted(store.programs.store, None)
+    programs.clock, programs.timeout = clock, 1.0
+    client = (SlowAsyncStore if is_async else SlowStore)(store, clock)
+    provider: Any = (AsyncProgramProvider if is_async else ProgramProvider)(programs, client)
+
+    async def record() -> object:
+        found = provider.record("job")
+        return await found if is_async else found
+
+    client.raises = [Lost()]
+    assert await record() is None
+    assert client.limits == [pytest.approx(1.0), pytest.approx(0.6)]
+    client.takes, client.raises = 1.1, [Lost()]
+    with pytest.raises(ProviderError) as caught:
+        await record()
+    assert len(client.limits) == 3
+    assert isinstance(caught.value.__cause__, Lost), "the reason of the first failure"
+
+
+def test_i2_a_release_whose_reply_was_lost_is_a_release() -> None:
+    """The second copy finds nothing to do: the first has done it."""
+    provider, client = faulty(InMemoryLockProvider())
+    lease = provider.acquire(LockRequest("job", "1h"))
+    assert lease is not None
+    client.raises = [Lost()]
+    assert provider.release(lease) is True
 
 
 @pytest.mark.parametrize("interruption", [SystemExit, TimeoutError])

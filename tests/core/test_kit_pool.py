@@ -110,6 +110,15 @@ async def test_a_good_connection_is_used_again_and_a_bad_one_closes_all_that_are
     assert not returned_late.is_open()
 
 
+async def test_a_connection_that_breaks_at_its_second_use_is_not_used_again(pool: Pool) -> None:
+    broken = await used(pool)
+    with suppress(OSError):
+        async with connection(pool) as lent:
+            assert lent.connection is broken
+            raise OSError("a broken pipe")
+    assert await used(pool) is not broken
+
+
 async def test_a_late_bad_connection_leaves_newer_ones_alone(pool: Pool) -> None:
     async with connection(pool):
         await used(pool, is_good=False)

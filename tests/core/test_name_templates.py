@@ -46,7 +46,9 @@ def _configured(provider: InMemoryLockProvider) -> None:
         ("{{literal}}", "{literal}"),
     ],
 )
-def test_filled(provider: InMemoryLockProvider, template: str, name: str) -> None:
+def test_a_template_is_filled_from_the_arguments_of_the_call(
+    provider: InMemoryLockProvider, template: str, name: str
+) -> None:
     assert guarded(template)("acme") == name
     assert guarded(template)(tenant="acme") == name
     assert guarded(template)(number=7, tenant="acme") == name
@@ -61,7 +63,7 @@ def test_attributes_and_items() -> None:
     assert guarded("sync-{args[0]}-{kwargs[x]}")("acme", 1, "first", x="y") == "sync-first-y"
 
 
-def test_methods() -> None:
+def test_the_template_of_a_method_can_use_self_and_cls() -> None:
     class Service:
         tenant = "acme"
 
@@ -85,7 +87,7 @@ def test_methods() -> None:
     assert static(4) == "sync-4"
 
 
-def test_partials() -> None:
+def test_a_partial_fills_the_template_with_what_it_was_given() -> None:
     def sync(tenant: str, number: int = 1) -> str:
         return lock_name()
 

@@ -82,18 +82,18 @@ class TestRequest:
             ("a\ud800", "lone surrogate"),
         ],
     )
-    def test_bad_names(self, name: object, words: str) -> None:
+    def test_a_bad_name_is_refused_in_words_that_can_be_printed(self, name: object, words: str) -> None:
         with pytest.raises(ConfigurationError, match=words) as caught:
             LockRequest(name, "10m")  # type: ignore[arg-type]  # on purpose
         assert "lock name" in str(caught.value)
         str(caught.value).encode()  # can be printed and logged
 
     @pytest.mark.parametrize("name", ["x", "x" * 64, "🔒" * 64, " a ", "%_*'\"{}\\", "é", "a#b"])
-    def test_good_names(self, name: str) -> None:
+    def test_a_good_name_stays_as_it_is(self, name: str) -> None:
         assert validate_name(name) == name
 
     @pytest.mark.parametrize("holder", ["", "h" * 201, "a\nb", 5])
-    def test_bad_holders(self, holder: object) -> None:
+    def test_a_bad_holder_is_refused(self, holder: object) -> None:
         with pytest.raises(ConfigurationError, match="holder"):
             LockRequest("job", "10m", holder=holder)  # type: ignore[arg-type]  # on purpose
         assert validate_holder("h" * 200) == "h" * 200

@@ -134,7 +134,7 @@ def sync_source(path: str, name: str) -> str:
 
 
 @pytest.mark.parametrize(("path", "sync", "asynchronous"), PAIRS, ids=lambda value: str(value))
-def test_twins(path: str, sync: str, asynchronous: str) -> None:
+def test_twins_differ_only_in_async_and_await(path: str, sync: str, asynchronous: str) -> None:
     left, right = sync_source(path, sync), sync_source(path, asynchronous)
     assert left == right
 

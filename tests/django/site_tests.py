@@ -111,7 +111,7 @@ class OrmTest(TestCase):
         assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
         assert lock_provider().record("job") is lock_provider().record("election") is None
 
-    def test_call_command(self) -> None:
+    def test_call_command_writes_to_the_given_streams_and_exits_with_its_code(self) -> None:
         guarded()
         output, errors = io.StringIO(), io.StringIO()
         if connection.vendor == "sqlite":
@@ -147,7 +147,7 @@ class AdminTest(PageTest):
     def acquire(self, name: str) -> Any:
         return lock_provider().acquire(LockRequest(name, "10m", holder="host-1"))
 
-    def test_the_lists(self) -> None:
+    def test_the_lists_show_locks_and_runs_and_can_be_searched(self) -> None:
         self.acquire("nightly-report")
         self.acquire("other")
         page = self.client.get(LOCKS)
@@ -200,7 +200,7 @@ class AdminTest(PageTest):
         self.assertContains(page, 'value="kept"')
         assert lock_provider().record("a") is None
 
-    def test_force_release(self) -> None:
+    def test_a_held_lock_is_freed_by_force_after_a_confirmation(self) -> None:
         self.acquire("a")
         page = self.client.post(LOCKS, {"action": "force_release", "name": "a"})
         self.assertContains(page, "a second one can start beside it at once")

@@ -482,7 +482,7 @@ def test_a_forked_child_does_not_lead_and_may_start_an_elector_of_its_own(make_e
 # Input
 
 
-def test_leader_only(make_elector: MakeElector) -> None:
+def test_a_leader_only_function_does_nothing_on_a_follower(make_elector: MakeElector) -> None:
     elector = make_elector()
 
     @leader_only(elector.elector if isinstance(elector, LoopElector) else elector)

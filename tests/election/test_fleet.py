@@ -39,7 +39,9 @@ def test_a_paused_node_may_have_led_before_and_after_another(between: list[tuple
         ([(1.9, 2.5, "a=8"), (3.0, 3.1, "a=8")], False),
     ],
 )
-def test_two_leaders(other: list[tuple[float, float, str]], expected: bool) -> None:
+def test_two_leaders_are_found_only_if_they_led_at_the_same_time(
+    other: list[tuple[float, float, str]], expected: bool
+) -> None:
     one = reigns_in(log((1.0, 1.1, "a=7"), (2.0, 2.1, "a=7")), "1")
     reigns = [*one, *reigns_in(log(*other), "2")]
     assert bool(overlapping(reigns)) is bool(overlapping(reigns[::-1])) is expected

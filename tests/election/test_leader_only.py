@@ -128,7 +128,9 @@ def test_the_attempt_of_a_template(make_elector: MakeElector, provider: InMemory
     assert job.attempt(7).value == 7
 
 
-def test_methods(make_elector: MakeElector, provider: InMemoryLockProvider) -> None:
+def test_every_kind_of_method_runs_on_the_leader_only(
+    make_elector: MakeElector, provider: InMemoryLockProvider
+) -> None:
     elector = make_elector(**LONG)
 
     class Service:

@@ -133,7 +133,9 @@ SCENARIOS = {
 
 @every_way
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
-def test_every_way(way: Way, scenario: Scenario, recorder: RecordingListener, store: InMemoryLockProvider) -> None:
+def test_every_way_emits_the_events_of_the_outcome_in_order(
+    way: Way, scenario: Scenario, recorder: RecordingListener, store: InMemoryLockProvider
+) -> None:
     broken = (scenario.broken,) if scenario.broken else ()
     way.run(scenario.body, store, *broken, recorder=recorder, **scenario.options)
     assert summary(recorder.events) == scenario.expected
@@ -156,20 +158,22 @@ OF_THE_GUARD = {
 
 @each_twin
 @pytest.mark.parametrize("scenario", OF_THE_GUARD.values(), ids=OF_THE_GUARD)
-def test_the_guard(way: Way, scenario: Scenario, recorder: RecordingListener, store: InMemoryLockProvider) -> None:
+def test_the_events_show_what_a_task_did_to_its_own_lease(
+    way: Way, scenario: Scenario, recorder: RecordingListener, store: InMemoryLockProvider
+) -> None:
     way.run(scenario.body, store)
     assert summary(recorder.events) == scenario.expected
 
 
 @every_way
-def test_held(way: Way, recorder: RecordingListener, store: InMemoryLockProvider) -> None:
+def test_a_held_lock_emits_only_a_skip(way: Way, recorder: RecordingListener, store: InMemoryLockProvider) -> None:
     store.acquire(LockRequest("job", "10m"))
     way.run(never, store)
     assert summary(recorder.events) == ["LockSkipped held"]
 
 
 @every_way
-def test_shutting_down(
+def test_a_process_that_shuts_down_emits_only_a_skip(
     way: Way, recorder: RecordingListener, store: InMemoryLockProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block, "process_gates", [lambda: "shutting_down"])
@@ -178,7 +182,7 @@ def test_shutting_down(
 
 
 @every_way
-def test_overrun(way: Way, recorder: RecordingListener) -> None:
+def test_an_overrun_emits_a_lost_lease_and_no_release(way: Way, recorder: RecordingListener) -> None:
     clock = FakeClock()
 
     async def body(job: Job) -> None:
@@ -189,7 +193,9 @@ def test_overrun(way: Way, recorder: RecordingListener) -> None:
 
 
 @every_way
-def test_without_locks(way: Way, recorder: RecordingListener, store: InMemoryLockProvider) -> None:
+def test_switched_off_it_emits_the_events_of_a_run(
+    way: Way, recorder: RecordingListener, store: InMemoryLockProvider
+) -> None:
     set_active(False)
     way.run(succeeds, store)
     assert summary(recorder.events) == [ACQUIRED, SUCCEEDED, RELEASED]
@@ -253,7 +259,9 @@ async def is_taken_over_and_sleeps(job: Job) -> None:
     ],
     ids=["by itself", "because it was lost"],
 )
-def test_cancelled(way: Way, scenario: Scenario, recorder: RecordingListener, store: InMemoryLockProvider) -> None:
+def test_a_task_that_is_cancelled_is_reported_as_cancelled(
+    way: Way, scenario: Scenario, recorder: RecordingListener, store: InMemoryLockProvider
+) -> None:
     way.run(scenario.body, store, **scenario.options)
     assert summary(recorder.events) == scenario.expected
 
@@ -423,7 +431,9 @@ def make_async(store: FaultyProvider) -> AsyncLeaderElector:
 
 @pytest.mark.parametrize("make", [Sync, make_async])
 @pytest.mark.parametrize("fault", ["", "stays away", "is away at the end"])
-async def test_a_term(make: Callable[[FaultyProvider], Any], fault: str, recorder: RecordingListener) -> None:
+async def test_a_term_emits_its_start_and_its_end_with_the_reason(
+    make: Callable[[FaultyProvider], Any], fault: str, recorder: RecordingListener
+) -> None:
     store = FaultyProvider()
     node = make(store)
     await node.start()

@@ -127,7 +127,9 @@ every_way = pytest.mark.parametrize("way", WAYS, ids=str)
 
 
 @every_way
-def test_success(way: Way, tracing: Tracing, store: InMemoryLockProvider) -> None:
+def test_a_run_that_succeeds_is_a_span_around_those_of_its_task(
+    way: Way, tracing: Tracing, store: InMemoryLockProvider
+) -> None:
     leases: list[Lease | None] = []
 
     async def body(job: Job) -> None:
@@ -166,7 +168,7 @@ async def fails_to_extend(job: Job) -> None:
         (releases, "", None, [], {"outcome": "succeeded"}),
     ],
 )
-def test_a_run(
+def test_the_span_of_a_run_tells_how_it_ended(
     way: Way,
     body: Body,
     broken: str,
@@ -189,7 +191,7 @@ def test_a_run(
 
 
 @every_way
-def test_a_skip(way: Way, tracing: Tracing, store: InMemoryLockProvider) -> None:
+def test_a_skip_is_a_span_with_its_reason_and_no_error(way: Way, tracing: Tracing, store: InMemoryLockProvider) -> None:
     store.acquire(LockRequest("job", "10m"))
     way.run(never, store)
     (span,) = tracing.spans()
@@ -209,7 +211,7 @@ def test_the_store_fails_at_acquire(way: Way, tracing: Tracing, store: InMemoryL
 
 
 @every_way
-def test_kept_alive(way: Way, tracing: Tracing, store: InMemoryLockProvider) -> None:
+def test_each_extension_is_an_event_of_the_span(way: Way, tracing: Tracing, store: InMemoryLockProvider) -> None:
     async def body(job: Job) -> None:
         current: Any = trace.get_current_span()
         await job.until(lambda: len(current.events) >= 2)
@@ -235,7 +237,7 @@ def test_every_run_begins_where_the_last_one_did(way: Way, tracing: Tracing, sto
     assert len(roots) == 1  # the outer one; none for jobs of a scheduler's threads
 
 
-def test_overrun(tracing: Tracing) -> None:
+def test_an_overrun_is_a_lost_lease_in_the_span(tracing: Tracing) -> None:
     clock = FakeClock()
     attempt("job", lambda: clock.advance("11m"), lock_at_most_for="10m", provider=InMemoryLockProvider(clock=clock))
     span = tracing.span("run job")
@@ -293,7 +295,7 @@ def test_threads_side_by_side(tracing: Tracing, store: InMemoryLockProvider) -> 
         assert {run.parent for run in runs} == {None}
 
 
-async def test_cancelled(tracing: Tracing, store: InMemoryLockProvider) -> None:
+async def test_a_cancelled_task_is_no_error_of_its_span(tracing: Tracing, store: InMemoryLockProvider) -> None:
     has_begun = asyncio.Event()
 
     async def job() -> None:
@@ -488,7 +490,7 @@ def test_a_span_of_a_name_from_a_template(options: dict[str, Any], name: str, st
     tracing.provider.shutdown()
 
 
-def test_elections(tracing: Tracing, store: InMemoryLockProvider) -> None:
+def test_a_leadership_is_a_span_at_its_start_and_one_at_its_end(tracing: Tracing, store: InMemoryLockProvider) -> None:
     with LeaderElector(store, "feed", holder="me", **ELECTION) as elector:
         assert elector.wait_until_leader("10s")
         elector.demote()

@@ -152,7 +152,7 @@ def test_skips_without_the_store_have_no_duration(registry: CollectorRegistry) -
     assert scrape("shedlock_acquire_seconds_count", lock="job") == 2
 
 
-def test_elections(registry: CollectorRegistry) -> None:
+def test_the_leader_metric_is_1_only_while_this_node_leads(registry: CollectorRegistry) -> None:
     store = InMemoryLockProvider()
     with configure(listeners=[PrometheusListener(registry)]):
         with LeaderElector(store, "feed", holder="me", **ELECTION) as elector:
@@ -497,8 +497,9 @@ show()
 """
 
 
-def test_multiprocess_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers behind one scrape: counts add up, and gauges are those of the living."""
+def test_counts_of_workers_add_up_and_gauges_are_those_of_the_living(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     done = run_python("-c", MULTIPROCESS)
     assert done.stderr == ""

@@ -117,7 +117,7 @@ def test_axe_finds_nothing_serious_in_a_report(browser: Browser, tmp_path: Path,
         pytest.param(False, id="without JavaScript"),
     ],
 )
-def test_every_button(browser: Browser, address: str, sample: Sample, has_scripts: bool) -> None:
+def test_every_button_does_what_it_says(browser: Browser, address: str, sample: Sample, has_scripts: bool) -> None:
     with tab(browser, address, java_script_enabled=has_scripts) as found:
         page = found.page
         found.go("/")
@@ -175,7 +175,7 @@ def test_every_button(browser: Browser, address: str, sample: Sample, has_script
         assert found.complaints == []
 
 
-def test_live_refresh(browser: Browser, address: str, sample: Sample) -> None:
+def test_the_page_refreshes_itself_until_it_is_paused(browser: Browser, address: str, sample: Sample) -> None:
     with tab(browser, address) as found:
         page = found.page
         stop_the_clock(page)

@@ -85,7 +85,9 @@ def test_values_that_cannot_work(
     assert events.of(OperatorActed) == []
 
 
-def test_force_release(alice: Client, sample: Sample, events: RecordingListener) -> None:
+def test_a_held_lock_is_freed_by_force_in_the_name_of_the_operator(
+    alice: Client, sample: Sample, events: RecordingListener
+) -> None:
     html = alice.html("/change/force_release?name=import")
     assert "web-3:7002 has it since" in html
     assert "a second one can start beside it at once" in html
@@ -161,7 +163,9 @@ def test_a_leaders_lease_is_not_freed_by_force(alice: Client, sample: Sample, ev
     assert events.of(OperatorActed) == []
 
 
-def test_demote(alice: Client, sample: Sample, events: RecordingListener) -> None:
+def test_a_demoted_leader_loses_its_lease_and_the_page_says_so(
+    alice: Client, sample: Sample, events: RecordingListener
+) -> None:
     assert "web-2 loses its lease" in alice.html(f"/change/demote?name={ELECTION}")
     reply = alice.change("demote", ELECTION, renew_deadline="20s", cooldown="1m")
     assert reply.status_code == 303
@@ -178,7 +182,7 @@ def test_demote(alice: Client, sample: Sample, events: RecordingListener) -> Non
     assert (event.lock_name, event.action, event.by) == (ELECTION, "demote", "alice")
 
 
-def test_prune(alice: Client, sample: Sample, events: RecordingListener) -> None:
+def test_prune_deletes_only_what_was_counted(alice: Client, sample: Sample, events: RecordingListener) -> None:
     html = alice.html("/change/prune?unused_for=10h")
     assert "1 lock record is free and was not held for 10h" in html
     assert "<li>fetch-rates</li>" in html

@@ -52,7 +52,7 @@ def test_no_page_has_inline_script_or_style(client: Client) -> None:
         assert html.count("<script") == html.count('<script src="/static/page.js?')
 
 
-def test_robots(client: Client) -> None:
+def test_robots_are_kept_out(client: Client) -> None:
     assert client.get("/robots.txt").text == "User-agent: *\nDisallow: /\n"
 
 
@@ -108,7 +108,7 @@ def test_a_form_of_another_site(client: Client, headers: dict[str, Any], status:
     assert client.request("POST", "/change/pause", data=fields, headers=headers).status_code == status
 
 
-def test_the_cookie(client: Client) -> None:
+def test_the_cookie_is_for_this_site_only_and_hidden_from_scripts(client: Client) -> None:
     cookie = client.get("/").headers["set-cookie"]
     assert cookie.startswith("shedlock_csrf=")
     assert {"HttpOnly", "Path=/", "SameSite=strict"} <= set(cookie.split("; "))
@@ -141,7 +141,7 @@ def basic(user: str, password: str) -> str:
         ("Bearer", 401),
     ],
 )
-def test_the_token(sample: Sample, authorization: str, status: int) -> None:
+def test_without_the_token_only_robots_txt_is_served(sample: Sample, authorization: str, status: int) -> None:
     client = Client(page_app(sample.provider, allow_changes=True, token=TOKEN))
     headers = {"authorization": authorization} if authorization else {}
     for path in ("/", "/static/page.js", "/change/prune", "/nosuch"):
@@ -200,7 +200,7 @@ def test_odd_records_of_other_programs_are_shown() -> None:
 # Limits
 
 
-def test_limits(client: Client) -> None:
+def test_a_request_that_is_too_large_or_odd_is_refused(client: Client) -> None:
     assert client.get(f"/?q={'x' * 2000}").status_code == 414
     for method in ("PUT", "DELETE", "OPTIONS", "TRACE", "PATCH"):
         assert client.request(method, "/").status_code == 405

@@ -30,7 +30,7 @@ def row(html: str, name: str) -> str:
     return " | ".join(re.sub(r"<[^>]*>", "", cell) for cell in cells)
 
 
-def test_all_jobs(client: Client) -> None:
+def test_the_list_shows_the_state_of_each_job(client: Client) -> None:
     html = client.html("/")
     assert "8 locks · <span>2 held</span> · <span>1 paused</span>" in html
     assert '<span class="bad">1 overdue</span> · <span class="bad">1 failed</span>' in html
@@ -56,7 +56,7 @@ def test_all_jobs(client: Client) -> None:
         ("?page=999999", None),
     ],
 )
-def test_search(client: Client, address: str, names: list[str] | None) -> None:
+def test_a_search_finds_jobs_by_name_holder_and_state(client: Client, address: str, names: list[str] | None) -> None:
     found = names_in(client.html(f"/{address}"))
     assert len(found) == 8 if names is None else found == names
 
@@ -74,7 +74,7 @@ def test_search(client: Client, address: str, names: list[str] | None) -> None:
         ("-until", "send-mails"),
     ],
 )
-def test_sort(client: Client, sort: str, first: str) -> None:
+def test_the_list_is_sorted_as_asked(client: Client, sort: str, first: str) -> None:
     html = client.html(f"/?sort={sort}")
     assert names_in(html)[0] == first
     assert f'aria-sort="{"descending" if sort.startswith("-") else "ascending"}"' in html
@@ -98,7 +98,7 @@ def test_pages_of_many_jobs() -> None:
     assert names_in(client.html("/?sort=-name"))[0] == "job-449"
 
 
-def test_one_job(client: Client) -> None:
+def test_the_page_of_a_job_shows_its_runs_and_how_they_ended(client: Client) -> None:
     html = client.html("/job?name=sync-orders")
     assert "Last 24 hours: 4 ok, 1 cancelled, 1 lost; the table below has each" in html
     assert re.search(r'aria-label="Last 7 days: \d+ ok, 4 failed, 1 cancelled, 1 lost, 1 vanished; the', html)
@@ -116,7 +116,7 @@ def test_a_job_that_does_not_exist(client: Client) -> None:
     assert client.get("/nosuch").status_code == 404
 
 
-def test_leaders(client: Client, sample: Sample) -> None:
+def test_the_leaders_page_says_who_leads_or_that_nobody_does(client: Client, sample: Sample) -> None:
     html = client.html("/leaders")
     assert "<dd>web-2</dd>" in html
     assert "Demote…" in html
@@ -129,7 +129,7 @@ def test_leaders(client: Client, sample: Sample) -> None:
     assert "Nobody leads: nobody ever led." in alone.html("/leaders")
 
 
-def test_the_store(client: Client, sample: Sample) -> None:
+def test_the_store_page_writes_nothing_until_a_lock_is_tried(client: Client, sample: Sample) -> None:
     before = sample.provider.records()
     html = client.html("/store")
     assert "it replies: 8 lock records" in html

@@ -75,7 +75,7 @@ def test_without_migrate_it_says_what_is_missing(project: Project) -> None:
     assert "create the table shedlock once" in errors
 
 
-def test_on_postgresql(project: Project, postgres_server: DatabaseServer) -> None:
+def test_one_host_of_three_runs_it_on_postgresql(project: Project, postgres_server: DatabaseServer) -> None:
     with postgres_server.new_database("how_to_django"):
         project.add_settings(DATABASES={"default": database(postgres_server.url("postgresql", "how_to_django"))})
         assert project.manage("migrate")[1] == ""

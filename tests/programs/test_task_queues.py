@@ -163,7 +163,9 @@ ELSE = (REPORT, f'{REPORT}        else:\n            logger.warning("skipped")\n
 
 @WITH_THE_CURE
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_two_schedulers(name: str, cured: bool, redis: RedisEndpoint, tmp_path: Path) -> None:
+def test_two_schedulers_and_two_workers_run_each_fire_time_once(
+    name: str, cured: bool, redis: RedisEndpoint, tmp_path: Path
+) -> None:
     """Without the cure one worker takes the two messages of a fire time one after the other, and the lock is free."""
     library = LIBRARIES[name]
     need(library.package)

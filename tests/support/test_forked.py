@@ -49,7 +49,7 @@ ENDINGS = {
 
 @pytest.mark.parametrize("starts", [forked.run, run_true], ids=["forked", "interpreter"])
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_an_ending(ending: str, starts: object) -> None:
+def test_a_program_ends_in_a_fork_as_in_a_new_interpreter(ending: str, starts: object) -> None:
     assert callable(starts)
     code, status, error = ENDINGS[ending]
     done = starts(["-c", f"print('before')\n{code}"] if "syntax" not in ending else ["-c", code])

@@ -193,7 +193,7 @@ def test_i5_without_an_answer_of_the_store_it_does_not_run(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("wait_first", [0.3, "300ms", timedelta(milliseconds=300)])
-def test_wait_first(wait_first: Any, provider: InMemoryLockProvider) -> None:
+def test_the_first_wait_can_be_written_as_any_duration(wait_first: Any, provider: InMemoryLockProvider) -> None:
     async def main() -> float:
         (begin,) = workers(provider, 1, lambda: None, wait_first=wait_first, max_repetitions=1)
         began = asyncio.get_running_loop().time()

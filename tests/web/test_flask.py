@@ -146,7 +146,7 @@ def test_a_forked_child_starts_its_own_and_stops_nothing_of_the_parent() -> None
         shedlock.stop()
 
 
-def test_mistakes() -> None:
+def test_a_wrong_setup_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="SHEDLOCK_STORE"):
         ShedLock().init_app(Flask("app"))
     with pytest.raises(ConfigurationError, match="is no scheduler"):

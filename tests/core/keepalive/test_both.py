@@ -173,7 +173,9 @@ def test_i6_a_store_that_stays_away_loses_the_lease_before_the_store_gives_it_aw
             return bool(lost)
 
         getattr(twin.store, fault)("extend")
+        trust_ends = lease.trusted_until
         await twin.until(is_reported)
+        assert twin.clock() - trust_ends < 2 * STEP, "reported when the trust has ended, and no later"
         assert not lease.is_trusted()
         if fault == "fail":
             assert len(recorded.of(ProviderFailed)) >= 3  # none of them ended it

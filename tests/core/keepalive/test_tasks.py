@@ -222,6 +222,16 @@ async def test_a_heartbeat_for_which_no_task_could_be_made_is_tried_again(
     assert not recorded.of(LeaseLost)
 
 
+async def test_i4_the_release_waits_for_the_last_heartbeat(store: AsyncFaultyProvider) -> None:
+    """In a table without tokens, a heartbeat that comes after the release would hold the lock again."""
+    async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
+        store.hang("extend")
+        await until(lambda: store.calls["extend"])
+        asyncio.get_running_loop().call_later(LEASE / 3, store.recover)
+    assert store.busy["extend"] == 0
+    assert not store.sync.records("job")[0].is_held
+
+
 async def test_no_task_of_keep_alive_is_left_running(store: AsyncFaultyProvider) -> None:
     before = asyncio.all_tasks()
     works: list[Awaitable[object]] = [

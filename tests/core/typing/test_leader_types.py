@@ -32,14 +32,14 @@ class Service:
         return number
 
 
-def test_calls() -> None:
+def test_a_call_has_the_type_of_the_value_or_none() -> None:
     assert_type(plain(1, label="x"), int | None)
     assert_type(Service().method(1), int | None)
     job: Callable[[int], int | None] = plain
     assert job(1) is None
 
 
-async def test_async_calls() -> None:
+async def test_an_awaited_call_has_the_type_of_the_value_or_none() -> None:
     assert_type(await plain_async(1), str | None)
     assert_type(await Service().async_method(1), int | None)
     coroutine: Coroutine[Any, Any, str | None] = plain_async(1)

@@ -112,7 +112,7 @@ class Special(Service):
         assert_type(super().bare.attempt(), Executed[int] | Skipped)
 
 
-def test_calls() -> None:
+def test_a_call_has_the_type_of_the_value_or_of_on_skip() -> None:
     with configure(provider=sync_provider):
         assert_type(plain(1, label="x"), int | None)
         assert_type(with_value(), int | str)
@@ -123,7 +123,7 @@ def test_calls() -> None:
 
 
 @pytest.mark.anyio
-async def test_async_calls() -> None:
+async def test_an_awaited_call_has_the_type_of_the_value_or_of_on_skip() -> None:
     with configure(provider=sync_provider, async_provider=async_provider):
         assert_type(await plain_async(1), str | None)
         assert_type(await with_exception(), int)

@@ -32,7 +32,7 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_they_agree() -> None:
+def test_the_files_say_the_same_about_a_release() -> None:
     assert disagreements(PROJECT) == []
 
 

@@ -115,7 +115,9 @@ def test_a_kubeconfig_of_the_environment(
         ("kubernetes://?context=other&kubeconfig={}", "Expected object with name other in"),
     ],
 )
-def test_no_access(kubernetes_server: KubernetesServer, open_url: Open, url: str, reason: str) -> None:
+def test_a_kubeconfig_that_gives_no_access_is_a_configuration_error(
+    kubernetes_server: KubernetesServer, open_url: Open, url: str, reason: str
+) -> None:
     provider = open_url(url.format(kubernetes_server.kubeconfig()))
     with pytest.raises(ConfigurationError, match=f"no access to Kubernetes is configured: .*{reason}"):
         provider.acquire(REQUEST)
@@ -336,7 +338,9 @@ def test_a_verb_that_no_role_allows_is_named(
     )
 
 
-def test_doctor(kubernetes_server: KubernetesServer, namespace: str) -> None:
+def test_doctor_accepts_a_server_that_does_not_say_what_we_may_do(
+    kubernetes_server: KubernetesServer, namespace: str
+) -> None:
     """This API server has no SelfSubjectAccessReview, so what we may do is unknown."""
     done = run("doctor", store=kubernetes_server.url(namespace))
     assert done.exit_code == 0, done.stdout

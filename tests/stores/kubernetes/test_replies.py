@@ -28,7 +28,9 @@ from tests.support.kubernetes import KubernetesServer
 REQUEST = LockRequest("job", "1m")
 
 
-def test_round_trips(kubernetes_server: KubernetesServer, open_url: Open, namespace: str) -> None:
+def test_an_acquire_takes_two_round_trips_and_all_else_one(
+    kubernetes_server: KubernetesServer, open_url: Open, namespace: str
+) -> None:
     """Two to acquire, a read and a write, and one more for a name's first record; one for all else that a job needs."""
     with TcpProxy(kubernetes_server.plain) as proxy:
         provider = open_url(kubernetes_server.url(namespace, via=proxy.address))

@@ -60,7 +60,7 @@ def dns_error() -> ConfigurationError:
         (KeyError("from a signal handler"), Failure.NOT_A_STORE_ERROR),
     ],
 )
-def test_classify(error: Exception, failure: Failure) -> None:
+def test_each_error_of_the_driver_is_the_right_kind_of_failure(error: Exception, failure: Failure) -> None:
     assert classify(error) is failure
 
 

@@ -157,7 +157,9 @@ a, b, free_a, free_b = record("a", 60, 2), record("b", 60, 1), record("a", -60, 
         ([], 3, None),
     ],
 )
-def test_merged_records(found: list[LockRecord | None], size: int, expected: tuple[str, bool] | None) -> None:
+def test_a_lock_is_shown_as_held_if_a_majority_may_hold_it(
+    found: list[LockRecord | None], size: int, expected: tuple[str, bool] | None
+) -> None:
     for first in range(max(1, len(found))):
         merged = merged_records(replies(found[first:] + found[:first]), Majority(size))
         assert [(record.locked_by, record.is_held) for record in merged] == ([expected] if expected else [])
@@ -176,8 +178,9 @@ def test_merged_records(found: list[LockRecord | None], size: int, expected: tup
         ([], 3, False),
     ],
 )
-def test_are_decided(found: list[LockRecord | None], size: int, expected: bool) -> None:
-    """Whether the servers that have not replied can change what is shown."""
+def test_replies_decide_if_no_other_server_can_change_what_is_shown(
+    found: list[LockRecord | None], size: int, expected: bool
+) -> None:
     assert are_decided(replies(found), Majority(size)) is expected
 
 
