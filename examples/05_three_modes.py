@@ -39,7 +39,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         provider = provider_from_url(f"sqlite:///{Path(directory) / 'locks.db'}")
         provider.create_schema()
-        with configure(provider=provider):
+        with configure(provider):
             print("1. import:", import_files(), "and again:", import_files())
             show(provider, "import")
 

@@ -4,7 +4,7 @@
 
     from shedlock_py import configure, scheduler_lock
 
-    configure(provider="postgresql://user@host/db")
+    configure("postgresql://user@host/db", create_schema=True)
 
     @scheduler_lock("nightly-report", lock_at_most_for="30m", lock_at_least_for="1m")
     def nightly_report(): ...
@@ -13,7 +13,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from shedlock_py.config import Settings, configure, set_active
+from shedlock_py.config import Settings, configure, reset, set_active
 from shedlock_py.context import LockNotAcquired, Skipped, assert_locked, current_lease, extend_lock, extend_lock_async
 from shedlock_py.decorator import scheduler_lock
 from shedlock_py.errors import (
@@ -128,6 +128,7 @@ __all__ = [
     "leader_only",
     "provider_from_url",
     "release_on_sigterm",
+    "reset",
     "scheduler_lock",
     "set_active",
     "try_hold",

@@ -151,7 +151,7 @@ def find_enclosing(name: str, provider: object, spec: object = None) -> ActiveLe
     """
     active = current.get()
     while active is not None:
-        providers = configured_providers() if provider is None else (provider,)
+        providers = configured_providers(provider)
         is_there = not providers or any(active.provider is each for each in providers)
         is_it = (is_there and active.lease.name == name) or (spec is not None and active.alias == (spec, name))
         if is_it and active.is_live_here():

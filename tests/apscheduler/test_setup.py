@@ -216,9 +216,8 @@ def test_an_executor_inside_itself_is_refused() -> None:
     ],
 )
 def test_a_provider_that_cannot_be_made_is_refused_at_the_start(provider: str, words: list[str]) -> None:
-    scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor(None, provider)}, timezone="UTC")
     with pytest.raises(ConfigurationError) as refusal:
-        scheduler.start()
+        BackgroundScheduler(executors={"default": ShedLockExecutor(None, provider)}, timezone="UTC").start()
     for word in words:
         assert word in str(refusal.value)
     assert "s3cret" not in str(refusal.value)

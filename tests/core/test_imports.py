@@ -19,8 +19,9 @@ PROJECT = Path(__file__).parents[2]
 
 # A module imports only from the layers above it in this list.
 LAYERS = [
-    ["errors", "texts", "_methods"],
-    ["booleans", "durations", "once", "_versions"],
+    ["errors", "_methods"],
+    ["texts", "booleans", "_versions"],
+    ["durations", "once"],
     ["request"],
     ["lease"],
     ["record"],

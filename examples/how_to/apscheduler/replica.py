@@ -34,7 +34,7 @@ def log_run(event: JobExecutionEvent) -> None:
 
 def main() -> None:
     provider.create_schema()  # safe in all replicas at once
-    configure(provider=provider)
+    configure(provider)
     release_on_sigterm("20s")
     scheduler.add_listener(log_run, EVENT_JOB_EXECUTED | EVENT_JOB_SKIPPED)
     scheduler.start()

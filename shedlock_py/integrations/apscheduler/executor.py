@@ -110,8 +110,7 @@ class ShedLockExecutor(BaseExecutor):
     ) -> None:
         super().__init__()
         check_executor(executor)
-        if not isinstance(provider, str):
-            check_provider(provider)
+        provider = check_provider(provider)
         if elector is not None and not isinstance(elector, LeaderElector | AsyncLeaderElector):
             raise ConfigurationError(f"elector must be a LeaderElector or an AsyncLeaderElector, not {elector!r}")
         self.inner: Any = None

@@ -1,5 +1,6 @@
 """The types that users see. ``make check`` proves them; running the tests only proves that the lines execute."""
 
+import os
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Never, assert_type
@@ -8,9 +9,11 @@ import pytest
 
 from shedlock_py import (
     AsyncInMemoryLockProvider,
+    AsyncLeaderElector,
     AsyncLockProvider,
     Executed,
     InMemoryLockProvider,
+    LeaderElector,
     Lease,
     LockProvider,
     Skipped,
@@ -241,3 +244,18 @@ def wrong_calls_are_errors() -> None:
     scheduler_lock("job", 1j)  # type: ignore[call-overload]  # on purpose
     attempt("job", lambda: 1, provider=async_provider)  # type: ignore[arg-type]  # on purpose
     configure(provider=async_provider)  # type: ignore[arg-type]  # on purpose
+    configure(os.environ.get("DATABASE_URL"))  # type: ignore[arg-type]  # on purpose: it may be None
+    configure(sync_provider, async_provider)  # type: ignore[call-arg]  # on purpose
+    hold("job", provider=7)  # type: ignore[arg-type]  # on purpose
+
+
+def urls_are_providers() -> None:
+    """Never called."""
+    url = "postgresql://user@host/db"
+    configure(url, async_provider=url, create_schema=True)
+    assert_type(attempt("types", lambda: 1, provider=url), Executed[int] | Skipped)
+    hold("types", provider=url)
+    hold_async("types", provider=url)
+    scheduler_lock("types", provider=url)
+    LeaderElector(url, "types")
+    AsyncLeaderElector(url, "types")

@@ -17,6 +17,7 @@ from shedlock_py.providers.redis.clients import open_async_client, open_client
 from shedlock_py.providers.redis.quorum.broadcast import AsyncQuorumClient, QuorumClient
 from shedlock_py.providers.redis.quorum.programs import QuorumPrograms
 from shedlock_py.providers.redis.urls import shown
+from shedlock_py.texts import clean_url
 
 _PLACE = re.compile(r"(\[[0-9A-Fa-f:.]+(%[^\]]+)?\]|[^\s:@\[\]#]+)(:[0-9]{1,5})?")
 
@@ -112,7 +113,7 @@ def split_servers(clients_or_urls: Any) -> tuple[list[Any], dict[str, str]]:
             kind = type(clients_or_urls).__name__
             raise ConfigurationError(f"a quorum needs a list of clients or URLs, one for each server, not {kind}")
         return list(clients_or_urls), {}
-    scheme, separator, rest = clients_or_urls.partition("+quorum://")
+    scheme, separator, rest = clean_url(clients_or_urls).partition("+quorum://")
     if not separator or scheme not in ("redis", "rediss"):
         example = "redis+quorum://host1,host2,host3"
         raise ConfigurationError(f"the URL of a quorum looks like {example}, not like {shown(clients_or_urls)}")
