@@ -58,12 +58,14 @@ if TYPE_CHECKING:
     from shedlock_py.election.base import leader_only
     from shedlock_py.election.elector import LeaderElector
     from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider
+    from shedlock_py.startup import check, check_async
 else:
     _LATE = {
         "AsyncLeaderElector": "shedlock_py.election.async_elector",
         "LeaderElector": "shedlock_py.election.elector",
         "leader_only": "shedlock_py.election.base",
         **dict.fromkeys(("AsyncInMemoryLockProvider", "InMemoryLockProvider"), "shedlock_py.providers.memory"),
+        **dict.fromkeys(("check", "check_async"), "shedlock_py.startup"),
     }
 
     def __getattr__(name: str) -> object:
@@ -119,6 +121,8 @@ __all__ = [
     "async_provider_from_url",
     "attempt",
     "attempt_async",
+    "check",
+    "check_async",
     "configure",
     "current_lease",
     "extend_lock",

@@ -106,6 +106,9 @@ class Check:
     seconds: float | None = None
     """What was measured, where something was."""
 
+    def __str__(self) -> str:
+        return f"{self.message} — {self.hint}" if self.hint else self.message
+
 
 def can(provider: object, method: str) -> bool:
     """Whether ``provider`` has that method, of those that it need not have."""

@@ -47,6 +47,7 @@ LAYERS = [
     ["election.elector", "election.async_elector"],
     ["display"],
     ["checks", "changes"],
+    ["startup"],
 ]
 CORE = {name.partition(".")[0] for layer in LAYERS for name in layer}
 ROOMS = {
