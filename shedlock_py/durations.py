@@ -65,6 +65,11 @@ def parse_duration(value: Duration, what: str = "duration", *, zero: bool = Fals
     )
 
 
+def is_duration(text: str) -> bool:
+    """Whether ``text`` is a duration, with its unit."""
+    return _milliseconds(text) is not None
+
+
 def in_milliseconds(value: timedelta) -> int:
     """``value`` in whole milliseconds, rounded up."""
     return -(-value // MILLISECOND)
