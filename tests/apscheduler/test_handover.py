@@ -46,6 +46,16 @@ class Stop:
         self.may_go_on.wait(20)
 
 
+class StopsBeforeSubmitting(ShedLockExecutor):
+    def __init__(self, here: Stop, **options: Any) -> None:
+        super().__init__(lock_all=True, default_lock_at_most_for="1m", **options)
+        self._here = here
+
+    def submit_job(self, job: Any, run_times: list[datetime]) -> None:
+        self._here()
+        super().submit_job(job, run_times)
+
+
 @pytest.fixture
 def here() -> Iterator[Stop]:
     stop = Stop()
@@ -109,7 +119,7 @@ def test_a_job_that_a_pass_is_submitting_runs_before_another_node_can_lead(
     store: FaultyProvider, stack: ExitStack, here: Stop, scheduler: type[Any]
 ) -> None:
     refused: list[bool] = []
-    executor = partial(ShedLockExecutor, provider=store.inner, lock_extractor=here)
+    executor = partial(StopsBeforeSubmitting, here, provider=store.inner)
     node = Node("me", store, MemoryJobStore(), scheduler, executor, durations=LONG)
     node.scheduler.add_job(lambda: refused.append(store.inner.acquire(REQUEST) is None), "date", id="job")
     start(node, stack)
@@ -124,7 +134,7 @@ def test_a_job_that_a_pass_is_submitting_runs_before_another_node_can_lead(
 
 async def test_a_scheduler_thread_and_an_elector_on_an_event_loop(store: FaultyProvider, here: Stop) -> None:
     refused: list[bool] = []
-    executor = ShedLockExecutor(provider=store.inner, lock_extractor=here)
+    executor = StopsBeforeSubmitting(here, provider=store.inner)
     elector = AsyncLeaderElector(store, "scheduler", **LONG)
     scheduler = BackgroundScheduler(executors={"default": executor}, timezone="UTC")
     scheduler.add_job(

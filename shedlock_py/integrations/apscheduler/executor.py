@@ -41,6 +41,7 @@ from shedlock_py.integrations.apscheduler.options import (
 )
 from shedlock_py.integrations.apscheduler.worker import JobProxy, snapshot_of
 from shedlock_py.options import LockOptions, check_provider
+from shedlock_py.spec import LockSpec
 from shedlock_py.urls import import_reference, provider_from_text
 
 GRACE_SECONDS = 1.0
@@ -70,17 +71,23 @@ class ShedLockExecutor(JobObserver):
         no warning. An id that the scheduler has no job of is warned of.
     :param lock_all: lock jobs that nothing else names by their id. Such a job needs an explicit id; an automatic
         one is different in each replica, so the job does not run, which is an ``EVENT_JOB_ERROR``.
-    :param lock_extractor: called with the APScheduler job in the scheduler's thread, returns a :data:`Lock`; or
-        "pkg.module:function".
+    :param lock_extractor: called with the APScheduler job, when it is added and before each run, in the scheduler's
+        thread or that of ``add_job``; returns a :data:`Lock`; or "pkg.module:function".
     :param once_per_fire_time: each scheduled time runs once, well or not, however short the job and however much the
-        replicas' clocks differ. For an interval trigger, whose replicas fire at different phases, the time is the
-        slot: the run time rounded down to a multiple of the interval since 1970 UTC; for a calendar interval of days
-        and weeks, or of months and years, likewise, by the date. So a run forced by hand
-        (``job.modify(next_run_time=now)``) in a slot that ran is skipped, too. Jobs with the same lock name share its
-        fire times: give each its own.
+        replicas' clocks differ. None, the default: wherever the replicas share the fire times. That is a cron trigger
+        without jitter, a date, an interval, and a calendar interval of days and weeks, or of months and years. Other
+        jobs, and all jobs of a table without the column ``last_fire_time``, get a plain lock, and one WARNING for each.
+        True: such a job is a :class:`ConfigurationError` at the start of the scheduler or at ``add_job``. False: plain
+        locks for all jobs.
+
+        The replicas' interval triggers fire at different phases, so the fire time is the slot: the run time rounded
+        down to a multiple of the interval since 1970 UTC; for a calendar interval it is the slot by the date. So a run
+        forced by hand (``job.modify(next_run_time=now)``) in a slot that ran is skipped, too. Jobs that share a lock
+        name would use up each other's fire times: they get plain locks, run one after the other, and one WARNING
+        shows a template for the name.
     :param catch_up: at the start of the scheduler a job runs once, late, if its last fire time was up to so long ago,
-        and the store has granted older ones only: all replicas were down. For cron and interval triggers; needs
-        ``once_per_fire_time``. A job that has never run has missed nothing.
+        and the store has granted older ones only: all replicas were down. For cron and interval triggers; not with
+        ``once_per_fire_time=False``. A job that has never run has missed nothing.
     :param on_provider_error: "error", or "skip": a :class:`JobSkippedEvent` with reason "provider_error" instead.
     :param skip_event: "skipped", or for tools that only know APScheduler's own events, "missed" or "executed".
     :param elector: run jobs on the leader only: elsewhere a :class:`JobSkippedEvent` with reason "not_leader", without
@@ -164,11 +171,19 @@ class ShedLockExecutor(JobObserver):
             self._locks.refuse_plain(job)
 
     def observe(self, job: Any) -> None:
-        """Note the lock name of a job that the scheduler has, and warn of a lock that gets no fire times."""
+        """Note the lock name of a job that the scheduler has, and log what is wrong with its lock."""
         with suppress(Exception):  # becomes an event of each run
             lock = self._locks.choose(job)
             if lock is not None:
-                self._locks.note(lock, job, self._names, self._logger)
+                self._note(lock, job)
+        try:
+            self.before_add(job)
+        except ConfigurationError as error:  # a job store has it from an earlier start
+            self._logger.error("%s", error)
+
+    def _note(self, lock: LockSpec | LockRequest, job: Any) -> bool | None:
+        on_leader = self._elector is not None or getattr(self._scheduler, "runs_on_leader_only", False)
+        return self._locks.note(lock, job, self._names, self._logger, on_leader=on_leader)
 
     def submit_job(self, job: Any, run_times: list[datetime]) -> None:
         """Hand the job to the inner executor, which counts its instances. Sends nothing to the store."""
@@ -181,7 +196,7 @@ class ShedLockExecutor(JobObserver):
         try:
             lock = self._locks.choose(job)
             if lock is not None:
-                once = self._locks.note(lock, job, self._names, self._logger)
+                once = self._note(lock, job)
                 request = self._locks.request(lock, job)
                 self._locks.refuse_plain(job)
         except Exception as error:
@@ -237,8 +252,7 @@ class ShedLockExecutor(JobObserver):
             provider_from_text(self._provider)  # now, so that a mistake shows at the start
         if _is_process_pool(inner):
             check_process_pool(inner._pool, self._provider, has_elector=self._elector is not None)
-        running = scheduler.state != STATE_STOPPED
-        for job in scheduler.get_jobs() if running else [pending for pending, *_ in scheduler._pending_jobs]:
+        for job in scheduler.get_jobs() if self._once_per_fire_time else ():
             if job.executor == alias:
                 self.before_add(job)
         super().start(scheduler, alias)

@@ -54,7 +54,7 @@ def _start_of_calendar_slot(trigger: Any, run_time: datetime) -> datetime:
 
 
 def is_predictable(trigger: Any) -> bool:
-    """Whether replicas agree on the fire times. Of a trigger of another package that is not known."""
+    """Whether replicas agree on the fire times. False for a trigger of another package, which may do anything."""
     if isinstance(trigger, IntervalTrigger):
         return True  # on the slots
     if is_calendar_interval(trigger):
@@ -77,9 +77,11 @@ def why_plain(trigger: Any, provider: object) -> str | None:
     :param provider: the store of its lock; None: not known yet.
     """
     if not is_predictable(trigger):
-        return f"each replica has fire times of its own for the trigger {trigger}"
+        parts = [trigger, *getattr(trigger, "triggers", ())]
+        jitter = " with jitter" if any(getattr(part, "jitter", None) for part in parts) else ""
+        return f"each replica has fire times of its own for the trigger {trigger}{jitter}"
     if not getattr(getattr(provider, "sync_provider", provider), "has_fire_times", True):
-        return "its lock table has no column last_fire_time"
+        return "its lock table has no column last_fire_time (extra_columns=False)"
     return None
 
 

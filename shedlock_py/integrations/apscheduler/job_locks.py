@@ -73,9 +73,12 @@ class JobLocks:
         if self._once_per_fire_time and (reason := why_plain(job.trigger, self._provider_of(job))):
             raise cannot_run_once(job.id, reason)
 
-    def note(self, lock: LockSpec | LockRequest, job: Any, names: LockNames, logger: logging.Logger) -> bool | None:
+    def note(
+        self, lock: LockSpec | LockRequest, job: Any, names: LockNames, logger: logging.Logger, *, on_leader: bool
+    ) -> bool | None:
         """Note the lock name of a job, and warn of a lock that cannot be taken once per fire time.
 
+        :param on_leader: the job runs on the leader only, so a plain lock is no fault.
         :return: the option ``once_per_fire_time`` for this job. False: it gets a plain lock.
         """
         name = lock.name if isinstance(lock, LockRequest) else _name_of(lock, job)
@@ -86,7 +89,8 @@ class JobLocks:
             warn_of_shared_lock(logger, name, job, other_ids[0])
             return False
         if self._once_per_fire_time is None and (reason := why_plain(job.trigger, self._provider_of(job))):
-            warn_of_plain_lock(logger, job.id, reason)
+            if not on_leader:
+                warn_of_plain_lock(logger, job.id, reason)
             return False
         return self._once_per_fire_time
 

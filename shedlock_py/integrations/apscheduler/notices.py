@@ -6,6 +6,8 @@ import inspect
 import logging
 from typing import Any
 
+from shedlock_py.integrations.apscheduler.options import find_lock_spec
+
 MOST_WARNINGS = 1000
 """After this many there are no more: job ids that are made up for each job would fill the memory."""
 
@@ -24,8 +26,8 @@ def warn_of_plain_lock(logger: logging.Logger, job_id: str, reason: str) -> None
         logger,
         "plain lock",
         job_id,
-        'job "%s" gets a plain lock, because %s: a short job may run on several replicas. Give the lock a'
-        " lock_at_least_for that is longer than the difference between the replicas. If plain locks are meant, say so:"
+        'job "%s" gets a plain lock, because %s. So a short job may run on several replicas. Change that, or give the'
+        " lock a lock_at_least_for that is longer than the replicas are apart. If plain locks are meant, say so:"
         " once_per_fire_time=False",
         job_id,
         reason,
@@ -53,5 +55,8 @@ def template_for(lock_name: str, function: Any) -> str:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         parameters = []
-    named = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
-    return f"{lock_name}-{{{named[0] if named else 'tenant'}}}"
+    spec = find_lock_spec(function)
+    used = set() if spec is None else spec.fields
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    unused = [each.name for each in parameters if each.kind in kinds and each.name not in used]
+    return f"{lock_name}-{{{unused[0] if unused else 'tenant'}}}"
