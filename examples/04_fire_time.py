@@ -2,8 +2,8 @@
 
     python examples/04_fire_time.py
 
-The store remembers the newest fire time that ran, and refuses it a second time. This is the default. A plain lock is free
-again when the second replica, whose clock is a little late, comes for the same fire time.
+The store remembers the newest fire time that ran, and refuses it a second time. This is the default. A plain lock is
+free again when the second replica, whose clock is a little late, comes for the same fire time.
 """
 
 from __future__ import annotations

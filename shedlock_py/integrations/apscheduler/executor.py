@@ -220,7 +220,10 @@ class ShedLockExecutor(JobObserver):
             provider=self._provider,
             once_per_fire_time=once,
             names=self._names,
-            waits_for_others=once is False and self._once_per_fire_time is not False,
+            # A greenlet that waits would stop all others, unless gevent has patched the locks of threads.
+            waits_for_others=once is False
+            and self._once_per_fire_time is not False
+            and type(self.inner).__name__ != "GeventExecutor",
             skips_provider_errors=self._skips_provider_errors,
             skip_code=self._skip_code,
             # lead() has just checked that this node leads. A job that it submits has to run here.

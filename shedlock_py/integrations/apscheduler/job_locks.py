@@ -90,7 +90,7 @@ class JobLocks:
             return False
         if self._once_per_fire_time is None and (reason := why_plain(job.trigger, self._provider_of(job))):
             if not on_leader:
-                warn_of_plain_lock(logger, job.id, reason)
+                warn_of_plain_lock(logger, job, reason)
             return False
         return self._once_per_fire_time
 

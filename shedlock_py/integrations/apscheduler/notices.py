@@ -6,7 +6,7 @@ import inspect
 import logging
 from typing import Any
 
-from shedlock_py.integrations.apscheduler.options import find_lock_spec
+from shedlock_py.integrations.apscheduler.options import find_lock_spec, has_automatic_id
 
 MOST_WARNINGS = 1000
 """After this many there are no more: job ids that are made up for each job would fill the memory."""
@@ -21,15 +21,16 @@ def warn_once(logger: logging.Logger, subject: str, key: str, message: str, *arg
         logger.warning(message, *args)
 
 
-def warn_of_plain_lock(logger: logging.Logger, job_id: str, reason: str) -> None:
+def warn_of_plain_lock(logger: logging.Logger, job: Any, reason: str) -> None:
+    label = job.name if has_automatic_id(job) else job.id
     warn_once(
         logger,
         "plain lock",
-        job_id,
+        label,
         'job "%s" gets a plain lock, because %s. So a short job may run on several replicas. Change that, or give the'
         " lock a lock_at_least_for that is longer than the replicas are apart. If plain locks are meant, say so:"
         " once_per_fire_time=False",
-        job_id,
+        label,
         reason,
     )
 

@@ -195,7 +195,7 @@ class JobProxy:
             return replace(request, fire_time=fire_time_of(trigger, run_time))
         if self.once_per_fire_time:
             raise cannot_run_once(self.job.id, reason)
-        warn_of_plain_lock(logging.getLogger(self.logger_name), self.job.id, reason)
+        warn_of_plain_lock(logging.getLogger(self.logger_name), self.job, reason)
         return request
 
     def _after_others(self, request: LockRequest) -> AbstractContextManager[None]:
