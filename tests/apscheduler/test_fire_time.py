@@ -21,7 +21,8 @@ from shedlock_py import ConfigurationError, InMemoryLockProvider, LeaderElector,
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor, install
 from shedlock_py.integrations.apscheduler.fire_times import fire_time_of, is_predictable
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from tests.apscheduler.app import ENDS, App, Task, make_inner, make_store, now, running, seconds, stop
+from tests.apscheduler import jobs
+from tests.apscheduler.app import ENDS, App, ProcessPool, Task, make_inner, make_store, now, running, seconds, stop
 from tests.support.logs import warnings_of
 from tests.support.polling import wait_until
 
@@ -362,3 +363,18 @@ def test_true_refuses_a_table_without_the_column(java_table: SqlAlchemyLockProvi
             [event] = app.wait(task, *ENDS)
         assert isinstance(event.exception, ConfigurationError)
         assert task.runs == 0
+
+
+@pytest.mark.slow("starts a worker process")
+@pytest.mark.parametrize("must_run_once", [False, True])
+def test_a_worker_process_finds_that_its_table_has_no_column(
+    must_run_once: bool, java_table: SqlAlchemyLockProvider, tmp_path: Path
+) -> None:
+    """Its initializer names the store, which the scheduler's process does not know."""
+    pool = ProcessPool(initializer=jobs.configure_java_table, initargs=(f"sqlite:///{tmp_path}/java.db",))
+    executor = ShedLockExecutor(pool, once_per_fire_time=True if must_run_once else None)
+    with running(tmp_path, provider=java_table, executor=executor) as app:
+        task = app.task()
+        event = app.run_once(task, None, "cron", hour=0, next_run_time=now())
+        assert isinstance(event.exception, ConfigurationError) is must_run_once
+        assert task.runs == (not must_run_once)

@@ -226,3 +226,16 @@ def test_where_plain_locks_are_meant_no_job_waits(kind: str, tmp_path: Path, cap
         first.open_gate()
     assert first.runs == 1
     assert warnings_of(caplog, first.id, logger="apscheduler") == []
+
+
+@pytest.mark.slow("starts a worker process")
+def test_a_process_pool_runs_jobs_that_share_a_name_as_well(tmp_path: Path) -> None:
+    with running(tmp_path, "process") as app:
+        first, second = app.task(), app.task()
+        second.lock = first.lock
+        for task in (first, second):
+            app.add(task, None, "cron", year=2090)
+        for task in (first, second):
+            app.scheduler.modify_job(task.id, next_run_time=MIDNIGHT)
+            [event] = app.wait(task, *ENDS)
+            assert event.code == EVENT_JOB_EXECUTED
