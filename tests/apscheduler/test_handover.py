@@ -152,7 +152,7 @@ async def test_a_scheduler_thread_and_an_elector_on_an_event_loop(store: FaultyP
 # What a pass calls must not wait for the pass
 
 
-@pytest.mark.parametrize("caller", ["listener", "job"])
+@pytest.mark.parametrize("caller", ["listener", "job", "locked job"])
 def test_stop_in_a_pass_does_not_wait_for_the_pass(store: FaultyProvider, stack: ExitStack, caller: str) -> None:
     stopped: list[bool] = []
 
@@ -160,11 +160,14 @@ def test_stop_in_a_pass_does_not_wait_for_the_pass(store: FaultyProvider, stack:
         stopped.append(node.elector.stop("20s"))
 
     node = Node("me", store, MemoryJobStore(), durations=LONG)
-    if caller == "job":
-        node.scheduler.add_executor(DebugExecutor())  # it runs jobs in the pass
-    else:
+    if caller == "listener":
         node.scheduler.add_listener(stop, EVENT_JOB_SUBMITTED)
-    node.scheduler.add_job(stop if caller == "job" else work, "date", id="job")
+    else:  # an executor that runs jobs in the pass
+        locks = {"job": {"name": "job", "lock_at_most_for": "1m"}}
+        is_locked = caller == "locked job"
+        debug = ShedLockExecutor("debug", store.inner, locks=locks) if is_locked else DebugExecutor()
+        node.scheduler.add_executor(debug)
+    node.scheduler.add_job(work if caller == "listener" else stop, "date", id="job")
     start(node, stack)
     wait_until(lambda: stopped == [False], what="stop() has not waited")
     wait_until(lambda: store.inner.acquire(REQUEST), what="the lease is released after the pass")

@@ -111,8 +111,9 @@ class JobProxy:
     async def _run_all_async(self) -> RunResult:
         events: list[JobExecutionEvent] = []
         for run_time in self.run_times:
-            name = f"{JOB_TASK}{self.job.id}"
-            events += await asyncio.create_task(self._run_async(run_time), name=name, context=_context())
+            name, context = f"{JOB_TASK}{self.job.id}", _context()
+            context.run(leave_callbacks)  # of an elector. Only the debug executor runs a job in a callback
+            events += await asyncio.create_task(self._run_async(run_time), name=name, context=context)
         return RunResult(events)
 
     def _run(self, run_time: datetime) -> list[JobExecutionEvent]:
@@ -254,10 +255,9 @@ class JobProxy:
 
 
 def _context() -> Context:
-    """A copy of the running context. The application's variables stay; those of this library are cleared."""
+    """A copy of the running context, outside of every lease. The application's variables stay."""
     context = copy_context()
     context.run(leave_leases)
-    context.run(leave_callbacks)
     return context
 
 
