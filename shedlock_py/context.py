@@ -98,6 +98,11 @@ running: set[ActiveLease] = set()
 current: ContextVar[ActiveLease | None] = ContextVar("shedlock_py_current", default=None)
 
 
+def leave_leases() -> None:
+    """Let the running context be inside of no lease."""
+    current.set(None)
+
+
 def _running_task() -> tuple[Any, object]:
     """The event loop that runs in this thread, and its current task; a callback of the loop has none."""
     loaded = sys.modules.get("asyncio")  # not imported here: most programs do without
@@ -131,7 +136,7 @@ class _TaskFactory:
             running_loop, maker = _running_task()
             if running_loop is not None and maker is None:
                 context = copy_context()
-                context.run(current.set, None)
+                context.run(leave_leases)
                 return context.run(self._make, loop, coro, **options)
         return self._make(loop, coro, **options)
 

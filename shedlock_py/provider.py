@@ -17,6 +17,7 @@ A provider may also have these, which are looked up by name where they are used;
   write whose condition does not hold.
 - ``create_table_sql()`` is the SQL of the tables, where the store has tables.
 - ``close()`` closes the connections that the provider has opened.
+- ``has_fire_times = False``: the store keeps no fire times, so a request with one is refused.
 - ``is_shared = False``: the locks are those of one process only.
 - ``sync_provider`` or ``async_provider``: of an adapter, the provider that it calls.
 """

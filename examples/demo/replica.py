@@ -55,7 +55,7 @@ def main() -> None:
         set_active(False)
 
     scheduler = BackgroundScheduler(
-        executors={"default": ShedLockExecutor("threadpool", once_per_fire_time=True)},
+        executors={"default": ShedLockExecutor("threadpool")},
         # Late is better than never, in order, even where the machine is busy: the demo counts every fire time.
         job_defaults={"coalesce": False, "misfire_grace_time": None},
         timezone=UTC,

@@ -16,7 +16,7 @@ logger.setLevel(logging.INFO)
 
 provider = provider_from_url(os.environ.get("SHEDLOCK_STORE", "sqlite:///locks.db"))
 scheduler = BackgroundScheduler(
-    executors={"default": ShedLockExecutor("threadpool", once_per_fire_time=True)},
+    executors={"default": ShedLockExecutor("threadpool")},
     job_defaults={"misfire_grace_time": 30},
     timezone="UTC",
 )

@@ -20,7 +20,7 @@ engine = create_engine(DATABASE_URL)
 provider = provider_from_url(DATABASE_URL)  # from a URL, because it survives a fork
 configure(provider)
 scheduler = BackgroundScheduler(
-    executors={"default": ShedLockExecutor("threadpool", once_per_fire_time=True)},
+    executors={"default": ShedLockExecutor("threadpool")},
     job_defaults={"misfire_grace_time": 30},
     timezone="UTC",
 )

@@ -15,7 +15,7 @@ logger = logging.getLogger("worker")
 logger.setLevel(logging.INFO)
 
 scheduler = BackgroundScheduler(
-    executors={"default": ShedLockExecutor("threadpool", once_per_fire_time=True)},
+    executors={"default": ShedLockExecutor("threadpool")},
     job_defaults={"misfire_grace_time": 30},
     timezone="UTC",
 )

@@ -41,6 +41,11 @@ class _SqlProvider:
         """
         return self.programs.create_table_sql()
 
+    @property
+    def has_fire_times(self) -> bool:
+        """Whether the table has a column for them: not with ``extra_columns=False``."""
+        return self.programs.extra_columns
+
 
 class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
     """Locks in a table of a SQL database: SQLite (a file), PostgreSQL, MySQL and MariaDB.

@@ -511,6 +511,18 @@ ROWS: dict[str, Row] = {
     "under `ShedLockExecutor`, a job without a lock, or a job id in `locks=` that the scheduler does not have": [
         "tests/apscheduler/test_which_lock.py::test_a_job_without_a_lock_is_warned_of_once_in_a_process"
     ],
+    '`locks={"job": "30s"}` of `ShedLockExecutor`: a duration in place of a lock name': [
+        Refused(lambda: ShedLockExecutor(locks={"job": "30s"}), "goes into {'lock_at_most_for': '30s', 'name': 'job'}"),
+    ],
+    "under `ShedLockExecutor`, a job whose fire times the replicas do not share (a cron trigger with `jitter`), or a "
+    "table without `last_fire_time`": [
+        "tests/apscheduler/test_fire_time.py::test_a_job_without_shared_fire_times_gets_a_plain_lock_and_one_warning",
+        "tests/apscheduler/test_fire_time.py::test_true_refuses_such_a_job_when_it_is_added",
+        "tests/apscheduler/test_fire_time.py::test_a_table_without_the_column_gets_plain_locks_and_one_warning",
+    ],
+    "under `ShedLockExecutor`, two jobs with one lock name": [
+        "tests/apscheduler/test_shared_names.py::test_i14_each_of_four_tenants_runs"
+    ],
     "under `ShedLockExecutor`, a decorator above `@scheduler_lock` that calls the function in another thread or "
     "context, where its own executor's lock skips it": [
         "tests/apscheduler/test_which_lock.py::test_a_job_that_its_own_lock_skips_is_warned_of_once"
