@@ -87,6 +87,11 @@ class LockOptions:
         check_on_lost(options.on_lost, is_async=is_async)
         return options
 
+    @property
+    def gives_fire_time(self) -> bool:
+        """Whether a run has a fire time by ``once_per`` or ``fire_time``."""
+        return self.once_per is not None or self.fire_time is not None
+
     def for_a_run(self, request: LockRequest, fire_time: object = None) -> LockRequest:
         """``request`` for a run that begins now, with its fire time, and with the time at which the next is expected.
 
@@ -95,7 +100,7 @@ class LockOptions:
         :param fire_time: that of this call, if these options have a function for it.
         :raises ConfigurationError: it is no aware datetime.
         """
-        if self.once_per is None and self.fire_time is None and self.expected_every is None:
+        if not self.gives_fire_time and self.expected_every is None:
             return request
         now, more = datetime.now(UTC), dict[str, Any]()
         given = self.fire_time if fire_time is None else fire_time

@@ -17,7 +17,7 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
-from shedlock_py import ConfigurationError, InMemoryLockProvider, LeaderElector, configure
+from shedlock_py import ConfigurationError, InMemoryLockProvider, LeaderElector, configure, scheduler_lock
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor, install
 from shedlock_py.integrations.apscheduler.fire_times import fire_time_of, is_predictable
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
@@ -25,6 +25,8 @@ from tests.apscheduler import jobs
 from tests.apscheduler.app import ENDS, App, ProcessPool, Task, make_inner, make_store, now, running, seconds, stop
 from tests.support.logs import warnings_of
 from tests.support.polling import wait_until
+
+NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
 
 @contextmanager
@@ -346,8 +348,21 @@ def test_a_table_without_the_column_gets_plain_locks_and_one_warning(
                 app.scheduler.modify_job(task.id, next_run_time=now())
                 events = app.wait(task, *ENDS, count=count)
         assert [event.code for event in events] == [EVENT_JOB_EXECUTED] * 2
-        (line,) = warnings_of(caplog, task.id, logger="apscheduler")
+        (line,) = warnings_of(caplog, task.id, "plain lock", logger="apscheduler")
         assert "no column last_fire_time" in line
+
+
+def test_a_decorators_own_fire_time_goes_before_that_of_the_scheduler(tmp_path: Path) -> None:
+    """So a job with jitter, which has no fire times that replicas share, is not refused."""
+
+    @scheduler_lock("own", "1m", fire_time=lambda: NOON)
+    def function() -> None: ...
+
+    with running(tmp_path, once_per_fire_time=True) as app:
+        app.add(app.task(), function, "cron", hour=0, jitter=60, args=())
+        app.run_once(app.task(), function, args=())
+        (record,) = app.provider.records()
+        assert record.last_fire_time == NOON
 
 
 def test_true_refuses_a_table_without_the_column(java_table: SqlAlchemyLockProvider, tmp_path: Path) -> None:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 from apscheduler.executors.base import BaseExecutor
 from apscheduler.executors.debug import DebugExecutor
@@ -107,8 +106,8 @@ class ShedLockExecutor(JobObserver):
         lock_extractor: Callable[[Any], Lock] | str | None = None,
         once_per_fire_time: bool | str | None = None,
         catch_up: Duration | None = None,
-        on_provider_error: str = "error",
-        skip_event: str = "skipped",
+        on_provider_error: Literal["error", "skip"] = "error",
+        skip_event: Literal["skipped", "missed", "executed"] = "skipped",
         elector: LeaderElector | AsyncLeaderElector | None = None,
     ) -> None:
         super().__init__()
@@ -171,10 +170,14 @@ class ShedLockExecutor(JobObserver):
 
     def observe(self, job: Any) -> None:
         """Note the lock name of a job that the scheduler has, and log what is wrong with its lock."""
-        with suppress(Exception):  # becomes an event of each run
+        try:
             lock = self._locks.choose(job)
             if lock is not None:
                 self._note(lock, job)
+                if not _is_process_pool(self.inner):  # its workers may have a provider of their own
+                    self._locks.check(lock, job)
+        except Exception as error:  # becomes an event of each run
+            warn_once(self._logger, "check", job.id, 'job "%s" would fail: %s', job.id, error)
         try:
             self.before_add(job)
         except ConfigurationError as error:  # a job store has it from an earlier start

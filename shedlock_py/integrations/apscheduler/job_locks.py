@@ -6,8 +6,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from apscheduler.util import iscoroutinefunction_partial
+
 from shedlock_py import ConfigurationError, LockRequest
-from shedlock_py.config import configured_providers
+from shedlock_py.config import configured_providers, resolve_async_provider, resolve_provider
 from shedlock_py.integrations.apscheduler.fire_times import why_plain
 from shedlock_py.integrations.apscheduler.lock_names import LockNames, key_of
 from shedlock_py.integrations.apscheduler.notices import warn_of_plain_lock, warn_of_shared_lock
@@ -70,7 +72,10 @@ class JobLocks:
 
     def refuse_plain(self, job: Any) -> None:
         """:raises ConfigurationError: ``once_per_fire_time=True``, and ``job`` cannot run once per fire time."""
-        if self._once_per_fire_time and (reason := why_plain(job.trigger, self._provider_of(job))):
+        spec = find_lock_spec(job.func)
+        if not self._once_per_fire_time or (spec is not None and spec.options.gives_fire_time):
+            return
+        if reason := why_plain(job.trigger, self._provider_of(job)):
             raise cannot_run_once(job.id, reason)
 
     def note(
@@ -85,6 +90,8 @@ class JobLocks:
         other_ids = names.add(key_of(job), name)
         if self._once_per_fire_time is False:
             return False
+        if isinstance(lock, LockSpec) and lock.options.gives_fire_time:
+            return self._once_per_fire_time
         if other_ids:
             warn_of_shared_lock(logger, name, job, other_ids[0])
             return False
@@ -93,6 +100,16 @@ class JobLocks:
                 warn_of_plain_lock(logger, job, reason)
             return False
         return self._once_per_fire_time
+
+    def check(self, lock: LockSpec | LockRequest, job: Any) -> None:
+        """Find out at the start what would fail at each run.
+
+        :raises ConfigurationError: there is no provider for the job, or the lock cannot work.
+        """
+        name = self.request(lock, job).name
+        spec = find_lock_spec(job.func)
+        provider: Any = self._provider if spec is None or spec.options.provider is None else spec.options.provider
+        (resolve_async_provider if iscoroutinefunction_partial(job.func) else resolve_provider)(provider, name)
 
     def _provider_of(self, job: Any) -> object:
         """The store of a job's lock. None: it is not known yet."""
