@@ -342,10 +342,10 @@ class _Unlocked:
         return Claim(request, _stopped_clock).granted(None)
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        return lease.begin_extension(lock_at_most_for).granted()
+        return lease._begin_extension(lock_at_most_for).granted()
 
     def release(self, lease: Lease) -> bool:
-        lease.end()
+        lease._end()
         return True
 
 
