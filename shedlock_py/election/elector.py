@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from shedlock_py.options import is_async_callable, is_async_provider
 from shedlock_py.provider import LockProvider
 from shedlock_py.record import LockRecord
 from shedlock_py.urls import provider_from_url
+
+NOT_AWAITED = "callback {!r} returns a coroutine: LeaderElector cannot await it, AsyncLeaderElector can"
 
 
 class LeaderElector(Elector):
@@ -181,9 +184,7 @@ class LeaderElector(Elector):
     def _check_callback(self, callback: object) -> None:
         super()._check_callback(callback)
         if is_async_callable(callback):
-            raise ConfigurationError(
-                f"callback {callback!r} is a coroutine function: LeaderElector cannot await it, AsyncLeaderElector can"
-            )
+            raise ConfigurationError(NOT_AWAITED.format(callback))
 
     def _is_decided(self) -> bool:
         return threading.current_thread() is self._runner or super()._is_decided()  # a listener would wait for itself
@@ -252,7 +253,10 @@ class LeaderElector(Elector):
     def _run_call(self, call: CallbackCall) -> None:
         self._enter_call(call)
         try:
-            call.callback()
+            reply = call.callback()
+            if inspect.iscoroutine(reply):
+                reply.close()
+                raise ConfigurationError(NOT_AWAITED.format(call.callback))
         except BaseException as error:  # SystemExit, too, ends this call only
             self._end_call(call, error)
         else:
