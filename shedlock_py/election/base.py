@@ -75,6 +75,16 @@ class Elector:
         return self._settings.lease_duration
 
     @property
+    def renew_deadline(self) -> timedelta:
+        """How long a leader trusts its lease without a renewal."""
+        return self._settings.renew_deadline
+
+    @property
+    def retry_period(self) -> timedelta:
+        """How often a leader renews its lease, and a follower reads the record."""
+        return self._settings.retry_period
+
+    @property
     def holder(self) -> str:
         """How the lock record names this node."""
         return self._election.holder

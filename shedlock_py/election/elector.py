@@ -50,8 +50,10 @@ class LeaderElector(Elector):
     :param name: the name of the election; a lock name.
     :param lease_duration: how long the store keeps the lease of a silent leader. This and the next two must be the same
         on every node.
-    :param renew_deadline: how long a leader trusts its lease without a renewal; at most 90 % of ``lease_duration``.
+    :param renew_deadline: how long a leader trusts its lease without a renewal; at most 90 % of ``lease_duration``. By
+        default two thirds of it.
     :param retry_period: how often a leader renews its lease, and a follower reads the record (with up to 20 % jitter).
+        By default a fifth of ``renew_deadline``.
     :param holder: how the lock record names this node; ``host:pid`` by default.
     :param takeover: "expired": a follower may lead when the lease is over by the store's clock. "observed": only when
         it has seen the same lease for a whole ``lease_duration`` of its own clock, so a jump of the store's clock
@@ -66,8 +68,8 @@ class LeaderElector(Elector):
         name: str,
         *,
         lease_duration: Duration = "15s",
-        renew_deadline: Duration = "10s",
-        retry_period: Duration = "2s",
+        renew_deadline: Duration | None = None,
+        retry_period: Duration | None = None,
         holder: str | None = None,
         takeover: str = "expired",
         on_started_leading: Callback | None = None,
