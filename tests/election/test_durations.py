@@ -52,11 +52,11 @@ def test_the_error_of_each_impossible_set_suggests_durations_that_work() -> None
         except ConfigurationError as error:
             errors.append(error)
     assert len(errors) > 1000
-    for error in errors:
-        suggestions = suggested_by(error)
-        assert 1 <= len(suggestions) <= 2, str(error)
+    for each in errors:
+        suggestions = suggested_by(each)
+        assert 1 <= len(suggestions) <= 2, str(each)
         for found in suggestions:
-            assert list(found) == ["lease_duration", "renew_deadline", "retry_period"], str(error)
+            assert list(found) == ["lease_duration", "renew_deadline", "retry_period"], str(each)
             ElectionDurations.scaled(*found.values()).check()
 
 
