@@ -44,7 +44,8 @@ class LeaderElector(Elector):
     before another node can be elected.
 
     Callbacks get no arguments (``on_new_leader``: the leader's holder), run in threads of their own, and never delay a
-    renewal. The leader releases its lease only when they have returned: stop your work in ``on_stopped_leading``.
+    renewal. The leader releases its lease only when they have returned: stop your work in ``on_stopped_leading``. If
+    ``on_started_leading`` raises, the node resigns, so that another node can lead.
 
     :param provider: the store, as a provider or a URL.
     :param name: the name of the election; a lock name.
