@@ -23,7 +23,7 @@ from shedlock_py.election.settings import ElectionSettings
 from shedlock_py.events import logger
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.record import LockRecord
-from shedlock_py.urls import async_provider_from_url
+from shedlock_py.urls import async_provider_from_text
 
 
 class AsyncLeaderElector(Elector):
@@ -47,7 +47,9 @@ class AsyncLeaderElector(Elector):
         on_stopped_leading: Callback | None = None,
         on_new_leader: Callable[[str], Any] | None = None,
     ) -> None:
-        self._provider = as_async_provider(async_provider_from_url(provider) if isinstance(provider, str) else provider)
+        self._provider = as_async_provider(
+            async_provider_from_text(provider) if isinstance(provider, str) else provider
+        )
         self._waiters: set[Callable[[], None]] = set()
         settings = ElectionSettings.parse(name, lease_duration, renew_deadline, retry_period, holder, takeover)
         super().__init__(settings, on_started_leading, on_stopped_leading, on_new_leader)

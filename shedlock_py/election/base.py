@@ -42,6 +42,11 @@ _current_calls: ContextVar[frozenset[CallbackCall]] = ContextVar("shedlock_curre
 """The calls, of any elector, that the current code is part of."""
 
 
+def leave_callbacks() -> None:
+    """Let the running context be part of no callback."""
+    _current_calls.set(frozenset())
+
+
 class Elector:
     """The part of an elector that neither waits nor does I/O."""
 

@@ -21,10 +21,9 @@ from shedlock_py.election.program import PENDING, Command, Do, Election, Wait
 from shedlock_py.election.settings import ElectionSettings
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import Event, logger
-from shedlock_py.options import is_async_callable, is_async_provider
+from shedlock_py.options import is_async_callable, is_async_provider, required_provider
 from shedlock_py.provider import LockProvider
 from shedlock_py.record import LockRecord
-from shedlock_py.urls import provider_from_url
 
 NOT_AWAITED = "callback {!r} returns a coroutine: LeaderElector cannot await it, AsyncLeaderElector can"
 
@@ -77,13 +76,12 @@ class LeaderElector(Elector):
         on_stopped_leading: Callback | None = None,
         on_new_leader: Callable[[str], Any] | None = None,
     ) -> None:
-        provider = provider_from_url(provider) if isinstance(provider, str) else provider
-        if is_async_provider(provider):
+        self._provider: LockProvider = required_provider(provider)
+        if is_async_provider(self._provider):
             raise ConfigurationError(
-                f"{type(provider).__name__} is an async provider, which LeaderElector cannot await: use"
+                f"{type(self._provider).__name__} is an async provider, which LeaderElector cannot await: use"
                 " AsyncLeaderElector, or give LeaderElector a provider for ordinary functions"
             )
-        self._provider = provider
         self._make_mutex()
         self._without_thread: deque[CallbackCall] = deque()
         settings = ElectionSettings.parse(name, lease_duration, renew_deadline, retry_period, holder, takeover)

@@ -214,7 +214,7 @@ class Election:
     def _end(self, term: Term, reason: StopReason) -> None:
         """Stop leading without a release: the lease is lost, or is left to expire."""
         self.term, self._lost = None, term.lease
-        term.lease.lose()
+        term.lease._lose()
         if term.is_leading:
             self.notify(LeadershipStopped(self._name, self.holder, term.lease.fencing_token, reason))
 
@@ -232,7 +232,7 @@ class Election:
         self._rest_from(self.clock())
         # The store was away for too long. Or this node has never led, and the former leader may still trust its lease.
         if self.is_busy() or self.clock() < term.leads_from:
-            term.lease.lose()  # so it expires
+            term.lease._lose()  # so it expires
             self._rest_from(self._expires_at(term))
             return
         try:

@@ -58,7 +58,7 @@ class ShedLock:
         if given is None:
             raise ConfigurationError("no store: give ShedLock(…) a URL, or set app.config['SHEDLOCK_STORE']")
         self.provider = provider_from_url(given) if isinstance(given, str) else given
-        configure(provider=self.provider, **self._defaults)
+        configure(self.provider, **self._defaults)
         app.extensions["shedlock"] = self
 
     def start(self) -> None:

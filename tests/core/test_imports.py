@@ -22,8 +22,9 @@ PROJECT = Path(__file__).parents[2]
 
 # A module imports only from the layers above it in this list.
 LAYERS = [
-    ["errors", "texts", "_methods"],
-    ["booleans", "durations", "once", "_versions"],
+    ["errors", "_methods"],
+    ["texts", "booleans", "_versions"],
+    ["durations", "once"],
     ["request"],
     ["lease"],
     ["record"],
@@ -48,6 +49,7 @@ LAYERS = [
     ["election.elector", "election.async_elector"],
     ["display"],
     ["checks", "changes"],
+    ["startup"],
 ]
 CORE = {name.partition(".")[0] for layer in LAYERS for name in layer}
 ROOMS = {
