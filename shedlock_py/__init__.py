@@ -75,7 +75,7 @@ else:
         return found
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *_LATE})
+        return sorted(__all__)
 
 
 __version__ = "0.1.0"

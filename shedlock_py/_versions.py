@@ -1,4 +1,4 @@
-"""The oldest supported releases of other packages, as ``pyproject.toml`` declares them."""
+"""Other packages: the oldest supported releases, as ``pyproject.toml`` declares them, and those that are missing."""
 
 from __future__ import annotations
 
@@ -30,3 +30,14 @@ def require(package: str, installed: str) -> None:
             f"{package} {installed} is too old: shedlock_py needs {package}>={oldest}; "
             f"pip install --upgrade 'shedlock_py[{extra}]'"
         )
+
+
+def missing_package(what: str, error: ModuleNotFoundError, extra: str) -> str:
+    """The message of an error: the package that ``what`` needs is missing.
+
+    :param extra: the extra of shedlock_py that installs it.
+    """
+    if (error.name or "").startswith("shedlock_py."):
+        built = f"this program was built without the module {error.name!r}"
+        return f"{built}: PyInstaller needs the option --collect-all shedlock_py"
+    return f"{what} needs the package {error.name!r}: pip install 'shedlock_py[{extra}]'"

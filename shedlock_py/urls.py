@@ -11,6 +11,7 @@ from reprlib import repr as short_repr
 from typing import Any
 
 from shedlock_py._process import PerProcess
+from shedlock_py._versions import missing_package
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.texts import clean_url
@@ -98,12 +99,7 @@ def _from_url(url: object, prefix: str) -> Any:
     try:
         provider_class = getattr(import_module(module), prefix + name)
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("shedlock_py."):
-            what = f"this program was built without the module {error.name!r}"
-            raise ConfigurationError(f"{what}: PyInstaller needs the option --collect-all shedlock_py") from error
-        raise ConfigurationError(
-            f"a store at {scheme}:// needs the package {error.name!r}: pip install 'shedlock_py[{extra}]'"
-        ) from error
+        raise ConfigurationError(missing_package(f"a store at {scheme}://", error, extra)) from error
     return provider_class(url) if scheme != "memory" else provider_class.from_url(url)
 
 

@@ -39,8 +39,8 @@ class AsyncLeaderElector(Elector):
         name: str,
         *,
         lease_duration: Duration = "15s",
-        renew_deadline: Duration = "10s",
-        retry_period: Duration = "2s",
+        renew_deadline: Duration | None = None,
+        retry_period: Duration | None = None,
         holder: str | None = None,
         takeover: str = "expired",
         on_started_leading: Callback | None = None,
@@ -222,8 +222,10 @@ class AsyncLeaderElector(Elector):
     def _task_ended(self, call: CallbackCall, task: asyncio.Task[Any]) -> None:
         if not task.cancelled():
             self._end_call(call, task.exception())
-        elif task.cancelling():  # the event loop ends
-            self._end_call(call)
+        elif task.cancelling():  # by this program: the event loop ends, or on_stopped_leading has ended its work
+            is_at_end = self._runner is None or self._runner.done() or self._runner.cancelling()
+            is_work = self._election.is_at_work(call.term) and not is_at_end
+            self._end_call(call, asyncio.CancelledError("its task was cancelled") if is_work else None)
         else:
             self._end_call(call, asyncio.CancelledError("what it awaited was cancelled"))
 

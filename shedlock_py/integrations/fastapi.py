@@ -26,6 +26,8 @@ from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.request import LockRequest
 from shedlock_py.urls import async_provider_from_url
 
+__all__ = ["lifespan", "repeat_every"]
+
 Provider = AsyncLockProvider | LockProvider
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 

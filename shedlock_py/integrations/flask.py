@@ -13,6 +13,8 @@ from shedlock_py.events import logger
 from shedlock_py.provider import LockProvider
 from shedlock_py.urls import provider_from_url
 
+__all__ = ["ShedLock"]
+
 
 class ShedLock:
     """An extension: ``shedlock = ShedLock("postgresql://…", start=[scheduler])``, and ``shedlock.init_app(app)``.

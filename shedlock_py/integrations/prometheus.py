@@ -39,6 +39,8 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra("prometheus", "prometheus_client", error) from error
 
+__all__ = ["PausedCollector", "PrometheusListener"]
+
 ACQUISITIONS = ("acquired", *(reason for reason in get_args(SkipReason) if reason != "provider_error"), "failed")
 OPERATIONS = ("acquire", "extend", "release")
 WITHOUT_THE_STORE = ("shutting_down", "not_leader")

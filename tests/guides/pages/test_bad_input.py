@@ -478,7 +478,7 @@ ROWS: dict[str, Row] = {
     ],
     "an elector: `renew_deadline` longer than `lease_duration` × 90 % − 2 ms, or `retry_period` × 1.2 not shorter than "
     "`renew_deadline`": [
-        Refused(lambda: elector(lease_duration="10s", renew_deadline="9.5s"), "renew_deadline"),
+        Refused(lambda: elector(lease_duration="10s", renew_deadline="9.5s"), 'for example lease_duration="10s"'),
         Refused(lambda: elector(lease_duration="10s", renew_deadline="5s", retry_period="5s"), "retry_period"),
     ],
     'an elector: a name that is no lock name, a `takeover` that is neither `"expired"` nor `"observed"`': [
@@ -489,7 +489,11 @@ ROWS: dict[str, Row] = {
     "an elector that can start no thread": [
         "tests/election/test_threads.py::test_start_without_a_thread_is_an_error_and_can_be_repeated"
     ],
-    "an elector's callback that raises, whatever it is": [
+    "an elector's `on_started_leading` that raises, whatever it is": [
+        "tests/election/test_failing_work.py::test_an_exception_of_the_work_resigns_once_and_one_error_says_so",
+        "tests/election/test_failing_work.py::test_whatever_the_work_raises_the_node_resigns",
+    ],
+    "another callback of an elector that raises, whatever it is": [
         "tests/election/test_elector.py::test_a_callback_that_raises_or_hangs_delays_nothing",
         "tests/election/test_threads.py::test_a_callback_that_raises_anything_leaves_nobody_busy",
     ],
