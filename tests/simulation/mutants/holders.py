@@ -72,7 +72,7 @@ def a_shorter_extension_is_trusted_late(begin: Change, lease: Lease, lock_at_mos
     return extension
 
 
-@_lease(Lease, "lose")
+@_lease(Lease, "_lose")
 def a_loss_is_ignored(lose: Change, lease: Lease) -> None:
     """The store replies that the lease is gone, and the holder trusts it to the end."""
 
