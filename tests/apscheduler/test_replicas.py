@@ -15,6 +15,7 @@ from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED
 from tests.apscheduler.app import now, seconds, sqlite_locks
 from tests.apscheduler.replica import TENANTS
 from tests.support.forked import Program
+from tests.support.locks import opened
 from tests.support.polling import wait_until
 
 SKEWS = (0.0, 0.08, 0.16, 0.24)
@@ -47,9 +48,29 @@ def reports(file: Path, *names: str) -> list[Report]:
     return [each for each in found if each.job in names]
 
 
+TEN = pytest.mark.slow("ten fire times, one each second")
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        with sqlite_locks(tmp_path) as (url, _):
+            yield url
+        return
+    server = request.getfixturevalue(f"{request.param}_server")
+    url = str(server.url() if request.param == "redis" else server.url("postgresql"))
+    with opened(url) as provider:
+        provider.create_schema()
+    yield url
+
+
 @pytest.mark.not_quick("starts the replicas")
-@pytest.mark.parametrize("count", [2, pytest.param(10, marks=pytest.mark.slow("ten fire times, one each second"))])
-def test_i11_one_fire_time_one_run_and_no_tenant_is_left_out(count: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("count", "url"),
+    [(2, "sqlite"), *(pytest.param(10, store, marks=TEN) for store in ("sqlite", "postgres", "redis"))],
+    indirect=["url"],
+)
+def test_i11_one_fire_time_one_run_and_no_tenant_is_left_out(count: int, url: str, tmp_path: Path) -> None:
     names = ("cron", "interval", *TENANTS)
 
     def have_passed(end: datetime) -> bool:
@@ -57,7 +78,7 @@ def test_i11_one_fire_time_one_run_and_no_tenant_is_left_out(count: int, tmp_pat
         return all(reports(file, name)[-1].run_time >= end for file in files for name in names)
 
     files = [tmp_path / f"replica-{number}" for number in range(len(SKEWS))]
-    with sqlite_locks(tmp_path) as (url, _), ExitStack() as replicas:
+    with ExitStack() as replicas:
         for file, skew in zip(files, SKEWS, strict=True):
             replicas.enter_context(replica(url, skew, file))
         wait_until(lambda: all(reports(file, name) for file in files for name in names), timeout=30)
