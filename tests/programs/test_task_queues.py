@@ -75,7 +75,7 @@ LIBRARIES = {
         "rq worker ",
         "",
         "",
-        [("*/5 * * * *", "* * * * * *"), ("minute=made.minute // 5 * 5, second=0, ", "")],
+        [("*/5 * * * *", "* * * * * *"), ('once_per="5m"', 'once_per="1s"')],
         rq_sent,
     ),
     "dramatiq": Library(
@@ -85,7 +85,7 @@ LIBRARIES = {
         "dramatiq ",
         "--processes 1",
         "--processes 1 --threads 1",
-        [("*/5 * * * *", "* * * * *"), ("minute=sent.minute // 5 * 5, ", "")],
+        [("*/5 * * * *", "* * * * *"), ('once_per="5m"', 'once_per="1m"')],
         dramatiq_sent,
     ),
 }
