@@ -10,6 +10,7 @@ from reprlib import repr as short_repr
 from typing import Any
 
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.extras import install_line, sql_install_line
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 
 # The scheme of a URL picks the module, which is imported only then.
@@ -113,9 +114,8 @@ def _from_url(url: object, prefix: str) -> Any:
         if (error.name or "").startswith("shedlock_py."):
             what = f"this program was built without the module {error.name!r}"
             raise ConfigurationError(f"{what}: PyInstaller needs the option --collect-all shedlock_py") from error
-        raise ConfigurationError(
-            f"a store at {scheme}:// needs the package {error.name!r}: pip install 'shedlock_py[{extra}]'"
-        ) from error
+        line = sql_install_line(scheme, is_async=bool(prefix)) if known is _SQL else install_line(extra)
+        raise ConfigurationError(f"a store at {scheme}:// needs the package {error.name!r}: {line}") from error
     return provider_class(url) if scheme != "memory" else provider_class.from_url(url)
 
 

@@ -24,11 +24,16 @@ HISTORY_VARIABLE = "SHEDLOCK_HISTORY"
 
 
 def split_options(url: str, names: Collection[str] = OPTIONS) -> tuple[str, dict[str, str]]:
-    """``url`` without the query parameters ``names``, and their values."""
+    """``url`` without the query parameters ``names``, and their values.
+
+    :raises ConfigurationError: a value with an ``@``, which is the end of a password.
+    """
     start, question_mark, query = url.partition("?")
     query, hash_mark, fragment = query.partition("#")
     parts = query.split("&") if query else []
     options = {name: unquote_plus(value) for name, _, value in (part.partition("=") for part in parts) if name in names}
+    if any("@" in value for value in options.values()):  # not quoted: a password with a question mark
+        raise ConfigurationError("store URL: in a password, write %3F for ? and %40 for @")
     rest = "&".join(part for part in parts if part.partition("=")[0] not in names)
     return start + (question_mark + rest if rest else "") + hash_mark + fragment, options
 

@@ -16,7 +16,10 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
+from shedlock_py.extras import sql_install_line
+from shedlock_py.providers.kit import Masking, is_secret_option
 from shedlock_py.providers.sqlalchemy.sqlite_files import with_absolute_path
+from shedlock_py.texts import one_line
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -40,12 +43,6 @@ _THREE_SLASHES = (
     "sqlite:////data/locks.db; after two slashes comes a host name"
 )
 _MODULES = {"mysqldb": "MySQLdb", "pysqlite": "sqlite3"}
-_PACKAGES = {
-    "psycopg": "psycopg[binary]",
-    "psycopg_async": "psycopg[binary]",
-    "psycopg2": "psycopg2-binary",
-    "mysqldb": "mysqlclient",
-}
 
 
 def parse_url(url: str | URL, *, is_async: bool) -> URL:
@@ -88,6 +85,31 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
         raise ConfigurationError(_THREE_SLASHES)
     _refuse_private_database(parsed)
     return with_absolute_path(parsed)
+
+
+_PLACES = ("host", "port", "service", "unix_socket", "mode")
+"""Options of a URL that are shown, as they say which database it is. Another option may be a secret."""
+
+
+def shown_url(url: URL) -> str:
+    """``url`` for people to read, without the password and without options that a driver may take for secrets."""
+    places = {name: value for name, value in url.query.items() if name in _PLACES}
+    return url.set(query=places).render_as_string(hide_password=True)
+
+
+def secrets_of(url: URL) -> list[str]:
+    """The password of ``url``, and the options that are secrets."""
+    values = [value for name, value in url.query.items() if is_secret_option(name)]
+    return [
+        str(url.password or ""),
+        *(each for value in values for each in ([value] if isinstance(value, str) else value)),
+    ]
+
+
+def names_of(url: URL) -> list[str]:
+    """The user, the hosts and the database of ``url``, and its options that are no secrets."""
+    values = [value for name, value in url.query.items() if not is_secret_option(name) and isinstance(value, str)]
+    return [url.username or "", url.host or "", str(url.port or ""), url.database or "", *values]
 
 
 def _schemes(name: str, drivers: Sequence[str]) -> str:
@@ -156,13 +178,14 @@ def _create(create: Any, url: URL, timeout: float) -> Any:
         options["skip_autocommit_rollback"] = True
     try:
         return create(url, **options)
-    except ModuleNotFoundError as error:
-        package = _PACKAGES.get(url.get_driver_name(), error.name)
-        raise ConfigurationError(
-            f"a store at {url.drivername}:// needs the package {error.name!r}: pip install '{package}'"
-        ) from error
+    except ImportError as error:
+        scheme, line = url.drivername, sql_install_line(url.drivername)
+        if isinstance(error, ModuleNotFoundError):
+            raise ConfigurationError(f"a store at {scheme}:// needs the package {error.name!r}: {line}") from error
+        raise ConfigurationError(f"the driver of {scheme}:// cannot be loaded ({one_line(error)}): {line}") from error
     except (ArgumentError, ValueError) as error:  # ValueError: an option that is no number, or neither true nor false
-        raise ConfigurationError(f"store URL: not of the form that {url.drivername}:// needs: {error}") from error
+        words = Masking(secrets_of(url), names_of(url)).masked(str(error))
+        raise ConfigurationError(f"store URL: not of the form that {url.drivername}:// needs: {words}") from None
 
 
 def _time_limits(url: URL, timeout: float) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from shedlock_py.providers.kit import (
     split_options,
 )
 from shedlock_py.providers.sqlalchemy.clients import AsyncUrlClient, AsyncUserEngineClient, UrlClient, UserEngineClient
-from shedlock_py.providers.sqlalchemy.engines import parse_url
+from shedlock_py.providers.sqlalchemy.engines import parse_url, shown_url
 from shedlock_py.providers.sqlalchemy.errors import explained_conflicts
 from shedlock_py.providers.sqlalchemy.programs import SqlPrograms, identifiers
 
@@ -159,11 +159,6 @@ def _limits(
 
 def _programs(client: Any, table_name: str, schema: str | None, extra_columns: bool, limits: Limits) -> SqlPrograms:
     url: URL = client.engine.url
-    in_query = {
-        name: str(value)
-        for name, value in url.query.items()
-        if name.lower() in ("password", "passwd", "sslpassword", "ssl_password")
-    }
     programs = SqlPrograms(
         client.engine.dialect,
         table_name,
@@ -171,11 +166,10 @@ def _programs(client: Any, table_name: str, schema: str | None, extra_columns: b
         extra_columns,
         client.dialect,
         url.database if url.get_backend_name() in ("mysql", "mariadb") else None,  # MySQL's schemas are databases
-        passwords=[str(url.password or ""), *in_query.values()],
+        url=url,
         **limits,
     )
-    shown = url.update_query_dict(dict.fromkeys(in_query, "***")).render_as_string(hide_password=True)
-    client.shown = f"{programs.table_name} at {shown}"
+    client.shown = f"{programs.table_name} at {shown_url(url)}"
     return programs
 
 

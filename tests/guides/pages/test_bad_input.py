@@ -349,7 +349,7 @@ ROWS: dict[str, Row] = {
     ],
     "an unknown URL scheme, a SQL driver that we do not know, a package that is missing": [
         Refused(lambda: sl.provider_from_url("redid://host"), "unknown scheme 'redid'; supported: memory"),
-        Refused(without_its_package, "pip install 'pymysql'"),
+        Refused(without_its_package, "pip install 'shedlock_py[mysql]'"),
         Refused(lambda: sl.provider_from_url("postgresql+pg8000://host/db"), "use postgresql+psycopg://"),
         Refused(lambda: sl.provider_from_url("memory://?tabel=x"), "memory:// has no option tabel"),
     ],
