@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 from shedlock_py._process import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, parse_duration
-from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable, hidden_frames
 from shedlock_py.events import logger
 from shedlock_py.history import Run, error_of, newest_first, outcome_of
 from shedlock_py.lease import Claim, Clock, Lease, random_claim_id
@@ -23,6 +23,7 @@ from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 from shedlock_py.texts import one_line
 
+__tracebackhide__ = hidden_frames
 T = TypeVar("T")
 
 MOST_TAKE_OVERS = 16
@@ -171,6 +172,10 @@ class StorePrograms(ABC):
         return None
 
     # A store may replace these.
+
+    def is_all_said(self, error: Exception) -> bool:
+        """Whether message and hint say all that the driver's ``error`` says, so that its traceback is left out."""
+        return False
 
     def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
         """The error for the caller."""

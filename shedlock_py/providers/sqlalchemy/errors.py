@@ -103,11 +103,7 @@ def translated(error: Exception, dialect: Dialect, sql: str | None = None, *, is
     driver_error = dialect.loaded_dbapi.Error
     if not isinstance(error, driver_error):
         return error
-    known: Exception = DBAPIError.instance(
-        sql, None, error, driver_error, connection_invalidated=is_broken, dialect=dialect
-    )
-    known.__cause__ = error
-    return known
+    return DBAPIError.instance(sql, None, error, driver_error, connection_invalidated=is_broken, dialect=dialect)
 
 
 def translated_at_connect(error: Exception, dialect: Dialect) -> Exception:
@@ -266,7 +262,7 @@ def grant_sql(dialect: Dialect, table: str, schema: str | None, url: URL | None,
     """The statements that give this user ``rights`` on ``table``, for the owner of the table or an administrator."""
     preparer = dialect.identifier_preparer
     is_named = url is not None and bool(url.username) and dialect.name == "postgresql"  # MySQL's users have a host, too
-    user = preparer.quote_identifier(str(url.username)) if url is not None and is_named else "this user"
+    user = preparer.quote(str(url.username)) if url is not None and is_named else "this user"
     grants = [f"GRANT {rights} ON {table} TO {user}"]
     if schema is not None and dialect.name == "postgresql":
         grants.insert(0, f"GRANT USAGE ON SCHEMA {preparer.quote_schema(schema)} TO {user}")

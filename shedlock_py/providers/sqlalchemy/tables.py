@@ -191,6 +191,9 @@ class SqlTables(StorePrograms):
         original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
         return str(original) or ("no reply in time" if isinstance(original, TimeoutError) else type(original).__name__)
 
+    def is_all_said(self, error: Exception) -> bool:
+        return missing(error) in (Missing.TABLE, Missing.SCHEMA)
+
     def hint(self, error: Exception) -> str | None:
         if self._runs is not None and getattr(error, "statement", None) in self._runs.texts:
             return self._runs.hint(error, self._url)
