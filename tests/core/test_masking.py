@@ -24,6 +24,7 @@ REFUSED = 'connection to server at "10.0.0.5", port 5432 failed: FATAL: password
         ("post", (), "port 5432: postgresql has posted"),
         ("5432", ("5432",), "port 5432 failed"),
         ("secret", (), "secretary"),
+        ("password", (), "Access denied for user 'app'@'localhost' (using password: YES)"),
     ],
 )
 def test_other_words_stay(password: str, names: tuple[str, ...], message: str) -> None:

@@ -9,6 +9,10 @@ from functools import cached_property
 from urllib.parse import quote
 
 MASK = "***"
+_WORDS = frozenset(
+    ["user", "username", "password", "login", "database", "server", "host", "port", "name", "role", "connection"]
+)
+"""Words of the messages themselves. Who uses such a word as a password must find the messages whole."""
 _SHORTEST_WORD = 4
 _SHORTEST_CODE = 6
 _BEFORE_A_VALUE = r"""(?P<name>(?:pass|passwd|password|passphrase|pwd|secret|token|key)['"]?\s?[=:]\s?['"]?)"""
@@ -30,7 +34,8 @@ class Masking:
 
     - in a URL, a DSN or a setting: ``user:…@host``, ``password=…``;
     - in quotation marks;
-    - elsewhere as a whole word, from four characters on: ``u:p@`` leaves "port" and the letter "p" alone;
+    - elsewhere as a whole word, from four characters on: ``u:p@`` leaves "port" and the letter "p" alone. Words that
+      messages have by themselves, such as "password", stay;
     - wherever it stands, if no text has it by chance: six characters, with letters and others.
 
     A password that is also a user, a host or a database is replaced in the first place only: the message
@@ -71,7 +76,7 @@ def _pattern(password: str, *, is_name: bool) -> re.Pattern[str]:
         begin = _WORD_BEGINS if _is_of_a_word(password[0]) else ""
         end = r"(?!\w)" if _is_of_a_word(password[-1]) else ""
         places.append(rf"""(?<=['"`]){body}(?=['"`])""")
-        if len(password) >= _SHORTEST_WORD:
+        if len(password) >= _SHORTEST_WORD and password not in _WORDS:
             places.append(f"{begin}{body}{end}")
     return re.compile("|".join(places))
 

@@ -26,6 +26,7 @@ from pymongo.uri_parser import split_options as split_uri_options
 from shedlock_py._process import PerLoop, PerProcess
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.extras import install_line
 from shedlock_py.providers.kit import Masking, is_secret_option, parse_limits, split_options
 from shedlock_py.providers.mongodb.commands import Command
 from shedlock_py.providers.mongodb.errors import time_limit
@@ -113,8 +114,8 @@ class _AnyClient:
                 return make(url, connect=False, **options)
             except (PyMongoError, ValueError, TypeError) as error:
                 if "dnspython" in str(error):
-                    problem = "mongodb+srv:// needs the package dnspython: pip install dnspython"
-                    raise ConfigurationError(problem) from None
+                    problem = "a store at mongodb+srv:// needs the package 'dnspython'"
+                    raise ConfigurationError(f"{problem}: {install_line('mongodb')}") from None
                 # The driver's words may quote what is before the host, where a password can be.
                 words = "" if userinfo else f": {error}"
             raise ConfigurationError(f"store URL: not of the form mongodb://user@host/database?option=value{words}")

@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseLostError
+from shedlock_py.extras import sql_install_line
 from shedlock_py.lease import Lease
 from shedlock_py.providers.kit import (
     OPTIONS,
@@ -125,8 +126,12 @@ class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
         fire_time_tolerance: Duration | None = None,
         history: int | None = None,
     ) -> None:
-        from sqlalchemy.ext.asyncio import AsyncEngine  # late: loads the ORM
-
+        try:
+            from sqlalchemy.ext.asyncio import AsyncEngine  # late: loads the ORM
+        except ImportError as error:  # SQLAlchemy was installed without its extra
+            scheme = engine_or_url.partition("://")[0] if isinstance(engine_or_url, str) else ""
+            line = sql_install_line(scheme, is_async=True)
+            raise ConfigurationError(f"SQLAlchemy needs the package 'greenlet' for asyncio: {line}") from error
         if isinstance(engine_or_url, Engine):
             raise ConfigurationError("this is not an AsyncEngine: give it to SqlAlchemyLockProvider")
         url, limits = _limits(engine_or_url, timeout, fire_time_tolerance, history)

@@ -125,7 +125,7 @@ def test_options_are_not_shown(option: str, from_url: object) -> None:
 def test_a_password_that_is_also_the_user_leaves_the_user_in_the_message(store: Store) -> None:
     for database in ("app", "nowhere"):
         url = make_url(store.url()).set(username="app", password="app", database=database)
-        with pytest.raises(ProviderError, match='role "app" does not exist|user "app"') as caught:
+        with pytest.raises(ProviderError, match=r'role "app" does not exist|user "app"') as caught:
             store.provider(url=url.render_as_string(hide_password=False)).acquire(REQUEST)
         assert "***" not in str(caught.value)
 
