@@ -9,8 +9,8 @@ from importlib import import_module
 from reprlib import repr as short_repr
 from typing import Any
 
+from shedlock_py._versions import install_line, sql_install_line
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.extras import install_line, sql_install_line
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 
 # The scheme of a URL picks the module, which is imported only then.

@@ -14,9 +14,9 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
+from shedlock_py._versions import sql_install_line
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
-from shedlock_py.extras import sql_install_line
 from shedlock_py.providers.kit import Masking, is_secret_option
 from shedlock_py.providers.sqlalchemy.sqlite_files import with_absolute_path
 from shedlock_py.texts import one_line

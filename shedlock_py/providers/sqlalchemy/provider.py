@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import URL, text
 from sqlalchemy.engine import Connection, Engine
 
+from shedlock_py._versions import sql_install_line
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseLostError
-from shedlock_py.extras import sql_install_line
 from shedlock_py.lease import Lease
 from shedlock_py.providers.kit import (
     OPTIONS,
