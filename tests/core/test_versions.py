@@ -88,8 +88,8 @@ def test_one_line_installs_a_driver(scheme: str, is_async: bool, packages: str) 
 def test_the_extras_of_install_lines_bring_the_driver() -> None:
     extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for scheme, driver in {
-        "postgresql": "psycopg[binary]", "mysql": "pymysql[rsa]", "mysql+asyncmy": "asyncmy", "sqlite+aiosqlite": "aiosqlite",
-        "postgresql+asyncpg": "asyncpg", "sqlite": "",
+        "postgresql": "psycopg[binary]", "mysql": "pymysql[rsa]", "mysql+asyncmy": "asyncmy",
+        "sqlite+aiosqlite": "aiosqlite", "postgresql+asyncpg": "asyncpg", "sqlite": "",
     }.items():  # fmt: skip
         found = extras[sql_install_line(scheme).partition("[")[2].partition("]")[0]]
         assert "shedlock_py[sqlalchemy]" in found

@@ -273,10 +273,10 @@ def _hint_for_grant(
     statement: str | None, dialect: Dialect, table: str, schema: str | None, url: URL | None
 ) -> str | None:
     """None: the statement creates or changes a table, which needs other rights."""
-    verb = (statement or "").split(None, 1)[:1]
-    if verb and verb[0].upper() in ("CREATE", "ALTER"):
+    verb = (statement or "SELECT").split(None, 1)[0]
+    if verb not in ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "EXPLAIN"):
         return None
-    rights = f"{RIGHTS}, DELETE" if verb == ["DELETE"] else RIGHTS
+    rights = f"{RIGHTS}, DELETE" if verb == "DELETE" else RIGHTS
     return f"as the owner of the table or an administrator: {grant_sql(dialect, table, schema, url, rights)}"
 
 

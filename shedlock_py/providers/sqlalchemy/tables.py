@@ -15,7 +15,7 @@ from shedlock_py.events import logger
 from shedlock_py.providers.kit import Failure, StorePrograms
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
 from shedlock_py.providers.sqlalchemy.engines import names_of, secrets_of
-from shedlock_py.providers.sqlalchemy.errors import Missing, classify, grant_sql, hint, missing
+from shedlock_py.providers.sqlalchemy.errors import Missing, classify, grant_sql, hint, is_denied, missing
 from shedlock_py.providers.sqlalchemy.runs import RunStatements
 from shedlock_py.providers.sqlalchemy.schema import (
     RUNS,
@@ -169,7 +169,7 @@ class SqlTables(StorePrograms):
 
     def _not_created(self, error: ProviderError, table: Table) -> ProviderError:
         """``error``, with what to do about it."""
-        if isinstance(error, ProviderUnreachable) or error.hint is not None:
+        if isinstance(error, ProviderUnreachable) or (error.hint is not None and not is_denied(error.__cause__)):
             return error
         name = self.dialect.identifier_preparer.format_table(table)
         hint = (
