@@ -115,7 +115,7 @@ def _from_url(url: object, prefix: str) -> Any:
             what = f"this program was built without the module {error.name!r}"
             raise ConfigurationError(f"{what}: PyInstaller needs the option --collect-all shedlock_py") from error
         line = sql_install_line(scheme, is_async=bool(prefix)) if known is _SQL else install_line(extra)
-        raise ConfigurationError(f"a store at {scheme}:// needs the package {error.name!r}: {line}") from error
+        raise ConfigurationError(f"a store at {scheme}:// needs the package {error.name!r}: {line}") from None
     return provider_class(url) if scheme != "memory" else provider_class.from_url(url)
 
 

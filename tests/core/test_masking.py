@@ -69,6 +69,15 @@ def test_elsewhere_it_is_found_as_a_word(password: str, message: str, shown: str
     assert Masking([password]).masked(message) == shown
 
 
+@pytest.mark.parametrize("password", ["\\" * 60, "%25" * 40, "% " * 40, "a" * 9_000, "'\"\\%@ " * 300])
+def test_a_long_password_is_found_in_time(password: str) -> None:
+    masking = Masking([password])
+    assert masking.masked(f"password={password} host=h") == "password=*** host=h"
+    assert masking.masked(f"x://u:{quote(password, safe='')}@h") == "x://u:***@h"
+    hostile = password[:-1] * 3 + "!"
+    assert masking.masked(hostile * 2).count("!") == 2
+
+
 def test_the_longer_of_two_passwords_goes_first() -> None:
     assert Masking(["hunter2", "hunter2-long", ""]).masked("hunter2-long, hunter2") == "***, ***"
 

@@ -67,7 +67,7 @@ def _mask(found: re.Match[str]) -> str:
 
 
 def _pattern(password: str, *, is_name: bool) -> re.Pattern[str]:
-    body = "".join(map(_any_form, password))
+    body = _any_form(password)
     places = [rf"(?<=:){body}(?=@)", f"{_BEFORE_A_VALUE}{body}"]
     is_code = not (password.isalpha() or password.isdecimal())
     if not is_name and is_code and len(password) >= _SHORTEST_CODE and any(map(str.isalpha, password)):
@@ -85,13 +85,18 @@ def _is_of_a_word(character: str) -> bool:
     return character == "_" or character.isalnum()
 
 
-def _any_form(character: str) -> str:
-    """A pattern for one character: as it is, percent-encoded, or escaped as in a string of Python or JSON."""
+def _any_form(password: str) -> str:
+    """A pattern: the password as it is, with any of its characters percent-encoded, or escaped as in a string."""
+    escaped = {repr(password)[1:-1], ascii(password)[1:-1], json.dumps(password)[1:-1]}
+    escaped.add(re.sub(r"""([\\'"])""", r"\\\1", password))  # as in a DSN
+    forms = [re.escape(form) for form in sorted(escaped - {password}, key=len, reverse=True)]
+    return f"(?:{'|'.join([*forms, ''.join(map(_encoded, password))])})"
+
+
+def _encoded(character: str) -> str:
+    """A pattern for one character, which may be percent-encoded."""
     if character.isascii() and character.isalnum():
         return character
     encoded = quote(character, safe="", errors="replace")
-    forms = {character, encoded, encoded.lower(), repr(character)[1:-1], ascii(character)[1:-1]}
-    forms |= {json.dumps(character)[1:-1], f"\\{character}"}
-    if character.isspace():
-        forms |= {" ", "+"}
+    forms = {character, encoded, encoded.lower(), *(" +" if character.isspace() else "")}
     return f"(?:{'|'.join(map(re.escape, sorted(forms, key=len, reverse=True)))})"

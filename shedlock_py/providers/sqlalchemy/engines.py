@@ -181,7 +181,7 @@ def _create(create: Any, url: URL, timeout: float) -> Any:
     except ImportError as error:
         scheme, line = url.drivername, sql_install_line(url.drivername)
         if isinstance(error, ModuleNotFoundError):
-            raise ConfigurationError(f"a store at {scheme}:// needs the package {error.name!r}: {line}") from error
+            raise ConfigurationError(f"a store at {scheme}:// needs the package {error.name!r}: {line}") from None
         raise ConfigurationError(f"the driver of {scheme}:// cannot be loaded ({one_line(error)}): {line}") from error
     except (ArgumentError, ValueError) as error:  # ValueError: an option that is no number, or neither true nor false
         words = Masking(secrets_of(url), names_of(url)).masked(str(error))
