@@ -49,7 +49,7 @@ def main() -> None:
         url = f"sqlite:///{Path(directory) / 'locks.db'}"
         provider = provider_from_url(url)
         provider.create_schema()
-        with configure(provider=provider):
+        with configure(provider):
             print("1. three leases long:", reindex(30))
 
             # Somebody else takes the lock by force, as an operator might: the next heartbeat finds out.

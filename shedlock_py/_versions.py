@@ -1,4 +1,4 @@
-"""Other packages: their oldest supported releases, as ``pyproject.toml`` declares them, and how to install them."""
+"""Other packages: the oldest supported releases, as ``pyproject.toml`` declares them, and how to install them."""
 
 from __future__ import annotations
 
@@ -69,3 +69,14 @@ def sql_install_line(scheme: str, *, is_async: bool = False) -> str:
     if driver in _PACKAGES:
         return f"{install_line('sqlalchemy')} {_PACKAGES[driver]}"
     return install_line(_EXTRAS.get(driver, "sqlalchemy"))
+
+
+def missing_package(what: str, error: ModuleNotFoundError, line: str) -> str:
+    """The message of an error: the package that ``what`` needs is missing.
+
+    :param line: what installs it.
+    """
+    if (error.name or "").startswith("shedlock_py."):
+        built = f"this program was built without the module {error.name!r}"
+        return f"{built}: PyInstaller needs the option --collect-all shedlock_py"
+    return f"{what} needs the package {error.name!r}: {line}"

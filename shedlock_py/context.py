@@ -100,6 +100,11 @@ running: set[ActiveLease] = set()
 current: ContextVar[ActiveLease | None] = ContextVar("shedlock_py_current", default=None)
 
 
+def leave_leases() -> None:
+    """Let the running context be inside of no lease."""
+    current.set(None)
+
+
 def _running_task() -> tuple[Any, object]:
     """The event loop that runs in this thread, and its current task; a callback of the loop has none."""
     loaded = sys.modules.get("asyncio")  # not imported here: most programs do without
@@ -133,7 +138,7 @@ class _TaskFactory:
             running_loop, maker = _running_task()
             if running_loop is not None and maker is None:
                 context = copy_context()
-                context.run(current.set, None)
+                context.run(leave_leases)
                 return context.run(self._make, loop, coro, **options)
         return self._make(loop, coro, **options)
 
@@ -153,7 +158,7 @@ def find_enclosing(name: str, provider: object, spec: object = None) -> ActiveLe
     """
     active = current.get()
     while active is not None:
-        providers = configured_providers() if provider is None else (provider,)
+        providers = configured_providers(provider)
         is_there = not providers or any(active.provider is each for each in providers)
         is_it = (is_there and active.lease.name == name) or (spec is not None and active.alias == (spec, name))
         if is_it and active.is_live_here():

@@ -82,6 +82,9 @@ class _Decorator(Protocol[S_co]):
     """What ``scheduler_lock(…)`` returns; ``S_co`` is what a skipped call returns."""
 
     @overload
+    def __call__(self, function: type, /) -> Never: ...
+
+    @overload
     def __call__(  # type: ignore[overload-overlap]  # an async def is also a function; the first that fits is meant
         self, function: Callable[P, Coroutine[Any, Any, R]], /
     ) -> GuardedFunction[P, Coroutine[Any, Any, R | S_co], Coroutine[Any, Any, Executed[R] | Skipped]]: ...
@@ -155,7 +158,7 @@ def scheduler_lock(
     lock_at_most_for: Duration | None = None,
     lock_at_least_for: Duration | None = None,
     *,
-    provider: LockProvider | AsyncLockProvider | None = None,
+    provider: LockProvider | AsyncLockProvider | str | None = None,
     keep_alive: bool | None = None,
     on_lost: OnLost = "continue",
     expected_every: Duration | None = None,
@@ -182,7 +185,8 @@ def scheduler_lock(
     :param fire_time: a function that gets the call's arguments and returns the moment of this run, an aware datetime:
         ``fire_time=lambda message: message.sent_at``. A fire time that is not newer than the newest one that ran is
         skipped. With ``once_per`` it is rounded down to its slot.
-    :param provider: the store of this lock; by default the configured one, looked up at each call.
+    :param provider: the store of this lock, as a provider or a URL, which is opened at the first call; by default the
+        configured one, looked up at each call.
     :param keep_alive: extend the lease, every third of it, until the task ends; by default that of :func:`configure`.
         ``lock_at_most_for`` is then how soon others may run it if this process dies, and can be short.
     :param on_lost: what happens when the lease is lost while the task runs: "continue" (a ``LeaseLost`` event and a
@@ -232,6 +236,8 @@ def _decorate(spec: LockSpec, on_skip: Any, function: Any) -> Any:
         with suppress(AttributeError):  # builtins and bound methods take no attributes; the wrapper has the spec
             carrier.__shedlock__ = spec
     bind_in_class(function, guarded)
+    spec.functions.append(f"{function.__module__}.{getattr(function, '__qualname__', function)}")
+    spec.is_async = is_async
     declared[id(spec)] = spec
     return guarded
 

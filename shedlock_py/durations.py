@@ -85,6 +85,11 @@ def _warn_of_milliseconds(what: str, value: float | Decimal, parsed: timedelta) 
     logger.warning("%s=%s is %s; for milliseconds write '%sms'", what, value, in_words(parsed), value)
 
 
+def is_duration(text: str) -> bool:
+    """Whether ``text`` is a duration, with its unit."""
+    return _milliseconds(text) is not None
+
+
 def in_milliseconds(value: timedelta) -> int:
     """``value`` in whole milliseconds, rounded up."""
     return -(-value // MILLISECOND)

@@ -189,6 +189,7 @@ class LeaderChanged(ElectionEvent):
 
 
 Listener = Callable[[Event], None]
+"""A function that gets every event."""
 
 _LOSSES: dict[LostReason, str] = {
     "overrun": "the task outlived its lease of {}, so another replica may have run it as well; raise lock_at_most_for "

@@ -17,6 +17,7 @@ A provider may also have these, which are looked up by name where they are used;
   write whose condition does not hold.
 - ``create_table_sql()`` is the SQL of the tables, where the store has tables.
 - ``close()`` closes the connections that the provider has opened.
+- ``has_fire_times = False``: the store keeps no fire times, so a request with one is refused.
 - ``is_shared = False``: the locks are those of one process only.
 - ``sync_provider`` or ``async_provider``: of an adapter, the provider that it calls.
 """
@@ -105,6 +106,9 @@ class Check:
     """What to do about it."""
     seconds: float | None = None
     """What was measured, where something was."""
+
+    def __str__(self) -> str:
+        return f"{self.message} — {self.hint}" if self.hint else self.message
 
 
 def can(provider: object, method: str) -> bool:

@@ -39,6 +39,9 @@ class LockSpec:
         self.name = None if self.fields else validate_name(name.format())
         self.filled_template = name if self.fields else None
         """The template, if it is filled from each call."""
+        self.functions: list[str] = []
+        """The functions that it guards, as "package.module.function"."""
+        self.is_async = False
         self._has_warned = False
 
     def warn_of_executor(self, lock_name: str) -> None:
@@ -122,11 +125,16 @@ class LockSpec:
 declared: WeakValueDictionary[int, LockSpec] = WeakValueDictionary()  # a decorated closure may be garbage-collected
 
 
-def declared_lock_names() -> set[str]:
-    """The lock names of the decorated functions of this process; templates are left out."""
+def declared_specs() -> list[LockSpec]:
+    """The locks of the decorated functions of this process."""
     # valuerefs() is one atomic step: another thread may decorate a function meanwhile.
     specs = [reference() for reference in declared.valuerefs()]
-    return {spec.name for spec in specs if spec is not None and spec.name is not None}
+    return [spec for spec in specs if spec is not None]
+
+
+def declared_lock_names() -> set[str]:
+    """The lock names of the decorated functions of this process; templates are left out."""
+    return {spec.name for spec in declared_specs() if spec.name is not None}
 
 
 _FORMATTER = string.Formatter()

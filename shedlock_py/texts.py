@@ -1,9 +1,40 @@
-"""Texts that others have written, as names, holders and errors: none of them may control a terminal or a log."""
+"""Texts from users and stores: URLs, and names, holders and errors that must not control a terminal or a log."""
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
+
+from shedlock_py.errors import ConfigurationError
+
+LONGEST_URL = 10_000
+"""Characters. Drivers would take minutes to parse a longer one."""
+_CONTROL = "[\x00-\x1f\x7f-\x9f\u2028\u2029]"
+
+
+def clean_url(url: str) -> str:
+    """``url`` without the white space around it, which a Secret made with ``echo`` or a CRLF file adds.
+
+    Every function that takes a URL calls this function, so that the same URL is the same store everywhere. Messages do
+    not quote the URL.
+
+    :raises ConfigurationError: it is empty, too long, or has a control character inside.
+    """
+    cleaned = url.strip()
+    if not cleaned:
+        raise ConfigurationError(
+            "the store URL is empty. Is its environment variable set? Examples: 'postgresql://user@host/db', "
+            "'redis://host:6379/0'"
+        )
+    if len(cleaned) > LONGEST_URL:
+        raise ConfigurationError(f"the store URL has {len(cleaned)} characters; the maximum is {LONGEST_URL}")
+    if not cleaned.isprintable() and (found := re.search(_CONTROL, cleaned)):
+        raise ConfigurationError(
+            f"the store URL has a control character, {found[0]!r}, at position {found.start() + 1}: remove it (a line "
+            f"break in the environment variable or file?); in a password, write it percent-encoded, as %0A"
+        )
+    return cleaned
 
 
 def printable(text: str) -> str:

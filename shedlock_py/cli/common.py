@@ -22,7 +22,7 @@ from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.events import logger
 from shedlock_py.options import is_async_provider
 from shedlock_py.provider import LockProvider
-from shedlock_py.urls import async_provider_from_url, has_async_driver, provider_from_text
+from shedlock_py.urls import async_provider_from_url, provider_from_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,7 +76,7 @@ def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[L
     :raises ConfigurationError: there is no such provider.
     :raises ProviderError: the SQLite file is missing.
     """
-    store = _default_store() or store
+    store = (_default_store() or store or "").strip()
     if not store:
         raise ConfigurationError("no store: give --store URL or set SHEDLOCK_STORE, for example sqlite:///locks.db")
     if "://" not in store and not sys.flags.safe_path:
@@ -108,8 +108,6 @@ def _provider(store: str) -> Any:
 
 def _found(store: str) -> Any:
     """An async provider where the URL names an async driver, or where there is no sync one for it."""
-    if has_async_driver(store):
-        return async_provider_from_url(store)
     try:
         return provider_from_text(store)
     except ConfigurationError as error:

@@ -131,7 +131,7 @@ class Guarded(Supervisor):
             return
         try:
             if undo_of(self._provider)(lease):
-                lease.end()  # the guard has nothing to release
+                lease._end()  # the guard has nothing to release
         except ProviderError as error:
             self.report(f"could not be given back as if it had not been acquired: {error}")
 

@@ -263,13 +263,13 @@ def test_i6_a_redis_that_stands_still(nodes: Nodes) -> None:
     """The command has ended before the lease could be given to another, by the time at which the server stopped."""
     with private_server("redis", RedisServer) as server:
         nodes.runs.store = f"{server.url()}?timeout=300ms"
-        nodes.runs.provider = provider_at(nodes.runs.store)
-        process = nodes.start_leading("--lease-duration", "3s", python=STUBBORN)
+        nodes.runs.provider = provider_at(server.url())
+        process = nodes.start_leading("--lease-duration", "6s", python=STUBBORN)
         term = nodes.runs.record("job").fencing_token
         server.pause()
         paused_at = time.time()
         wait_until(lambda: "gets SIGTERM" in read_line(process), what="the loss")
-        assert ended_at(nodes.runs, term) < paused_at + 3
+        assert ended_at(nodes.runs, term) < paused_at + 6
         process.terminate()
         server.resume()
     assert nodes.runs.end(process)[0] == 143
@@ -388,10 +388,10 @@ def test_an_elector_that_fails_ends_the_node(nodes: Nodes) -> None:
     [
         (
             ["--renew-deadline", "14s"],
-            "unsafe: renew_deadline (0:00:14) must not be longer than lease_duration × 90%",
+            "unsafe: --renew-deadline (14s) must not be longer than --lease-duration × 90%",
         ),
-        (["--grace", "9s"], "--retry-period × 1.2 (0:00:02.400000) must be shorter than --renew-deadline - --grace"),
-        (["--retry-period", "5s"], "--retry-period × 1.2 (0:00:06) must be shorter than --renew-deadline - --grace"),
+        (["--grace", "9s"], "--retry-period × 1.2 (2s400ms) must be shorter than --renew-deadline - --grace"),
+        (["--retry-period", "5s"], "--retry-period × 1.2 (6s) must be shorter than --renew-deadline - --grace"),
         (["--store", "memory://"], "locks in memory are private to this process"),
     ],
 )

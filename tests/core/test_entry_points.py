@@ -147,6 +147,14 @@ class TestMissingPackages:
         ]
         assert lines_of("-S", "-c", _catching(calls)) == lines
 
+    def test_a_class_of_a_store(self) -> None:
+        script = (
+            "try:\n    from shedlock_py.providers import AsyncEtcdLockProvider\n"
+            "except ModuleNotFoundError as error:\n    print(error)"
+        )
+        line = "AsyncEtcdLockProvider needs the package 'httpx': pip install 'shedlock_py[etcd]'"
+        assert lines_of("-S", "-c", script) == [line]
+
     def test_an_unknown_scheme_is_refused_with_the_known_ones(self) -> None:
         (error,) = lines_of("-S", "-c", _catching(["provider_from_url('acme://me:secret@x')"]))
         assert error.startswith("store URL: unknown scheme 'acme'; supported: memory://, sqlite://, ")

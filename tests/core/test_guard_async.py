@@ -56,6 +56,15 @@ async def never() -> None:
     pytest.fail("the task ran")
 
 
+@pytest.mark.parametrize("error", [RuntimeError("a bug in the provider"), SystemExit(1)], ids=repr)
+async def test_i8_a_release_that_raises_anything(store: AsyncInMemoryLockProvider, error: BaseException) -> None:
+    class Broken(AsyncInMemoryLockProvider):
+        async def release(self, lease: object) -> bool:
+            raise error
+
+    assert isinstance(await attempt_async("job", value, provider=Broken()), Executed)
+
+
 async def test_runs_and_skips(store: AsyncInMemoryLockProvider, recorded: RecordingListener) -> None:
     result = await attempt_async("job", value)
     assert isinstance(result, Executed)

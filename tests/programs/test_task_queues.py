@@ -240,7 +240,7 @@ def test_three_replicas_of_schedule(cured: bool, redis: RedisEndpoint, tmp_path:
             ("every(10).minutes", "every(1).seconds"),
             ("time.sleep(1)", "time.sleep(0.05)"),
             ('lock_at_least_for="9m"', f'lock_at_least_for="{hold if cured else 0}s"'),
-            ("\nprovider = ", '\nlogging.basicConfig(level="DEBUG", format="%(process)d %(message)s")\nprovider = '),
+            ("\nconfigure(", '\nlogging.basicConfig(level="DEBUG", format="%(process)d %(message)s")\nconfigure('),
         )
         replicas = host.start(command("python scheduled.py"), copies=3)
         ticks = [f"{process.pid} Running job" for process in replicas.processes]
@@ -256,7 +256,8 @@ def test_a_store_that_cannot_be_reached_does_not_end_the_loop_of_schedule(redis:
     need("schedule")
     with Processes(tmp_path, redis) as host:
         every_second = ("every(10).minutes", "every(1).seconds")
-        nowhere = ("configure(provider=provider)", f'configure(provider=provider_from_url("{NOWHERE}"))')
+        everywhere = 'os.environ.get("SHEDLOCK_STORE", "redis://localhost/0"), create_schema=True'
+        nowhere = (f"configure({everywhere})", f'configure("{NOWHERE}")')
         host.replace("scheduled.py", every_second, nowhere)
         replica = host.start(command("python scheduled.py"))
         wait_until(lambda: host.count("ProviderUnreachable: ") >= 2, timeout=60, what="two ticks")

@@ -30,8 +30,8 @@ SERVERS = frozenset(
 QUICK = ("core", "contract", "election", "page", "apscheduler", "cli", "exhaustive", "simulation", "support")
 """Folders of tests/ with quick tests. ``make quick`` does not even read the others."""
 QUICK_CONTRACT = ("test_memory.py", "test_sqlite.py")
-FULL_ONLY = ("programs",)
-"""Folders of tests/ with slow tests only."""
+FULL_ONLY = ("programs", "page/test_browser.py")
+"""Folders and modules of tests/ with slow tests only. They import packages that `make test` does not install."""
 
 _chosen = DEFAULT
 
@@ -63,7 +63,7 @@ def is_left_out(tests: object) -> bool:
 def is_ignored(path: Path, root: Path) -> bool:
     """Whether a folder or a module below tests/ has no test of this run."""
     folder, *rest = path.relative_to(root).parts or (".",)
-    if folder in FULL_ONLY:
+    if folder in FULL_ONLY or path.relative_to(root).as_posix() in FULL_ONLY:
         return not runs("full")
     if _chosen != "quick" or not (rest or path.is_dir()):
         return False

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from apscheduler.executors.base import BaseExecutor
 
 from shedlock_py import AsyncLockProvider, ConfigurationError, LockProvider, LockRequest
+from shedlock_py.durations import is_duration
 from shedlock_py.options import LockOptions
 from shedlock_py.spec import LockSpec
 
@@ -92,15 +93,37 @@ def find_lock_spec(function: Any) -> LockSpec | None:
     return None
 
 
-def parse_lock(lock: object, where: str) -> LockSpec | LockRequest | None:
+def parse_lock(lock: object, where: str, job_id: str = "…") -> LockSpec | LockRequest | None:
     if lock is None or isinstance(lock, LockRequest):
         return lock
+    if isinstance(lock, str) and is_duration(lock):
+        raise ConfigurationError(
+            f"{where} is {lock!r}, a duration, but this is a lock name; a duration goes into"
+            f" {{'lock_at_most_for': {lock!r}, 'name': {job_id!r}}}"
+        )
     fields = {"name": lock} if isinstance(lock, str) else lock
     if not isinstance(fields, Mapping) or not {"name"} <= set(fields) <= _LOCK_FIELDS:
         raise ConfigurationError(
             f"{where} must be a lock name, a dict with 'name' and perhaps 'lock_at_most_for' and 'lock_at_least_for',"
             f" a LockRequest, or None for no lock; not {lock!r}"
         )
+    return _lock_spec(fields, where)
+
+
+def lock_of_id(job: Any) -> LockSpec:
+    """The lock for ``lock_all``.
+
+    :raises ConfigurationError: the id is an automatic one, or cannot be a lock name.
+    """
+    if has_automatic_id(job):
+        raise ConfigurationError(
+            f'job "{job.name}" has no id of its own, and the automatic one differs in each replica, so lock_all cannot'
+            " name its lock: give the job an id, or give it an id and exclude it with locks={id: None}"
+        )
+    return _lock_spec({"name": str(job.id)}, "job id")
+
+
+def _lock_spec(fields: Mapping[str, Any], where: str) -> LockSpec:
     name = fields["name"]
     template = name.replace("{", "{{").replace("}", "}}") if isinstance(name, str) else name  # it is none
     durations = {field: value for field, value in fields.items() if field != "name"}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextvars import Context
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextvars import Context, copy_context
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
@@ -17,12 +18,16 @@ from apscheduler.job import Job
 from shedlock_py import LockRequest, LockSkipped, ProviderError, Skipped
 from shedlock_py._process import is_from_signal
 from shedlock_py.block import AsyncBlock, Block
-from shedlock_py.config import emit, resolve_async_provider, resolve_provider
-from shedlock_py.context import add_alias, decide_skip, gates_of, not_leader
+from shedlock_py.config import configured_providers, emit, resolve_async_provider, resolve_provider
+from shedlock_py.context import add_alias, decide_skip, gates_of, leave_leases, not_leader
+from shedlock_py.election.base import leave_callbacks
 from shedlock_py.events import logger
 from shedlock_py.integrations.apscheduler.catch_up import is_missed
 from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent, RunResult, error_event
-from shedlock_py.integrations.apscheduler.fire_times import fire_time_of, next_fire_time_of
+from shedlock_py.integrations.apscheduler.fire_times import fire_time_of, next_fire_time_of, why_plain
+from shedlock_py.integrations.apscheduler.job_locks import cannot_run_once
+from shedlock_py.integrations.apscheduler.lock_names import LockNames, key_of
+from shedlock_py.integrations.apscheduler.notices import warn_of_plain_lock
 from shedlock_py.integrations.apscheduler.options import find_lock_spec
 from shedlock_py.options import LockOptions
 from shedlock_py.urls import provider_from_text
@@ -64,7 +69,12 @@ class JobProxy:
     logger_name: str
     lock: LockRequest | Exception | None
     provider: Any
-    once_per_fire_time: bool
+    once_per_fire_time: bool | None
+    """True: an error where the store has no fire times. None: a plain lock there. False: a plain lock."""
+    names: LockNames | None
+    """None in a process pool, where the runs of other jobs are not known."""
+    waits_for_others: bool
+    """Jobs that share this lock name run one after the other."""
     skips_provider_errors: bool
     skip_code: int
     elector: Any
@@ -80,7 +90,8 @@ class JobProxy:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By the fields: an inner executor may have set attributes of its own on the job.
-        return JobProxy, tuple(getattr(self, field.name) for field in fields(self))
+        given = {field.name: getattr(self, field.name) for field in fields(self)} | {"names": None}
+        return JobProxy, tuple(given.values())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.job, name)
@@ -92,17 +103,18 @@ class JobProxy:
     def func(self) -> Callable[[], Any]:
         return self._run_all_async if self.is_coroutine else self._run_all
 
-    # Each run begins in a fresh context. Timers and tasks of an event loop inherit the context of the code that makes
-    # them. A job that calls scheduler.add_job() would pass its own context, and its lock with it, to all later jobs.
+    # Each run begins in a copy of the context, outside of every lease. Timers and tasks of an event loop inherit the
+    # context of the code that makes them. A job that calls scheduler.add_job() would pass its lock to all later jobs.
 
     def _run_all(self) -> RunResult:
-        return RunResult([event for time in self.run_times for event in Context().run(self._run, time)])
+        return RunResult([event for time in self.run_times for event in _context().run(self._run, time)])
 
     async def _run_all_async(self) -> RunResult:
         events: list[JobExecutionEvent] = []
         for run_time in self.run_times:
-            name = f"{JOB_TASK}{self.job.id}"
-            events += await asyncio.create_task(self._run_async(run_time), name=name, context=Context())
+            name, context = f"{JOB_TASK}{self.job.id}", _context()
+            context.run(leave_callbacks)  # of an elector. Only the debug executor runs a job in a callback
+            events += await asyncio.create_task(self._run_async(run_time), name=name, context=context)
         return RunResult(events)
 
     def _run(self, run_time: datetime) -> list[JobExecutionEvent]:
@@ -110,15 +122,16 @@ class JobProxy:
         if events := self._refuse(run_time):
             return events
         try:
-            request = self._request(run_time)
-            if request is None:
+            if self.lock is None:
                 return list(run_job(*self._call(run_time)))
             options = self._guard_options()
+            request = self._request(run_time, options.provider)
             if self.is_catch_up:
                 record = resolve_provider(options.provider, request.name).record(request.name)
                 if not is_missed(record, request.fire_time):
                     return []
-            with (block := Block(request, options, gates=gates_of(self.job.func))) as lease:
+            block = Block(request, options, gates=gates_of(self.job.func))
+            with self._after_others(request), block as lease:
                 if lease is None:
                     return [self._skipped(run_time, block.skip)]
                 self._log_catch_up(run_time)
@@ -133,17 +146,18 @@ class JobProxy:
         if events := self._refuse(run_time):
             return events
         try:
-            request = self._request(run_time)
-            if request is None:
+            if self.lock is None:
                 events += await run_coroutine_job(*self._call(run_time))
                 _raise_failure(events)
                 return events
             options = self._guard_options()
+            request = self._request(run_time, options.provider)
             if self.is_catch_up:
                 record = await resolve_async_provider(options.provider, request.name).record(request.name)
                 if not is_missed(record, request.fire_time):
                     return []
-            async with (block := AsyncBlock(request, options, gates=gates_of(self.job.func))) as lease:
+            block = AsyncBlock(request, options, gates=gates_of(self.job.func))
+            async with self._after_others_async(request), block as lease:
                 if lease is None:
                     return [self._skipped(run_time, block.skip)]
                 self._log_catch_up(run_time)
@@ -168,17 +182,38 @@ class JobProxy:
         emit(LockSkipped(skip.lock_name, skip.reason, timedelta(0)))
         return [self._skipped(run_time, skip)]
 
-    def _request(self, run_time: datetime) -> LockRequest | None:
-        """What to acquire for a run; None: it needs no lock."""
-        if isinstance(self.lock, Exception):
+    def _request(self, run_time: datetime, provider: object) -> LockRequest:
+        """What to acquire for a run.
+
+        :raises ConfigurationError: no lock can be taken, or none once per fire time.
+        """
+        if not isinstance(self.lock, LockRequest):
+            assert self.lock is not None
             raise self.lock
-        if self.lock is None:
-            return None
         trigger = self.job.trigger
         request = replace(self.lock, next_fire_time=next_fire_time_of(trigger, run_time))  # for run history
-        if not self.once_per_fire_time or request.fire_time is not None:  # the decorator's fire_time= or once_per=
+        if (
+            self.once_per_fire_time is False or request.fire_time is not None
+        ):  # of the decorator's once_per= or fire_time=
             return request
-        return replace(request, fire_time=fire_time_of(trigger, run_time))
+        reason = why_plain(trigger, provider or next(iter(configured_providers()), None))
+        if reason is None:
+            return replace(request, fire_time=fire_time_of(trigger, run_time))
+        if self.once_per_fire_time:
+            raise cannot_run_once(self.job.id, reason)
+        warn_of_plain_lock(logging.getLogger(self.logger_name), self.job, reason)
+        return request
+
+    def _after_others(self, request: LockRequest) -> AbstractContextManager[None]:
+        """Let the runs of other jobs that share the lock end first. ``_after_others_async`` is its twin."""
+        if self.names is None:
+            return nullcontext()
+        return self.names.run(key_of(self.job), request, waits=self.waits_for_others)
+
+    def _after_others_async(self, request: LockRequest) -> AbstractAsyncContextManager[None]:
+        if self.names is None:
+            return nullcontext()
+        return self.names.run_async(key_of(self.job), request, waits=self.waits_for_others)
 
     def _guard_options(self) -> LockOptions:
         """The options of the guard. Those of a decorator are read in the worker, so they need not be pickled.
@@ -222,6 +257,13 @@ class JobProxy:
             return self._skipped(run_time, Skipped(error.lock_name or "", "provider_error"))
         logging.getLogger(self.logger_name).error('Job "%s" was not run: %s', self.job, error, exc_info=error)
         return error_event(self.job.id, self.jobstore, run_time, error)
+
+
+def _context() -> Context:
+    """A copy of the running context, outside of every lease. The application's variables stay."""
+    context = copy_context()
+    context.run(leave_leases)
+    return context
 
 
 def _is_about_a_job(record: logging.LogRecord) -> bool:

@@ -12,6 +12,7 @@ from urllib.parse import unquote_plus
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.history import MOST_RUNS
+from shedlock_py.texts import clean_url
 
 OPTIONS = ("timeout", "fire_time_tolerance", "history")
 
@@ -26,9 +27,12 @@ HISTORY_VARIABLE = "SHEDLOCK_HISTORY"
 def split_options(url: str, names: Collection[str] = OPTIONS) -> tuple[str, dict[str, str]]:
     """``url`` without the query parameters ``names``, and their values.
 
-    :raises ConfigurationError: a value with an ``@``, which is the end of a password.
+    Without the white space around it, too: see :func:`~shedlock_py.texts.clean_url`.
+
+    :raises ConfigurationError: the URL is empty, too long, or has a control character inside; or a value has an
+        ``@``, the end of a password.
     """
-    start, question_mark, query = url.partition("?")
+    start, question_mark, query = clean_url(url).partition("?")
     query, hash_mark, fragment = query.partition("#")
     parts = query.split("&") if query else []
     options = {name: unquote_plus(value) for name, _, value in (part.partition("=") for part in parts) if name in names}

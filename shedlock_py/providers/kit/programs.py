@@ -301,12 +301,12 @@ class StorePrograms(ABC):
         """Give back an unused acquisition: free at once, and its fire time can be granted again."""
         if lease.has_ended():
             return False
-        lease.begin_release()
+        lease._begin_release()
         is_undone = yield from self.undo_for(lease.name, lease.locked_by, lease.fire_time)
         if is_undone:
-            lease.end()
+            lease._end()
         else:
-            lease.lose()
+            lease._lose()
         return is_undone
 
     def undo_for(self, name: str, locked_by: str, fire_time: datetime | None) -> Program[Any, Any, bool]:
@@ -318,12 +318,12 @@ class StorePrograms(ABC):
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Program[Any, Any, Lease | None]:
         require(lease, Lease, "extend", GRANTED)
-        extension = lease.begin_extension(lock_at_most_for)
+        extension = lease._begin_extension(lock_at_most_for)
         if lease.is_being_released():
             return None
         operation = Operation(self, "extend", lease.name)
         if not (yield from operation.carry_out(self.hold(lease, extension.lock_for, releasing=False))):
-            lease.lose()
+            lease._lose()
             return None
         return extension.granted(repeated=operation.was_repeated and not self.recognises_retries)
 
@@ -335,7 +335,7 @@ class StorePrograms(ABC):
         if self.is_history_on():
             lease.outcome = outcome_of(lease)
         operation, was_trusted = Operation(self, "release", lease.name), lease.is_trusted()
-        lock_for = lease.begin_release()
+        lock_for = lease._begin_release()
         try:
             return (yield from self._released(operation, lease, lock_for, was_trusted))
         except (ProviderError, ConfigurationError, GeneratorExit):
@@ -354,9 +354,9 @@ class StorePrograms(ABC):
         if not is_done and operation.was_repeated and not self.recognises_retries:
             is_done = was_trusted  # the first copy of the command released it, and the second found nothing to do
         if is_done:
-            lease.end()
+            lease._end()
         else:
-            lease.lose()
+            lease._lose()
         if self.is_history_on():
             yield from operation.carry_out(self.noted(self.end_run(lease, is_lost=not is_done)))
         return is_done

@@ -26,6 +26,7 @@ def parse_url(url: str, pool_class: Any, retry: object) -> tuple[Any, str | None
     :raises ConfigurationError: the URL cannot work.
     """
     url, in_url = split_options(url, ("max_connections",))
+    url = re.sub("^valkey(s?)://", r"redis\1://", url)
     size = in_url.get("max_connections")
     try:
         _check(url)

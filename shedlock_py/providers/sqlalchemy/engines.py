@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -42,6 +44,12 @@ _THREE_SLASHES = (
     "a SQLite file needs three slashes, sqlite:///locks.db, sqlite:///C:/data/locks.db, an absolute path of Unix four, "
     "sqlite:////data/locks.db; after two slashes comes a host name"
 )
+_SEVERAL_PORTS = re.compile(r"(?:postgres|postgresql)(?:\+\w+)?://(?:[^/?]*@)?[^/?@]*:\d*,")
+_SEVERAL_HOSTS = (
+    "store URL: several hosts with ports are options of the URL: "
+    "postgresql://user:password@/database?host=db1:5432&host=db2:5432"
+)
+_IN_HOME = re.compile(r"(?:file:)?~[^/\\]*[/\\]")
 _MODULES = {"mysqldb": "MySQLdb", "pysqlite": "sqlite3"}
 
 
@@ -57,6 +65,8 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
     except (ArgumentError, ValueError):  # ValueError: the port is no number
         if isinstance(url, str) and url.startswith("sqlite"):  # sqlite://C:\path: the rest is no host and port
             raise ConfigurationError(_THREE_SLASHES) from None
+        if isinstance(url, str) and _SEVERAL_PORTS.match(url):
+            raise ConfigurationError(_SEVERAL_HOSTS) from None
         raise ConfigurationError("store URL: not of the form postgresql://user@host/database") from None
     if "@" in (parsed.host or ""):
         raise ConfigurationError("store URL: in a password, write %40 for @")  # or its end is taken for the host
@@ -83,6 +93,11 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
         )
     if parsed.get_backend_name() == "sqlite" and parsed.host:
         raise ConfigurationError(_THREE_SLASHES)
+    if parsed.get_backend_name() == "sqlite" and _IN_HOME.match(parsed.database or ""):
+        raise ConfigurationError(
+            "SQLite does not expand '~': it would look for a directory of that name. Write the whole path, for example "
+            f"{_home_url()}"
+        )
     _refuse_private_database(parsed)
     return with_absolute_path(parsed)
 
@@ -99,17 +114,22 @@ def shown_url(url: URL) -> str:
 
 def secrets_of(url: URL) -> list[str]:
     """The password of ``url``, and the options that are secrets."""
-    values = [value for name, value in url.query.items() if is_secret_option(name)]
-    return [
-        str(url.password or ""),
-        *(each for value in values for each in ([value] if isinstance(value, str) else value)),
-    ]
+    return [str(url.password or ""), *(value for name, value in _options_of(url) if is_secret_option(name))]
 
 
 def names_of(url: URL) -> list[str]:
     """The user, the hosts and the database of ``url``, and its options that are no secrets."""
-    values = [value for name, value in url.query.items() if not is_secret_option(name) and isinstance(value, str)]
-    return [url.username or "", url.host or "", str(url.port or ""), url.database or "", *values]
+    names = [value for name, value in _options_of(url) if not is_secret_option(name)]
+    return [url.username or "", url.host or "", str(url.port or ""), url.database or "", *names]
+
+
+def _options_of(url: URL) -> Iterator[tuple[str, str]]:
+    for name, values in url.query.items():
+        yield from ((name, value) for value in ([values] if isinstance(values, str) else values))
+
+
+def _home_url() -> str:
+    return "sqlite:///" + os.path.join(os.path.expanduser("~"), "locks.db")
 
 
 def _schemes(name: str, drivers: Sequence[str]) -> str:

@@ -42,6 +42,11 @@ class _SqlProvider:
         """
         return self.programs.create_table_sql()
 
+    @property
+    def has_fire_times(self) -> bool:
+        """Whether the table has a column for them: not with ``extra_columns=False``."""
+        return self.programs.extra_columns
+
 
 class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
     """Locks in a table of a SQL database: SQLite (a file), PostgreSQL, MySQL and MariaDB.
@@ -101,7 +106,7 @@ class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
 
         :raises LeaseLostError: the lease has ended; roll back.
         """
-        self.run(self.programs.locate(), "verify", lease.name)
+        self._run(self.programs.locate(), "verify", lease.name)
         with explained_conflicts():
             _require(lease, connection.execute(text(self.programs.verify_sql), identifiers(lease)).first())
 
@@ -144,7 +149,7 @@ class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
 
     async def verify(self, lease: Lease, connection: AsyncConnection) -> None:
         """See :meth:`SqlAlchemyLockProvider.verify`."""
-        await self.run(self.programs.locate(), "verify", lease.name)
+        await self._run(self.programs.locate(), "verify", lease.name)
         with explained_conflicts():
             _require(lease, (await connection.execute(text(self.programs.verify_sql), identifiers(lease))).first())
 

@@ -29,7 +29,7 @@ from tests.support.stores import ONE_SERVER, Store
 
 pytestmark = pytest.mark.not_quick("pauses the server of each store")
 
-LEASE = 1.5
+LEASE = 2.5
 STORES = ONE_SERVER  # a quorum outlives one server that hangs
 IN_MAKE_TEST = ("postgres", "redis", "etcd")
 LATER = ("dynamodb", "etcd", "s3")

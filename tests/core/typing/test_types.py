@@ -1,16 +1,19 @@
 """The types that users see. ``make check`` proves them; running the tests only proves that the lines execute."""
 
+import os
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import Any, assert_type
+from typing import Any, Never, assert_type
 
 import pytest
 
 from shedlock_py import (
     AsyncInMemoryLockProvider,
+    AsyncLeaderElector,
     AsyncLockProvider,
     Executed,
     InMemoryLockProvider,
+    LeaderElector,
     Lease,
     LockProvider,
     Skipped,
@@ -220,6 +223,10 @@ def truth_tells_a_run_from_a_skip() -> None:
         assert_type(result.reason, SkipReason)
 
 
+def a_decorated_class_is_nothing() -> None:
+    assert_type(scheduler_lock("types", "1m")(Service), Never)
+
+
 def wrong_calls_are_errors() -> None:
     """Never called: each line must be an error, or mypy and pyright report its ignore as unused."""
     plain("one")  # type: ignore[arg-type]  # on purpose
@@ -232,7 +239,23 @@ def wrong_calls_are_errors() -> None:
     Service.static.attempt("one")  # type: ignore[arg-type]  # on purpose
     Service.of_class.attempt(Service, 1)  # type: ignore[call-arg, arg-type]  # on purpose
     hold("job", expected_every=1j)  # type: ignore[arg-type]  # on purpose
+    hold("job", on_lost="stop")  # type: ignore[arg-type]  # on purpose
     scheduler_lock("job", expected_every=1j)  # type: ignore[call-overload]  # on purpose
     scheduler_lock("job", 1j)  # type: ignore[call-overload]  # on purpose
     attempt("job", lambda: 1, provider=async_provider)  # type: ignore[arg-type]  # on purpose
     configure(provider=async_provider)  # type: ignore[arg-type]  # on purpose
+    configure(os.environ.get("DATABASE_URL"))  # type: ignore[arg-type]  # on purpose: it may be None
+    configure(sync_provider, async_provider)  # type: ignore[call-arg]  # on purpose
+    hold("job", provider=7)  # type: ignore[arg-type]  # on purpose
+
+
+def urls_are_providers() -> None:
+    """Never called."""
+    url = "postgresql://user@host/db"
+    configure(url, async_provider=url, create_schema=True)
+    assert_type(attempt("types", lambda: 1, provider=url), Executed[int] | Skipped)
+    hold("types", provider=url)
+    hold_async("types", provider=url)
+    scheduler_lock("types", provider=url)
+    LeaderElector(url, "types")
+    AsyncLeaderElector(url, "types")

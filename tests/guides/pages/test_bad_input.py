@@ -4,6 +4,7 @@
 
 import asyncio
 import logging
+import os
 import re
 import sys
 import threading
@@ -12,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -126,6 +128,22 @@ def a_lease_that_was_released() -> None:
 def only_async() -> None:
     with sl.configure(async_provider=sl.AsyncInMemoryLockProvider()):
         sl.attempt("job", job)
+
+
+def without_a_store() -> None:
+    sl.configure(holder="replica-1")
+    sl.attempt("nightly", job)
+
+
+def unread_variable() -> None:
+    with patch.dict(os.environ, {"SHEDLOCK_STORE": "sqlite:///locks.db"}):
+        sl.attempt("nightly", job)
+
+
+def white_space() -> None:
+    provider = provider_from_text("memory://?history=7")
+    with sl.reset(), sl.configure("memory://?history=7\n"), sl.hold("job"):
+        assert provider.record("job").is_held
 
 
 def no_duration() -> None:
@@ -246,12 +264,18 @@ ROWS: dict[str, Row] = {
     "no provider": [
         Refused(
             lambda: sl.attempt("nightly", job),
-            "no provider for lock 'nightly': call configure",
+            "no provider for lock 'nightly': configure() was not called in this process: call configure('postgresql:",
+            sl.ProviderNotConfigured,
+        ),
+        Refused(without_a_store, "configure() was called without a store", sl.ProviderNotConfigured),
+        Refused(
+            unread_variable,
+            "SHEDLOCK_STORE is set, but nothing has read it: call Settings.from_env().apply()",
             sl.ProviderNotConfigured,
         ),
     ],
     "an ordinary function, and only an async provider": [
-        Refused(only_async, "make the function 'async def', or give a sync provider"),
+        Refused(only_async, "make the function 'async def', or give the same store for ordinary functions, too"),
     ],
     "a generator function, a class, a task object of Celery, Huey or Dramatiq": [
         Refused(lambda: guard(nothing), "is a generator function", TypeError),
@@ -298,8 +322,22 @@ ROWS: dict[str, Row] = {
                 (" ", "is empty"),
             ]
         ),
-        Refused(lambda: sl.configure(provider=""), "the store URL is empty"),
+        *(
+            Refused(partial(give, url), words)
+            for give, name in ((sl.configure, "provider"), (lambda it: sl.LeaderElector(it, "nodes"), "the provider"))
+            for url, words in (
+                (None, f"{name} is None. Is the environment variable of its URL set?"),
+                ("", "the store URL is empty"),
+            )
+        ),
     ],
+    "a URL with a control character inside": [
+        *(
+            Refused(partial(give, "redis://ho\nst"), "has a control character, '\\n', at position 11")
+            for give in (sl.provider_from_url, sl.configure, lambda it: guard(provider=it))
+        ),
+    ],
+    "a URL with white space around it, as of a Secret made with `echo`": [white_space],
     "a Redis client, an SQLAlchemy engine, a scheduler or a `threading.Lock` in the place of a provider": [
         *(
             Refused(partial(give, thing), words)
@@ -324,6 +362,7 @@ ROWS: dict[str, Row] = {
                 (threading.Lock(), "threads or tasks of one process"),
                 (asyncio.Lock(), "threads or tasks of one process"),
                 (sl.InMemoryLockProvider, "InMemoryLockProvider is a class: make a provider of it"),
+                (Path("locks.db"), "a SQLite file is given as a URL, such as 'sqlite:///locks.db'"),
                 (object(), "object is not a lock provider: wrap it in one"),
             ]
         ),
@@ -350,6 +389,12 @@ ROWS: dict[str, Row] = {
         Refused(lambda: provider_from_text("locks.db"), "'locks.db' is neither a URL (\"sqlite:///locks.db\")"),
         Refused(lambda: provider_from_text("data/locks.db"), 'neither a URL ("sqlite:///locks.db")'),
         Refused(lambda: sl.provider_from_url("sqlite://locks.db"), "a SQLite file needs three slashes"),
+    ],
+    "`sqlite:///~/locks.db`": [
+        Refused(lambda: sl.provider_from_url("sqlite:///~/locks.db"), "SQLite does not expand '~'"),
+    ],
+    "a URL of PostgreSQL with several `host:port`": [
+        Refused(lambda: sl.provider_from_url("postgresql://db1:5432,db2:5432/app"), "?host=db1:5432&host=db2:5432"),
     ],
     "an unknown URL scheme, a SQL driver that we do not know, a package that is missing": [
         Refused(lambda: sl.provider_from_url("redid://host"), "unknown scheme 'redid'; supported: memory"),
@@ -437,7 +482,7 @@ ROWS: dict[str, Row] = {
     ],
     "an elector: `renew_deadline` longer than `lease_duration` × 90 % − 2 ms, or `retry_period` × 1.2 not shorter than "
     "`renew_deadline`": [
-        Refused(lambda: elector(lease_duration="10s", renew_deadline="9.5s"), "renew_deadline"),
+        Refused(lambda: elector(lease_duration="10s", renew_deadline="9.5s"), 'for example lease_duration="10s"'),
         Refused(lambda: elector(lease_duration="10s", renew_deadline="5s", retry_period="5s"), "retry_period"),
     ],
     'an elector: a name that is no lock name, a `takeover` that is neither `"expired"` nor `"observed"`': [
@@ -448,7 +493,11 @@ ROWS: dict[str, Row] = {
     "an elector that can start no thread": [
         "tests/election/test_threads.py::test_start_without_a_thread_is_an_error_and_can_be_repeated"
     ],
-    "an elector's callback that raises, whatever it is": [
+    "an elector's `on_started_leading` that raises, whatever it is": [
+        "tests/election/test_failing_work.py::test_an_exception_of_the_work_resigns_once_and_one_error_says_so",
+        "tests/election/test_failing_work.py::test_whatever_the_work_raises_the_node_resigns",
+    ],
+    "another callback of an elector that raises, whatever it is": [
         "tests/election/test_elector.py::test_a_callback_that_raises_or_hangs_delays_nothing",
         "tests/election/test_threads.py::test_a_callback_that_raises_anything_leaves_nobody_busy",
     ],
@@ -469,6 +518,18 @@ ROWS: dict[str, Row] = {
     ],
     "under `ShedLockExecutor`, a job without a lock, or a job id in `locks=` that the scheduler does not have": [
         "tests/apscheduler/test_which_lock.py::test_a_job_without_a_lock_is_warned_of_once_in_a_process"
+    ],
+    '`locks={"job": "30s"}` of `ShedLockExecutor`: a duration in place of a lock name': [
+        Refused(lambda: ShedLockExecutor(locks={"job": "30s"}), "goes into {'lock_at_most_for': '30s', 'name': 'job'}"),
+    ],
+    "under `ShedLockExecutor`, a job whose fire times the replicas do not share (a cron trigger with `jitter`), or a "
+    "table without `last_fire_time`": [
+        "tests/apscheduler/test_fire_time.py::test_a_job_without_shared_fire_times_gets_a_plain_lock_and_one_warning",
+        "tests/apscheduler/test_fire_time.py::test_true_refuses_such_a_job_when_it_is_added",
+        "tests/apscheduler/test_fire_time.py::test_a_table_without_the_column_gets_plain_locks_and_one_warning",
+    ],
+    "under `ShedLockExecutor`, two jobs with one lock name": [
+        "tests/apscheduler/test_shared_names.py::test_i14_each_of_four_tenants_runs"
     ],
     "under `ShedLockExecutor`, a decorator above `@scheduler_lock` that calls the function in another thread or "
     "context, where its own executor's lock skips it": [
@@ -514,7 +575,7 @@ def test_what_bad_input_gets(row: str, tmp_path: Any, monkeypatch: pytest.Monkey
     caplog.set_level(logging.CRITICAL, "apscheduler")
     for case in TRIED[row]:
         if isinstance(case, Refused):
-            with sl.configure(), pytest.raises(case.error) as caught:
+            with sl.reset(), pytest.raises(case.error) as caught:
                 case.call()
             assert case.words in str(caught.value)
             assert type(caught.value) is case.error or case.error is sl.ProviderError

@@ -31,6 +31,7 @@ from tests.stores.sql.stores import ASYNC_DRIVERS, DATABASE, DRIVERS, on
 from tests.support.database import DatabaseServer
 from tests.support.drivers import is_installed
 from tests.support.locks import acquired
+from tests.support.ports import free_port
 
 
 @pytest.mark.parametrize(
@@ -183,9 +184,24 @@ def test_an_async_driver_for_a_sync_provider_is_refused() -> None:
     for driver in filter(is_installed, (*ASYNC_DRIVERS, "sqlite+aiosqlite")):
         for make in (SqlAlchemyLockProvider, provider_from_url, lambda url: configure(provider=url)):
             with pytest.raises(ConfigurationError, match=r"async"):
-                make(f"{driver}://u:hunter2@h/db")
+                make(f"{driver}:///db" if "sqlite" in driver else f"{driver}://u:hunter2@h/db")
         with pytest.raises(ConfigurationError, match=r"async"):
             SqlAlchemyLockProvider(create_engine(f"{driver}:///locks.db"))
+
+
+@pytest.mark.parametrize("driver", [each for each in (*DRIVERS, *ASYNC_DRIVERS) if each.startswith("postgresql")])
+def test_several_hosts_as_the_error_for_libpq_writes_them(postgres: DatabaseServer, driver: str, name: str) -> None:
+    if not is_installed(driver):
+        pytest.skip(f"{driver} is not installed")
+    whole = make_url(postgres.url(driver, DATABASE))
+    hosts = f"?host=127.0.0.1:{free_port()}&host={whole.host}:{whole.port}"
+    url = f"{driver}://{whole.username}:{whole.password or ''}@/{whole.database}{hosts}"
+    if driver in ASYNC_DRIVERS:
+        asyncio.run(use(AsyncSqlAlchemyLockProvider(url), name))
+    else:
+        provider = SqlAlchemyLockProvider(url)
+        assert provider.release(acquired(provider, name))
+        provider.close()
 
 
 def test_the_alias_of_hosting_services_works(postgres: DatabaseServer, name: str) -> None:
