@@ -26,7 +26,7 @@ from shedlock_py.context import (
     process_gates,
     running,
 )
-from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable, as_exception
+from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable, as_exception, hidden_frames
 from shedlock_py.events import (
     LeaseLost,
     LockAcquired,
@@ -45,6 +45,8 @@ from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 from shedlock_py.waiting import Waiting
+
+__tracebackhide__ = hidden_frames
 
 if TYPE_CHECKING:
     from shedlock_py.async_keepalive import TaskKeepAlive
@@ -156,11 +158,15 @@ class BaseBlock:
         emit(LockSkipped(skip.lock_name, skip.reason, elapsed).filled_from(self._template))
 
     def failed(self, operation: str, error: BaseException, lease: Lease | None = None) -> None:
-        """Notify the listeners. A failing release must not replace what the task returned or raised."""
+        """Notify the listeners. A failing release must not replace what the task returned or raised.
+
+        A failing acquire is raised to the caller, and not logged here.
+        """
         if is_from_signal(error):
             raise error  # SIGTERM is to end the process, a time limit its task
         failure = as_exception(error, operation, self.name)
-        emit(ProviderFailed(self.name, operation, failure, lease).filled_from(self._template))
+        event = ProviderFailed(self.name, operation, failure, lease)
+        emit(event.filled_from(self._template), is_raised=operation == "acquire")
 
     def start(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> ActiveLease:
         """The task begins. :raises ProviderUnreachable: the grant took so long that its lease may be over."""

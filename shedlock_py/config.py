@@ -15,7 +15,7 @@ from shedlock_py._process import is_from_signal
 from shedlock_py.booleans import boolean_of, parse_boolean
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderNotConfigured
-from shedlock_py.events import Event, Listener, log_listener, logger
+from shedlock_py.events import Event, Listener, log_listener, log_raised, logger
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.options import NO_URL, check_keep_alive, is_async_callable, is_async_provider
 from shedlock_py.provider import AsyncLockProvider, LockProvider
@@ -249,16 +249,18 @@ def _checked_listeners(listeners: object) -> list[Listener]:
     return found
 
 
-def emit(event: Event) -> None:
+def emit(event: Event, *, is_raised: bool = False) -> None:
     """Notify every configured listener. An exception of a listener is logged and changes nothing else.
 
     The first exception that comes from a signal, such as Ctrl-C or a job's time limit, is raised after all listeners
     were notified.
+
+    :param is_raised: the caller gets the failure as an exception, so the log does not repeat it.
     """
     interruption: BaseException | None = None
     for listener in _settings.listeners:
         try:
-            listener(event)
+            (log_raised if is_raised and listener is log_listener else listener)(event)
         except BaseException as error:  # sys.exit() too: it must not replace what the task returned or raised
             if is_from_signal(error):
                 interruption = interruption or error

@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 from shedlock_py._process import OwningProcess
 from shedlock_py.config import as_async_provider, as_provider, configured_providers, emit
 from shedlock_py.durations import Duration
-from shedlock_py.errors import ConfigurationError, LeaseError, LeaseLostError, NotLocked, ShedLockError
+from shedlock_py.errors import ConfigurationError, LeaseError, LeaseLostError, NotLocked, ShedLockError, hidden_frames
 from shedlock_py.events import LeaseLost, LockExtended, ProviderFailed, SkipReason
 from shedlock_py.lease import Lease
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
+
+__tracebackhide__ = hidden_frames
 
 if TYPE_CHECKING:
     import asyncio
@@ -331,7 +333,7 @@ def _extending(active: ActiveLease) -> Iterator[KeepAlive | None]:
     except (ConfigurationError, LeaseError):
         raise  # the store has not failed
     except Exception as error:
-        emit(ProviderFailed(active.lease.name, "extend", error, active.lease))
+        emit(ProviderFailed(active.lease.name, "extend", error, active.lease), is_raised=True)
         raise
     finally:
         if keep_alive is not None:

@@ -13,6 +13,7 @@ from shedlock_py._methods import bind_in_class
 from shedlock_py.block import AsyncBlock, Block
 from shedlock_py.context import Skipped, gates_of
 from shedlock_py.durations import Duration
+from shedlock_py.errors import hidden_frames
 from shedlock_py.guard import (
     Executed,
     refuse_unfinished,
@@ -26,6 +27,7 @@ from shedlock_py.spec import LockSpec, declared
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
+__tracebackhide__ = hidden_frames
 T = TypeVar("T")
 R = TypeVar("R")
 S = TypeVar("S")

@@ -18,6 +18,7 @@ Only ``hold`` and ``hold_async`` raise ``LockNotAcquired``. Everywhere else a sk
 from __future__ import annotations
 
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 
@@ -38,7 +39,7 @@ class ProviderError(ShedLockError):
 
     ``operation`` is the operation that failed ("acquire", "release", …), ``lock_name`` its lock (or None), ``hint``
     what the user can do about it, if that is known. ``message`` is the text without the hint; ``str()`` shows both.
-    ``__cause__`` is the driver's own error.
+    ``__cause__`` is the driver's own error; None where the message says all that it says, as for a missing table.
     """
 
     def __init__(self, message: str, *, operation: str, lock_name: str | None = None, hint: str | None = None) -> None:
@@ -71,6 +72,10 @@ class LeaseLostError(LeaseError):
 
 class NotLocked(LeaseError):
     """Code that must run under a lease was called without a live one."""
+
+
+hidden_frames = methodcaller("errisinstance", ShedLockError)
+"""The ``__tracebackhide__`` of a module: pytest leaves its frames out of the traceback of an error of this library."""
 
 
 def as_exception(error: BaseException, operation: str, lock_name: str | None = None) -> Exception:

@@ -12,11 +12,13 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, Unpack
 
 from shedlock_py.block import AsyncBlock, Block
 from shedlock_py.context import LockNotAcquired, Skipped, gates_of
+from shedlock_py.errors import hidden_frames
 from shedlock_py.lease import Lease
 from shedlock_py.options import GuardOptions, LockOptions
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.request import LockRequest
 
+__tracebackhide__ = hidden_frames
 T = TypeVar("T")
 
 

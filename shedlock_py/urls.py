@@ -11,7 +11,7 @@ from reprlib import repr as short_repr
 from typing import Any
 
 from shedlock_py._process import PerProcess
-from shedlock_py._versions import missing_package
+from shedlock_py._versions import install_line, missing_package, sql_install_line
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.texts import clean_url
@@ -99,7 +99,8 @@ def _from_url(url: object, prefix: str) -> Any:
     try:
         provider_class = getattr(import_module(module), prefix + name)
     except ModuleNotFoundError as error:
-        raise ConfigurationError(missing_package(f"a store at {scheme}://", error, extra)) from error
+        line = sql_install_line(scheme, is_async=bool(prefix)) if known is _SQL else install_line(extra)
+        raise ConfigurationError(missing_package(f"a store at {scheme}://", error, line)) from None
     return provider_class(url) if scheme != "memory" else provider_class.from_url(url)
 
 

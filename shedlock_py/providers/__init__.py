@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from shedlock_py._versions import missing_package
+from shedlock_py._versions import install_line, missing_package
 
 # Type checkers see plain imports: with __getattr__ they would accept every misspelt name.
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ else:
         try:
             module = import_module(f"{__name__}.{store}")
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(missing_package(name, error, store), name=error.name) from error
+            raise ModuleNotFoundError(missing_package(name, error, install_line(store)), name=error.name) from error
         globals()[name] = found = getattr(module, name)
         return found
 

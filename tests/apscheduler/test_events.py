@@ -66,13 +66,15 @@ def test_a_skip_is_logged_once_at_debug(kind: str, tmp_path: Path, caplog: pytes
 
 
 @both_kinds
-def test_a_provider_error_can_be_a_skip(kind: str, tmp_path: Path) -> None:
+def test_a_provider_error_can_be_a_skip(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with running(tmp_path, kind, on_provider_error="skip") as app:
         task = app.task()
         event = app.run_once(task, app.function("locked_by_nobody"))
         assert isinstance(event, JobSkippedEvent)
         assert (event.lock_name, event.reason) == (task.lock, "provider_error")
         assert task.runs == 0
+    [line] = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert (line.name, "is skipped, as its store failed: " in line.getMessage()) == ("shedlock_py", True)
 
 
 @both_kinds
@@ -101,7 +103,8 @@ def test_a_provider_error_is_logged_once(kind: str, tmp_path: Path, caplog: pyte
         task = app.task()
         app.add(task, app.function("locked_by_nobody"))
         app.wait(task, EVENT_JOB_ERROR)
-    [line] = [record for record in caplog.records if record.name == LOGGER and record.levelno >= logging.ERROR]
+    [line] = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert line.name == LOGGER
     assert "was not run" in line.getMessage()
     assert line.exc_info is not None
 

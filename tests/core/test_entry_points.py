@@ -136,7 +136,8 @@ class TestMissingPackages:
             ("dynamodb", "boto3", "dynamodb"),
             ("s3", "boto3", "s3"),
             ("kubernetes", "httpx", "kubernetes"),
-            ("mysql+pymysql", "sqlalchemy", "sqlalchemy"),
+            ("mysql+pymysql", "sqlalchemy", "mysql"),
+            ("postgres+asyncpg", "sqlalchemy", "asyncpg"),
         ]
         calls = [f"{from_url}('{scheme}://me:secret@host/db')" for scheme, _, _ in cases for from_url in FROM_URL]
         lines = [

@@ -21,6 +21,7 @@ from shedlock_py.block import AsyncBlock, Block
 from shedlock_py.config import configured_providers, emit, resolve_async_provider, resolve_provider
 from shedlock_py.context import add_alias, decide_skip, gates_of, leave_leases, not_leader
 from shedlock_py.election.base import leave_callbacks
+from shedlock_py.events import logger
 from shedlock_py.integrations.apscheduler.catch_up import is_missed
 from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent, RunResult, error_event
 from shedlock_py.integrations.apscheduler.fire_times import fire_time_of, next_fire_time_of, why_plain
@@ -252,6 +253,7 @@ class JobProxy:
     def _not_run(self, run_time: datetime, error: BaseException) -> JobExecutionEvent:
         """The event for a run that ended before the job began."""
         if self.skips_provider_errors and isinstance(error, ProviderError):
+            logger.error('job "%s" is skipped, as its store failed: %s', self.job, error)  # APScheduler gets no error
             return self._skipped(run_time, Skipped(error.lock_name or "", "provider_error"))
         logging.getLogger(self.logger_name).error('Job "%s" was not run: %s', self.job, error, exc_info=error)
         return error_event(self.job.id, self.jobstore, run_time, error)

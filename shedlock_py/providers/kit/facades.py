@@ -11,6 +11,7 @@ from shedlock_py._process import is_from_signal, monotonic
 from shedlock_py._program import Program, run, run_async
 from shedlock_py._timers import WorkerPool, finish_at_exit
 from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.errors import ProviderError, hidden_frames
 from shedlock_py.events import logger
 from shedlock_py.history import Run
 from shedlock_py.lease import Lease
@@ -24,6 +25,7 @@ from shedlock_py.providers.kit.reading import read_recent_runs, read_runs
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest, validate_name, validate_prefix
 
+__tracebackhide__ = hidden_frames
 T = TypeVar("T")
 
 _UNDO_WORKERS = 4
@@ -39,6 +41,9 @@ class _AnyProvider:
     def __repr__(self) -> str:
         shown = getattr(self._client, "shown", None)
         return object.__repr__(self) if shown is None else f"<{type(self).__name__} {shown}>"
+
+    def _is_all_said(self, error: ProviderError) -> bool:
+        return isinstance(error.__cause__, Exception) and self.programs.is_all_said(error.__cause__)
 
     def _until(self) -> float | None:
         """When the time limit of an operation that begins now is over, by the monotonic clock."""
@@ -175,7 +180,12 @@ class ProgramProvider(_AnyProvider, LockProvider):
                     clear_frames(error.__traceback__)
                 raise
 
-        return run(program, execute)
+        try:
+            return run(program, execute)
+        except ProviderError as error:
+            if self._is_all_said(error):
+                raise error.with_traceback(None) from None
+            raise
 
     def _undo_in_background(self, command: Undo, seconds: float | None) -> None:
         """In another thread: the caller waits for it only as long as its own operation may take."""
@@ -303,7 +313,12 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
 
         if operation:
             program = self.programs.carry_out(operation, lock_name, program)
-        return await shielded(self._run_unshielded(program), when_abandoned)
+        try:
+            return await shielded(self._run_unshielded(program), when_abandoned)
+        except ProviderError as error:
+            if self._is_all_said(error):
+                raise error.with_traceback(None) from None
+            raise
 
     async def _run_unshielded(self, program: Program[Any, Any, T]) -> T:
         until = self._until()

@@ -29,12 +29,15 @@ def split_options(url: str, names: Collection[str] = OPTIONS) -> tuple[str, dict
 
     Without the white space around it, too: see :func:`~shedlock_py.texts.clean_url`.
 
-    :raises ConfigurationError: the URL is empty, too long, or has a control character inside.
+    :raises ConfigurationError: the URL is empty, too long, or has a control character inside; or a value has an
+        ``@``, the end of a password.
     """
     start, question_mark, query = clean_url(url).partition("?")
     query, hash_mark, fragment = query.partition("#")
     parts = query.split("&") if query else []
     options = {name: unquote_plus(value) for name, _, value in (part.partition("=") for part in parts) if name in names}
+    if any("@" in value for value in options.values()):  # not quoted: a password with a question mark
+        raise ConfigurationError("store URL: in a password, write %3F for ? and %40 for @")
     rest = "&".join(part for part in parts if part.partition("=")[0] not in names)
     return start + (question_mark + rest if rest else "") + hash_mark + fragment, options
 

@@ -11,17 +11,19 @@ from typing import Any, ClassVar, TypeVar
 from shedlock_py._process import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, parse_duration
-from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable, hidden_frames
 from shedlock_py.events import logger
 from shedlock_py.history import Run, error_of, newest_first, outcome_of
 from shedlock_py.lease import Claim, Clock, Lease, random_claim_id
 from shedlock_py.provider import Check
+from shedlock_py.providers.kit.masking import Masking
 from shedlock_py.providers.kit.operation import Failure, Operation, TimedOut, Undo, kept_changing, refused, unreachable
 from shedlock_py.providers.kit.options import DEFAULT_FIRE_TIME_TOLERANCE
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 from shedlock_py.texts import one_line
 
+__tracebackhide__ = hidden_frames
 T = TypeVar("T")
 
 MOST_TAKE_OVERS = 16
@@ -49,7 +51,8 @@ class StorePrograms(ABC):
     :param clock: the holder's monotonic clock, in seconds.
     :param timeout: how long an operation may take in all; None: a user-supplied client has limits of its own.
     :param fire_time_tolerance: how far a fire time may lie in the future of the store's clock.
-    :param passwords: what must not be in a message, each as the driver may write it.
+    :param passwords: what must not be in a message, each as the URL or as the driver writes it.
+    :param names: what messages name besides, such as the user, the hosts and the database: a password may be the same.
     :param history: how many runs of each name to keep; 0: none.
     """
 
@@ -70,6 +73,7 @@ class StorePrograms(ABC):
         timeout: Duration | None = None,
         fire_time_tolerance: timedelta = DEFAULT_FIRE_TIME_TOLERANCE,
         passwords: Iterable[str] = (),
+        names: Iterable[str] = (),
         history: int = 0,
     ) -> None:
         self.clock = clock
@@ -81,7 +85,7 @@ class StorePrograms(ABC):
         self.timeout = None if timeout is None else parse_duration(timeout, "timeout").total_seconds()
         """In seconds."""
         self.fire_time_tolerance = fire_time_tolerance
-        self._passwords = sorted(filter(None, passwords), key=len, reverse=True)  # one may be a part of another
+        self._masking = Masking(passwords, names)
 
     # A store's author writes these. Each yields commands; the kit sends the replies.
 
@@ -169,6 +173,10 @@ class StorePrograms(ABC):
 
     # A store may replace these.
 
+    def is_all_said(self, error: Exception) -> bool:
+        """Whether message and hint say all that the driver's ``error`` says, so that its traceback is left out."""
+        return False
+
     def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
         """The error for the caller."""
         make = refused if failure is Failure.REFUSED else unreachable
@@ -242,9 +250,7 @@ class StorePrograms(ABC):
 
     def reason(self, error: Exception) -> str:
         """The driver's message for people to read: one line of 300 characters, without passwords."""
-        text = one_line(self.text_of(error)) or type(error).__name__
-        for password in self._passwords:
-            text = text.replace(password, "***")
+        text = one_line(self._masking.masked(self.text_of(error))) or type(error).__name__
         return text if len(text) <= 300 else f"{text[:300]}…"
 
     def acquire(self, request: LockRequest) -> Program[Any, Any, Lease | None]:

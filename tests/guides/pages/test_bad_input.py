@@ -298,6 +298,10 @@ ROWS: dict[str, Row] = {
         Refused(without_table, "create the table shedlock once, with provider.create_schema()", sl.ProviderError),
         Refused(a_missing_column, "add the missing columns: ALTER TABLE", sl.ProviderError),
     ],
+    "a user without rights on the table": ["tests/stores/sql/test_hints.py::test_permission_denied_names_the_grant"],
+    "a SQLite file that cannot be opened": [
+        Refused(lambda: without_table("sqlite:///no/such/locks.db"), "— the file is /", sl.ProviderUnreachable),
+    ],
     "the store is down, refuses, is read-only, out of connections or too slow": [
         Refused(lambda: dead_server("redis"), "acquire of lock 'nightly'", sl.ProviderUnreachable),
         Refused(lambda: dead_server("postgresql+psycopg"), "acquire of lock 'nightly'", sl.ProviderUnreachable),
@@ -394,7 +398,7 @@ ROWS: dict[str, Row] = {
     ],
     "an unknown URL scheme, a SQL driver that we do not know, a package that is missing": [
         Refused(lambda: sl.provider_from_url("redid://host"), "unknown scheme 'redid'; supported: memory"),
-        Refused(without_its_package, "pip install 'pymysql'"),
+        Refused(without_its_package, "pip install 'shedlock_py[mysql]'"),
         Refused(lambda: sl.provider_from_url("postgresql+pg8000://host/db"), "use postgresql+psycopg://"),
         Refused(lambda: sl.provider_from_url("memory://?tabel=x"), "memory:// has no option tabel"),
     ],

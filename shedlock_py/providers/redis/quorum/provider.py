@@ -121,7 +121,7 @@ def split_servers(clients_or_urls: Any) -> tuple[list[Any], dict[str, str]]:
     servers, slash, database = servers.partition("/")
     user, at, hosts = servers.rpartition("@")
     places = [place.strip() for place in hosts.split(",")]
-    if "#" in user or not all(map(_PLACE.fullmatch, places)):
+    if "#" in user or "@" in query or not all(map(_PLACE.fullmatch, places)):
         # The message does not repeat it: it may be a part of a password.
         raise ConfigurationError(
             "a bad URL of a quorum: write each server as host, host:port or [IPv6]:port, and special characters of a "
