@@ -156,7 +156,8 @@ def end(app: Application) -> None:
 
 
 WITH_THE_CURE = pytest.mark.parametrize("cured", [True, False], ids=["with the cure", "with the lock alone"])
-ALONE = (", fire_time=fire_time)", ")")
+ALONE = {"rq": (', fire_time=made, once_per="1s"', ""), "dramatiq": (', fire_time=sent, once_per="1m"', "")}
+"""Without the cure: no fire time."""
 REPORT = '            logger.warning("writing the report")\n'
 ELSE = (REPORT, f'{REPORT}        else:\n            logger.warning("skipped")\n')
 
@@ -170,7 +171,7 @@ def test_two_schedulers_and_two_workers_run_each_fire_time_once(
     library = LIBRARIES[name]
     need(library.package)
     with Processes(tmp_path, redis) as host:
-        host.replace(library.program, ELSE, *library.faster, *([] if cured else [ALONE]))
+        host.replace(library.program, ELSE, *library.faster, *([] if cured else [ALONE[name]]))
         schedulers = host.start(command(library.scheduler), copies=2)
         wait_until(lambda: has_twins(library.sent(redis)), timeout=90, what="two messages of one fire time")
         end(schedulers)
