@@ -1,7 +1,6 @@
 """Blocks that are used in other ways than meant: forks, late extensions, mixed-up stores, wrong arguments."""
 
 import asyncio
-import os
 from collections.abc import Callable
 from datetime import UTC, time
 from typing import Any
@@ -30,6 +29,7 @@ from shedlock_py.context import add_alias, current
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.testing.forks import in_child
+from tests.support.polling import let_pass
 
 
 @pytest.mark.parametrize("block", [hold, hold_async])
@@ -82,8 +82,7 @@ class TestExtensions:
 
         def slow_extend(lease: Lease, lock_at_most_for: Duration) -> Lease | None:
             extending[0]()
-            for _ in range(1000):
-                os.sched_yield()
+            let_pass(0.05)  # a release that does not wait would begin
             extended = extend(lease, lock_at_most_for)
             order.append("extended")
             return extended
