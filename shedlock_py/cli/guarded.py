@@ -21,6 +21,7 @@ from shedlock_py.events import LeaseLost, LockExtended, LostReason, ProviderFail
 from shedlock_py.guard import attempt
 from shedlock_py.lease import Lease
 from shedlock_py.provider import LockProvider, undo_of
+from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 from shedlock_py.waiting import Waiting
 
@@ -67,7 +68,7 @@ class Guarded(Supervisor):
         waiting = Waiting(wait, monotonic())
         try:
             while isinstance(skipped := try_once(), Skipped):
-                pause = waiting.pause(monotonic()) if skipped.reason == "held" else None
+                pause = waiting.pause(monotonic(), self._record()) if skipped.reason == "held" else None
                 code = self._interrupted(pause or 0)
                 if code is not None:
                     return code
@@ -82,6 +83,13 @@ class Guarded(Supervisor):
             self.flush(FLUSH_SECONDS)
 
     # Before the command runs
+
+    def _record(self) -> LockRecord | None:
+        """When the lock is free, as far as the store says so."""
+        try:
+            return None if self._provider is None else self._provider.record(self._request.name)
+        except ProviderError:
+            return None
 
     def _interrupted(self, seconds: float = 0) -> int | None:
         """The exit code, if a signal that ends this process has come or comes within so many seconds."""

@@ -16,7 +16,7 @@ from shedlock_py.cli.common import RunCommand, duration_option, fail, one_line, 
 from shedlock_py.cli.names import name_argument
 from shedlock_py.config import Settings, is_active
 from shedlock_py.election.elector import LeaderElector
-from shedlock_py.election.settings import ElectionDurations
+from shedlock_py.election.settings import ElectionDurations, Takeover
 from shedlock_py.errors import ConfigurationError, ProviderUnreachable
 from shedlock_py.events import log_listener
 from shedlock_py.provider import LockProvider
@@ -95,7 +95,7 @@ def lead(
     renew_deadline: timedelta | None,
     retry_period: timedelta | None,
     grace: timedelta | None,
-    takeover: str,
+    takeover: Takeover,
     on_exit: OnExit,
     health_port: int | None,
     health_host: str | None,

@@ -19,7 +19,7 @@ from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.election.base import Callback, CallbackCall, Elector, parse_timeout
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.election.program import PENDING, Command, Do, Election, Wait
-from shedlock_py.election.settings import ElectionSettings
+from shedlock_py.election.settings import ElectionSettings, Takeover
 from shedlock_py.events import logger
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.record import LockRecord
@@ -42,7 +42,7 @@ class AsyncLeaderElector(Elector):
         renew_deadline: Duration | None = None,
         retry_period: Duration | None = None,
         holder: str | None = None,
-        takeover: str = "expired",
+        takeover: Takeover = "expired",
         on_started_leading: Callback | None = None,
         on_stopped_leading: Callback | None = None,
         on_new_leader: Callable[[str], Any] | None = None,

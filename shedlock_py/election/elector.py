@@ -18,7 +18,7 @@ from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.election.base import Callback, CallbackCall, Elector, parse_timeout
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.election.program import PENDING, Command, Do, Election, Wait
-from shedlock_py.election.settings import ElectionSettings
+from shedlock_py.election.settings import ElectionSettings, Takeover
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import Event, logger
 from shedlock_py.options import is_async_callable, is_async_provider, required_provider
@@ -71,7 +71,7 @@ class LeaderElector(Elector):
         renew_deadline: Duration | None = None,
         retry_period: Duration | None = None,
         holder: str | None = None,
-        takeover: str = "expired",
+        takeover: Takeover = "expired",
         on_started_leading: Callback | None = None,
         on_stopped_leading: Callback | None = None,
         on_new_leader: Callable[[str], Any] | None = None,

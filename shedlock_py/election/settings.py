@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Self
+from typing import Literal, Self
 
 from shedlock_py.durations import LONGEST, MILLISECOND, Duration, in_milliseconds, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.request import SLACK, validate_holder, validate_name
+
+Takeover = Literal["expired", "observed"]
+"""When a follower may lead: when the lease is over by the store's clock, or when it has seen no renewal for so long."""
 
 LEADER_TRUST_MARGIN = 0.1
 """The part of its lease that a leader does not trust. More than for a lock, because a leader acts for all nodes."""
@@ -128,7 +131,7 @@ class ElectionSettings:
     renew_deadline: timedelta
     retry_period: timedelta
     holder: str | None
-    takeover: str
+    takeover: Takeover
 
     @classmethod
     def parse(
@@ -138,7 +141,7 @@ class ElectionSettings:
         renew_deadline: Duration | None,
         retry_period: Duration | None,
         holder: str | None,
-        takeover: str,
+        takeover: Takeover,
     ) -> ElectionSettings:
         """Check and convert what the user wrote.
 
