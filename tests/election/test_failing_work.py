@@ -18,6 +18,7 @@ from shedlock_py import (
     LeadershipStopped,
 )
 from shedlock_py.election.program import PENDING
+from shedlock_py.election.settings import Takeover
 from shedlock_py.testing import RecordingListener
 from tests.election.conftest import MakeElector
 from tests.election.electors import LONG
@@ -48,7 +49,7 @@ def fail(node: Stepped) -> bool:
 
 
 @pytest.mark.parametrize("takeover", ["expired", "observed"])
-def test_a_node_whose_work_failed_leads_no_more_and_another_node_leads(world: World, takeover: str) -> None:
+def test_a_node_whose_work_failed_leads_no_more_and_another_node_leads(world: World, takeover: Takeover) -> None:
     one, other = [world.node(name, takeover=takeover) for name in ("one", "other")]
     leader = world.lead_with(one, other)
     follower = other if leader is one else one
