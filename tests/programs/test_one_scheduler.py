@@ -31,6 +31,7 @@ PAGE = Page("one-scheduler")
 BROKER = 13
 """A database of the Redis server."""
 LEASE = ("--lease-duration", "1500ms")
+FIVE_MINUTES = timedelta(minutes=5)
 
 # The package; how a test sees that a node sends something; and the schedule in place of each five minutes.
 HOSTS = {
@@ -110,15 +111,13 @@ def test_huey_runs_a_slot_once_on_both_leaders_together(nodes: Nodes, broker: st
     line = command_line("huey", broker)
     first = nodes.start(1, line, 'minute="*/5"', "")
     wait_until(lambda: re.search(r"report$", first.log.read_text(), re.MULTILINE), timeout=60, what="a run")
-    ran = current_slot(datetime.now(UTC), timedelta(minutes=5))
+    slot = current_slot(datetime.now(UTC), FIVE_MINUTES)
     second = nodes.start(2, line, 'minute="*/5"', "")
     wait_until(lambda: "waiting; " in second.log.read_text(), timeout=60, what="the second node")
     first.processes[0].send_signal(signal.SIGINT)
     first.processes[0].wait(30)
     wait_until(lambda: re.search(r"skipped: already_ran$|report$", second.log.read_text(), re.MULTILINE), timeout=60)
-    assert (
-        "skipped: already_ran" in second.log.read_text() or current_slot(datetime.now(UTC), timedelta(minutes=5)) != ran
-    )
+    assert "skipped: already_ran" in second.log.read_text() or current_slot(datetime.now(UTC), FIVE_MINUTES) != slot
 
 
 def test_a_killed_leader_of_two_beats(redis_server: RedisEndpoint, tmp_path: Path) -> None:
