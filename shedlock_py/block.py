@@ -242,7 +242,7 @@ class Block(BaseBlock):
             return self.enclosing_lease
         self._store = store = resolve_provider(self.options.provider, self.name)
         self._sent_at = monotonic()
-        waiting = Waiting(self.options.wait, self._sent_at)
+        waiting = Waiting(self.options.wait, self._sent_at, request.fire_time)
         while True:
             try:
                 lease = self._lease = store.acquire(request)
@@ -321,7 +321,7 @@ class AsyncBlock(BaseBlock):
             return self.enclosing_lease
         self._store = store = resolve_async_provider(self.options.provider, self.name)
         self._sent_at = monotonic()
-        waiting = Waiting(self.options.wait, self._sent_at)
+        waiting = Waiting(self.options.wait, self._sent_at, request.fire_time)
         while True:
             try:
                 lease = self._lease = await store.acquire(request)

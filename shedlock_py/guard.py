@@ -14,7 +14,7 @@ from shedlock_py.block import AsyncBlock, Block
 from shedlock_py.context import LockNotAcquired, Skipped, gates_of
 from shedlock_py.errors import hidden_frames
 from shedlock_py.lease import Lease
-from shedlock_py.options import GuardOptions, LockOptions
+from shedlock_py.options import GuardOptions, LockOptions, is_async_callable
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.request import LockRequest
 
@@ -148,7 +148,7 @@ def refuse_other_than_function(guard: str, task: object) -> None:
 
 def refuse_unfinished_function(task: Callable[..., Any]) -> None:
     """:raises TypeError: ``task`` is a coroutine or generator function, whose body would run after the release."""
-    if inspect.iscoroutinefunction(task):
+    if is_async_callable(task):
         raise TypeError(f"{task!r} is a coroutine function: use attempt_async or hold_async")
     if inspect.isgeneratorfunction(task) or inspect.isasyncgenfunction(task):
         raise TypeError(

@@ -65,7 +65,7 @@ class Guarded(Supervisor):
         try_once = partial(
             attempt, self._request, self._task, provider=provider, keep_alive=self._keep_alive, on_lost=lambda _: None
         )
-        waiting = Waiting(wait, monotonic())
+        waiting = Waiting(wait, monotonic(), self._request.fire_time)
         try:
             while isinstance(skipped := try_once(), Skipped):
                 pause = waiting.pause(monotonic(), self._record()) if skipped.reason == "held" else None

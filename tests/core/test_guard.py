@@ -172,12 +172,16 @@ class TestAttempt:
     def test_what_is_no_function_is_refused_before_anything_is_locked(self, provider: InMemoryLockProvider) -> None:
         async def coroutine() -> None: ...
 
+        class Callable:
+            async def __call__(self) -> None: ...
+
         given: Any
         for given, words in (
             (coroutine(), "not the coroutine of its call"),
             (None, r"not None: attempt\(name, task\), without \(\) after it"),
             (int, "int is a class"),
             (functools.partial(coroutine), "attempt_async or hold_async"),
+            (Callable(), "attempt_async or hold_async"),
         ):
             with pytest.raises(TypeError, match=words):
                 attempt("job", given)

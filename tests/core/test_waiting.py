@@ -143,11 +143,22 @@ def test_pauses_grow_to_a_second_and_differ(world: World) -> None:
 
 
 def test_i11_a_fire_time_that_has_run_ends_the_wait_at_once(world: World) -> None:
-    """The replica that holds the lock runs that fire time."""
-    lease = world.store.inner.acquire(LockRequest("job", "1h", fire_time=NOON))
-    world.while_waiting = lambda: world.store.inner.release(lease)
+    """Another fire time holds the lock; then that one runs elsewhere."""
+    lease = world.holds_elsewhere("1h")
+
+    def run_elsewhere() -> None:
+        world.store.inner.release(lease)
+        world.store.inner.release(world.store.inner.acquire(LockRequest("job", "1h", fire_time=NOON)))
+
+    world.while_waiting = run_elsewhere
     assert world.run("hold", wait="30s", fire_time=NOON) == "already_ran"
     assert len(world.pauses) == 1
+
+
+def test_i11_a_fire_time_that_runs_elsewhere_is_not_waited_for(world: World) -> None:
+    assert world.store.inner.acquire(LockRequest("job", "1h", fire_time=NOON))
+    assert world.run("hold", wait="30s", fire_time=NOON) == "held"
+    assert world.pauses == []
 
 
 def test_one_event_for_the_whole_wait(world: World) -> None:
