@@ -22,6 +22,7 @@ from shedlock_py.config import configured_providers, emit, resolve_async_provide
 from shedlock_py.context import add_alias, decide_skip, gates_of, leave_leases, not_leader
 from shedlock_py.election.base import leave_callbacks
 from shedlock_py.events import logger
+from shedlock_py.history import describe_error
 from shedlock_py.integrations.apscheduler.catch_up import is_missed
 from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent, RunResult, error_event
 from shedlock_py.integrations.apscheduler.fire_times import fire_time_of, next_fire_time_of, why_plain
@@ -255,7 +256,8 @@ class JobProxy:
         if self.skips_provider_errors and isinstance(error, ProviderError):
             logger.error('job "%s" is skipped, as its store failed: %s', self.job, error)  # APScheduler gets no error
             return self._skipped(run_time, Skipped(error.lock_name or "", "provider_error"))
-        logging.getLogger(self.logger_name).error('Job "%s" was not run: %s', self.job, error, exc_info=error)
+        reason = str(error) or describe_error(error)  # a cancellation has no text
+        logging.getLogger(self.logger_name).error('Job "%s" was not run: %s', self.job, reason, exc_info=error)
         return error_event(self.job.id, self.jobstore, run_time, error)
 
 
