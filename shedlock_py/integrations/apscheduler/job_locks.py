@@ -54,19 +54,23 @@ class JobLocks:
         return lock_of_id(job) if lock is None and self._lock_all else lock
 
     def request(self, lock: LockSpec | LockRequest, job: Any) -> LockRequest:
-        """The request for a run of ``job``, without a fire time.
+        """The request for a run of ``job``. Its fire time is the one of the decorator's ``once_per`` or ``fire_time``.
 
         :raises ConfigurationError: the lock cannot work.
         """
-        if isinstance(lock, LockRequest):
-            return lock
-        return lock.request(
-            job.func,
-            tuple(job.args),
-            dict(job.kwargs),
-            lock_at_most_for=self._defaults.lock_at_most_for,
-            lock_at_least_for=self._defaults.lock_at_least_for,
-        )
+        call = job.func, tuple(job.args), dict(job.kwargs)
+        if isinstance(lock, LockSpec):
+            request = lock.request(
+                *call,
+                lock_at_most_for=self._defaults.lock_at_most_for,
+                lock_at_least_for=self._defaults.lock_at_least_for,
+            )
+        else:
+            request = lock
+        spec = find_lock_spec(job.func)
+        if spec is None or spec is lock or request.fire_time is not None:
+            return request
+        return spec.options.for_a_run(request, spec.fire_time(*call))  # locks= gives another name and other durations
 
     # Fire times
 
@@ -90,7 +94,8 @@ class JobLocks:
         other_ids = names.add(key_of(job), name)
         if self._once_per_fire_time is False:
             return False
-        if isinstance(lock, LockSpec) and lock.options.gives_fire_time:
+        spec = find_lock_spec(job.func)
+        if spec is not None and spec.options.gives_fire_time:
             return self._once_per_fire_time
         if other_ids:
             warn_of_shared_lock(logger, name, job, other_ids[0])
