@@ -55,8 +55,13 @@ def interval(run_time: datetime, length: timedelta = timedelta(days=1)) -> Any:
 
 
 def fire(app: App, lock: str, trigger: Any, run_time: datetime) -> Any:
-    """Run a job that is due at ``run_time``, which is past, by a trigger that ends then; returns its event."""
+    """Run the job of ``lock`` that is due at ``run_time``, which is past, by a trigger that ends then.
+
+    Returns its event.
+    """
     task = app.task()
+    task.id = lock
+    app.events.clear()
     event = app.run_once(task, None, trigger(run_time), next_run_time=run_time, args=(lock, task.log))
     assert event.scheduled_run_time == run_time
     assert task.runs == (event.code == EVENT_JOB_EXECUTED)
@@ -362,8 +367,7 @@ def test_a_decorators_own_fire_time_goes_before_that_of_the_scheduler(tmp_path: 
     def function() -> None: ...
 
     with running(tmp_path, once_per_fire_time=True) as app:
-        app.add(app.task(), function, "cron", hour=0, jitter=60, args=())
-        app.run_once(app.task(), function, args=())
+        app.run_once(app.task(), function, "cron", hour=0, jitter=60, args=(), next_run_time=now())
         (record,) = app.provider.records()
         assert record.last_fire_time == NOON
 
