@@ -235,6 +235,21 @@ def test_no_job_waits_any_more_when_the_scheduler_shuts_down(tmp_path: Path) -> 
             assert (event.code, event.reason) == (EVENT_JOB_SKIPPED, "held")
 
 
+def test_no_job_of_a_debug_executor_waits(tmp_path: Path) -> None:
+    """Its scheduler would stop."""
+    with running(tmp_path) as app:
+        app.scheduler.add_executor(ShedLockExecutor("debug", app.provider), "debug")
+        first, second = app.task(), app.task()
+        second.lock = first.lock
+        app.add(second, None, "cron", year=2090, executor="debug")
+        app.add(first, args=(first.lock, first.log, first.gate))
+        wait_until(lambda: first.runs, what="the first job began")
+        app.scheduler.modify_job(second.id, next_run_time=MIDNIGHT)
+        [event] = app.wait(second, *ENDS)
+        assert (event.code, event.reason) == (EVENT_JOB_SKIPPED, "held")
+        first.open_gate()
+
+
 def test_no_job_waits_beyond_its_next_fire_time(tmp_path: Path) -> None:
     """Its instance would keep the next run from starting."""
     with running(tmp_path) as app:
@@ -347,14 +362,19 @@ def test_where_plain_locks_are_meant_no_job_waits(kind: str, tmp_path: Path, cap
     assert warnings_of(caplog, first.id, logger="apscheduler") == []
 
 
-@pytest.mark.slow("starts a worker process")
-def test_a_process_pool_runs_jobs_that_share_a_name_as_well(tmp_path: Path) -> None:
+@pytest.mark.slow("starts worker processes")
+def test_a_job_of_a_process_pool_waits_as_well(tmp_path: Path) -> None:
     with running(tmp_path, "process") as app:
         first, second = app.task(), app.task()
         second.lock = first.lock
         for task in (first, second):
-            app.add(task, None, "cron", year=2090)
+            app.add(task, None, "cron", year=2090, args=(task.lock, task.log, first.gate))
+        app.scheduler.modify_job(first.id, next_run_time=MIDNIGHT)
+        wait_until(lambda: first.runs, timeout=60, what="the first job began")
+        app.scheduler.modify_job(second.id, next_run_time=MIDNIGHT)
+        time.sleep(0.5)
+        assert (second.runs, app.codes(second, *ENDS)) == (0, [])
+        first.open_gate()
         for task in (first, second):
-            app.scheduler.modify_job(task.id, next_run_time=MIDNIGHT)
             [event] = app.wait(task, *ENDS)
             assert event.code == EVENT_JOB_EXECUTED

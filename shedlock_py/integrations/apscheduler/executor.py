@@ -69,7 +69,8 @@ class ShedLockExecutor(JobObserver):
         one of the two texts, or an object that can be pickled: their workers do not inherit ``configure()``.
     :param default_lock_at_most_for: for locks without one ("10m", seconds, ``timedelta``); None: configure()'s.
     :param default_lock_at_least_for: likewise.
-    :param locks: a lock for each job id, see :data:`Lock`. It counts as the lock of ``@scheduler_lock``, too.
+    :param locks: a lock for each job id, see :data:`Lock`. It counts as the lock of ``@scheduler_lock``, too,
+        and gets its ``once_per`` or ``fire_time``.
         None as a value: no lock taken here for that job (its decorator, if any, still takes its own when called), and
         no warning. An id that the scheduler has no job of is warned of.
     :param lock_all: lock jobs that nothing else names by their id. Such a job needs an explicit id; an automatic
@@ -86,8 +87,8 @@ class ShedLockExecutor(JobObserver):
         The replicas' interval triggers fire at different phases, so the fire time is the slot: the run time rounded
         down to a multiple of the interval since 1970 UTC; for a calendar interval it is the slot by the date. So a run
         forced by hand (``job.modify(next_run_time=now)``) in a slot that ran is skipped, too. Jobs that share a lock
-        name would use up each other's fire times: they get plain locks, run one after the other, and one WARNING
-        shows a template for the name.
+        name would use up each other's fire times: they get plain locks, each waits while another job of this process
+        has the lock, and one WARNING shows a template for the name.
     :param catch_up: at the start of the scheduler a job runs once, late, if its last fire time was up to so long ago,
         and the store has granted older ones only: all replicas were down. For cron and interval triggers; not with
         ``once_per_fire_time=False``. A job that has never run has missed nothing.
@@ -238,9 +239,8 @@ class ShedLockExecutor(JobObserver):
             lock=request,
             provider=self._provider,
             once_per_fire_time=once,
-            # A greenlet that waits would stop all others, unless gevent has patched time.sleep.
             waits_for_others=(is_shared or (once is not False and self._has_others(job, request)))
-            and type(self.inner).__name__ != "GeventExecutor",
+            and _may_wait(self.inner),
             submitted_at=datetime.now(UTC),
             stopping=self._stopping,
             skips_provider_errors=self._skips_provider_errors,
@@ -317,6 +317,15 @@ class ShedLockExecutor(JobObserver):
 
 def _is_process_pool(executor: Any) -> bool:
     return isinstance(getattr(executor, "_pool", None), ProcessPoolExecutor)
+
+
+def _may_wait(executor: Any) -> bool:
+    """Whether a run may wait for its lock in a worker of this executor.
+
+    A debug executor would stop its scheduler, which holds the lock of the job stores. A greenlet would stop all others,
+    unless gevent has patched time.sleep.
+    """
+    return not isinstance(executor, DebugExecutor) and type(executor).__name__ != "GeventExecutor"
 
 
 def install(scheduler: Any, provider: Provider | str | None = None, **options: Any) -> None:
