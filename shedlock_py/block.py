@@ -58,6 +58,7 @@ class BaseBlock:
     :param spec: the ``__shedlock__`` of the guarded function, if any.
     :param gates: those of the task, consulted before those of the process.
     :param fire_time: of this call, if ``options`` have a function for it.
+    :param may_wait: whether the option ``wait`` applies to a lock with this record; by default to each.
     """
 
     skip: Skipped
@@ -79,7 +80,9 @@ class BaseBlock:
         spec: Any = None,
         gates: tuple[Gate, ...] = (),
         fire_time: object = None,
+        may_wait: Callable[[LockRecord], bool] | None = None,
     ) -> None:
+        self._may_wait = may_wait
         self.options = options
         self.spec = spec
         self._gates = gates
@@ -145,7 +148,8 @@ class BaseBlock:
     def refused(self, request: LockRequest, record: LockRecord | None, waiting: Waiting) -> float | None:
         """The store did not grant the lock. How long to wait for the next attempt; None: the task is skipped."""
         skip = lock_refused(request, record)
-        pause = waiting.pause(monotonic(), record) if skip.reason == "held" else None
+        may_wait = self._may_wait is None or (record is not None and self._may_wait(record))
+        pause = waiting.pause(monotonic(), record) if skip.reason == "held" and may_wait else None
         if pause is None:
             self.skipped(skip)
         return pause

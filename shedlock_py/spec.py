@@ -82,19 +82,18 @@ class LockSpec:
             lock_at_least_for if at_least is None else at_least,
             template=self.filled_template,
         )
-        return self.options.for_a_run(request, self.options.fire_time_of(args, kwargs))
+        return self.options.for_a_run(request, self.fire_time(function, args, kwargs))
+
+    def fire_time(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        """The fire time of one call of ``function``; None: the options have no function for it."""
+        _, args, kwargs = _as_written(function, args, kwargs)
+        return self.options.fire_time_of(args, kwargs)
 
     def lock_name(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The lock name for one call of ``function``: the template, filled from its arguments."""
         if self.name is not None:
             return self.name
-        original: Any = function
-        while isinstance(original, functools.partial | MethodType):
-            # Back to the function as it was written: the template can use all of its parameters.
-            if isinstance(original, MethodType):
-                original, args = original.__func__, (original.__self__, *args)
-            else:
-                original, args, kwargs = original.func, (*original.args, *args), {**original.keywords, **kwargs}
+        original, args, kwargs = _as_written(function, args, kwargs)
         signature = inspect.signature(original)
         self.check_fields(signature)
         call = signature.bind(*args, **kwargs)
@@ -120,6 +119,20 @@ class LockSpec:
             if isinstance(error, ConfigurationError):
                 raise
             raise ConfigurationError(f"lock name {self.template!r} cannot be filled for this call: {error}") from error
+
+
+def _as_written(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The function behind partials and bound methods, with all of its arguments: a template can use each of them."""
+    while isinstance(function, functools.partial | MethodType):
+        if isinstance(function, MethodType):
+            function, args = function.__func__, (function.__self__, *args)
+        else:
+            function, args, kwargs = function.func, (*function.args, *args), {**function.keywords, **kwargs}
+    if isinstance(getattr(type(function).__call__, "__shedlock__", None), LockSpec):  # a callable object
+        function, args = type(function).__call__, (function, *args)
+    return function, args, kwargs
 
 
 declared: WeakValueDictionary[int, LockSpec] = WeakValueDictionary()  # a decorated closure may be garbage-collected

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MISSED
@@ -107,6 +108,16 @@ def test_a_provider_error_is_logged_once(kind: str, tmp_path: Path, caplog: pyte
     assert line.name == LOGGER
     assert "was not run" in line.getMessage()
     assert line.exc_info is not None
+
+
+def test_an_error_without_a_text_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    provider = InMemoryLockProvider()
+    provider.acquire = Mock(side_effect=asyncio.CancelledError())  # type: ignore[method-assign]
+    with running(tmp_path, provider=provider) as app:
+        task = app.task()
+        app.run_once(task)
+    [line] = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert line.getMessage().endswith("was not run: CancelledError")
 
 
 @pytest.mark.parametrize("kind", ["thread", "asyncio", "coroutine", "debug"])

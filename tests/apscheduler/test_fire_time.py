@@ -5,6 +5,7 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -17,9 +18,11 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
-from shedlock_py import ConfigurationError, InMemoryLockProvider, LeaderElector, configure, scheduler_lock
+from shedlock_py import ConfigurationError, InMemoryLockProvider, LeaderElector, LockRequest, configure, scheduler_lock
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor, install
 from shedlock_py.integrations.apscheduler.fire_times import fire_time_of, is_predictable
+from shedlock_py.integrations.apscheduler.job_locks import JobLocks
+from shedlock_py.options import LockOptions
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.apscheduler import jobs
 from tests.apscheduler.app import ENDS, App, ProcessPool, Task, make_inner, make_store, now, running, seconds, stop
@@ -52,8 +55,13 @@ def interval(run_time: datetime, length: timedelta = timedelta(days=1)) -> Any:
 
 
 def fire(app: App, lock: str, trigger: Any, run_time: datetime) -> Any:
-    """Run a job that is due at ``run_time``, which is past, by a trigger that ends then; returns its event."""
+    """Run the job of ``lock`` that is due at ``run_time``, which is past, by a trigger that ends then.
+
+    Returns its event.
+    """
     task = app.task()
+    task.id = lock
+    app.events.clear()
     event = app.run_once(task, None, trigger(run_time), next_run_time=run_time, args=(lock, task.log))
     assert event.scheduled_run_time == run_time
     assert task.runs == (event.code == EVENT_JOB_EXECUTED)
@@ -359,8 +367,7 @@ def test_a_decorators_own_fire_time_goes_before_that_of_the_scheduler(tmp_path: 
     def function() -> None: ...
 
     with running(tmp_path, once_per_fire_time=True) as app:
-        app.add(app.task(), function, "cron", hour=0, jitter=60, args=())
-        app.run_once(app.task(), function, args=())
+        app.run_once(app.task(), function, "cron", hour=0, jitter=60, args=(), next_run_time=now())
         (record,) = app.provider.records()
         assert record.last_fire_time == NOON
 
@@ -393,3 +400,45 @@ def test_a_worker_process_finds_that_its_table_has_no_column(
         event = app.run_once(task, None, "cron", hour=0, next_run_time=now())
         assert isinstance(event.exception, ConfigurationError) is must_run_once
         assert task.runs == (not must_run_once)
+
+
+# once_per= and fire_time= of the decorator
+
+
+class Message:
+    sent_at = NOON
+
+    @scheduler_lock("message", "1m", fire_time=lambda self: self.sent_at)
+    def send(self) -> None: ...
+
+    @scheduler_lock("message-{self.sent_at.year}", "1m", fire_time=lambda self: self.sent_at)
+    def __call__(self) -> None: ...
+
+
+@scheduler_lock("message", "1m", fire_time=lambda sent_at, user="": sent_at)
+def send(sent_at: datetime, user: str = "") -> None: ...
+
+
+def request_of(function: Any, *args: Any, locks: Any = None) -> LockRequest:
+    """The request for a run of a job."""
+    job_locks = JobLocks(locks, False, None, LockOptions(), None, None)
+    job = SimpleNamespace(id="job", func=function, args=args, kwargs={})
+    lock = job_locks.choose(job)
+    assert lock is not None
+    return job_locks.request(lock, job)
+
+
+@pytest.mark.parametrize("locks", [None, {"job": {"name": "other", "lock_at_most_for": "1m"}}])
+@pytest.mark.parametrize(
+    "function", [Message().send, Message(), partial(send, NOON), partial(send, sent_at=NOON, user="ada"), send]
+)
+def test_i11_the_decorators_fire_time(function: Any, locks: Any) -> None:
+    """Also of a method and of a partial, and if ``locks`` gives the job another lock."""
+    request = request_of(function, *([NOON] if function is send else []), locks=locks)
+    assert request.fire_time == NOON
+    assert request.name == ("other" if locks else "message-2024" if isinstance(function, Message) else "message")
+
+
+def test_i11_a_fire_time_in_locks_goes_first() -> None:
+    given = LockRequest("other", "1m", fire_time=NOON + timedelta(days=1))
+    assert request_of(send, NOON, locks={"job": given}) == given

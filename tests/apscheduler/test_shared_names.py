@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apscheduler.events import EVENT_JOB_EXECUTED
+from apscheduler.events import EVENT_JOB_EXECUTED, EVENT_JOB_MAX_INSTANCES
+from apscheduler.executors.pool import ThreadPoolExecutor
 
-from shedlock_py import InMemoryLockProvider, LockRequest, scheduler_lock
+from shedlock_py import InMemoryLockProvider, LockRequest, hold, scheduler_lock
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor
-from shedlock_py.integrations.apscheduler.lock_names import LockNames
-from tests.apscheduler.app import ENDS, App, Task, now, running
+from shedlock_py.integrations.apscheduler.lock_names import MOST_NAMES, LockNames
+from tests.apscheduler.app import ENDS, App, Task, make_inner, now, running
 from tests.support.logs import warnings_of
 from tests.support.polling import wait_until
 
@@ -175,17 +176,14 @@ def test_a_job_without_a_parameter(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
-def test_a_job_waits_for_the_other_one_but_not_for_its_own_last_run(kind: str, tmp_path: Path) -> None:
+def test_a_job_waits_for_the_other_one(kind: str, tmp_path: Path) -> None:
     with running(tmp_path, kind) as app:
         first, second = app.task(), app.task()
         second.lock = first.lock
         for task in (first, second):
-            app.add(task, None, "cron", year=2090, args=(task.lock, task.log, task.gate), max_instances=3)
+            app.add(task, None, "cron", year=2090, args=(task.lock, task.log, task.gate))
         app.scheduler.modify_job(first.id, next_run_time=MIDNIGHT)
         wait_until(lambda: first.runs, what="the first job began")
-        app.scheduler.modify_job(first.id, next_run_time=MIDNIGHT + DAY)
-        [event] = app.wait(first, *ENDS)
-        assert (event.code, event.reason) == (EVENT_JOB_SKIPPED, "held")
         app.scheduler.modify_job(second.id, next_run_time=MIDNIGHT)
         app.settle()
         assert (second.runs, app.codes(second, *ENDS)) == (0, [])
@@ -195,22 +193,158 @@ def test_a_job_waits_for_the_other_one_but_not_for_its_own_last_run(kind: str, t
         assert (event.code, first.runs, second.runs) == (EVENT_JOB_EXECUTED, 1, 1)
 
 
-def test_no_job_waits_longer_than_its_lock_at_most_for() -> None:
-    names = LockNames()
-    with (
-        names.run(("default", "first"), LockRequest("lock", "1h"), waits=True),
-        names.run(("default", "second"), LockRequest("lock", "10ms"), waits=True),
-    ):
-        pass
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_each_job_runs_with_a_minimum_hold(kind: str, tmp_path: Path) -> None:
+    with running(tmp_path, kind) as app:
+        tasks = [app.task() for _ in range(3)]
+        locks = {task.id: LockRequest(tasks[0].lock, "1m", "200ms") for task in tasks}
+        app.scheduler.add_executor(ShedLockExecutor(make_inner(kind), app.provider, locks=locks), "holding")
+        app.scheduler.pause()
+        for task in tasks:
+            app.add(task, app.function("unlocked"), "date", executor="holding", args=(task.log,))
+        app.scheduler.resume()
+        assert [app.wait(task, *ENDS)[0].code for task in tasks] == [EVENT_JOB_EXECUTED] * 3
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_no_job_waits_for_another_replica(kind: str, tmp_path: Path) -> None:
+    """A plain lock cannot tell whether it runs the same job: this run would be a second one."""
+    with running(tmp_path, kind) as app:
+        first, second = app.task(), app.task()
+        second.lock = first.lock
+        with hold(LockRequest(first.lock, "1m", holder="web-2"), provider=app.provider):
+            for task in (first, second):
+                app.add(task, None, "cron", year=2090)
+            app.scheduler.modify_job(first.id, next_run_time=MIDNIGHT)
+            [event] = app.wait(first, *ENDS)
+            assert (event.code, event.reason) == (EVENT_JOB_SKIPPED, "held")
+
+
+def test_no_job_waits_any_more_when_the_scheduler_shuts_down(tmp_path: Path) -> None:
+    with running(tmp_path) as app:
+        first, second = app.task(), app.task()
+        second.lock = first.lock
+        with hold(LockRequest(first.lock, "1m"), provider=app.provider):
+            for task in (first, second):
+                app.add(task, None, "cron", year=2090)
+            app.scheduler.modify_job(first.id, next_run_time=MIDNIGHT)
+            app.settle()
+            assert app.codes(first, *ENDS) == []
+            app.scheduler.shutdown()
+            [event] = app.wait(first, *ENDS)
+            assert (event.code, event.reason) == (EVENT_JOB_SKIPPED, "held")
+
+
+def test_no_job_of_a_debug_executor_waits(tmp_path: Path) -> None:
+    """Its scheduler would stop."""
+    with running(tmp_path) as app:
+        app.scheduler.add_executor(ShedLockExecutor("debug", app.provider), "debug")
+        first, second = app.task(), app.task()
+        second.lock = first.lock
+        app.add(second, None, "cron", year=2090, executor="debug")
+        app.add(first, args=(first.lock, first.log, first.gate))
+        wait_until(lambda: first.runs, what="the first job began")
+        app.scheduler.modify_job(second.id, next_run_time=MIDNIGHT)
+        [event] = app.wait(second, *ENDS)
+        assert (event.code, event.reason) == (EVENT_JOB_SKIPPED, "held")
+        first.open_gate()
+
+
+def test_no_job_waits_beyond_its_next_fire_time(tmp_path: Path) -> None:
+    """Its instance would keep the next run from starting."""
+    with running(tmp_path) as app:
+        first, second = app.task(), app.task()
+        second.lock = first.lock
+        with hold(LockRequest(first.lock, "1m"), provider=app.provider):
+            app.add(second, None, "cron", year=2090)
+            app.add(first, None, "interval", seconds=1)
+            wait_until(lambda: len(app.codes(first, EVENT_JOB_SKIPPED)) >= 2, what="two skips")
+        assert app.codes(first, EVENT_JOB_MAX_INSTANCES) == []
+
+
+def test_a_run_that_waited_for_a_thread_is_not_missed(tmp_path: Path) -> None:
+    """Its thread was busy with a run of another job that shares the lock."""
+    with running(tmp_path, executor=ShedLockExecutor(ThreadPoolExecutor(1), InMemoryLockProvider())) as app:
+        first, second = app.task(), app.task()
+        second.lock = first.lock
+        app.scheduler.pause()
+        for task in (first, second):
+            app.add(task, None, args=(task.lock, task.log, first.gate), misfire_grace_time=1)
+        app.scheduler.resume()
+        wait_until(lambda: first.runs + second.runs, what="one of them runs")
+        time.sleep(1.1)
+        first.open_gate()
+        for task in (first, second):
+            [event] = app.wait(task, *ENDS)
+            assert event.code == EVENT_JOB_EXECUTED
+
+
+# Jobs that come and go
+
+
+def test_i11_after_a_one_off_job_a_cron_job_runs_once_per_fire_time(tmp_path: Path) -> None:
+    with running(tmp_path) as app:
+        cron, one_off = app.task(), app.task()
+        one_off.lock = cron.lock
+        app.add(cron, None, "cron", year=2090)
+        assert app.run_once(one_off, None, "date", run_date=MIDNIGHT).code == EVENT_JOB_EXECUTED
+        for run_time, last in ((MIDNIGHT, None), (MIDNIGHT + DAY, MIDNIGHT + DAY)):
+            app.scheduler.modify_job(cron.id, next_run_time=run_time)
+            [event] = app.wait(cron, *ENDS)
+            assert event.code == EVENT_JOB_EXECUTED
+            app.events.clear()
+            record = app.provider.record(cron.lock)
+            assert record is not None
+            assert record.last_fire_time == last
+
+
+def test_one_off_jobs_that_follow_each_other_with_earlier_times(tmp_path: Path) -> None:
+    with running(tmp_path) as app:
+        tasks = [app.task() for _ in range(3)]
+        for task, run_date in zip(tasks, (MIDNIGHT, MIDNIGHT - DAY, MIDNIGHT + DAY), strict=True):
+            task.lock = tasks[0].lock
+            assert app.run_once(task, None, "date", run_date=run_date).code == EVENT_JOB_EXECUTED
+
+
+@pytest.mark.parametrize("once_per_fire_time", [None, True, False])
+def test_each_of_four_tenants_runs_with_a_slot_of_the_decorator(
+    once_per_fire_time: bool | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The decorator gives each of the jobs the same fire time."""
+    lock, ran = name_of(tmp_path), list[str]()
+    function = scheduler_lock(lock, "1m", once_per="1h")(ran.append)
+    with running(tmp_path, once_per_fire_time=once_per_fire_time) as app:
+        app.scheduler.pause()
+        for tenant in TENANTS:
+            app.scheduler.add_job(function, id=f"{lock}/{tenant}", args=(tenant,), misfire_grace_time=None)
+        app.scheduler.resume()
+        events = [end_of(app, f"{lock}/{tenant}")[0] for tenant in TENANTS]
+        assert [event.code for event in events] == [EVENT_JOB_EXECUTED] * len(TENANTS)
+    assert Counter(ran) == Counter(TENANTS)
+    assert len(warnings_of(caplog, f'share the lock "{lock}"', logger="apscheduler")) == 1
 
 
 def test_a_job_store_that_is_removed() -> None:
     names = LockNames()
-    assert names.add(("one", "first"), "lock") == []
-    assert names.add(("two", "second"), "lock") == ["first"]
+    first, second = ("one", "first"), ("two", "second")
+    names.add(first, "lock")
+    names.add(second, "lock")
+    assert names.sharing(second, "lock") == ["first"]
+    names.add_run(first, "lock", MIDNIGHT)
     names.remove("one")
-    assert names.add(("two", "second"), "lock") == ["first"]  # until another job gets the name
-    assert names.add(("two", "third"), "lock") == ["second"]
+    assert names.sharing(second, "lock") == []
+    assert names.sharing(second, "lock", MIDNIGHT) == ["first"]
+    assert names.sharing(second, "lock", MIDNIGHT + DAY) == []
+
+
+def test_names_of_runs_do_not_fill_the_memory() -> None:
+    names = LockNames()
+    for number in range(MOST_NAMES + 10):
+        names.add_run(("one", "first"), f"lock-{number}", MIDNIGHT)
+        names.add_run(("one", f"job-{number}"), "lock", MIDNIGHT + number * DAY)
+    assert names.sharing(("two", "second"), "lock-10", MIDNIGHT) == []
+    last = [f"job-{MOST_NAMES + 8}", f"job-{MOST_NAMES + 9}"]
+    assert names.sharing(("two", "second"), "lock", MIDNIGHT) == last
 
 
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
@@ -228,14 +362,19 @@ def test_where_plain_locks_are_meant_no_job_waits(kind: str, tmp_path: Path, cap
     assert warnings_of(caplog, first.id, logger="apscheduler") == []
 
 
-@pytest.mark.slow("starts a worker process")
-def test_a_process_pool_runs_jobs_that_share_a_name_as_well(tmp_path: Path) -> None:
+@pytest.mark.slow("starts worker processes")
+def test_a_job_of_a_process_pool_waits_as_well(tmp_path: Path) -> None:
     with running(tmp_path, "process") as app:
         first, second = app.task(), app.task()
         second.lock = first.lock
         for task in (first, second):
-            app.add(task, None, "cron", year=2090)
+            app.add(task, None, "cron", year=2090, args=(task.lock, task.log, first.gate))
+        app.scheduler.modify_job(first.id, next_run_time=MIDNIGHT)
+        wait_until(lambda: first.runs, timeout=60, what="the first job began")
+        app.scheduler.modify_job(second.id, next_run_time=MIDNIGHT)
+        time.sleep(0.5)
+        assert (second.runs, app.codes(second, *ENDS)) == (0, [])
+        first.open_gate()
         for task in (first, second):
-            app.scheduler.modify_job(task.id, next_run_time=MIDNIGHT)
             [event] = app.wait(task, *ENDS)
             assert event.code == EVENT_JOB_EXECUTED

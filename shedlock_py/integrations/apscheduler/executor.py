@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
+from threading import Event
 from time import monotonic
 from typing import Any, Literal
 
@@ -26,8 +28,9 @@ from shedlock_py.booleans import parse_boolean
 from shedlock_py.durations import Duration
 from shedlock_py.integrations.apscheduler.catch_up import catch_up_at_start, parse_catch_up
 from shedlock_py.integrations.apscheduler.events import SKIP_EVENTS, SchedulerProxy, cannot_await
+from shedlock_py.integrations.apscheduler.fire_times import fire_time_of
 from shedlock_py.integrations.apscheduler.job_locks import JobLocks
-from shedlock_py.integrations.apscheduler.lock_names import JobObserver, lock_names_of, observe_jobs
+from shedlock_py.integrations.apscheduler.lock_names import JobObserver, key_of, lock_names_of, observe_jobs
 from shedlock_py.integrations.apscheduler.notices import warn_once
 from shedlock_py.integrations.apscheduler.options import (
     Lock,
@@ -45,6 +48,7 @@ from shedlock_py.urls import import_reference, provider_from_text
 
 GRACE_SECONDS = 1.0
 """Applications may still add jobs for so long after the start, before a lock for an unknown job id is warned of."""
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 class ShedLockExecutor(JobObserver):
@@ -65,7 +69,8 @@ class ShedLockExecutor(JobObserver):
         one of the two texts, or an object that can be pickled: their workers do not inherit ``configure()``.
     :param default_lock_at_most_for: for locks without one ("10m", seconds, ``timedelta``); None: configure()'s.
     :param default_lock_at_least_for: likewise.
-    :param locks: a lock for each job id, see :data:`Lock`. It counts as the lock of ``@scheduler_lock``, too.
+    :param locks: a lock for each job id, see :data:`Lock`. It counts as the lock of ``@scheduler_lock``, too,
+        and gets its ``once_per`` or ``fire_time``.
         None as a value: no lock taken here for that job (its decorator, if any, still takes its own when called), and
         no warning. An id that the scheduler has no job of is warned of.
     :param lock_all: lock jobs that nothing else names by their id. Such a job needs an explicit id; an automatic
@@ -82,8 +87,8 @@ class ShedLockExecutor(JobObserver):
         The replicas' interval triggers fire at different phases, so the fire time is the slot: the run time rounded
         down to a multiple of the interval since 1970 UTC; for a calendar interval it is the slot by the date. So a run
         forced by hand (``job.modify(next_run_time=now)``) in a slot that ran is skipped, too. Jobs that share a lock
-        name would use up each other's fire times: they get plain locks, run one after the other, and one WARNING
-        shows a template for the name.
+        name would use up each other's fire times: they get plain locks, each waits while another job of this process
+        has the lock, and one WARNING shows a template for the name.
     :param catch_up: at the start of the scheduler a job runs once, late, if its last fire time was up to so long ago,
         and the store has granted older ones only: all replicas were down. For cron and interval triggers; not with
         ``once_per_fire_time=False``. A job that has never run has missed nothing.
@@ -115,6 +120,7 @@ class ShedLockExecutor(JobObserver):
         provider = check_provider(provider)
         if elector is not None and not isinstance(elector, LeaderElector | AsyncLeaderElector):
             raise ConfigurationError(f"elector must be a LeaderElector or an AsyncLeaderElector, not {elector!r}")
+        self._stopping = Event()
         self.inner: Any = None
         """The executor that runs the jobs, from the start of this one on."""
         self._executor = executor
@@ -156,6 +162,7 @@ class ShedLockExecutor(JobObserver):
 
     def shutdown(self, wait: bool = True) -> None:
         """Shut the inner executor down. Jobs that still run release their locks when they end."""
+        self._stopping.set()
         if self.inner is not None:
             self.inner.shutdown(wait)
 
@@ -183,9 +190,15 @@ class ShedLockExecutor(JobObserver):
         except ConfigurationError as error:  # a job store has it from an earlier start
             self._logger.error("%s", error)
 
-    def _note(self, lock: LockSpec | LockRequest, job: Any) -> bool | None:
+    def _note(
+        self, lock: LockSpec | LockRequest, job: Any, fire_time: datetime | None = None
+    ) -> tuple[bool | None, bool]:
         on_leader = self._elector is not None or getattr(self._scheduler, "runs_on_leader_only", False)
-        return self._locks.note(lock, job, self._names, self._logger, on_leader=on_leader)
+        return self._locks.note(lock, job, self._names, self._logger, on_leader=on_leader, fire_time=fire_time)
+
+    def _has_others(self, job: Any, request: LockRequest | Exception | None) -> bool:
+        """Whether another job has this lock name, or had it when it ran: a run of it may not have ended yet."""
+        return isinstance(request, LockRequest) and bool(self._names.sharing(key_of(job), request.name, _LONG_AGO))
 
     def submit_job(self, job: Any, run_times: list[datetime]) -> None:
         """Hand the job to the inner executor, which counts its instances. Sends nothing to the store."""
@@ -195,11 +208,16 @@ class ShedLockExecutor(JobObserver):
         job = snapshot_of(job)
         request: LockRequest | Exception | None = None
         once: bool | None = False
+        is_shared = False
         try:
             lock = self._locks.choose(job)
             if lock is not None:
-                once = self._note(lock, job)
                 request = self._locks.request(lock, job)
+                fire_time = request.fire_time or fire_time_of(job.trigger, run_times[0])
+                once, is_shared = self._note(lock, job, fire_time)
+                if is_shared:
+                    request = replace(request, fire_time=None)  # which the decorator gave
+                self._names.add_run(key_of(job), request.name, run_times[-1])
                 self._locks.refuse_plain(job)
         except Exception as error:
             request = error  # becomes an event of each run, like any failure of the job
@@ -221,11 +239,10 @@ class ShedLockExecutor(JobObserver):
             lock=request,
             provider=self._provider,
             once_per_fire_time=once,
-            names=self._names,
-            # A greenlet that waits would stop all others, unless gevent has patched the locks of threads.
-            waits_for_others=once is False
-            and self._once_per_fire_time is not False
-            and type(self.inner).__name__ != "GeventExecutor",
+            waits_for_others=(is_shared or (once is not False and self._has_others(job, request)))
+            and _may_wait(self.inner),
+            submitted_at=datetime.now(UTC),
+            stopping=self._stopping,
             skips_provider_errors=self._skips_provider_errors,
             skip_code=self._skip_code,
             # lead() has just checked that this node leads. A job that it submits has to run here.
@@ -262,6 +279,7 @@ class ShedLockExecutor(JobObserver):
                 self.before_add(job)
         super().start(scheduler, alias)
         self._names = lock_names_of(scheduler)
+        self._stopping = Event()
         self._started_at = monotonic()
         self._unseen_ids = set(self._locks.by_id)  # of which no job was submitted yet
         self.inner = inner
@@ -299,6 +317,15 @@ class ShedLockExecutor(JobObserver):
 
 def _is_process_pool(executor: Any) -> bool:
     return isinstance(getattr(executor, "_pool", None), ProcessPoolExecutor)
+
+
+def _may_wait(executor: Any) -> bool:
+    """Whether a run may wait for its lock in a worker of this executor.
+
+    A debug executor would stop its scheduler, which holds the lock of the job stores. A greenlet would stop all others,
+    unless gevent has patched time.sleep.
+    """
+    return not isinstance(executor, DebugExecutor) and type(executor).__name__ != "GeventExecutor"
 
 
 def install(scheduler: Any, provider: Provider | str | None = None, **options: Any) -> None:

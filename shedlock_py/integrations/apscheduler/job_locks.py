@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 from apscheduler.util import iscoroutinefunction_partial
@@ -54,19 +55,23 @@ class JobLocks:
         return lock_of_id(job) if lock is None and self._lock_all else lock
 
     def request(self, lock: LockSpec | LockRequest, job: Any) -> LockRequest:
-        """The request for a run of ``job``, without a fire time.
+        """The request for a run of ``job``. Its fire time is the one of the decorator's ``once_per`` or ``fire_time``.
 
         :raises ConfigurationError: the lock cannot work.
         """
-        if isinstance(lock, LockRequest):
-            return lock
-        return lock.request(
-            job.func,
-            tuple(job.args),
-            dict(job.kwargs),
-            lock_at_most_for=self._defaults.lock_at_most_for,
-            lock_at_least_for=self._defaults.lock_at_least_for,
-        )
+        call = job.func, tuple(job.args), dict(job.kwargs)
+        if isinstance(lock, LockSpec):
+            request = lock.request(
+                *call,
+                lock_at_most_for=self._defaults.lock_at_most_for,
+                lock_at_least_for=self._defaults.lock_at_least_for,
+            )
+        else:
+            request = lock
+        spec = find_lock_spec(job.func)
+        if spec is None or spec is lock or request.fire_time is not None:
+            return request
+        return spec.options.for_a_run(request, spec.fire_time(*call))  # locks= gives another name and other durations
 
     # Fire times
 
@@ -79,27 +84,38 @@ class JobLocks:
             raise cannot_run_once(job.id, reason)
 
     def note(
-        self, lock: LockSpec | LockRequest, job: Any, names: LockNames, logger: logging.Logger, *, on_leader: bool
-    ) -> bool | None:
+        self,
+        lock: LockSpec | LockRequest,
+        job: Any,
+        names: LockNames,
+        logger: logging.Logger,
+        *,
+        on_leader: bool,
+        fire_time: datetime | None = None,
+    ) -> tuple[bool | None, bool]:
         """Note the lock name of a job, and warn of a lock that cannot be taken once per fire time.
 
         :param on_leader: the job runs on the leader only, so a plain lock is no fault.
-        :return: the option ``once_per_fire_time`` for this job. False: it gets a plain lock.
+        :param fire_time: of the run that is due, if one is.
+        :return: the option ``once_per_fire_time`` for this job (False: it gets a plain lock), and whether the lock is
+            plain because other jobs share it.
         """
         name = lock.name if isinstance(lock, LockRequest) else _name_of(lock, job)
-        other_ids = names.add(key_of(job), name)
-        if self._once_per_fire_time is False:
-            return False
-        if isinstance(lock, LockSpec) and lock.options.gives_fire_time:
-            return self._once_per_fire_time
-        if other_ids:
+        names.add(key_of(job), name)
+        spec = find_lock_spec(job.func)
+        gives_fire_time = spec is not None and spec.options.gives_fire_time
+        if self._once_per_fire_time is False and not gives_fire_time:
+            return False, False
+        if other_ids := names.sharing(key_of(job), name, fire_time):
             warn_of_shared_lock(logger, name, job, other_ids[0])
-            return False
+            return False, True
+        if gives_fire_time:
+            return self._once_per_fire_time, False
         if self._once_per_fire_time is None and (reason := why_plain(job.trigger, self._provider_of(job))):
             if not on_leader:
                 warn_of_plain_lock(logger, job, reason)
-            return False
-        return self._once_per_fire_time
+            return False, False
+        return self._once_per_fire_time, False
 
     def check(self, lock: LockSpec | LockRequest, job: Any) -> None:
         """Find out at the start what would fail at each run.

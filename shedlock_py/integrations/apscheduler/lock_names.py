@@ -1,16 +1,14 @@
-"""The jobs of a scheduler by their lock names: which share one, and which of these run now.
+"""The jobs of a scheduler by their lock names: which jobs share a name.
 
-Two jobs with one lock name would use up each other's fire times. So they get plain locks, and in one process they wait
-for one another: a plain lock alone would skip each job that is due while another one runs.
+Two jobs with one lock name would use up each other's fire times. So they get plain locks.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Future, wait
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable
+from datetime import datetime
 from functools import partial
+from operator import itemgetter
 from threading import Lock
 from typing import Any
 
@@ -23,8 +21,9 @@ from apscheduler.events import (
 from apscheduler.executors.base import BaseExecutor
 
 from shedlock_py.events import logger
-from shedlock_py.request import LockRequest
 
+MOST_NAMES = 1000
+"""Of so many lock names the last runs are kept: names that are made up for each job would fill the memory."""
 JobKey = tuple[str, str]
 """Job store and job id."""
 
@@ -49,25 +48,38 @@ class LockNames:
     def __init__(self) -> None:
         self._mutex = Lock()
         self._name_of: dict[JobKey, str] = {}
-        self._jobs: dict[str, dict[JobKey, bool]] = {}
-        """For each lock name its jobs, and whether each is still scheduled.
+        self._jobs: dict[str, dict[JobKey, None]] = {}
+        """For each lock name the jobs that are scheduled, in the order in which they were added."""
+        self._runs: dict[str, dict[JobKey, datetime]] = {}
+        """For each lock name the two jobs that ran last, and when.
 
-        A scheduler removes a job when it submits the last run. Until another job gets the lock name, such a job
-        still counts, or the last one of several jobs with one fire time would seem to be alone.
+        A scheduler removes a job when it submits the last run. The run may have used up later fire times of other jobs.
         """
-        self._runs: dict[str, list[tuple[JobKey, Future[None]]]] = {}
 
-    def add(self, key: JobKey, name: str) -> list[str]:
-        """Note the lock name of a job. Returns the ids of the other jobs that have it."""
+    def add(self, key: JobKey, name: str) -> None:
+        """Note the lock name of a job that is scheduled."""
         with self._mutex:
             if self._name_of.get(key) != name:
                 self._remove(key)
                 self._name_of[key] = name
-                jobs = self._jobs.setdefault(name, {})
-                for other in [other for other, is_scheduled in jobs.items() if not is_scheduled]:
-                    del jobs[other]
-            self._jobs[name][key] = True
-            return [job_id for store, job_id in self._jobs[name] if (store, job_id) != key]
+                self._jobs.setdefault(name, {})[key] = None
+
+    def add_run(self, key: JobKey, name: str, run_time: datetime) -> None:
+        """Note a run of a job under its lock name."""
+        with self._mutex:
+            runs = self._runs.pop(name, {})
+            runs[key] = max(run_time, runs.get(key, run_time))
+            self._runs[name] = dict(sorted(runs.items(), key=itemgetter(1))[-2:])  # two: one of them is another job
+            if len(self._runs) > MOST_NAMES:
+                del self._runs[next(iter(self._runs))]  # the one that ran longest ago
+
+    def sharing(self, key: JobKey, name: str, since: datetime | None = None) -> list[str]:
+        """The ids of the other jobs of this lock name that are scheduled, or ran at ``since`` or later."""
+        with self._mutex:
+            jobs = dict(self._jobs.get(name, {}))
+            if since is not None:
+                jobs |= {other: None for other, run_time in self._runs.get(name, {}).items() if run_time >= since}
+        return [job_id for store, job_id in jobs if (store, job_id) != key]
 
     def remove(self, store: str | None, job_id: str | None = None) -> None:
         """A job, or all jobs of a job store or of all job stores, are not scheduled any more."""
@@ -78,53 +90,9 @@ class LockNames:
     def _remove(self, key: JobKey) -> None:
         name = self._name_of.pop(key, None)
         if name is not None:
-            jobs = self._jobs[name]
-            jobs[key] = False
-            if not any(jobs.values()):
+            del self._jobs[name][key]
+            if not self._jobs[name]:
                 del self._jobs[name]
-
-    # Runs of this process
-
-    @contextmanager
-    def run(self, key: JobKey, request: LockRequest, *, waits: bool) -> Iterator[None]:
-        """Count a run of ``request``'s lock. With ``waits``, begin after the runs of other jobs that began before.
-
-        Wait no longer than ``lock_at_most_for``: by then the lease of a run that hangs has expired.
-        """
-        run, others = self._begin(key, request.name)
-        try:
-            if waits and others:
-                wait(others, request.lock_at_most_for.total_seconds())
-            yield
-        finally:
-            self._end(key, request.name, run)
-
-    @asynccontextmanager
-    async def run_async(self, key: JobKey, request: LockRequest, *, waits: bool) -> AsyncIterator[None]:
-        """:meth:`run` for an event loop."""
-        run, others = self._begin(key, request.name)
-        try:
-            if waits and others:
-                futures = [asyncio.wrap_future(other) for other in others]
-                await asyncio.wait(futures, timeout=request.lock_at_most_for.total_seconds())
-            yield
-        finally:
-            self._end(key, request.name, run)
-
-    def _begin(self, key: JobKey, name: str) -> tuple[Future[None], list[Future[None]]]:
-        run: Future[None] = Future()
-        with self._mutex:
-            runs = self._runs.setdefault(name, [])
-            others = [other for other_key, other in runs if other_key != key]
-            runs.append((key, run))
-        return run, others
-
-    def _end(self, key: JobKey, name: str, run: Future[None]) -> None:
-        with self._mutex:
-            self._runs[name].remove((key, run))
-            if not self._runs[name]:
-                del self._runs[name]
-        run.set_result(None)
 
 
 def lock_names_of(scheduler: Any) -> LockNames:

@@ -41,8 +41,8 @@ def warn_of_shared_lock(logger: logging.Logger, lock_name: str, job: Any, other_
         "shared lock",
         lock_name,
         'jobs "%s" and "%s" share the lock "%s". Each would use up the fire times of the other, so the jobs of this'
-        " lock get plain locks, and a short job may run on several replicas. Give each job a lock of its own, by a"
-        ' template such as "%s" or in locks={job id: lock name}',
+        " lock get plain locks: a short job may run on several replicas, and a job may be skipped while another one has"
+        ' the lock. Give each job a lock of its own, by a template such as "%s" or in locks={job id: lock name}',
         other_id,
         job.id,
         lock_name,

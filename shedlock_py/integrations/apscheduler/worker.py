@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from contextvars import Context, copy_context
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
+from threading import Event
 from typing import Any, ClassVar
 
 from apscheduler.events import JobExecutionEvent
@@ -22,14 +22,15 @@ from shedlock_py.config import configured_providers, emit, resolve_async_provide
 from shedlock_py.context import add_alias, decide_skip, gates_of, leave_leases, not_leader
 from shedlock_py.election.base import leave_callbacks
 from shedlock_py.events import logger
+from shedlock_py.history import describe_error
 from shedlock_py.integrations.apscheduler.catch_up import is_missed
 from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent, RunResult, error_event
 from shedlock_py.integrations.apscheduler.fire_times import fire_time_of, next_fire_time_of, why_plain
 from shedlock_py.integrations.apscheduler.job_locks import cannot_run_once
-from shedlock_py.integrations.apscheduler.lock_names import LockNames, key_of
 from shedlock_py.integrations.apscheduler.notices import warn_of_plain_lock
 from shedlock_py.integrations.apscheduler.options import find_lock_spec
 from shedlock_py.options import LockOptions
+from shedlock_py.record import LockRecord
 from shedlock_py.urls import provider_from_text
 
 try:
@@ -71,10 +72,11 @@ class JobProxy:
     provider: Any
     once_per_fire_time: bool | None
     """True: an error where the store has no fire times. None: a plain lock there. False: a plain lock."""
-    names: LockNames | None
-    """None in a process pool, where the runs of other jobs are not known."""
     waits_for_others: bool
-    """Jobs that share this lock name run one after the other."""
+    """Another job of this scheduler shares the lock: wait while this process has it."""
+    submitted_at: datetime
+    stopping: Event | None
+    """Set when the executor shuts down: no run waits any more. None in a process pool."""
     skips_provider_errors: bool
     skip_code: int
     elector: Any
@@ -90,7 +92,7 @@ class JobProxy:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By the fields: an inner executor may have set attributes of its own on the job.
-        given = {field.name: getattr(self, field.name) for field in fields(self)} | {"names": None}
+        given = {field.name: getattr(self, field.name) for field in fields(self)} | {"stopping": None}
         return JobProxy, tuple(given.values())
 
     def __getattr__(self, name: str) -> Any:
@@ -126,12 +128,13 @@ class JobProxy:
                 return list(run_job(*self._call(run_time)))
             options = self._guard_options()
             request = self._request(run_time, options.provider)
+            options = replace(options, wait=self._wait(request))
             if self.is_catch_up:
                 record = resolve_provider(options.provider, request.name).record(request.name)
                 if not is_missed(record, request.fire_time):
                     return []
-            block = Block(request, options, gates=gates_of(self.job.func))
-            with self._after_others(request), block as lease:
+            block = Block(request, options, gates=gates_of(self.job.func), may_wait=self._may_wait)
+            with block as lease:
                 if lease is None:
                     return [self._skipped(run_time, block.skip)]
                 self._log_catch_up(run_time)
@@ -152,12 +155,13 @@ class JobProxy:
                 return events
             options = self._guard_options()
             request = self._request(run_time, options.provider)
+            options = replace(options, wait=self._wait(request))
             if self.is_catch_up:
                 record = await resolve_async_provider(options.provider, request.name).record(request.name)
                 if not is_missed(record, request.fire_time):
                     return []
-            block = AsyncBlock(request, options, gates=gates_of(self.job.func))
-            async with self._after_others_async(request), block as lease:
+            block = AsyncBlock(request, options, gates=gates_of(self.job.func), may_wait=self._may_wait)
+            async with block as lease:
                 if lease is None:
                     return [self._skipped(run_time, block.skip)]
                 self._log_catch_up(run_time)
@@ -173,7 +177,9 @@ class JobProxy:
     def _refuse(self, run_time: datetime) -> list[JobExecutionEvent]:
         """The event of a run that must not begin, because it is too late or this node does not lead. Empty: it may."""
         grace = None if self.is_catch_up else self.job.misfire_grace_time
-        if grace is not None and datetime.now(UTC) - run_time > timedelta(seconds=grace):
+        # The worker may have come late because it waited for a run of another job.
+        now = self.submitted_at if self.waits_for_others else datetime.now(UTC)
+        if grace is not None and now - run_time > timedelta(seconds=grace):
             return list(run_job(*self._call(run_time, _LONG_AGO)))  # missed, even if the clock is set back right now
         elector = self.elector
         skip = decide_skip(elector.name, [not_leader(elector.is_leader)]) if elector is not None else None
@@ -204,16 +210,25 @@ class JobProxy:
         warn_of_plain_lock(logging.getLogger(self.logger_name), self.job, reason)
         return request
 
-    def _after_others(self, request: LockRequest) -> AbstractContextManager[None]:
-        """Let the runs of other jobs that share the lock end first. ``_after_others_async`` is its twin."""
-        if self.names is None:
-            return nullcontext()
-        return self.names.run(key_of(self.job), request, waits=self.waits_for_others)
+    def _wait(self, request: LockRequest) -> timedelta | None:
+        """How long to wait for the other jobs that share the lock: until shortly before the next fire time at most.
 
-    def _after_others_async(self, request: LockRequest) -> AbstractAsyncContextManager[None]:
-        if self.names is None:
-            return nullcontext()
-        return self.names.run_async(key_of(self.job), request, waits=self.waits_for_others)
+        By ``lock_at_most_for`` the lease of a run that hangs has expired.
+        """
+        if not self.waits_for_others:
+            return None
+        now = datetime.now(UTC)
+        following = next_fire_time_of(self.job.trigger, now)
+        longest = request.lock_at_most_for
+        return longest if following is None else max(min(longest, (following - now) * 0.9), timedelta(0))
+
+    def _may_wait(self, record: LockRecord) -> bool:
+        """Whether this process has the lock, so another job of it.
+
+        A plain lock cannot tell whether another replica runs the same job. A run that waits for it would be a second.
+        """
+        is_stopping = self.stopping is not None and self.stopping.is_set()
+        return isinstance(self.lock, LockRequest) and record.holder == self.lock.holder and not is_stopping
 
     def _guard_options(self) -> LockOptions:
         """The options of the guard. Those of a decorator are read in the worker, so they need not be pickled.
@@ -255,7 +270,8 @@ class JobProxy:
         if self.skips_provider_errors and isinstance(error, ProviderError):
             logger.error('job "%s" is skipped, as its store failed: %s', self.job, error)  # APScheduler gets no error
             return self._skipped(run_time, Skipped(error.lock_name or "", "provider_error"))
-        logging.getLogger(self.logger_name).error('Job "%s" was not run: %s', self.job, error, exc_info=error)
+        reason = str(error) or describe_error(error)  # a cancellation has no text
+        logging.getLogger(self.logger_name).error('Job "%s" was not run: %s', self.job, reason, exc_info=error)
         return error_event(self.job.id, self.jobstore, run_time, error)
 
 
