@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from reprlib import repr as short_repr
 from types import TracebackType
 from typing import Any, cast
 
@@ -19,7 +18,8 @@ from shedlock_py.events import Event, Listener, log_listener, log_raised, logger
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.options import NO_URL, check_keep_alive, is_async_callable, is_async_provider
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.request import LockRequest, check_hold_times, validate_holder
+from shedlock_py.request import LockRequest, check_hold_times, checked_lock_name, validate_holder
+from shedlock_py.texts import quoted
 from shedlock_py.urls import async_provider_from_text, forget_moved, opened_provider, provider_from_text
 
 
@@ -188,7 +188,7 @@ def configure(
     if listeners is not _UNCHANGED:
         changes["listeners"] = (log_listener, *_checked_listeners(listeners))
     if not isinstance(create_schema, bool):
-        raise ConfigurationError(f"create_schema must be True or False, not {short_repr(create_schema)}")
+        raise ConfigurationError(f"create_schema must be True or False, not {quoted(create_schema)}")
     settings = replace(_settings, **changes)._checked()
     if create_schema and is_active():
         _create_schema(settings)
@@ -239,13 +239,13 @@ def override(provider: LockProvider, async_provider: AsyncLockProvider, listener
 
 def _checked_listeners(listeners: object) -> list[Listener]:
     if not isinstance(listeners, Iterable):
-        raise ConfigurationError(f"listeners={listeners!r} is not a list: listeners=[…]")
+        raise ConfigurationError(f"listeners={quoted(listeners)} is not a list: listeners=[…]")
     found = list(listeners)
     for listener in found:
         if isinstance(listener, type):
             raise ConfigurationError(f"listener {listener.__name__} is a class: make one, as in {listener.__name__}()")
         if not callable(listener) or is_async_callable(listener):
-            raise ConfigurationError(f"listener {listener!r} is not an ordinary function that takes an event")
+            raise ConfigurationError(f"listener {quoted(listener)} is not an ordinary function that takes an event")
     return found
 
 
@@ -281,6 +281,7 @@ def lock_request(
 
     :raises ConfigurationError: there is no ``lock_at_most_for``, or a value cannot work.
     """
+    checked_lock_name(name)
     settings = _settings
     at_most = settings.default_lock_at_most_for if lock_at_most_for is None else lock_at_most_for
     if at_most is None and not is_active():

@@ -7,14 +7,13 @@ import os
 import re
 import threading
 from importlib import import_module
-from reprlib import repr as short_repr
 from typing import Any
 
 from shedlock_py._process import PerProcess
 from shedlock_py._versions import install_line, missing_package, sql_install_line
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.texts import clean_url
+from shedlock_py.texts import clean_url, quoted
 
 # The scheme of a URL picks the module, which is imported only then.
 
@@ -80,7 +79,7 @@ def has_async_driver(url: str) -> bool:
 def _from_url(url: object, prefix: str) -> Any:
     if not isinstance(url, str):
         raise ConfigurationError(
-            f"the store URL must be a string, not {short_repr(url)}. Is its environment variable set? Examples: "
+            f"the store URL must be a string, not {quoted(url)}. Is its environment variable set? Examples: "
             f"'postgresql://user@host/db', 'redis://host:6379/0'"
         )
     url = clean_url(url)
