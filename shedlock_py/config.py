@@ -384,13 +384,16 @@ def configured_providers(given: object = None) -> tuple[object, ...]:
     return tuple(provider for provider in (settings.provider, settings.async_provider) if provider is not None)
 
 
-def _no_provider(lock_name: str) -> ProviderNotConfigured:
+def why_no_provider() -> str:
+    """Why this process has no configured provider, and what to do."""
     if os.environ.get("SHEDLOCK_STORE", "").strip():
-        cure = "SHEDLOCK_STORE is set, but nothing has read it: call Settings.from_env().apply() at start-up"
-    else:
-        found = "configure() was called without a store" if is_configured() else "configure() was not called"
-        cure = f"{found} in this process: call configure('postgresql://user@host/db') at start-up, or pass provider=…"
-    return ProviderNotConfigured(f"no provider for lock {lock_name!r}: {cure}")
+        return "SHEDLOCK_STORE is set, but nothing has read it: call Settings.from_env().apply() at start-up"
+    found = "configure() was called without a store" if is_configured() else "configure() was not called"
+    return f"{found} in this process: call configure('postgresql://user@host/db') at start-up, or pass provider=…"
+
+
+def _no_provider(lock_name: str) -> ProviderNotConfigured:
+    return ProviderNotConfigured(f"no provider for lock {lock_name!r}: {why_no_provider()}")
 
 
 def resolve_provider(given: Any, lock_name: str) -> LockProvider:

@@ -41,8 +41,8 @@ class LockSpec:
         self.name = None if self.fields else checked_lock_name(name.format())
         self.filled_template = name if self.fields else None
         """The template, if it is filled from each call."""
-        self.functions: list[str] = []
-        """The functions that it guards, as "package.module.function"."""
+        self.functions: dict[str, None] = {}
+        """The functions that it guards, in their order, as "package.module.function"."""
         self.is_async = False
         self._has_warned = False
 
