@@ -47,7 +47,7 @@ def quoted(value: object) -> str:
         has_one = not isinstance(value, int) and has_url(repr(value))
     except Exception:  # short_repr shows such an object without its repr
         has_one = False
-    return f"a {type(value).__name__} with a URL" if has_one else shown
+    return f"a URL in {type(value).__name__}" if has_one else shown
 
 
 def has_url(text: str) -> bool:

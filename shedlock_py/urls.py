@@ -86,7 +86,7 @@ def _from_url(url: object, prefix: str) -> Any:
             f"the store URL must be a string, not {quoted(url)}. Is its environment variable set? Examples: "
             f"'postgresql://user@host/db', 'redis://host:6379/0'"
         )
-    url = _canonical(url)
+    url = clean_url(url)
     scheme = _scheme_of(url)
     known = _built_in(scheme)
     if known is None:
@@ -104,7 +104,7 @@ def _from_url(url: object, prefix: str) -> Any:
     except ModuleNotFoundError as error:
         line = sql_install_line(scheme, is_async=bool(prefix)) if known is _SQL else install_line(extra)
         raise ConfigurationError(missing_package(f"a store at {scheme}://", error, line)) from None
-    return provider_class(url) if scheme != "memory" else provider_class.from_url(url)
+    return provider_class(_canonical(url)) if scheme != "memory" else provider_class.from_url(url)
 
 
 def _canonical(text: str) -> str:
