@@ -29,7 +29,8 @@ def check(*, strict: bool = False) -> list[Check]:
 
     It reads from the store, and compares the schema. It goes through the functions with ``@scheduler_lock``: each needs
     a store that it can use, and a ``lock_at_most_for``, and no two share a lock name. It writes nothing, and does not
-    create a missing SQLite file. A process without a store and without such functions is a problem, too.
+    create a missing SQLite file. A process without any store is a problem, too. It cannot await an async provider:
+    without a sync twin, such a provider is a warning that names :func:`check_async`.
 
     :return: the problems; none if all is well. ``hint`` has the cure. "failed" means that a job would not run.
     :param strict: raise them.
@@ -49,7 +50,7 @@ def check(*, strict: bool = False) -> list[Check]:
 
 
 async def check_async(*, strict: bool = False) -> list[Check]:
-    """:func:`check` for asyncio. It checks providers of both kinds: sync providers in a worker thread."""
+    """:func:`check` for asyncio, and for providers of both kinds. It calls sync providers in a worker thread."""
     from asyncio import to_thread  # late: few programs that check() load it
 
     specs = declared_specs()
