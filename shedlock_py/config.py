@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from reprlib import repr as short_repr
 from types import TracebackType
 from typing import Any, cast
 
@@ -19,8 +18,9 @@ from shedlock_py.events import Event, Listener, log_listener, log_raised, logger
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.options import NO_URL, check_keep_alive, is_async_callable, is_async_provider
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.request import LockRequest, check_hold_times, validate_holder
-from shedlock_py.urls import async_provider_from_text, forget_moved, opened_provider, provider_from_text
+from shedlock_py.request import LockRequest, check_hold_times, checked_lock_name, validate_holder
+from shedlock_py.texts import quoted
+from shedlock_py.urls import async_provider_from_text, opened_providers, provider_from_text, reopening
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,10 @@ class Settings:
         """
         given = os.environ if environ is None else environ
         found: dict[str, Any] = {}
-        for variable, (name, parse) in VARIABLES.items():
-            if text := given.get(variable, "").strip():
-                found[name] = parse(text, variable)
+        with reopening(given.get("SHEDLOCK_STORE")):
+            for variable, (name, parse) in VARIABLES.items():
+                if text := given.get(variable, "").strip():
+                    found[name] = parse(text, variable)
         if "provider" in found and is_async_provider(found["provider"]):
             found["async_provider"] = found.pop("provider")
         return cls(**found)
@@ -61,7 +62,7 @@ class Settings:
 
         :raises ConfigurationError: a provider or a listener is of the wrong kind, or a value cannot work.
         """
-        return _set(self._checked())
+        return _apply(self)
 
     def _checked(self) -> Settings:
         """These settings, with URLs opened.
@@ -71,9 +72,6 @@ class Settings:
         check_keep_alive(self.keep_alive)
         _checked_listeners(self.listeners)
         sync, asynchronous = self.provider, self.async_provider
-        for given in (sync, asynchronous):
-            if isinstance(given, str):
-                forget_moved(given)
         sync = provider_from_text(sync) if isinstance(sync, str) else sync
         asynchronous = async_provider_from_text(asynchronous) if isinstance(asynchronous, str) else asynchronous
         if sync is not None and is_async_provider(sync):
@@ -86,7 +84,6 @@ class Settings:
 
 
 def _parse_store(text: str, variable: str) -> Any:
-    forget_moved(text)
     try:
         return provider_from_text(text)
     except ConfigurationError as error:
@@ -112,6 +109,19 @@ def _set(settings: Settings) -> _Restore:
     return _Restore(previous)
 
 
+def _apply(settings: Settings, *, create_schema: bool = False) -> _Restore:
+    """Open the URLs of ``settings``, check all of them, and make them the defaults.
+
+    :raises ConfigurationError: they cannot work; nothing is changed.
+    :raises ProviderError: the tables cannot be created; nothing is changed.
+    """
+    with reopening(settings.provider, settings.async_provider):
+        checked = settings._checked()
+        if create_schema and is_active():
+            _create_schema(checked)
+    return _set(checked)
+
+
 class _Restore:
     """Puts the previous settings back when used as a context manager."""
 
@@ -131,6 +141,8 @@ class _Unchanged:
 
 
 _UNCHANGED: Any = _Unchanged()
+_NONE: Any = object()
+"""In place of a provider: :func:`configure_store` gives only an async one."""
 
 
 def configure(
@@ -166,33 +178,43 @@ def configure(
     :raises ConfigurationError: a value that cannot work, such as None for a provider; nothing is changed.
     :raises ProviderError: the tables cannot be created; nothing is changed.
     """
-    changes: dict[str, Any] = {}
-    for name, given in (("provider", provider), ("async_provider", async_provider)):
-        if given is None:
-            raise ConfigurationError(f"{name} is None. {NO_URL}")
-    if provider is not _UNCHANGED:
-        changes |= {"provider": provider, "async_provider": None}
-    if async_provider is not _UNCHANGED:
-        changes["async_provider"] = async_provider
-    if default_lock_at_most_for is not _UNCHANGED:
-        at_most = default_lock_at_most_for
-        parsed = None if at_most is None else parse_duration(at_most, "default_lock_at_most_for")
-        changes["default_lock_at_most_for"] = parsed
-    if default_lock_at_least_for is not _UNCHANGED:
-        at_least = parse_duration(default_lock_at_least_for, "default_lock_at_least_for", zero=True)
-        changes["default_lock_at_least_for"] = at_least
-    if keep_alive is not _UNCHANGED:
-        changes["keep_alive"] = keep_alive
-    if holder is not _UNCHANGED:
-        changes["holder"] = None if holder is None else validate_holder(holder)
-    if listeners is not _UNCHANGED:
-        changes["listeners"] = (log_listener, *_checked_listeners(listeners))
+    given: dict[str, Any] = {
+        "provider": provider,
+        "async_provider": async_provider,
+        "default_lock_at_most_for": default_lock_at_most_for,
+        "default_lock_at_least_for": default_lock_at_least_for,
+        "keep_alive": keep_alive,
+        "holder": holder,
+        "listeners": listeners,
+    }
+    return _configure(given, create_schema)
+
+
+def _configure(given: Mapping[str, Any], create_schema: object = False) -> _Restore:
+    """Change the defaults that ``given`` has, all at once."""
+    changes = {name: _parse(name, value) for name, value in given.items() if value is not _UNCHANGED}
+    if "provider" in changes:
+        changes.setdefault("async_provider", None)
     if not isinstance(create_schema, bool):
-        raise ConfigurationError(f"create_schema must be True or False, not {short_repr(create_schema)}")
-    settings = replace(_settings, **changes)._checked()
-    if create_schema and is_active():
-        _create_schema(settings)
-    return _set(settings)
+        raise ConfigurationError(f"create_schema must be True or False, not {quoted(create_schema)}")
+    return _apply(replace(_settings, **changes), create_schema=create_schema)
+
+
+def _parse(name: str, value: Any) -> Any:
+    match name:
+        case "provider" if value is _NONE:
+            return None
+        case "provider" | "async_provider" if value is None:
+            raise ConfigurationError(f"{name} is None. {NO_URL}")
+        case "default_lock_at_most_for":
+            return None if value is None else parse_duration(value, name)
+        case "default_lock_at_least_for":
+            return parse_duration(value, name, zero=True)
+        case "holder":
+            return None if value is None else validate_holder(value)
+        case "listeners":
+            return (log_listener, *_checked_listeners(value))
+    return value
 
 
 def _create_schema(settings: Settings) -> None:
@@ -212,14 +234,7 @@ def configure_store(store: LockProvider | AsyncLockProvider, **defaults: Any) ->
     """Call :func:`configure` with a provider of either kind. It replaces the configured providers of both kinds."""
     if not is_async_provider(store):
         return configure(cast(LockProvider, store), **defaults)
-    former = _settings
-    _set(replace(former, provider=None))
-    try:
-        configure(async_provider=cast(AsyncLockProvider, store), **defaults)
-    except BaseException:
-        _set(former)
-        raise
-    return _Restore(former)
+    return configure(_NONE, async_provider=cast(AsyncLockProvider, store), **defaults)
 
 
 def reset() -> _Restore:
@@ -239,13 +254,13 @@ def override(provider: LockProvider, async_provider: AsyncLockProvider, listener
 
 def _checked_listeners(listeners: object) -> list[Listener]:
     if not isinstance(listeners, Iterable):
-        raise ConfigurationError(f"listeners={listeners!r} is not a list: listeners=[…]")
+        raise ConfigurationError(f"listeners={quoted(listeners)} is not a list: listeners=[…]")
     found = list(listeners)
     for listener in found:
         if isinstance(listener, type):
             raise ConfigurationError(f"listener {listener.__name__} is a class: make one, as in {listener.__name__}()")
         if not callable(listener) or is_async_callable(listener):
-            raise ConfigurationError(f"listener {listener!r} is not an ordinary function that takes an event")
+            raise ConfigurationError(f"listener {quoted(listener)} is not an ordinary function that takes an event")
     return found
 
 
@@ -281,6 +296,7 @@ def lock_request(
 
     :raises ConfigurationError: there is no ``lock_at_most_for``, or a value cannot work.
     """
+    checked_lock_name(name)
     settings = _settings
     at_most = settings.default_lock_at_most_for if lock_at_most_for is None else lock_at_most_for
     if at_most is None and not is_active():
@@ -378,18 +394,21 @@ def configured_providers(given: object = None) -> tuple[object, ...]:
     Opens no URL: no lease can be held on a provider that was not made yet.
     """
     if given is not None:
-        return (opened_provider(given) or given,) if isinstance(given, str) else (given,)
+        return (opened_providers(given) or (given,)) if isinstance(given, str) else (given,)
     settings = _settings
     return tuple(provider for provider in (settings.provider, settings.async_provider) if provider is not None)
 
 
-def _no_provider(lock_name: str) -> ProviderNotConfigured:
+def why_no_provider() -> str:
+    """Why this process has no configured provider, and what to do."""
     if os.environ.get("SHEDLOCK_STORE", "").strip():
-        cure = "SHEDLOCK_STORE is set, but nothing has read it: call Settings.from_env().apply() at start-up"
-    else:
-        found = "configure() was called without a store" if is_configured() else "configure() was not called"
-        cure = f"{found} in this process: call configure('postgresql://user@host/db') at start-up, or pass provider=…"
-    return ProviderNotConfigured(f"no provider for lock {lock_name!r}: {cure}")
+        return "SHEDLOCK_STORE is set, but nothing has read it: call Settings.from_env().apply() at start-up"
+    found = "configure() was called without a store" if is_configured() else "configure() was not called"
+    return f"{found} in this process: call configure('postgresql://user@host/db') at start-up, or pass provider=…"
+
+
+def _no_provider(lock_name: str) -> ProviderNotConfigured:
+    return ProviderNotConfigured(f"no provider for lock {lock_name!r}: {why_no_provider()}")
 
 
 def resolve_provider(given: Any, lock_name: str) -> LockProvider:

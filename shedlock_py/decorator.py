@@ -236,7 +236,7 @@ def _decorate(spec: LockSpec, on_skip: Any, function: Any) -> Any:
         with suppress(AttributeError):  # builtins and bound methods take no attributes; the wrapper has the spec
             carrier.__shedlock__ = spec
     bind_in_class(function, guarded)
-    spec.functions.append(f"{function.__module__}.{getattr(function, '__qualname__', function)}")
+    spec.functions[f"{function.__module__}.{getattr(function, '__qualname__', function)}"] = None
     spec.is_async = is_async
     declared[id(spec)] = spec
     return guarded

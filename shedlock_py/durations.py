@@ -13,11 +13,10 @@ import re
 import sys
 from datetime import timedelta
 from functools import cache
-from reprlib import repr as short_repr
 from typing import TYPE_CHECKING
 
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.texts import in_words
+from shedlock_py.texts import in_words, quoted
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -71,11 +70,11 @@ def parse_duration(value: Duration, what: str = "duration", *, zero: bool = Fals
             _warn_of_milliseconds(what, value, parsed)
         return parsed
     try:
-        quoted = short_repr(value)
+        shown = quoted(value)
     except ValueError:  # Python refuses to print whole numbers of thousands of digits
-        quoted = "(a huge number)"
+        shown = "(a huge number)"
     raise ConfigurationError(
-        f"{what}={quoted} {fault}; write for example '10m', '1h30m', '1.5s', '250ms', 'PT10M', "
+        f"{what}={shown} {fault}; write for example '10m', '1h30m', '1.5s', '250ms', 'PT10M', "
         f"timedelta(minutes=10), or a number of seconds, up to ten years"
     )
 

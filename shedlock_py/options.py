@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
-from reprlib import repr as short_repr
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from shedlock_py.durations import Duration, parse_duration
@@ -19,6 +18,7 @@ from shedlock_py.events import LeaseLost
 from shedlock_py.once import current_slot, slot_of
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.request import LockRequest, check_hold_times, in_utc
+from shedlock_py.texts import quoted
 from shedlock_py.urls import checked_text, provider_from_text
 
 OnLost = Literal["continue", "cancel"] | Callable[[LeaseLost], Any]
@@ -142,14 +142,14 @@ def check_fire_time(fire_time: object, *, of_decorator: bool) -> None:
     elif not callable(fire_time):
         raise ConfigurationError(
             f"fire_time of a decorator must be a function of the call's arguments, such as "
-            f"fire_time=lambda message: message.sent_at, not {short_repr(fire_time)}: each call has its own"
+            f"fire_time=lambda message: message.sent_at, not {quoted(fire_time)}: each call has its own"
         )
 
 
 def check_keep_alive(keep_alive: object) -> None:
     """:raises ConfigurationError: ``keep_alive`` is neither a bool nor None; "no" would be true."""
     if keep_alive is not None and not isinstance(keep_alive, bool):
-        raise ConfigurationError(f"keep_alive must be True or False, not {short_repr(keep_alive)}")
+        raise ConfigurationError(f"keep_alive must be True or False, not {quoted(keep_alive)}")
 
 
 def is_async_callable(found: object) -> bool:
@@ -169,7 +169,7 @@ def check_on_lost(on_lost: OnLost, *, is_async: bool) -> None:
     if is_async_callable(on_lost) and not is_async:
         raise ConfigurationError("on_lost is a coroutine function, but the guarded task is an ordinary one")
     if on_lost != "cancel" and not callable(on_lost):
-        raise ConfigurationError(f"on_lost must be 'continue', 'cancel' or a callable, not {on_lost!r}")
+        raise ConfigurationError(f"on_lost must be 'continue', 'cancel' or a callable, not {quoted(on_lost)}")
 
 
 def check_provider(provider: Any) -> Any:

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from shedlock_py.durations import Duration
+from shedlock_py.errors import ProviderError
 from shedlock_py.lease import Lease
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
@@ -114,6 +115,20 @@ class Check:
 def can(provider: object, method: str) -> bool:
     """Whether ``provider`` has that method, of those that it need not have."""
     return getattr(provider, method, None) is not None
+
+
+def require_file(provider: object) -> None:
+    """Refuse a provider whose SQLite file is missing: the first request would create the file of a mistyped path.
+
+    :raises ProviderError: the file is missing.
+    """
+    missing_file: Callable[[], str | None] | None = getattr(provider, "_missing_file", None)
+    if missing_file is not None and (path := missing_file()) is not None:
+        raise ProviderError(
+            f"there is no SQLite file {path}",
+            operation="open",
+            hint="is the path right? To create the file: shedlock schema --create",
+        )
 
 
 def undo_of(provider: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any]:

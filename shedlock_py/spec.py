@@ -16,7 +16,8 @@ from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
 from shedlock_py.options import LockOptions
-from shedlock_py.request import LockRequest, validate_name
+from shedlock_py.request import LockRequest, checked_lock_name, refuse_url
+from shedlock_py.texts import quoted
 
 
 class LockSpec:
@@ -31,16 +32,17 @@ class LockSpec:
 
     def __init__(self, name: str, options: LockOptions) -> None:
         if not isinstance(name, str):
-            raise ConfigurationError(f"lock name must be a string, not {name!r}: @scheduler_lock('name', …)")
+            raise ConfigurationError(f"lock name must be a string, not {quoted(name)}: @scheduler_lock('name', …)")
+        refuse_url(name)
         self.template = name
         self.options = options
         self._placeholders = _placeholders(name)
         self.fields = {_parameter_of(field) for field in self._placeholders}
-        self.name = None if self.fields else validate_name(name.format())
+        self.name = None if self.fields else checked_lock_name(name.format())
         self.filled_template = name if self.fields else None
         """The template, if it is filled from each call."""
-        self.functions: list[str] = []
-        """The functions that it guards, as "package.module.function"."""
+        self.functions: dict[str, None] = {}
+        """The functions that it guards, in their order, as "package.module.function"."""
         self.is_async = False
         self._has_warned = False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from reprlib import repr as short_repr
 from typing import Any
 
 from shedlock_py.errors import ConfigurationError
@@ -35,6 +36,22 @@ def clean_url(url: str) -> str:
             f"break in the environment variable or file?); in a password, write it percent-encoded, as %0A"
         )
     return cleaned
+
+
+def quoted(value: object) -> str:
+    """A short ``repr`` of ``value`` for a message, without a URL: a URL may contain a password."""
+    if isinstance(value, str):
+        return "a URL" if has_url(value) else short_repr(value)
+    shown = short_repr(value)
+    try:
+        has_one = not isinstance(value, int) and has_url(repr(value))
+    except Exception:  # short_repr shows such an object without its repr
+        has_one = False
+    return f"a URL in {type(value).__name__}" if has_one else shown
+
+
+def has_url(text: str) -> bool:
+    return "://" in text
 
 
 def printable(text: str) -> str:

@@ -6,15 +6,16 @@ import inspect
 import os
 import re
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
-from reprlib import repr as short_repr
 from typing import Any
 
 from shedlock_py._process import PerProcess
 from shedlock_py._versions import install_line, missing_package, sql_install_line
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.texts import clean_url
+from shedlock_py.texts import clean_url, quoted
 
 # The scheme of a URL picks the module, which is imported only then.
 
@@ -34,6 +35,8 @@ SCHEMES = {
     "kubernetes": ("shedlock_py.providers.kubernetes", "KubernetesLockProvider", "kubernetes"),
 }
 _DRIVERS_IN_SCHEME = _SQL  # SQLAlchemy's way to name one: postgresql+psycopg
+
+_ALIASES = {"postgres": "postgresql", "valkey": "redis", "valkeys": "rediss"}
 
 ENTRY_POINTS = {"": "shedlock_py.providers", "Async": "shedlock_py.async_providers"}
 """The entry-point groups in which other packages offer providers: the name is the scheme, the value takes the URL."""
@@ -80,7 +83,7 @@ def has_async_driver(url: str) -> bool:
 def _from_url(url: object, prefix: str) -> Any:
     if not isinstance(url, str):
         raise ConfigurationError(
-            f"the store URL must be a string, not {short_repr(url)}. Is its environment variable set? Examples: "
+            f"the store URL must be a string, not {quoted(url)}. Is its environment variable set? Examples: "
             f"'postgresql://user@host/db', 'redis://host:6379/0'"
         )
     url = clean_url(url)
@@ -101,7 +104,19 @@ def _from_url(url: object, prefix: str) -> Any:
     except ModuleNotFoundError as error:
         line = sql_install_line(scheme, is_async=bool(prefix)) if known is _SQL else install_line(extra)
         raise ConfigurationError(missing_package(f"a store at {scheme}://", error, line)) from None
-    return provider_class(url) if scheme != "memory" else provider_class.from_url(url)
+    return provider_class(_canonical(url)) if scheme != "memory" else provider_class.from_url(url)
+
+
+def _canonical(text: str) -> str:
+    """``text`` without the white space around it, and with the first of the schemes that mean the same store.
+
+    :raises ConfigurationError: as :func:`clean_url`.
+    """
+    text = clean_url(text)
+    scheme, separator, rest = text.partition("://")
+    store, plus, driver = scheme.partition("+")
+    name = _ALIASES.get(store.lower()) if separator else None
+    return text if name is None else f"{name}{plus}{driver}{separator}{rest}"
 
 
 def _scheme_of(url: str) -> str:
@@ -143,11 +158,13 @@ _mutex = PerProcess(threading.RLock)
 
 
 def checked_text(text: str) -> str:
-    """Check that ``text`` can name a provider, and strip it. Loads no driver and imports no module of the application.
+    """Check that ``text`` can name a provider, and return it without white space, aliases resolved.
+
+    Loads no driver and imports no module of the application.
 
     :raises ConfigurationError: the text is not a URL with a known scheme, and not a reference.
     """
-    text = clean_url(text)
+    text = _canonical(text)
     if "://" not in text:
         _check_reference(text)
     elif _built_in(_scheme_of(text)) is None:
@@ -164,7 +181,7 @@ def provider_from_text(text: str) -> Any:
     """
     if (found := _providers.get(text)) is not None:
         return found
-    text = clean_url(text)
+    text = _canonical(text)
     with _mutex.get():
         if text in _providers:
             return _providers[text]
@@ -187,7 +204,7 @@ def provider_from_text(text: str) -> Any:
 
 def async_provider_from_text(text: str) -> Any:
     """:func:`provider_from_text` for async code: a URL is opened for asyncio. A reference may name either kind."""
-    text = clean_url(text)
+    text = _canonical(text)
     if "://" not in text or has_async_driver(text):
         return provider_from_text(text)
     with _mutex.get():
@@ -202,21 +219,47 @@ def _note_directory(text: str) -> None:
         _directories[text] = os.getcwd()
 
 
-def forget_moved(text: str) -> None:
+def forget_moved(text: str) -> dict[str, tuple[Any, Any, str]]:
     """Let ``text`` be opened anew if it is the relative path of a SQLite file, and the working directory has changed.
 
-    For ``configure()``, which a test may call in each temporary directory. Guards that name such a URL keep their file.
+    For ``configure()``, which a test may call in each temporary directory. Guards that name such a URL use the new file
+    from then on.
+
+    :return: the providers and the directory that it forgets, by their text.
     """
     text = text.strip()
-    if text in _directories and _directories[text] != os.getcwd():
+    if text not in _directories:
+        return {}
+    with _mutex.get():
+        if _directories.get(text) in (None, os.getcwd()):
+            return {}
+        return {text: (_providers.pop(text, None), _async_providers.pop(text, None), _directories.pop(text))}
+
+
+@contextmanager
+def reopening(*given: object) -> Iterator[None]:
+    """:func:`forget_moved` for each text of ``given``. If the block raises, the former providers stay."""
+    former: dict[str, tuple[Any, Any, str]] = {}
+    for text in given:
+        if isinstance(text, str):
+            former |= forget_moved(text)
+    try:
+        yield
+    except BaseException:
         with _mutex.get():
-            _providers.pop(text, None)
-            _async_providers.pop(text, None)
+            for text, (provider, async_provider, directory) in former.items():
+                _directories[text] = directory
+                for opened, which in ((_providers, provider), (_async_providers, async_provider)):
+                    opened.pop(text, None)
+                    opened |= {} if which is None else {text: which}
+        raise
 
 
-def opened_provider(text: str) -> Any:
-    """Return the provider of ``text``, or None if :func:`provider_from_text` has not made it in this process."""
-    return _providers.get(text)
+def opened_providers(text: str) -> tuple[Any, ...]:
+    """The providers of ``text`` that were made in this process: for ordinary code, and for async code."""
+    text = _canonical(text)
+    found = (_providers.get(text), _async_providers.get(text))
+    return tuple(provider for provider in found if provider is not None)
 
 
 NEITHER = 'neither a URL ("sqlite:///locks.db") nor a reference ("pkg.module:name")'

@@ -18,10 +18,10 @@ from click.core import ParameterSource
 from shedlock_py.display import one_line as one_line
 from shedlock_py.display import printable as printable
 from shedlock_py.durations import parse_duration
-from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
 from shedlock_py.options import is_async_provider
-from shedlock_py.provider import LockProvider
+from shedlock_py.provider import LockProvider, require_file
 from shedlock_py.urls import async_provider_from_url, provider_from_text
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -87,7 +87,7 @@ def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[L
         gc.enable()
     try:
         if store.partition("://")[0].partition("+")[0].lower() == "sqlite" and not may_be_missing:
-            _require_file(store)
+            require_file(provider)
         yield provider
     finally:
         try:
@@ -127,25 +127,6 @@ def _default_store() -> str | None:
         return None
     store: str | None = context.obj
     return store
-
-
-def _require_file(store: str) -> None:
-    """:raises ProviderError: ``store`` is the URL of a SQLite file that does not exist."""
-    from sqlalchemy.engine import make_url  # late: the provider has found the package
-
-    name = make_url(store).database
-    if not name or name == ":memory:" or name.startswith("file:"):
-        return  # in memory, which the provider refuses; or a URI, which decides whether to create the file
-    try:
-        os.stat(name)
-    except (FileNotFoundError, NotADirectoryError):
-        raise ProviderError(
-            f"there is no SQLite file {os.path.abspath(name)}",
-            operation="open",
-            hint="is the path right? To create the file: shedlock schema --create",
-        ) from None
-    except OSError:
-        pass  # such as a directory that this user may not search: the provider has the reason
 
 
 def fail(message: str, code: int) -> NoReturn:

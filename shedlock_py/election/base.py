@@ -20,6 +20,7 @@ from shedlock_py.election.program import Election, Intent, Term
 from shedlock_py.election.settings import ElectionSettings
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import Event, LeaderChanged, LeadershipStarted, LeadershipStopped, logger
+from shedlock_py.texts import quoted
 
 Callback = Callable[[], Any]
 P = ParamSpec("P")
@@ -140,7 +141,7 @@ class Elector:
 
     def _check_callback(self, callback: object) -> None:
         if callback is not None and not callable(callback):
-            raise ConfigurationError(f"a callback of an elector must be a function, not {callback!r}")
+            raise ConfigurationError(f"a callback of an elector must be a function, not {quoted(callback)}")
 
     def resign(self) -> None:
         """If this node leads, let another node lead as soon as the callbacks have returned. Does not wait."""

@@ -9,7 +9,8 @@ from typing import Literal, Self
 
 from shedlock_py.durations import LONGEST, MILLISECOND, Duration, in_milliseconds, parse_duration
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.request import SLACK, validate_holder, validate_name
+from shedlock_py.request import SLACK, checked_lock_name, validate_holder
+from shedlock_py.texts import quoted
 
 Takeover = Literal["expired", "observed"]
 """When a follower may lead: when the lease is over by the store's clock, or when it has seen no renewal for so long."""
@@ -151,7 +152,7 @@ class ElectionSettings:
         durations = ElectionDurations.scaled(lease_duration, renew_deadline, retry_period)
         durations.check()
         if takeover not in ("expired", "observed"):
-            raise ConfigurationError(f"takeover must be 'expired' or 'observed', not {takeover!r}")
+            raise ConfigurationError(f"takeover must be 'expired' or 'observed', not {quoted(takeover)}")
         validated = None if holder is None else validate_holder(holder)
         lease, deadline, retry = durations.lease_duration, durations.renew_deadline, durations.retry_period
-        return cls(validate_name(name), lease, deadline, retry, validated, takeover)
+        return cls(checked_lock_name(name), lease, deadline, retry, validated, takeover)

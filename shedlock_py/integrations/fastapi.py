@@ -24,6 +24,7 @@ from shedlock_py.guard import attempt_async
 from shedlock_py.options import GuardOptions, LockOptions, is_async_provider
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.request import LockRequest
+from shedlock_py.texts import quoted
 from shedlock_py.urls import async_provider_from_url
 
 __all__ = ["lifespan", "repeat_every"]
@@ -66,7 +67,7 @@ def lifespan(
     for item in items:
         if not (inspect.iscoroutinefunction(item) or (hasattr(item, "start") and hasattr(item, _stop_of(item)))):
             raise ConfigurationError(
-                f"start=[…]: {item!r} is no scheduler, elector, lead(…), or function of repeat_every"
+                f"start=[…]: {quoted(item)} is no scheduler, elector, lead(…), or function of repeat_every"
             )
 
     @asynccontextmanager

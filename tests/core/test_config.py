@@ -38,14 +38,23 @@ from shedlock_py import (
     reset,
     scheduler_lock,
     set_active,
+    try_hold_async,
 )
-from shedlock_py.config import VARIABLES, is_kept_alive, lock_request, resolve_async_provider, resolve_provider
+from shedlock_py.config import (
+    VARIABLES,
+    configure_store,
+    configured_providers,
+    is_kept_alive,
+    lock_request,
+    resolve_async_provider,
+    resolve_provider,
+)
 from shedlock_py.options import LockOptions
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider
 from shedlock_py.request import default_holder
 from shedlock_py.testing import RecordingListener
-from shedlock_py.urls import opened_provider, provider_from_text
+from shedlock_py.urls import async_provider_from_text, opened_providers, provider_from_text
 from tests.guides.documents import DOCS
 from tests.support.interleaving import interleaved
 from tests.support.logs import records_of
@@ -585,7 +594,7 @@ class TestProviderArguments:
         assert "secret" not in repr(Settings(provider="mysql://me:secret@host/db"))
         set_active(False)
         assert isinstance(attempt("job", nothing_sync, provider="postgresql+nosuch://host"), Executed)
-        assert opened_provider("postgresql+nosuch://host") is None
+        assert opened_providers("postgresql+nosuch://host") == ()
 
     def test_what_is_no_provider(self) -> None:
         with pytest.raises(ConfigurationError, match="is not a lock provider"):
@@ -676,3 +685,68 @@ class TestActive:
         set_active(True)
         assert isinstance(attempt("job", nothing_sync), Executed)
         assert [record.is_held for record in provider.records()] == [False]
+
+
+class TestOneStore:
+    """However a store is written, it is one provider in a process."""
+
+    async def test_a_lease_on_the_async_provider_counts_for_the_url(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/locks.db"
+        configure(url, async_provider=url, create_schema=True)
+        async with hold_async("job"), try_hold_async("job", provider=url) as lease:
+            assert lease is not None
+        async with hold_async("job", provider=url), try_hold_async("job") as lease:
+            assert lease is not None
+
+    @pytest.mark.parametrize(
+        ("alias", "url"),
+        [
+            ("valkey://h/0", "redis://h/0"),
+            ("VALKEYS://h/0", "rediss://h/0"),
+            ("postgres://u@h/d", "postgresql://u@h/d"),
+            ("postgres+psycopg://u@h/d\n", "postgresql+psycopg://u@h/d"),
+        ],
+    )
+    def test_an_alias_of_a_scheme(self, alias: str, url: str) -> None:
+        assert provider_from_text(alias) is provider_from_text(url)
+        assert async_provider_from_text(alias) is async_provider_from_text(url)
+        assert opened_providers(alias) == opened_providers(url) != ()
+        assert LockOptions.parse("hold", {"provider": alias}).provider == url
+
+    def test_a_refused_configure_moves_no_guard(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        url = "sqlite:///moved.db"
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / "one")
+        configure(url, async_provider=url, create_schema=True)
+        former = opened_providers(url)
+        monkeypatch.chdir(tmp_path / "two")
+        for refused in (
+            lambda: configure(url, keep_alive="no"),  # type: ignore[arg-type]  # on purpose
+            lambda: configure(url, default_lock_at_least_for="1h"),
+            lambda: configure(url, async_provider=InMemoryLockProvider()),  # type: ignore[arg-type]  # on purpose
+            lambda: Settings.from_env({"SHEDLOCK_STORE": url, "SHEDLOCK_KEEP_ALIVE": "maybe"}),
+        ):
+            with pytest.raises(ConfigurationError):
+                refused()
+            assert opened_providers(url) == former
+        configure(url, async_provider=url)
+        assert not set(opened_providers(url)) & set(former)
+        moved = opened_providers(url)
+        configure(url, async_provider=url)
+        assert opened_providers(url) == moved
+
+    @pytest.mark.parametrize("kind", [InMemoryLockProvider, AsyncInMemoryLockProvider])
+    def test_another_thread_never_finds_the_process_without_a_provider(self, kind: Any) -> None:
+        former, seen = InMemoryLockProvider(), list[object]()
+
+        def listeners() -> Any:
+            seen.append(configured_providers())
+            yield print
+
+        configure(former)
+        store = kind()
+        with configure_store(store, listeners=listeners()):
+            assert configured_providers() == (store,)
+        assert seen == [(former,)]
+        assert configured_providers() == (former,)

@@ -23,8 +23,8 @@ PROJECT = Path(__file__).parents[2]
 # A module imports only from the layers above it in this list.
 LAYERS = [
     ["errors", "_methods"],
-    ["texts", "booleans", "_versions"],
-    ["durations", "once"],
+    ["texts", "_versions"],
+    ["durations", "once", "booleans"],
     ["request"],
     ["lease"],
     ["record"],

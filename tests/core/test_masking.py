@@ -42,6 +42,8 @@ def test_a_url_or_a_dsn_never_shows_it(password: str, names: tuple[str, ...]) ->
             "x://u%3A1:{}@h",
             "password={} host=h",
             "ssl_key_password='{}'",
+            "PASSWORD={};HOST=h",
+            "Pwd={}",
         ):
             assert masking.masked(text.format(written)) == text.format("***")
 
@@ -96,3 +98,9 @@ def test_options_with_secrets(name: str) -> None:
 @pytest.mark.parametrize("name", ["sslmode", "host", "sslkey", "ssl_key", "passfile", "key", "keepalives", "user"])
 def test_options_without_secrets(name: str) -> None:
     assert not is_secret_option(name)
+
+
+@pytest.mark.parametrize("name", ["PASSWORD", "Password", "PWD", "password", "pwd"])
+@pytest.mark.parametrize("password", ["server", "p"])
+def test_a_setting_in_upper_or_lower_case(name: str, password: str) -> None:
+    assert Masking([password]).masked(f"{name}={password};HOST=h") == f"{name}=***;HOST=h"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from shedlock_py import (
     AsyncInMemoryLockProvider,
     ConfigurationError,
     InMemoryLockProvider,
+    LockRecord,
     check,
     check_async,
     configure,
@@ -73,6 +75,7 @@ async def test_without_a_provider_each_function_is_a_problem(problems: Any) -> N
 
 
 async def test_a_table_that_is_missing(problems: Any, tmp_path: Path) -> None:
+    (tmp_path / "locks.db").touch()
     configure(sqlite(tmp_path))
     [(status, text)] = await problems()
     assert status == "failed"
@@ -149,7 +152,7 @@ async def test_the_store_of_one_lock_is_checked_too(problems: Any, tmp_path: Pat
     assert [status for status, _ in await problems()] == ["failed"]
 
 
-async def test_an_async_provider_is_asked_on_its_own_loop() -> None:
+async def test_an_async_provider_is_called_on_its_own_loop() -> None:
     store = AsyncFaultyProvider(clock=FakeClock())
     configure(async_provider=store)
     await check_async()
@@ -163,3 +166,126 @@ async def test_where_locking_is_off_there_is_no_store(problems: Any, monkeypatch
     def job() -> None: ...
 
     assert await problems() == []
+
+
+async def test_without_functions_too_it_is_a_problem_that_nothing_was_checked(
+    problems: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [(status, text)] = await problems()
+    assert status == "failed"
+    assert text.startswith("nothing was checked: there is no provider — configure() was not called in this process")
+    with pytest.raises(ConfigurationError, match="nothing was checked"):
+        await problems(strict=True)
+    monkeypatch.setenv("SHEDLOCK_STORE", "memory://")
+    [(_, text)] = await problems()
+    assert "SHEDLOCK_STORE is set, but nothing has read it" in text
+
+
+async def test_a_provider_of_one_function_only(problems: Any, tmp_path: Path) -> None:
+    configure(sqlite(tmp_path), create_schema=True)
+    reset()
+
+    @scheduler_lock("job", provider=sqlite(tmp_path))
+    def job() -> None: ...
+
+    assert await problems() == []
+
+
+def test_check_cannot_await_an_async_provider() -> None:
+    configure(async_provider=AsyncInMemoryLockProvider())
+    [found] = check()
+    assert found.status == "warning"
+    assert str(found) == (
+        "AsyncInMemoryLockProvider was not checked: check() cannot await an async provider — await check_async()"
+    )
+
+
+def test_check_leaves_out_the_async_twin_of_a_sync_provider(tmp_path: Path) -> None:
+    configure(sqlite(tmp_path), async_provider=AsyncFaultyProvider(), create_schema=True)
+    assert check() == []
+
+
+async def test_check_async_visits_both_kinds(tmp_path: Path) -> None:
+    asynchronous = AsyncFaultyProvider(clock=FakeClock())
+    configure(sqlite(tmp_path), async_provider=asynchronous)
+    [found, _] = await check_async()
+    assert found.status == "failed"
+    assert f"there is no SQLite file {tmp_path}/locks.db" in str(found)
+    assert asynchronous.calls["record"] == 1
+
+
+@pytest.mark.parametrize("driver", ["", "+aiosqlite"])
+async def test_a_file_that_is_missing_is_not_created(problems: Any, tmp_path: Path, driver: str) -> None:
+    @scheduler_lock("job", provider=f"sqlite{driver}:///{tmp_path}/locks.db")
+    async def job() -> None: ...
+
+    await problems()
+    found = await check_async()
+    assert f"there is no SQLite file {tmp_path}/locks.db" in str(found[0])
+    assert os.listdir(tmp_path) == []
+
+
+class Raising(InMemoryLockProvider):
+    def record(self, name: str) -> LockRecord | None:
+        raise RuntimeError("boom")
+
+
+class AsyncRaising(AsyncInMemoryLockProvider):
+    async def record(self, name: str) -> LockRecord | None:
+        raise RuntimeError("boom")
+
+
+async def test_an_exception_of_a_provider(problems: Any) -> None:
+    configure(Raising())
+    [(status, text)] = await problems()
+    assert status == "failed"
+    assert "RuntimeError('boom')" in text
+    configure(async_provider=AsyncRaising())
+    [found] = await check_async()
+    assert (found.status, "RuntimeError('boom')" in str(found)) == ("failed", True)
+
+
+async def test_a_provider_that_keeps_no_records(problems: Any) -> None:
+    class Least:
+        def acquire(self, request: object) -> None: ...
+        def release(self, lease: object) -> None: ...
+
+    configure(Least())  # type: ignore[arg-type]  # the least that a guard needs
+    assert await problems() == []
+
+
+async def test_each_store_is_reached_once(problems: Any) -> None:
+    store = FaultyProvider()
+    configure(store)
+    for number in range(5):
+
+        @scheduler_lock(f"job-{number}")
+        async def job() -> None: ...
+
+        @scheduler_lock(f"own-{number}", provider=store)
+        def own() -> None: ...
+
+    await problems()
+    assert store.calls["record"] == 1
+
+
+async def test_an_application_factory_that_is_called_twice(problems: Any, tmp_path: Path) -> None:
+    configure(sqlite(tmp_path), create_schema=True)
+
+    def create_app() -> object:
+        @scheduler_lock("nightly")
+        def nightly() -> None: ...
+
+        return nightly
+
+    applications = [create_app() for _ in range(3)]
+    assert await problems() == []
+    reset()
+    assert len(await problems()) == 1  # no provider
+    del applications
+
+
+def test_a_lock_notes_a_function_once() -> None:
+    lock: Any = scheduler_lock("job")
+    guarded = [lock(lambda: None) for _ in range(1000)]
+    assert len(guarded[0].__shedlock__.functions) == 1

@@ -15,7 +15,7 @@ _WORDS = frozenset(
 """Words of the messages themselves. Who uses such a word as a password must find the messages whole."""
 _SHORTEST_WORD = 4
 _SHORTEST_CODE = 6
-_BEFORE_A_VALUE = r"""(?P<name>(?:pass|passwd|password|passphrase|pwd|secret|token|key)['"]?\s?[=:]\s?['"]?)"""
+_BEFORE_A_VALUE = r"""(?P<name>(?i:pass|passwd|password|passphrase|pwd|secret|token|key)['"]?\s?[=:]\s?['"]?)"""
 _WORD_BEGINS = r"(?:(?<!\w)|(?<=%[0-9A-Fa-f]{2})|(?<=\\[abfnrtv0]))"
 """No letter before it, except one that belongs to an escape: ``%3A``, ``\\n``."""
 _SECRET_OPTION = re.compile("pass|pwd|secret|token|credential|key$", re.IGNORECASE)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from datetime import timedelta
-from reprlib import repr as short_repr
 from typing import NotRequired, TypedDict
 from urllib.parse import unquote_plus
 
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.history import MOST_RUNS
-from shedlock_py.texts import clean_url
+from shedlock_py.texts import clean_url, quoted
 
 OPTIONS = ("timeout", "fire_time_tolerance", "history")
 
@@ -103,6 +102,6 @@ def _parse_history(history: object, in_url: Mapping[str, str]) -> int:
     number: object = int(given) if isinstance(given, str) and given.isascii() and given.isdecimal() else given
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MOST_RUNS:
         raise ConfigurationError(
-            f"{what} must be how many runs of each lock name to keep, 0 to {MOST_RUNS}, not {short_repr(given)}"
+            f"{what} must be how many runs of each lock name to keep, 0 to {MOST_RUNS}, not {quoted(given)}"
         )
     return number

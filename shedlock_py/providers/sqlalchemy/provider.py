@@ -23,6 +23,7 @@ from shedlock_py.providers.sqlalchemy.clients import AsyncUrlClient, AsyncUserEn
 from shedlock_py.providers.sqlalchemy.engines import parse_url, shown_url
 from shedlock_py.providers.sqlalchemy.errors import explained_conflicts
 from shedlock_py.providers.sqlalchemy.programs import SqlPrograms, identifiers
+from shedlock_py.providers.sqlalchemy.sqlite_files import missing_file
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine  # late elsewhere: loads the ORM
@@ -46,6 +47,10 @@ class _SqlProvider:
     def has_fire_times(self) -> bool:
         """Whether the table has a column for them: not with ``extra_columns=False``."""
         return self.programs.extra_columns
+
+    def _missing_file(self) -> str | None:
+        """The path of the SQLite file, if it does not exist."""
+        return missing_file(self._client.engine.url)
 
 
 class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):

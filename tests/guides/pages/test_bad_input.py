@@ -34,6 +34,7 @@ from tests.guides.documents import DOCS
 from tests.support.scripts import PROJECT
 
 STORE = sl.InMemoryLockProvider()
+SECRET_URL = "postgresql://me:secret@host/db"
 QUORUM = RedisQuorumLockProvider([f"redis://127.0.0.1:{port}" for port in (1, 2, 3)], longest_lease="1m")
 
 
@@ -203,6 +204,15 @@ ROWS: dict[str, Row] = {
         Refused(lambda: guard(with_tenant, "{tenant}")("a\n"), "has a control character"),
         Refused(lambda: guard(with_tenant, "{tenant}")("x" * 65), "65 characters; the maximum is 64"),
     ],
+    "lock name with `://`: the URL of the store in the wrong place": [
+        Refused(lambda: guard(name=SECRET_URL), "lock name must not contain '://'"),
+        Refused(lambda: sl.hold(SECRET_URL), "the URL of the store goes into provider=…, or into configure(…)"),
+    ],
+    "the URL of the store as `executor`, `keep_alive`, `holder`, a duration, …": [
+        Refused(lambda: ShedLockExecutor(SECRET_URL), "executor is a URL"),
+        Refused(lambda: sl.hold("job", keep_alive=SECRET_URL), "keep_alive must be True or False, not a URL"),
+        "tests/faults/test_hostile_urls.py::test_a_url_in_the_wrong_place_is_not_quoted",
+    ],
     "name template with a field that is not a parameter": [
         Refused(lambda: guard(with_tenant, "{customer}"), "its parameters are: tenant"),
     ],
@@ -274,6 +284,11 @@ ROWS: dict[str, Row] = {
             sl.ProviderNotConfigured,
         ),
     ],
+    "a store that is missing, does not reply or has no table, at start-up": [
+        "tests/core/test_startup.py::test_a_table_that_is_missing",
+        "tests/core/test_startup.py::test_a_file_that_is_missing_is_not_created",
+        "tests/core/test_startup.py::test_without_functions_too_it_is_a_problem_that_nothing_was_checked",
+    ],
     "an ordinary function, and only an async provider": [
         Refused(only_async, "make the function 'async def', or give the same store for ordinary functions, too"),
     ],
@@ -317,7 +332,7 @@ ROWS: dict[str, Row] = {
             for url, what in [
                 (None, "must be a string, not None"),
                 (7, "must be a string, not 7"),
-                (b"redis://host", "must be a string, not b'redis://host'"),
+                (b"redis://host", "must be a string, not a URL in bytes"),
                 ("", "is empty"),
                 (" ", "is empty"),
             ]
