@@ -6,7 +6,6 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from reprlib import repr as short_repr
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, ClassVar, Generic, Literal, TypeVar, Unpack
 
@@ -17,6 +16,7 @@ from shedlock_py.lease import Lease
 from shedlock_py.options import GuardOptions, LockOptions, is_async_callable
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.request import LockRequest
+from shedlock_py.texts import quoted
 
 __tracebackhide__ = hidden_frames
 T = TypeVar("T")
@@ -141,7 +141,7 @@ def refuse_other_than_function(guard: str, task: object) -> None:
         task.close()  # or Python warns that it was never awaited
         raise TypeError(f"{guard} takes a function, not the coroutine of its call: {guard}(name, task), without ()")
     if not callable(task):
-        raise TypeError(f"{guard} takes a function, not {short_repr(task)}: {guard}(name, task), without () after it")
+        raise TypeError(f"{guard} takes a function, not {quoted(task)}: {guard}(name, task), without () after it")
     if isinstance(task, type):
         raise TypeError(f"{guard} takes a function, and {task.__name__} is a class: give the method that does the work")
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.texts import has_url, quoted
+from shedlock_py.texts import quoted
 
 LONGEST_NAME = 64
 LONGEST_HOLDER = 200  # with "#" and a claim id it must fit ShedLock's VARCHAR(255)
@@ -71,10 +71,10 @@ def checked_lock_name(name: object) -> str:
 
 
 def refuse_url(name: object) -> None:
-    """:raises ConfigurationError: ``name`` contains ``://``."""
-    if isinstance(name, str) and has_url(name):
+    """:raises ConfigurationError: ``name`` is a URL with a user or a password."""
+    if isinstance(name, str) and re.search("://[^/]*@", name):
         raise ConfigurationError(
-            "lock name must not contain '://', as a URL does: the URL of the store goes into provider=…, or into "
+            "lock name must not be a URL with a user or a password: the URL of the store goes into provider=…, or into "
             "configure(…)"
         )
 

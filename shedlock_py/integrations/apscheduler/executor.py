@@ -44,6 +44,7 @@ from shedlock_py.integrations.apscheduler.options import (
 from shedlock_py.integrations.apscheduler.worker import JobProxy, snapshot_of
 from shedlock_py.options import LockOptions, check_provider
 from shedlock_py.spec import LockSpec
+from shedlock_py.texts import quoted
 from shedlock_py.urls import import_reference, provider_from_text
 
 GRACE_SECONDS = 1.0
@@ -119,7 +120,7 @@ class ShedLockExecutor(JobObserver):
         check_executor(executor)
         provider = check_provider(provider)
         if elector is not None and not isinstance(elector, LeaderElector | AsyncLeaderElector):
-            raise ConfigurationError(f"elector must be a LeaderElector or an AsyncLeaderElector, not {elector!r}")
+            raise ConfigurationError(f"elector must be a LeaderElector or an AsyncLeaderElector, not {quoted(elector)}")
         self._stopping = Event()
         self.inner: Any = None
         """The executor that runs the jobs, from the start of this one on."""

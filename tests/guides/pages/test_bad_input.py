@@ -205,7 +205,7 @@ ROWS: dict[str, Row] = {
         Refused(lambda: guard(with_tenant, "{tenant}")("x" * 65), "65 characters; the maximum is 64"),
     ],
     "lock name with `://`: the URL of the store in the wrong place": [
-        Refused(lambda: guard(name=SECRET_URL), "lock name must not contain '://'"),
+        Refused(lambda: guard(name=SECRET_URL), "lock name must not be a URL with a user"),
         Refused(lambda: sl.hold(SECRET_URL), "the URL of the store goes into provider=…, or into configure(…)"),
     ],
     "the URL of the store as `executor`, `keep_alive`, `holder`, a duration, …": [
