@@ -68,7 +68,8 @@ class Guarded(Supervisor):
         waiting = Waiting(wait, monotonic(), self._request.fire_time)
         try:
             while isinstance(skipped := try_once(), Skipped):
-                pause = waiting.pause(monotonic(), self._record()) if skipped.reason == "held" else None
+                record = self._record() if waiting.is_on else None
+                pause = waiting.pause(monotonic(), record) if skipped.reason == "held" else None
                 code = self._interrupted(pause or 0)
                 if code is not None:
                     return code

@@ -204,7 +204,7 @@ ROWS: dict[str, Row] = {
         Refused(lambda: guard(with_tenant, "{tenant}")("a\n"), "has a control character"),
         Refused(lambda: guard(with_tenant, "{tenant}")("x" * 65), "65 characters; the maximum is 64"),
     ],
-    "lock name with `://`: the URL of the store in the wrong place": [
+    "lock name that is a URL with a user or a password: the URL of the store in the wrong place": [
         Refused(lambda: guard(name=SECRET_URL), "lock name must not be a URL with a user"),
         Refused(lambda: sl.hold(SECRET_URL), "the URL of the store goes into provider=…, or into configure(…)"),
     ],
