@@ -30,7 +30,7 @@ def main() -> None:
         # In production: a database that all replicas share, such as postgresql://user@host/db.
         provider = provider_from_url(f"sqlite:///{Path(directory) / 'locks.db'}")
         provider.create_schema()  # once; or put the table into your migrations
-        with configure(provider=provider):
+        with configure(provider):
             # Three "replicas" at the same moment. One runs; the others are skipped at once, they do not wait.
             with ThreadPoolExecutor(3) as replicas:
                 print(*replicas.map(replica, (1, 2, 3)), sep="\n")

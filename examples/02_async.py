@@ -9,7 +9,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from shedlock_py import async_provider_from_url, configure, hold_async, scheduler_lock
+from shedlock_py import async_provider_from_url, configure, scheduler_lock, try_hold_async
 
 
 @scheduler_lock("sync-feeds", lock_at_most_for="4m")
@@ -19,7 +19,7 @@ async def sync_feeds() -> str:
 
 
 async def vacuum(worker: int) -> None:
-    async with hold_async("vacuum", lock_at_most_for="5m") as lease:
+    async with try_hold_async("vacuum", lock_at_most_for="5m") as lease:
         if lease is None:  # held elsewhere: the block runs all the same and must look
             print(f"worker {worker}: vacuum is held elsewhere")
             return

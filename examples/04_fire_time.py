@@ -2,8 +2,8 @@
 
     python examples/04_fire_time.py
 
-A plain lock is free again when the second replica, whose clock is a little late, comes for the same fire time.
-``once_per_fire_time`` makes the store remember the newest fire time that ran, and refuse it a second time.
+The store remembers the newest fire time that ran, and refuses it a second time. This is the default. A plain lock is
+free again when the second replica, whose clock is a little late, comes for the same fire time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def bill_customers() -> None:
     """Over in no time at all."""
 
 
-def fire_on_two_replicas(once_per_fire_time: bool) -> None:
+def fire_on_two_replicas(once_per_fire_time: bool | None) -> None:
     provider = InMemoryLockProvider()  # both "replicas" live in this process
     fire_time = datetime.now(UTC).replace(microsecond=0)
     for name in ("replica 1", "replica 2"):  # one after the other: the second one's clock is late
@@ -47,10 +47,10 @@ def fire_on_two_replicas(once_per_fire_time: bool) -> None:
 
 
 def main() -> None:
+    print("by default:")
+    fire_on_two_replicas(once_per_fire_time=None)
     print("a plain lock:")
     fire_on_two_replicas(once_per_fire_time=False)
-    print("once_per_fire_time=True:")
-    fire_on_two_replicas(once_per_fire_time=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from shedlock_py import LockProvider, Skipped, configure, extend_lock, hold, provider_from_url, scheduler_lock
+from shedlock_py import LockProvider, Skipped, configure, extend_lock, provider_from_url, scheduler_lock, try_hold
 
 
 # 1. Until the task is done. For tasks that may run again as soon as they are over.
@@ -19,7 +19,7 @@ def import_files() -> str:
 
 
 # 2. For the whole period. For tasks that must not run twice per period, whoever calls them: the lock is kept after the
-# task, until lock_at_least_for is over. (Under APScheduler, once_per_fire_time does this without a duration to choose.)
+# task, until lock_at_least_for is over. (Under APScheduler each fire time runs once without a duration to choose.)
 @scheduler_lock("daily-mail", lock_at_most_for="23h", lock_at_least_for="23h")
 def daily_mail() -> str:
     return "sent"
@@ -39,7 +39,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         provider = provider_from_url(f"sqlite:///{Path(directory) / 'locks.db'}")
         provider.create_schema()
-        with configure(provider=provider):
+        with configure(provider):
             print("1. import:", import_files(), "and again:", import_files())
             show(provider, "import")
 
@@ -50,7 +50,7 @@ def main() -> None:
             show(provider, "reindex")
 
             # The same without a function of its own:
-            with hold("reindex", lock_at_most_for="1s") as lease:
+            with try_hold("reindex", lock_at_most_for="1s") as lease:
                 if lease:
                     print("   held as a block, fencing token", lease.fencing_token)
 

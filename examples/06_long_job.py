@@ -12,7 +12,15 @@ import threading
 import time
 from pathlib import Path
 
-from shedlock_py import LeaseLost, LockRequest, configure, current_lease, hold, provider_from_url, scheduler_lock
+from shedlock_py import (
+    LeaseLost,
+    LockRequest,
+    configure,
+    current_lease,
+    provider_from_url,
+    scheduler_lock,
+    try_hold,
+)
 
 must_stop = threading.Event()
 
@@ -41,14 +49,14 @@ def main() -> None:
         url = f"sqlite:///{Path(directory) / 'locks.db'}"
         provider = provider_from_url(url)
         provider.create_schema()
-        with configure(provider=provider):
+        with configure(provider):
             print("1. three leases long:", reindex(30))
 
             # Somebody else takes the lock by force, as an operator might: the next heartbeat finds out.
             threading.Timer(1.0, provider.take_over, [LockRequest("reindex", "1m", holder="operator")]).start()
             print("2. taken over:", reindex(100))
 
-            with hold("reindex", keep_alive=True) as lease:
+            with try_hold("reindex", keep_alive=True) as lease:
                 print("3. now the lock is", "ours" if lease else "the operator's")
 
 

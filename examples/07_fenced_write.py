@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from shedlock_py import Lease, hold, provider_from_url
+from shedlock_py import Lease, provider_from_url, try_hold
 
 TABLE = "CREATE TABLE report (id INTEGER PRIMARY KEY, text TEXT, fencing_token INTEGER NOT NULL)"
 WRITE = "UPDATE report SET text = ?, fencing_token = ? WHERE id = 1 AND fencing_token <= ?"
@@ -37,7 +37,7 @@ def replica(directory: Path, who: str) -> None:
     logging.basicConfig(stream=sys.stdout, format=f"{who}: WARNING: %(message)s")
     provider = provider_from_url(f"sqlite:///{directory / 'locks.db'}")
     while True:
-        with hold("report", lock_at_most_for="1s", provider=provider) as lease:
+        with try_hold("report", lock_at_most_for="1s", provider=provider) as lease:
             if lease is None:
                 time.sleep(0.05)
                 continue

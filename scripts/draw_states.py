@@ -109,8 +109,9 @@ def elector() -> Picture:
         "Life of a node in an election",
         "Start: following. When the lease was free and is granted: leading. take_over() while somebody led: taking "
         "over, until the former leader cannot believe any more; then leading. Leading is renewed; a renewal that is "
-        "refused, or renew_deadline reached, leads back to following. resign() and stop(): handing over, renewed while "
-        "callbacks still run; then released and resting. Demoted with a cooldown: resting. After the rest: following.",
+        "refused, or renew_deadline reached, leads back to following. resign(), stop() or an exception of "
+        "on_started_leading: handing over, renewed while callbacks still run; then released and resting. Demoted with "
+        "a cooldown: resting. After the rest: following.",
     )
     diagram.begin(30, 70)
     diagram.arrow("M36 70H100")
@@ -130,7 +131,8 @@ def elector() -> Picture:
     diagram.label(450, 183, "believe any more", anchor="start")
     diagram.label(390, 212, "(overtaken itself, or the store is away: following)")
     diagram.arrow("M646 88L646 262")
-    diagram.label(638, 240, "resign(), stop()", anchor="end")
+    diagram.label(638, 238, "resign(), stop(), or", anchor="end")
+    diagram.label(638, 253, "on_started_leading raises", anchor="end")
     diagram.state(640, 282, "handing over")
     diagram.label(640, 318, "renewed, while callbacks still run")
     diagram.arrow("M582 282H222")

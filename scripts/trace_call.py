@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType
 
-from shedlock_py import configure, provider_from_url, scheduler_lock
+from shedlock_py import configure, scheduler_lock
 
 PACKAGE = "shedlock_py"
 
@@ -47,8 +47,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{Path(folder, 'locks.db')}"
-        provider_from_url(url).create_schema()
-        configure(provider=url)
+        configure(url, create_schema=True)
         for _ in range(3):  # the first call connects
             task()
         calls = trace_call()

@@ -4,7 +4,7 @@
 
     from shedlock_py import configure, scheduler_lock
 
-    configure(provider="postgresql://user@host/db")
+    configure("postgresql://user@host/db", create_schema=True)
 
     @scheduler_lock("nightly-report", lock_at_most_for="30m", lock_at_least_for="1m")
     def nightly_report(): ...
@@ -13,8 +13,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from shedlock_py.config import Settings, configure, set_active
-from shedlock_py.context import Skipped, assert_locked, current_lease, extend_lock, extend_lock_async
+from shedlock_py.config import Settings, configure, reset, set_active
+from shedlock_py.context import LockNotAcquired, Skipped, assert_locked, current_lease, extend_lock, extend_lock_async
 from shedlock_py.decorator import scheduler_lock
 from shedlock_py.errors import (
     ConfigurationError,
@@ -43,7 +43,7 @@ from shedlock_py.events import (
     ProviderFailed,
     TaskFinished,
 )
-from shedlock_py.guard import Executed, attempt, attempt_async, hold, hold_async
+from shedlock_py.guard import Executed, attempt, attempt_async, hold, hold_async, try_hold, try_hold_async
 from shedlock_py.lease import Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.record import LockRecord
@@ -58,12 +58,14 @@ if TYPE_CHECKING:
     from shedlock_py.election.base import leader_only
     from shedlock_py.election.elector import LeaderElector
     from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider
+    from shedlock_py.startup import check, check_async
 else:
     _LATE = {
         "AsyncLeaderElector": "shedlock_py.election.async_elector",
         "LeaderElector": "shedlock_py.election.elector",
         "leader_only": "shedlock_py.election.base",
         **dict.fromkeys(("AsyncInMemoryLockProvider", "InMemoryLockProvider"), "shedlock_py.providers.memory"),
+        **dict.fromkeys(("check", "check_async"), "shedlock_py.startup"),
     }
 
     def __getattr__(name: str) -> object:
@@ -73,7 +75,7 @@ else:
         return found
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *_LATE})
+        return sorted(__all__)
 
 
 __version__ = "0.1.0"
@@ -99,6 +101,7 @@ __all__ = [
     "LockAcquired",
     "LockEvent",
     "LockExtended",
+    "LockNotAcquired",
     "LockProvider",
     "LockRecord",
     "LockReleased",
@@ -118,6 +121,8 @@ __all__ = [
     "async_provider_from_url",
     "attempt",
     "attempt_async",
+    "check",
+    "check_async",
     "configure",
     "current_lease",
     "extend_lock",
@@ -127,6 +132,9 @@ __all__ = [
     "leader_only",
     "provider_from_url",
     "release_on_sigterm",
+    "reset",
     "scheduler_lock",
     "set_active",
+    "try_hold",
+    "try_hold_async",
 ]

@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 
 from shedlock_py._timers import Lane, finish_at_exit, worker_pool
 from shedlock_py.durations import Duration
-from shedlock_py.errors import ProviderUnreachable, as_exception
+from shedlock_py.errors import ProviderUnreachable, as_exception, hidden_frames
 from shedlock_py.events import logger
 from shedlock_py.lease import Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 
+__tracebackhide__ = hidden_frames
 T = TypeVar("T")
 L = TypeVar("L", Lease, Lease | None)
 

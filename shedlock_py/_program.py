@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator
 from typing import TypeVar
 
+from shedlock_py.errors import hidden_frames
+
+__tracebackhide__ = hidden_frames
 Command = TypeVar("Command")
 Reply = TypeVar("Reply")
 Result = TypeVar("Result")

@@ -1,4 +1,4 @@
-"""The oldest supported releases of other packages, as ``pyproject.toml`` declares them."""
+"""Other packages: the oldest supported releases, as ``pyproject.toml`` declares them, and how to install them."""
 
 from __future__ import annotations
 
@@ -30,3 +30,53 @@ def require(package: str, installed: str) -> None:
             f"{package} {installed} is too old: shedlock_py needs {package}>={oldest}; "
             f"pip install --upgrade 'shedlock_py[{extra}]'"
         )
+
+
+_SYNC = {"postgresql": "psycopg", "postgres": "psycopg", "mysql": "pymysql", "mariadb": "pymysql", "sqlite": "pysqlite"}
+_ASYNC = {
+    "postgresql": "asyncpg",
+    "postgres": "asyncpg",
+    "mysql": "asyncmy",
+    "mariadb": "asyncmy",
+    "sqlite": "aiosqlite",
+}
+"""The driver to install where the URL names none."""
+_EXTRAS = {
+    "psycopg": "postgresql",
+    "psycopg_async": "postgresql",
+    "asyncpg": "asyncpg",
+    "pymysql": "mysql",
+    "asyncmy": "asyncmy",
+    "pysqlite": "sqlite",
+    "aiosqlite": "aiosqlite",
+}
+_PACKAGES = {"psycopg2": "psycopg2-binary", "mysqldb": "mysqlclient", "aiomysql": "'aiomysql[rsa]'"}
+"""Of drivers without an extra."""
+
+
+def install_line(extra: str) -> str:
+    """The line that installs this package with ``extra``."""
+    return f"pip install 'shedlock_py[{extra}]'"
+
+
+def sql_install_line(scheme: str, *, is_async: bool = False) -> str:
+    """The line that installs SQLAlchemy and a driver for ``scheme``, such as "postgresql" or "postgresql+asyncpg".
+
+    :param is_async: which driver to take where the scheme names none.
+    """
+    database, _, driver = scheme.partition("+")
+    driver = driver or (_ASYNC if is_async else _SYNC).get(database, "")
+    if driver in _PACKAGES:
+        return f"{install_line('sqlalchemy')} {_PACKAGES[driver]}"
+    return install_line(_EXTRAS.get(driver, "sqlalchemy"))
+
+
+def missing_package(what: str, error: ModuleNotFoundError, line: str) -> str:
+    """The message of an error: the package that ``what`` needs is missing.
+
+    :param line: what installs it.
+    """
+    if (error.name or "").startswith("shedlock_py."):
+        built = f"this program was built without the module {error.name!r}"
+        return f"{built}: PyInstaller needs the option --collect-all shedlock_py"
+    return f"{what} needs the package {error.name!r}: {line}"

@@ -7,6 +7,7 @@ generator that is closed there could not release the lease any more.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
@@ -25,7 +26,7 @@ from shedlock_py.context import (
     process_gates,
     running,
 )
-from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable, as_exception
+from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable, as_exception, hidden_frames
 from shedlock_py.events import (
     LeaseLost,
     LockAcquired,
@@ -43,6 +44,9 @@ from shedlock_py.options import LockOptions
 from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
+from shedlock_py.waiting import Waiting
+
+__tracebackhide__ = hidden_frames
 
 if TYPE_CHECKING:
     from shedlock_py.async_keepalive import TaskKeepAlive
@@ -53,6 +57,8 @@ class BaseBlock:
 
     :param spec: the ``__shedlock__`` of the guarded function, if any.
     :param gates: those of the task, consulted before those of the process.
+    :param fire_time: of this call, if ``options`` have a function for it.
+    :param may_wait: whether the option ``wait`` applies to a lock with this record; by default to each.
     """
 
     skip: Skipped
@@ -68,16 +74,26 @@ class BaseBlock:
     _kept_alive: BaseKeepAlive | None = None
 
     def __init__(
-        self, lock: str | LockRequest, options: LockOptions, spec: Any = None, gates: tuple[Gate, ...] = ()
+        self,
+        lock: str | LockRequest,
+        options: LockOptions,
+        spec: Any = None,
+        gates: tuple[Gate, ...] = (),
+        fire_time: object = None,
+        may_wait: Callable[[LockRecord], bool] | None = None,
     ) -> None:
+        self._may_wait = may_wait
         self.options = options
         self.spec = spec
         self._gates = gates
+        self._fire_time = fire_time
         self._request = lock if isinstance(lock, LockRequest) else None
         if isinstance(lock, LockRequest):
             self.name, self._template = lock.name, lock.template
             if (options.lock_at_most_for, options.lock_at_least_for) != (None, None):
                 raise ConfigurationError(f"lock {self.name!r}: the LockRequest has durations; give no others")
+            if lock.fire_time is not None and (options.once_per, options.fire_time) != (None, None):
+                raise ConfigurationError(f"lock {self.name!r}: the LockRequest has a fire time; give no other")
         elif spec is not None:  # checked when the function was decorated
             self.name, self._template = lock, spec.filled_template
         else:
@@ -92,6 +108,16 @@ class BaseBlock:
 
     def __call__(self, function: object) -> Never:
         raise TypeError("hold(…) and hold_async(…) are no decorators: use @scheduler_lock(…)")
+
+    def __enter__(self) -> Any:
+        raise TypeError("hold_async(…) and try_hold_async(…) need 'async with'; for 'with', use hold(…) or try_hold(…)")
+
+    def __exit__(self, *_: Any) -> None: ...
+
+    async def __aenter__(self) -> Any:
+        raise TypeError("hold(…) and try_hold(…) need 'with'; for 'async with', use hold_async(…) or try_hold_async(…)")
+
+    async def __aexit__(self, *_: Any) -> None: ...
 
     def begin(self) -> LockRequest | None:
         """The request to send to the store. None: the task runs inside of a live lease of its lock, or is skipped.
@@ -110,11 +136,23 @@ class BaseBlock:
         request = self._request or lock_request(
             self.name, options.lock_at_most_for, options.lock_at_least_for, template=self._template
         )
+        return options.for_a_run(request, self._fire_time) if self.may_begin() else None
+
+    def may_begin(self) -> bool:
+        """Whether no gate refuses the task; else it is skipped."""
         skip = decide_skip(self.name, (*self._gates, *process_gates))
-        if skip is None:
-            return options.with_next_run(request)
-        self.skipped(skip)
-        return None
+        if skip is not None:
+            self.skipped(skip)
+        return skip is None
+
+    def refused(self, request: LockRequest, record: LockRecord | None, waiting: Waiting) -> float | None:
+        """The store did not grant the lock. How long to wait for the next attempt; None: the task is skipped."""
+        skip = lock_refused(request, record)
+        may_wait = self._may_wait is None or (record is not None and self._may_wait(record))
+        pause = waiting.pause(monotonic(), record) if skip.reason == "held" and may_wait else None
+        if pause is None:
+            self.skipped(skip)
+        return pause
 
     def skipped(self, skip: Skipped) -> None:
         self.skip = skip
@@ -124,11 +162,15 @@ class BaseBlock:
         emit(LockSkipped(skip.lock_name, skip.reason, elapsed).filled_from(self._template))
 
     def failed(self, operation: str, error: BaseException, lease: Lease | None = None) -> None:
-        """Notify the listeners. A failing release must not replace what the task returned or raised."""
+        """Notify the listeners. A failing release must not replace what the task returned or raised.
+
+        A failing acquire is raised to the caller, and not logged here.
+        """
         if is_from_signal(error):
             raise error  # SIGTERM is to end the process, a time limit its task
         failure = as_exception(error, operation, self.name)
-        emit(ProviderFailed(self.name, operation, failure, lease).filled_from(self._template))
+        event = ProviderFailed(self.name, operation, failure, lease)
+        emit(event.filled_from(self._template), is_raised=operation == "acquire")
 
     def start(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> ActiveLease:
         """The task begins. :raises ProviderUnreachable: the grant took so long that its lease may be over."""
@@ -193,7 +235,7 @@ class BaseBlock:
 
 
 class Block(BaseBlock):
-    """The guard around ordinary code: what :func:`hold` returns."""
+    """The guard around ordinary code: what :func:`try_hold` returns."""
 
     _store: LockProvider
     _kept_alive: ThreadKeepAlive | None = None
@@ -204,20 +246,27 @@ class Block(BaseBlock):
             return self.enclosing_lease
         self._store = store = resolve_provider(self.options.provider, self.name)
         self._sent_at = monotonic()
-        try:
-            lease = self._lease = store.acquire(request)
-        except Exception as error:
-            self.failed("acquire", error)
-            raise
-        if lease is None:
+        waiting = Waiting(self.options.wait, self._sent_at, request.fire_time)
+        while True:
+            try:
+                lease = self._lease = store.acquire(request)
+            except Exception as error:
+                self.failed("acquire", error)
+                raise
+            if lease is not None:
+                break
             self._replied_at = monotonic()
             record: LockRecord | None = None
-            try:  # only a fire time needs an explanation
-                record = None if request.fire_time is None else store.record(self.name)
+            try:
+                if request.fire_time is not None or waiting.is_on:
+                    record = store.record(self.name)
             except Exception as error:  # of any kind: a provider of another package may raise anything
-                logger.debug("lock %r: could not read why it is skipped: %r", self.name, error)
-            self.skipped(lock_refused(request, record))
-            return None
+                logger.debug("lock %r: could not read why it is not granted: %r", self.name, error)
+            pause = self.refused(request, record, waiting)
+            if pause is not None:
+                time.sleep(pause)
+            if pause is None or not self.may_begin():
+                return None
         try:
             active = self.start(lease, store)
             is_renewed = is_kept_alive(self.options.keep_alive)
@@ -261,33 +310,42 @@ class Block(BaseBlock):
 
 
 class AsyncBlock(BaseBlock):
-    """:class:`Block` for async code: what :func:`hold_async` returns."""
+    """:class:`Block` for async code: what :func:`try_hold_async` returns."""
 
     _store: AsyncLockProvider
     _kept_alive: TaskKeepAlive | None = None
 
     async def __aenter__(self) -> Lease | None:
-        from shedlock_py.async_keepalive import TaskKeepAlive  # late: loads asyncio
+        import asyncio  # late, as is what loads it
+
+        from shedlock_py.async_keepalive import TaskKeepAlive
 
         request = self.begin()
         if request is None:
             return self.enclosing_lease
         self._store = store = resolve_async_provider(self.options.provider, self.name)
         self._sent_at = monotonic()
-        try:
-            lease = self._lease = await store.acquire(request)
-        except Exception as error:
-            self.failed("acquire", error)
-            raise
-        if lease is None:
+        waiting = Waiting(self.options.wait, self._sent_at, request.fire_time)
+        while True:
+            try:
+                lease = self._lease = await store.acquire(request)
+            except Exception as error:
+                self.failed("acquire", error)
+                raise
+            if lease is not None:
+                break
             self._replied_at = monotonic()
             record: LockRecord | None = None
-            try:  # only a fire time needs an explanation
-                record = None if request.fire_time is None else await store.record(self.name)
+            try:
+                if request.fire_time is not None or waiting.is_on:
+                    record = await store.record(self.name)
             except Exception as error:  # of any kind: a provider of another package may raise anything
-                logger.debug("lock %r: could not read why it is skipped: %r", self.name, error)
-            self.skipped(lock_refused(request, record))
-            return None
+                logger.debug("lock %r: could not read why it is not granted: %r", self.name, error)
+            pause = self.refused(request, record, waiting)
+            if pause is not None:
+                await asyncio.sleep(pause)
+            if pause is None or not self.may_begin():
+                return None
         try:
             active = self.start(lease, store)
             is_renewed = is_kept_alive(self.options.keep_alive)

@@ -5,9 +5,8 @@ The words are those of click, which reads the options of ``shedlock`` from some 
 
 from __future__ import annotations
 
-from reprlib import repr as short_repr
-
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.texts import quoted
 
 _WORDS = dict.fromkeys(("true", "yes", "on", "1", "t", "y"), True)
 _WORDS |= dict.fromkeys(("false", "no", "off", "0", "f", "n"), False)
@@ -25,5 +24,5 @@ def parse_boolean(value: object, what: str) -> bool:
     """
     found = boolean_of(value)
     if found is None:
-        raise ConfigurationError(f"{what}={short_repr(value)} is neither true nor false")
+        raise ConfigurationError(f"{what}={quoted(value)} is neither true nor false")
     return found

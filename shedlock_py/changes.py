@@ -173,7 +173,12 @@ def _demote_confirmation(record: LockRecord, name: str, values: Mapping[str, str
         f"{display.printable(leader.holder)} loses its lease, and nobody leads in {name} for the renew deadline; then "
         f"another node can. A renew deadline that is shorter than the electors' own lets two lead at the same time.",
         (
-            Field("renew_deadline", "Renew deadline", values.get("renew_deadline", "10s"), "as the electors have it"),
+            Field(
+                "renew_deadline",
+                "Renew deadline",
+                values.get("renew_deadline", "10s"),
+                "as the electors have it: two thirds of their lease_duration, if they were given no other",
+            ),
             Field("cooldown", "Cooldown", values.get("cooldown", "0s"), "for how long the node is no candidate"),
         ),
         seen=leader.locked_by,

@@ -54,7 +54,7 @@ def checks_of(provider: LockProvider) -> Iterator[Check]:
     check = REACH
     warnings: list[str] = []
     try:
-        with _collecting(warnings):
+        with collecting(warnings):
             provider.record(NAME)
         yield Check(check, "ok", "it replies")
         check = SETTINGS
@@ -67,7 +67,7 @@ def checks_of(provider: LockProvider) -> Iterator[Check]:
             provider.check_conditions()
             yield Check(check, "ok", "a write whose condition does not hold is refused")
         check = "acquire"
-        with _collecting(warnings):
+        with collecting(warnings):
             lease = provider.acquire(REQUEST)
         yield Check("schema", "warning" if warnings else "ok", " ".join(warnings) or "complete")
         if lease is None:
@@ -118,12 +118,14 @@ def read_only_checks(provider: LockProvider) -> Iterator[Check]:
 
 def _settings(provider: Any) -> list[Check]:
     """What the store itself says, where the provider has such a method."""
-    found: list[Check] = []
-    if not getattr(provider, "is_shared", True):
-        found.append(Check("shared", "warning", "locks in memory guard nothing between processes", NOT_SHARED))
-    if can(provider, "checks"):
-        found += provider.checks()
-    return found
+    return [*private_store(provider), *(provider.checks() if can(provider, "checks") else [])]
+
+
+def private_store(provider: Any) -> list[Check]:
+    """A warning, if each process has locks of its own."""
+    if getattr(provider, "is_shared", True):
+        return []
+    return [Check("shared", "warning", "locks in memory guard nothing between processes", NOT_SHARED)]
 
 
 _collected: ContextVar[list[str] | None] = ContextVar("_collected", default=None)
@@ -131,7 +133,7 @@ _collected: ContextVar[list[str] | None] = ContextVar("_collected", default=None
 
 
 @contextmanager
-def _collecting(messages: list[str]) -> Iterator[None]:
+def collecting(messages: list[str]) -> Iterator[None]:
     """Collect the warnings that the provider would log."""
 
     def collect(record: logging.LogRecord) -> bool:

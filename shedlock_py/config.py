@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
@@ -14,21 +14,22 @@ from shedlock_py._process import is_from_signal
 from shedlock_py.booleans import boolean_of, parse_boolean
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderNotConfigured
-from shedlock_py.events import Event, Listener, log_listener, logger
+from shedlock_py.events import Event, Listener, log_listener, log_raised, logger
 from shedlock_py.lease import Claim, Lease
-from shedlock_py.options import check_keep_alive, is_async_callable, is_async_provider
+from shedlock_py.options import NO_URL, check_keep_alive, is_async_callable, is_async_provider
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.request import LockRequest, check_hold_times, validate_holder
-from shedlock_py.urls import async_provider_from_url, provider_from_text, provider_from_url
+from shedlock_py.request import LockRequest, check_hold_times, checked_lock_name, validate_holder
+from shedlock_py.texts import quoted
+from shedlock_py.urls import async_provider_from_text, opened_providers, provider_from_text, reopening
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What :func:`configure` sets."""
+    """All defaults of a process. :func:`configure` changes some of them; ``Settings(…).apply()`` sets all at once."""
 
-    provider: LockProvider | None = None
-    async_provider: AsyncLockProvider | None = None
-    default_lock_at_most_for: timedelta | None = None
+    provider: LockProvider | str | None = field(default=None, repr=False)
+    async_provider: AsyncLockProvider | str | None = field(default=None, repr=False)
+    default_lock_at_most_for: timedelta | None = timedelta(minutes=10)
     default_lock_at_least_for: timedelta = timedelta(0)
     keep_alive: bool = False
     holder: str | None = None
@@ -47,31 +48,39 @@ class Settings:
         :raises ConfigurationError: a value that cannot work. Never quotes a store: it may have a password.
         """
         given = os.environ if environ is None else environ
-        found: dict[str, Any] = {"default_lock_at_most_for": parse_duration("10m")}
-        for variable, (field, parse) in VARIABLES.items():
-            if text := given.get(variable, "").strip():
-                found[field] = parse(text, variable)
+        found: dict[str, Any] = {}
+        with reopening(given.get("SHEDLOCK_STORE")):
+            for variable, (name, parse) in VARIABLES.items():
+                if text := given.get(variable, "").strip():
+                    found[name] = parse(text, variable)
         if "provider" in found and is_async_provider(found["provider"]):
             found["async_provider"] = found.pop("provider")
         return cls(**found)
 
     def apply(self) -> _Restore:
-        """Make these the defaults of this process. The result is a context manager that restores the former ones.
+        """Make all of these the defaults of this process. As a context manager, restore the previous ones at the end.
 
         :raises ConfigurationError: a provider or a listener is of the wrong kind, or a value cannot work.
         """
-        global _settings
+        return _apply(self)
+
+    def _checked(self) -> Settings:
+        """These settings, with URLs opened.
+
+        :raises ConfigurationError: they cannot work.
+        """
         check_keep_alive(self.keep_alive)
-        _checked(self.listeners)
+        _checked_listeners(self.listeners)
         sync, asynchronous = self.provider, self.async_provider
+        sync = provider_from_text(sync) if isinstance(sync, str) else sync
+        asynchronous = async_provider_from_text(asynchronous) if isinstance(asynchronous, str) else asynchronous
         if sync is not None and is_async_provider(sync):
             raise ConfigurationError(f"{type(sync).__name__} is an async provider: configure(async_provider=…)")
         if asynchronous is not None and not is_async_provider(asynchronous):
             raise ConfigurationError(f"{type(asynchronous).__name__} is not an async provider: configure(provider=…)")
         if self.default_lock_at_most_for is not None:
             check_hold_times(self.default_lock_at_most_for, self.default_lock_at_least_for)
-        previous, _settings = _settings, self
-        return _Restore(previous)
+        return replace(self, provider=sync, async_provider=asynchronous)
 
 
 def _parse_store(text: str, variable: str) -> Any:
@@ -90,7 +99,27 @@ VARIABLES: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
 }
 """Of :meth:`Settings.from_env`: the field that each variable sets, and what parses its text and its name."""
 
-_settings = Settings()
+_DEFAULTS = Settings()
+_settings = _DEFAULTS
+
+
+def _set(settings: Settings) -> _Restore:
+    global _settings
+    previous, _settings = _settings, settings
+    return _Restore(previous)
+
+
+def _apply(settings: Settings, *, create_schema: bool = False) -> _Restore:
+    """Open the URLs of ``settings``, check all of them, and make them the defaults.
+
+    :raises ConfigurationError: they cannot work; nothing is changed.
+    :raises ProviderError: the tables cannot be created; nothing is changed.
+    """
+    with reopening(settings.provider, settings.async_provider):
+        checked = settings._checked()
+        if create_schema and is_active():
+            _create_schema(checked)
+    return _set(checked)
 
 
 class _Restore:
@@ -103,52 +132,117 @@ class _Restore:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        global _settings
-        _settings = self._previous
+        _set(self._previous)
+
+
+class _Unchanged:
+    def __repr__(self) -> str:
+        return "<unchanged>"
+
+
+_UNCHANGED: Any = _Unchanged()
+_NONE: Any = object()
+"""In place of a provider: :func:`configure_store` gives only an async one."""
 
 
 def configure(
-    provider: LockProvider | str | None = None,
-    async_provider: AsyncLockProvider | str | None = None,
-    default_lock_at_most_for: Duration | None = "10m",
-    default_lock_at_least_for: Duration = "0s",
-    keep_alive: bool = False,
-    holder: str | None = None,
-    listeners: Iterable[Listener] = (),
+    provider: LockProvider | str = _UNCHANGED,
+    *,
+    async_provider: AsyncLockProvider | str = _UNCHANGED,
+    default_lock_at_most_for: Duration | None = _UNCHANGED,
+    default_lock_at_least_for: Duration = _UNCHANGED,
+    keep_alive: bool = _UNCHANGED,
+    holder: str | None = _UNCHANGED,
+    listeners: Iterable[Listener] = _UNCHANGED,
+    create_schema: bool = False,
 ) -> _Restore:
-    """Set the defaults of this process, replacing the former ones as a whole.
+    """Set the defaults of this process: ``configure("postgresql://user@host/db", create_schema=True)``.
 
-    Decorators look them up when the function is called, so ``configure`` may come after them. Used as a context
-    manager, it restores the former defaults at the end::
+    A later call changes only the defaults that it names. :func:`reset` restores the initial defaults. Decorators look
+    the defaults up when the function is called, so ``configure`` may come after them. Used as a context manager,
+    it restores the previous defaults at the end::
 
-        with configure(provider=InMemoryLockProvider()):
+        with configure(InMemoryLockProvider()):
             test_something()
 
-    :param provider: the store, as a provider or a URL (see :func:`provider_from_url`).
-    :param async_provider: the store for ``async def`` tasks; without one they use ``provider`` in a worker thread.
-    :param default_lock_at_most_for: for locks without one; None: every lock must have its own.
-    :param default_lock_at_least_for: likewise.
+    :param provider: the store, as a provider or a URL (see :func:`provider_from_url`). It also replaces the
+        ``async_provider`` of an earlier call.
+    :param async_provider: the same store for ``async def`` tasks; without one they use ``provider`` in a worker thread.
+    :param default_lock_at_most_for: for locks without a ``lock_at_most_for``; initially 10 minutes. None: every
+        lock must have its own.
+    :param default_lock_at_least_for: for locks without a ``lock_at_least_for``; initially zero.
     :param keep_alive: renew leases, every third of them, until their task ends; an option of each lock, too.
     :param holder: how this process is named in lock records; ``host:pid`` by default.
     :param listeners: called with every event, besides the one that writes to the logger ``shedlock_py``.
-    :raises ConfigurationError: for a value that cannot work.
+    :param create_schema: create the tables of the store, if they are missing. Safe when ten processes do it at once.
+    :raises ConfigurationError: a value that cannot work, such as None for a provider; nothing is changed.
+    :raises ProviderError: the tables cannot be created; nothing is changed.
     """
-    if isinstance(provider, str):
-        provider = provider_from_url(provider)
-    if isinstance(async_provider, str):
-        async_provider = async_provider_from_url(async_provider)
-    at_most = default_lock_at_most_for
-    parsed_at_most = None if at_most is None else parse_duration(at_most, "default_lock_at_most_for")
-    at_least = parse_duration(default_lock_at_least_for, "default_lock_at_least_for", zero=True)
-    return Settings(
-        provider=provider,
-        async_provider=async_provider,
-        default_lock_at_most_for=parsed_at_most,
-        default_lock_at_least_for=at_least,
-        keep_alive=keep_alive,
-        holder=None if holder is None else validate_holder(holder),
-        listeners=(log_listener, *_checked(listeners)),
-    ).apply()
+    given: dict[str, Any] = {
+        "provider": provider,
+        "async_provider": async_provider,
+        "default_lock_at_most_for": default_lock_at_most_for,
+        "default_lock_at_least_for": default_lock_at_least_for,
+        "keep_alive": keep_alive,
+        "holder": holder,
+        "listeners": listeners,
+    }
+    return _configure(given, create_schema)
+
+
+def _configure(given: Mapping[str, Any], create_schema: object = False) -> _Restore:
+    """Change the defaults that ``given`` has, all at once."""
+    changes = {name: _parse(name, value) for name, value in given.items() if value is not _UNCHANGED}
+    if "provider" in changes:
+        changes.setdefault("async_provider", None)
+    if not isinstance(create_schema, bool):
+        raise ConfigurationError(f"create_schema must be True or False, not {quoted(create_schema)}")
+    return _apply(replace(_settings, **changes), create_schema=create_schema)
+
+
+def _parse(name: str, value: Any) -> Any:
+    match name:
+        case "provider" if value is _NONE:
+            return None
+        case "provider" | "async_provider" if value is None:
+            raise ConfigurationError(f"{name} is None. {NO_URL}")
+        case "default_lock_at_most_for":
+            return None if value is None else parse_duration(value, name)
+        case "default_lock_at_least_for":
+            return parse_duration(value, name, zero=True)
+        case "holder":
+            return None if value is None else validate_holder(value)
+        case "listeners":
+            return (log_listener, *_checked_listeners(value))
+    return value
+
+
+def _create_schema(settings: Settings) -> None:
+    if settings.provider is not None:
+        cast(LockProvider, settings.provider).create_schema()
+    elif settings.async_provider is not None:
+        raise ConfigurationError(
+            "create_schema=True cannot await an async provider: await provider.create_schema() at start-up instead"
+        )
+    else:
+        raise ConfigurationError(
+            "create_schema=True needs the store: configure('postgresql://user@host/db', create_schema=True)"
+        )
+
+
+def configure_store(store: LockProvider | AsyncLockProvider, **defaults: Any) -> _Restore:
+    """Call :func:`configure` with a provider of either kind. It replaces the configured providers of both kinds."""
+    if not is_async_provider(store):
+        return configure(cast(LockProvider, store), **defaults)
+    return configure(_NONE, async_provider=cast(AsyncLockProvider, store), **defaults)
+
+
+def reset() -> _Restore:
+    """Restore the initial defaults: no provider, 10 minutes, no listeners but the log.
+
+    Undoes every :func:`configure`. As a context manager, it restores the previous defaults at the end.
+    """
+    return _set(_DEFAULTS)
 
 
 def override(provider: LockProvider, async_provider: AsyncLockProvider, listeners: tuple[Listener, ...]) -> _Restore:
@@ -158,28 +252,30 @@ def override(provider: LockProvider, async_provider: AsyncLockProvider, listener
     ).apply()
 
 
-def _checked(listeners: object) -> list[Listener]:
+def _checked_listeners(listeners: object) -> list[Listener]:
     if not isinstance(listeners, Iterable):
-        raise ConfigurationError(f"listeners={listeners!r} is not a list: listeners=[…]")
+        raise ConfigurationError(f"listeners={quoted(listeners)} is not a list: listeners=[…]")
     found = list(listeners)
     for listener in found:
         if isinstance(listener, type):
             raise ConfigurationError(f"listener {listener.__name__} is a class: make one, as in {listener.__name__}()")
         if not callable(listener) or is_async_callable(listener):
-            raise ConfigurationError(f"listener {listener!r} is not an ordinary function that takes an event")
+            raise ConfigurationError(f"listener {quoted(listener)} is not an ordinary function that takes an event")
     return found
 
 
-def emit(event: Event) -> None:
+def emit(event: Event, *, is_raised: bool = False) -> None:
     """Notify every configured listener. An exception of a listener is logged and changes nothing else.
 
     The first exception that comes from a signal, such as Ctrl-C or a job's time limit, is raised after all listeners
     were notified.
+
+    :param is_raised: the caller gets the failure as an exception, so the log does not repeat it.
     """
     interruption: BaseException | None = None
     for listener in _settings.listeners:
         try:
-            listener(event)
+            (log_raised if is_raised and listener is log_listener else listener)(event)
         except BaseException as error:  # sys.exit() too: it must not replace what the task returned or raised
             if is_from_signal(error):
                 interruption = interruption or error
@@ -200,6 +296,7 @@ def lock_request(
 
     :raises ConfigurationError: there is no ``lock_at_most_for``, or a value cannot work.
     """
+    checked_lock_name(name)
     settings = _settings
     at_most = settings.default_lock_at_most_for if lock_at_most_for is None else lock_at_most_for
     if at_most is None and not is_active():
@@ -263,10 +360,10 @@ class _Unlocked:
         return Claim(request, _stopped_clock).granted(None)
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        return lease.begin_extension(lock_at_most_for).granted()
+        return lease._begin_extension(lock_at_most_for).granted()
 
     def release(self, lease: Lease) -> bool:
-        lease.end()
+        lease._end()
         return True
 
 
@@ -284,18 +381,34 @@ class _AsyncUnlocked:
 
 
 _UNLOCKED, _ASYNC_UNLOCKED = _Unlocked(), _AsyncUnlocked()
-_NO_PROVIDER = "no provider for lock {!r}: call {} first, or pass provider=…"
 
 
 def is_configured() -> bool:
     """Whether :func:`configure` was called, so that the defaults are known."""
-    return _settings != Settings()
+    return _settings is not _DEFAULTS
 
 
-def configured_providers() -> tuple[object, ...]:
-    """The providers that :func:`configure` was given: of one store, for the two kinds of functions."""
+def configured_providers(given: object = None) -> tuple[object, ...]:
+    """Return the provider of a guard, or the configured providers of the store if ``given`` is None.
+
+    Opens no URL: no lease can be held on a provider that was not made yet.
+    """
+    if given is not None:
+        return (opened_providers(given) or (given,)) if isinstance(given, str) else (given,)
     settings = _settings
     return tuple(provider for provider in (settings.provider, settings.async_provider) if provider is not None)
+
+
+def why_no_provider() -> str:
+    """Why this process has no configured provider, and what to do."""
+    if os.environ.get("SHEDLOCK_STORE", "").strip():
+        return "SHEDLOCK_STORE is set, but nothing has read it: call Settings.from_env().apply() at start-up"
+    found = "configure() was called without a store" if is_configured() else "configure() was not called"
+    return f"{found} in this process: call configure('postgresql://user@host/db') at start-up, or pass provider=…"
+
+
+def _no_provider(lock_name: str) -> ProviderNotConfigured:
+    return ProviderNotConfigured(f"no provider for lock {lock_name!r}: {why_no_provider()}")
 
 
 def resolve_provider(given: Any, lock_name: str) -> LockProvider:
@@ -308,13 +421,16 @@ def resolve_provider(given: Any, lock_name: str) -> LockProvider:
         return cast(LockProvider, _UNLOCKED)
     settings = _settings  # once: another thread may call configure() meanwhile
     if given is None and settings.provider is not None:
-        return settings.provider
+        return cast(LockProvider, settings.provider)
     if given is None and settings.async_provider is None:
-        raise ProviderNotConfigured(_NO_PROVIDER.format(lock_name, "configure(provider=…)"))
+        raise _no_provider(lock_name)
+    if isinstance(given, str):
+        given = provider_from_text(given)
     if given is None or is_async_provider(given):
         raise ConfigurationError(
             f"lock {lock_name!r} guards an ordinary function, but there is only an async provider: make the function "
-            f"'async def', or give a sync provider of the same store with configure(provider=…) or provider=…"
+            f"'async def', or give the same store for ordinary functions, too: configure('postgresql://…', "
+            f"async_provider=…), or provider='postgresql://…' for this lock"
         )
     return cast(LockProvider, given)
 
@@ -330,9 +446,9 @@ def resolve_async_provider(given: object, lock_name: str) -> AsyncLockProvider:
         settings = _settings
         given = settings.provider if settings.async_provider is None else settings.async_provider
     if given is None:
-        raise ProviderNotConfigured(
-            _NO_PROVIDER.format(lock_name, "configure(async_provider=…) or configure(provider=…)")
-        )
+        raise _no_provider(lock_name)
+    if isinstance(given, str):
+        given = provider_from_text(given)
     return as_async_provider(given)
 
 

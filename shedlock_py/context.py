@@ -13,19 +13,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from shedlock_py._process import OwningProcess
 from shedlock_py.config import as_async_provider, as_provider, configured_providers, emit
 from shedlock_py.durations import Duration
-from shedlock_py.errors import ConfigurationError, LeaseError, LeaseLostError, NotLocked
+from shedlock_py.errors import ConfigurationError, LeaseError, LeaseLostError, NotLocked, ShedLockError, hidden_frames
 from shedlock_py.events import LeaseLost, LockExtended, ProviderFailed, SkipReason
 from shedlock_py.lease import Lease
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
+
+__tracebackhide__ = hidden_frames
 
 if TYPE_CHECKING:
     import asyncio
@@ -98,6 +100,11 @@ running: set[ActiveLease] = set()
 current: ContextVar[ActiveLease | None] = ContextVar("shedlock_py_current", default=None)
 
 
+def leave_leases() -> None:
+    """Let the running context be inside of no lease."""
+    current.set(None)
+
+
 def _running_task() -> tuple[Any, object]:
     """The event loop that runs in this thread, and its current task; a callback of the loop has none."""
     loaded = sys.modules.get("asyncio")  # not imported here: most programs do without
@@ -131,7 +138,7 @@ class _TaskFactory:
             running_loop, maker = _running_task()
             if running_loop is not None and maker is None:
                 context = copy_context()
-                context.run(current.set, None)
+                context.run(leave_leases)
                 return context.run(self._make, loop, coro, **options)
         return self._make(loop, coro, **options)
 
@@ -151,7 +158,7 @@ def find_enclosing(name: str, provider: object, spec: object = None) -> ActiveLe
     """
     active = current.get()
     while active is not None:
-        providers = configured_providers() if provider is None else (provider,)
+        providers = configured_providers(provider)
         is_there = not providers or any(active.provider is each for each in providers)
         is_it = (is_there and active.lease.name == name) or (spec is not None and active.alias == (spec, name))
         if is_it and active.is_live_here():
@@ -168,10 +175,45 @@ process_gates: list[Gate] = []
 
 @dataclass(frozen=True)
 class Skipped:
-    """The task did not run: the lock is held elsewhere (``"held"``), its fire time has run (``"already_ran"``), …"""
+    """The task did not run. It is false: ``if attempt(…):`` means "if it ran".
+
+    ``reason`` is "held" if another replica has the lock, "already_ran" if the fire time has run, … ``holder`` is the
+    replica that has the lock; None if the store did not say so.
+    """
 
     lock_name: str
     reason: SkipReason = "held"
+    holder: str | None = field(default=None, compare=False)
+    ran: ClassVar[Literal[False]] = False
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+    def __str__(self) -> str:
+        held = f"{self.holder!r} holds it" if self.holder else "another holder has it"
+        return f"lock {self.lock_name!r} was not granted: {_WHY.get(self.reason, held)}"
+
+
+_WHY: dict[SkipReason, str] = {
+    "already_ran": "its fire time has run",
+    "provider_error": "the store failed",
+    "shutting_down": "this process is shutting down",
+    "not_leader": "this replica is not the leader",
+}
+
+
+class LockNotAcquired(ShedLockError):
+    """``hold`` did not get the lock, so its block did not run. ``skipped`` says why: its ``reason`` is "held", …
+
+    ``try_hold`` gives None instead.
+    """
+
+    def __init__(self, skipped: Skipped) -> None:
+        super().__init__(str(skipped))
+        self.skipped = skipped
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.skipped,)
 
 
 def decide_skip(lock_name: str, gates: Iterable[Gate]) -> Skipped | None:
@@ -185,7 +227,9 @@ def decide_skip(lock_name: str, gates: Iterable[Gate]) -> Skipped | None:
 
 def lock_refused(request: LockRequest, record: LockRecord | None) -> Skipped:
     """The skip of a task whose lock the store has refused. ``record`` is its record after that, as far as known."""
-    last = record.last_fire_time if record is not None and not record.is_held else None
+    if record is not None and record.is_held:
+        return Skipped(request.name, "held", record.holder)
+    last = record.last_fire_time if record is not None else None
     has_run = request.fire_time is not None and last is not None and last >= request.fire_time
     return Skipped(request.name, "already_ran" if has_run else "held")
 
@@ -289,7 +333,7 @@ def _extending(active: ActiveLease) -> Iterator[KeepAlive | None]:
     except (ConfigurationError, LeaseError):
         raise  # the store has not failed
     except Exception as error:
-        emit(ProviderFailed(active.lease.name, "extend", error, active.lease))
+        emit(ProviderFailed(active.lease.name, "extend", error, active.lease), is_raised=True)
         raise
     finally:
         if keep_alive is not None:

@@ -6,12 +6,14 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from shedlock_py._methods import bind_in_class
 from shedlock_py.block import AsyncBlock, Block
 from shedlock_py.context import Skipped, gates_of
 from shedlock_py.durations import Duration
+from shedlock_py.errors import hidden_frames
 from shedlock_py.guard import (
     Executed,
     refuse_unfinished,
@@ -25,6 +27,7 @@ from shedlock_py.spec import LockSpec, declared
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
+__tracebackhide__ = hidden_frames
 T = TypeVar("T")
 R = TypeVar("R")
 S = TypeVar("S")
@@ -79,6 +82,9 @@ class _Decorator(Protocol[S_co]):
     """What ``scheduler_lock(…)`` returns; ``S_co`` is what a skipped call returns."""
 
     @overload
+    def __call__(self, function: type, /) -> Never: ...
+
+    @overload
     def __call__(  # type: ignore[overload-overlap]  # an async def is also a function; the first that fits is meant
         self, function: Callable[P, Coroutine[Any, Any, R]], /
     ) -> GuardedFunction[P, Coroutine[Any, Any, R | S_co], Coroutine[Any, Any, Executed[R] | Skipped]]: ...
@@ -93,6 +99,7 @@ def scheduler_lock(
     lock_at_most_for: Duration | None = None,
     lock_at_least_for: Duration | None = None,
     *,
+    fire_time: Callable[..., datetime] | None = None,
     on_skip: None = None,
     **options: Unpack[Options],
 ) -> _Decorator[None]: ...
@@ -104,6 +111,7 @@ def scheduler_lock(
     lock_at_most_for: Duration | None = None,
     lock_at_least_for: Duration | None = None,
     *,
+    fire_time: Callable[..., datetime] | None = None,
     on_skip: BaseException | type[BaseException],
     **options: Unpack[Options],
 ) -> _Decorator[Never]: ...
@@ -115,6 +123,7 @@ def scheduler_lock(
     lock_at_most_for: Duration | None = None,
     lock_at_least_for: Duration | None = None,
     *,
+    fire_time: Callable[..., datetime] | None = None,
     on_skip: Callable[[Skipped], Coroutine[Any, Any, S]],
     **options: Unpack[Options],
 ) -> _Decorator[S]: ...
@@ -126,6 +135,7 @@ def scheduler_lock(
     lock_at_most_for: Duration | None = None,
     lock_at_least_for: Duration | None = None,
     *,
+    fire_time: Callable[..., datetime] | None = None,
     on_skip: Callable[[Skipped], S],
     **options: Unpack[Options],
 ) -> _Decorator[S]: ...
@@ -137,6 +147,7 @@ def scheduler_lock(
     lock_at_most_for: Duration | None = None,
     lock_at_least_for: Duration | None = None,
     *,
+    fire_time: Callable[..., datetime] | None = None,
     on_skip: S,
     **options: Unpack[Options],
 ) -> _Decorator[S]: ...
@@ -147,10 +158,12 @@ def scheduler_lock(
     lock_at_most_for: Duration | None = None,
     lock_at_least_for: Duration | None = None,
     *,
-    provider: LockProvider | AsyncLockProvider | None = None,
+    provider: LockProvider | AsyncLockProvider | str | None = None,
     keep_alive: bool | None = None,
     on_lost: OnLost = "continue",
     expected_every: Duration | None = None,
+    once_per: Duration | None = None,
+    fire_time: Callable[..., datetime] | None = None,
     on_skip: Any = None,
 ) -> Any:
     """Run the function only where its lock is free; skip the call where it is held elsewhere.
@@ -167,7 +180,13 @@ def scheduler_lock(
         ``timedelta`` or seconds; by default that of ``configure(default_lock_at_most_for=…)``.
     :param lock_at_least_for: for how long no other replica runs it, however short the task; at least as long as the
         replicas' clocks differ. Zero by default.
-    :param provider: the store of this lock; by default the configured one, looked up at each call.
+    :param once_per: run once in each slot of this length ("1h", "1d"), counted from 1970 in UTC, on all replicas
+        together. A slot begins half a minute early, so that clocks which differ by less agree.
+    :param fire_time: a function that gets the call's arguments and returns the moment of this run, an aware datetime:
+        ``fire_time=lambda message: message.sent_at``. A fire time that is not newer than the newest one that ran is
+        skipped. With ``once_per`` it is rounded down to its slot.
+    :param provider: the store of this lock, as a provider or a URL, which is opened at the first call; by default the
+        configured one, looked up at each call.
     :param keep_alive: extend the lease, every third of it, until the task ends; by default that of :func:`configure`.
         ``lock_at_most_for`` is then how soon others may run it if this process dies, and can be short.
     :param on_lost: what happens when the lease is lost while the task runs: "continue" (a ``LeaseLost`` event and a
@@ -192,6 +211,8 @@ def scheduler_lock(
         "keep_alive": keep_alive,
         "on_lost": on_lost,
         "expected_every": expected_every,
+        "once_per": once_per,
+        "fire_time": fire_time,
     }
     return functools.partial(_decorate, LockSpec(name, LockOptions.parse("scheduler_lock", options)), on_skip)
 
@@ -215,6 +236,8 @@ def _decorate(spec: LockSpec, on_skip: Any, function: Any) -> Any:
         with suppress(AttributeError):  # builtins and bound methods take no attributes; the wrapper has the spec
             carrier.__shedlock__ = spec
     bind_in_class(function, guarded)
+    spec.functions[f"{function.__module__}.{getattr(function, '__qualname__', function)}"] = None
+    spec.is_async = is_async
     declared[id(spec)] = spec
     return guarded
 
@@ -222,12 +245,15 @@ def _decorate(spec: LockSpec, on_skip: Any, function: Any) -> Any:
 def _guard_sync(spec: LockSpec, function: Callable[P, R], signature: inspect.Signature, on_skip: Any) -> Any:
     gates = gates_of(function)
 
-    def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
+    def block_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block:
         name = _lock_name(spec, function, signature, args, kwargs)
-        return run_guarded(Block(name, spec.options, spec, gates), lambda: function(*args, **kwargs))
+        return Block(name, spec.options, spec, gates, spec.options.fire_time_of(args, kwargs))
+
+    def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
+        return run_guarded(block_for(args, kwargs), lambda: function(*args, **kwargs))
 
     def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
-        block = Block(_lock_name(spec, function, signature, args, kwargs), spec.options, spec, gates)
+        block = block_for(args, kwargs)
         with block as lease:
             if lease is not None:
                 return refuse_unfinished(function(*args, **kwargs))
@@ -241,12 +267,15 @@ def _guard_async(
 ) -> Any:
     gates = gates_of(function)
 
-    async def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
+    def block_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncBlock:
         name = _lock_name(spec, function, signature, args, kwargs)
-        return await run_guarded_async(AsyncBlock(name, spec.options, spec, gates), lambda: function(*args, **kwargs))
+        return AsyncBlock(name, spec.options, spec, gates, spec.options.fire_time_of(args, kwargs))
+
+    async def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
+        return await run_guarded_async(block_for(args, kwargs), lambda: function(*args, **kwargs))
 
     async def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
-        block = AsyncBlock(_lock_name(spec, function, signature, args, kwargs), spec.options, spec, gates)
+        block = block_for(args, kwargs)
         async with block as lease:
             if lease is not None:
                 return refuse_unfinished(await function(*args, **kwargs), was_awaited=True)
@@ -274,7 +303,7 @@ def _lock_name(
 def _skip_result(on_skip: Any, skipped: Skipped) -> Any:
     """What a skipped call returns, or raises."""
     if isinstance(on_skip, type) and issubclass(on_skip, BaseException):
-        raise on_skip(f"lock {skipped.lock_name!r}: skipped ({skipped.reason})")
+        raise on_skip(str(skipped))
     if isinstance(on_skip, BaseException):
         raise on_skip.with_traceback(None)  # one object for all calls: do not pile up their tracebacks
     return on_skip(skipped) if callable(on_skip) else on_skip
@@ -283,7 +312,7 @@ def _skip_result(on_skip: Any, skipped: Skipped) -> Any:
 def _check_function(function: Any) -> None:
     tasks = {"apply_async": "Celery", "call_local": "Huey", "send_with_options": "Dramatiq"}
     for attribute, library in tasks.items():
-        if hasattr(function, attribute):
+        if hasattr(type(function), attribute):  # the type, for a Mock has every attribute
             raise TypeError(
                 f"{function!r} is a {library} task, not a function: put @scheduler_lock directly above 'def', and the "
                 f"{library} decorator above it"

@@ -9,33 +9,18 @@ from datetime import UTC, datetime, timedelta
 from shlex import quote
 
 from shedlock_py.history import Run
+from shedlock_py.once import LONGEST_LEAD
 from shedlock_py.record import LockRecord
+from shedlock_py.texts import in_words as in_words
 from shedlock_py.texts import one_line as one_line
 from shedlock_py.texts import printable as printable
 
-LONGEST_LEAD = timedelta(seconds=30)
-"""How long before its fire time, the moment that names it, a period of ``run --once-per`` can begin."""
 NOTHING = "-"
 
 
 def counted(number: int, what: str) -> str:
     """``number`` of ``what``: 1 lock record, 2 lock records."""
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def in_words(duration: timedelta) -> str:
-    """``duration`` in its two largest units: 3d 4h, 9m 58s, 4.2s."""
-    seconds = duration.total_seconds()
-    if seconds < 9.95:
-        return f"{max(seconds, 0):.1f}s"
-    whole = round(seconds)
-    parts: list[str] = []
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        number, whole = divmod(whole, size)
-        if number or parts:
-            parts.append(f"{number}{unit}")
-    shown = parts[:2]
-    return shown[0] if len(shown) == 2 and shown[1][:-1] == "0" else " ".join(shown)
 
 
 def age(record: LockRecord) -> timedelta:

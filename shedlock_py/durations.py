@@ -1,26 +1,37 @@
 """Durations as people write them, as ``timedelta``.
 
 Accepted: ``"10m"``, ``"1h30m"``, ``"1.5s"``, ``"250ms"`` (units ms, s, m, h, d, w, largest first), ISO 8601
-(``"PT10M"``, ``"P1DT2H"``), ``timedelta``, and numbers, which are seconds. Kept to the millisecond, rounded up, so
-that a short duration never becomes zero.
+(``"PT10M"``, ``"P1DT2H"``), ``timedelta``, and numbers, which are seconds (``Decimal``, too). Kept to the millisecond,
+rounded up, so that a short duration never becomes zero.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import re
+import sys
 from datetime import timedelta
-from reprlib import repr as short_repr
+from functools import cache
 from typing import TYPE_CHECKING
 
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.texts import in_words, quoted
 
 if TYPE_CHECKING:
+    from decimal import Decimal
     from fractions import Fraction
 
-Duration = str | timedelta | int | float
+logger = logging.getLogger("shedlock_py")
+
+if TYPE_CHECKING:
+    Duration = str | timedelta | int | float | Decimal
+else:
+    Duration = str | timedelta | int | float
 
 LONGEST = timedelta(days=3653)  # ten years
+MOSTLY_MILLISECONDS = 10_000
+"""A bare number from here on is mostly meant as milliseconds."""
 
 MILLISECOND = timedelta(milliseconds=1)
 _LONGEST_TEXT = 600  # Python can be configured to refuse whole numbers of more than 640 digits
@@ -54,15 +65,28 @@ def parse_duration(value: Duration, what: str = "duration", *, zero: bool = Fals
     elif milliseconds > LONGEST // MILLISECOND:
         fault = "is over ten years"
     else:
-        return math.ceil(milliseconds) * MILLISECOND
+        parsed = math.ceil(milliseconds) * MILLISECOND
+        if not isinstance(value, str | timedelta) and value >= MOSTLY_MILLISECONDS:
+            _warn_of_milliseconds(what, value, parsed)
+        return parsed
     try:
-        quoted = short_repr(value)
+        shown = quoted(value)
     except ValueError:  # Python refuses to print whole numbers of thousands of digits
-        quoted = "(a huge number)"
+        shown = "(a huge number)"
     raise ConfigurationError(
-        f"{what}={quoted} {fault}; write for example '10m', '1h30m', '1.5s', '250ms', 'PT10M', "
+        f"{what}={shown} {fault}; write for example '10m', '1h30m', '1.5s', '250ms', 'PT10M', "
         f"timedelta(minutes=10), or a number of seconds, up to ten years"
     )
+
+
+@cache  # once for each setting
+def _warn_of_milliseconds(what: str, value: float | Decimal, parsed: timedelta) -> None:
+    logger.warning("%s=%s is %s; for milliseconds write '%sms'", what, value, in_words(parsed), value)
+
+
+def is_duration(text: str) -> bool:
+    """Whether ``text`` is a duration, with its unit."""
+    return _milliseconds(text) is not None
 
 
 def in_milliseconds(value: timedelta) -> int:
@@ -79,6 +103,9 @@ def _milliseconds(value: object) -> Fraction | int | None:
         return None
     if isinstance(value, int):
         return value * 1000
+    decimal = sys.modules.get("decimal")  # a millisecond to load, and who gives a Decimal has loaded it
+    if decimal is not None and isinstance(value, decimal.Decimal) and value.is_finite():
+        return _exact(f"{value:f}") * 1000
     if isinstance(value, float) and math.isfinite(value):
         # repr: 0.1 means a tenth of a second, not 0.1000000000000000055 s, which would round up a whole millisecond.
         return _exact(repr(float(value))) * 1000

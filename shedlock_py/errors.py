@@ -7,16 +7,18 @@
     │   └── ProviderNotConfigured                no provider was configured
     ├── ProviderError                            the store replied with an error; the task does not run
     │   └── ProviderUnreachable                  the store did not reply; the next call tries again
-    └── LeaseError
-        ├── LeaseLostError                       the lease ended while something still relied on it
-        └── NotLocked                            code that needs a lease ran without one
+    ├── LeaseError
+    │   ├── LeaseLostError                       the lease ended while something still relied on it
+    │   └── NotLocked                            code that needs a lease ran without one
+    └── LockNotAcquired                          ``hold`` was not granted the lock; its block does not run
 
-Not getting the lock is never an error: see ``Skipped``.
+Only ``hold`` and ``hold_async`` raise ``LockNotAcquired``. Everywhere else a skip is a value: see ``Skipped``.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 
@@ -37,7 +39,7 @@ class ProviderError(ShedLockError):
 
     ``operation`` is the operation that failed ("acquire", "release", …), ``lock_name`` its lock (or None), ``hint``
     what the user can do about it, if that is known. ``message`` is the text without the hint; ``str()`` shows both.
-    ``__cause__`` is the driver's own error.
+    ``__cause__`` is the driver's own error; None where the message says all that it says, as for a missing table.
     """
 
     def __init__(self, message: str, *, operation: str, lock_name: str | None = None, hint: str | None = None) -> None:
@@ -70,6 +72,10 @@ class LeaseLostError(LeaseError):
 
 class NotLocked(LeaseError):
     """Code that must run under a lease was called without a live one."""
+
+
+hidden_frames = methodcaller("errisinstance", ShedLockError)
+"""The ``__tracebackhide__`` of a module: pytest leaves its frames out of the traceback of an error of this library."""
 
 
 def as_exception(error: BaseException, operation: str, lock_name: str | None = None) -> Exception:

@@ -189,6 +189,7 @@ class LeaderChanged(ElectionEvent):
 
 
 Listener = Callable[[Event], None]
+"""A function that gets every event."""
 
 _LOSSES: dict[LostReason, str] = {
     "overrun": "the task outlived its lease of {}, so another replica may have run it as well; raise lock_at_most_for "
@@ -201,9 +202,9 @@ _LOSSES: dict[LostReason, str] = {
 def log_listener(event: Event) -> None:
     """Write an event to the logger ``shedlock_py``.
 
-    ERROR: the store failed, so that a task did not run or its lock was not freed. WARNING: a lease or a leadership was
-    lost, an operator changed a lock, or the store failed to extend a lease or to read a record, which is retried.
-    INFO: other events of elections. DEBUG: the rest.
+    ERROR: the store failed, so that a lock was not freed, or a node could not lead. WARNING: a lease or a leadership
+    was lost, an operator changed a lock, or the store failed to extend a lease or to read a record, which is retried.
+    INFO: other events of elections. DEBUG: all other events.
     """
     match event:
         case LockSkipped(lock_name, reason):
@@ -230,3 +231,9 @@ def log_listener(event: Event) -> None:
             logger.info("election %r: the leader is %s", name, holder)
         case LockEvent(lock_name):  # of the application's own
             logger.debug("lock %r: %s", lock_name, type(event).__name__)
+
+
+def log_raised(event: Event) -> None:
+    """:func:`log_listener` for a failure that the caller gets as an exception: one message once."""
+    if isinstance(event, ProviderFailed):
+        logger.debug("lock %r: %s failed, and its caller gets the error", event.lock_name, event.operation)

@@ -202,7 +202,7 @@ class BaseKeepAlive:
             return
         self._is_over = True
         if not self._lease.is_being_released():
-            self._lease.lose()
+            self._lease._lose()
             self._active.is_loss_reported = True
             self._events.append(LeaseLost(self._lease.name, self._lease, reason))
 

@@ -14,7 +14,7 @@
     trust ends  t0 + lock_at_most_for x (1 - 1 %) - 2 ms: before the store can grant the lock to another holder
     lock_until  the lease expires in the store
 
-States: trusted, by the clock; being released (``begin_release``), in which nothing gives trust back; then ended
+States: trusted, by the clock; being released (``_begin_release``), in which nothing gives trust back; then ended
 (``end``: the store has released it; final) or lost (``lose``: the store does not have it). The kit's programs of
 extend, release and undo call these methods; keep-alive and elections call ``lose``, too, for a lease that they give up.
 A store's own programs call none of them. Whether listeners were notified of a loss is no state of the lease, but
@@ -75,7 +75,7 @@ class Claim:
     def granted(self, fencing_token: int | None) -> Lease:
         """The lease that the store has granted. Call it when the reply is there: it reads the clock again."""
         lease = Lease(self.request, self.claim_id, fencing_token, self._clock, self._sent_at)
-        lease.note = self.note
+        lease._note = self.note
         return lease
 
 
@@ -120,7 +120,7 @@ class Lease:
     """For run history: how the task ended. Set it before the release. A lease that was lost is kept as "lost"."""
     error: str | None = None
     """For run history: type and first line of what the task raised."""
-    note: object = None
+    _note: object = None
     """For the programs of the store: the version of the lock record, for example."""
     _shortest_repeated: timedelta | None = None
     """The shortest of the extensions that the store may execute again at any time."""
@@ -208,22 +208,22 @@ class Lease:
             return timedelta(0)  # also when a clock that the user has passed was set back
         return max(timedelta(0), self.lock_at_least_for - timedelta(seconds=self._clock() - self._granted_at))
 
-    def begin_extension(self, lock_at_most_for: Duration) -> Extension:
+    def _begin_extension(self, lock_at_most_for: Duration) -> Extension:
         """Plan an extension by ``lock_at_most_for`` from now; narrows the trust window if that is shorter."""
         return Extension(self, parse_duration(lock_at_most_for, "lock_at_most_for"))
 
-    def begin_release(self) -> timedelta:
+    def _begin_release(self) -> timedelta:
         """End the trust. Returns for how long the store must still refuse the lock to others."""
         self._is_being_released = True
         self._window = None
         return self.remaining_minimum()
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """It was released. Final."""
         self._ended = True
         self._window = None
 
-    def lose(self) -> None:
+    def _lose(self) -> None:
         """The store does not have it. Not final: another store that gets the lease by mistake must not end it."""
         self._lost = True
         self._window = None

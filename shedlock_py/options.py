@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
-from reprlib import repr as short_repr
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import LeaseLost
+from shedlock_py.once import current_slot, slot_of
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.request import LockRequest, check_hold_times
+from shedlock_py.request import LockRequest, check_hold_times, in_utc
+from shedlock_py.texts import quoted
+from shedlock_py.urls import checked_text, provider_from_text
 
-OnLost = str | Callable[[LeaseLost], Any]
+OnLost = Literal["continue", "cancel"] | Callable[[LeaseLost], Any]
 """What happens when a lease is lost while its task runs: "continue", "cancel" (async only), or a callable."""
 
 ProviderT = TypeVar("ProviderT")
@@ -28,7 +30,8 @@ ProviderT = TypeVar("ProviderT")
 class KeywordOptions(TypedDict, Generic[ProviderT], total=False):
     """The options of every guard that callers pass as keywords. ``ProviderT``: the kind of provider it takes."""
 
-    provider: ProviderT | None
+    once_per: Duration | None
+    provider: ProviderT | str | None
     keep_alive: bool | None
     on_lost: OnLost
     expected_every: Duration | None
@@ -39,6 +42,8 @@ class GuardOptions(KeywordOptions[ProviderT], Generic[ProviderT], total=False):
 
     lock_at_most_for: Duration | None
     lock_at_least_for: Duration | None
+    fire_time: datetime | None
+    wait: Duration | None
 
 
 @dataclass(frozen=True)
@@ -47,10 +52,15 @@ class LockOptions:
 
     lock_at_most_for: timedelta | None = None
     lock_at_least_for: timedelta | None = None
-    provider: LockProvider | AsyncLockProvider | None = None
+    provider: LockProvider | AsyncLockProvider | str | None = field(default=None, repr=False)
+    """A URL, perhaps with a password, is opened at the first use."""
     keep_alive: bool | None = None
     on_lost: OnLost = "continue"
     expected_every: timedelta | None = None
+    once_per: timedelta | None = None
+    fire_time: datetime | Callable[..., datetime] | None = None
+    """For a decorated function a function of the call's arguments."""
+    wait: timedelta | None = None
 
     @classmethod
     def parse(cls, function: str, given: Mapping[str, Any], *, is_async: bool = True) -> LockOptions:
@@ -60,41 +70,86 @@ class LockOptions:
         :raises TypeError: there is no such option.
         :raises ConfigurationError: a value that cannot work.
         """
-        names = [field.name for field in fields(cls)]
+        names = [each.name for each in fields(cls)]
         for name in given:
             if name not in names:
                 known = ", ".join(names)
                 raise TypeError(f"{function}() got an unexpected keyword argument {name!r}; its options are: {known}")
-        at_most, at_least = given.get("lock_at_most_for"), given.get("lock_at_least_for")
-        if at_most is not None:
-            at_most = parse_duration(at_most, "lock_at_most_for")
-        if at_least is not None:
-            at_least = parse_duration(at_least, "lock_at_least_for", zero=True)
-        if at_most is not None:
-            check_hold_times(at_most, at_least or timedelta(0))
-        every = given.get("expected_every")
-        if every is not None:
-            every = parse_duration(every, "expected_every")
-        options = cls(**{**given, "lock_at_most_for": at_most, "lock_at_least_for": at_least, "expected_every": every})
-        check_provider(options.provider)
+        parsed = {**given, "provider": check_provider(given.get("provider"))}
+        for name, may_be_zero in _DURATIONS.items():
+            if given.get(name) is not None:
+                parsed[name] = parse_duration(given[name], name, zero=may_be_zero)
+        options = cls(**parsed)
+        if options.lock_at_most_for is not None:
+            check_hold_times(options.lock_at_most_for, options.lock_at_least_for or timedelta(0))
+        check_fire_time(options.fire_time, of_decorator=function == "scheduler_lock")
         check_keep_alive(options.keep_alive)
         check_on_lost(options.on_lost, is_async=is_async)
         return options
 
-    def with_next_run(self, request: LockRequest) -> LockRequest:
-        """``request``, which says when the next run is expected, if these options do: history keeps it with the run.
+    @property
+    def gives_fire_time(self) -> bool:
+        """Whether a run has a fire time by ``once_per`` or ``fire_time``."""
+        return self.once_per is not None or self.fire_time is not None
 
-        By the clock of this replica, as the fire times of a scheduler are. No lock depends on it.
+    def for_a_run(self, request: LockRequest, fire_time: object = None) -> LockRequest:
+        """``request`` for a run that begins now, with its fire time, and with the time at which the next is expected.
+
+        By the clock of this replica, as the fire times of a scheduler are.
+
+        :param fire_time: that of this call, if these options have a function for it.
+        :raises ConfigurationError: it is no aware datetime.
         """
-        if self.expected_every is None:
+        if not self.gives_fire_time and self.expected_every is None:
             return request
-        return replace(request, next_fire_time=datetime.now(UTC) + self.expected_every)
+        now, more = datetime.now(UTC), dict[str, Any]()
+        given = self.fire_time if fire_time is None else fire_time
+        if given is not None:
+            moment = in_utc(given, "fire_time")
+            more["fire_time"] = moment if self.once_per is None else slot_of(moment, self.once_per)
+        elif self.once_per is not None:
+            more["fire_time"] = current_slot(now, self.once_per)
+        if self.expected_every is not None:
+            more["next_fire_time"] = now + self.expected_every
+        return replace(request, **more)
+
+    def fire_time_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+        """The fire time of one call of the decorated function; None: these options have no function for it.
+
+        :raises ConfigurationError: the function gives none.
+        """
+        if not callable(self.fire_time):
+            return None
+        return in_utc(self.fire_time(*args, **kwargs), "what the function of fire_time= returns")
+
+
+_DURATIONS = {
+    "lock_at_most_for": False,
+    "lock_at_least_for": True,
+    "expected_every": False,
+    "once_per": False,
+    "wait": True,
+}
+"""The options that are durations, and whether each may be zero."""
+
+
+def check_fire_time(fire_time: object, *, of_decorator: bool) -> None:
+    """:raises ConfigurationError: ``fire_time`` is not a moment, or not a function of the call's arguments."""
+    if fire_time is None:
+        return
+    if not of_decorator:
+        in_utc(fire_time, "fire_time")
+    elif not callable(fire_time):
+        raise ConfigurationError(
+            f"fire_time of a decorator must be a function of the call's arguments, such as "
+            f"fire_time=lambda message: message.sent_at, not {quoted(fire_time)}: each call has its own"
+        )
 
 
 def check_keep_alive(keep_alive: object) -> None:
     """:raises ConfigurationError: ``keep_alive`` is neither a bool nor None; "no" would be true."""
     if keep_alive is not None and not isinstance(keep_alive, bool):
-        raise ConfigurationError(f"keep_alive must be True or False, not {short_repr(keep_alive)}")
+        raise ConfigurationError(f"keep_alive must be True or False, not {quoted(keep_alive)}")
 
 
 def is_async_callable(found: object) -> bool:
@@ -114,15 +169,29 @@ def check_on_lost(on_lost: OnLost, *, is_async: bool) -> None:
     if is_async_callable(on_lost) and not is_async:
         raise ConfigurationError("on_lost is a coroutine function, but the guarded task is an ordinary one")
     if on_lost != "cancel" and not callable(on_lost):
-        raise ConfigurationError(f"on_lost must be 'continue', 'cancel' or a callable, not {on_lost!r}")
+        raise ConfigurationError(f"on_lost must be 'continue', 'cancel' or a callable, not {quoted(on_lost)}")
 
 
-def check_provider(provider: object) -> None:
-    """:raises ConfigurationError: ``provider`` is neither None nor an object with a provider's methods."""
+def check_provider(provider: Any) -> Any:
+    """Check the option ``provider`` of a guard, and strip a URL. Does not open the URL.
+
+    :raises ConfigurationError: ``provider`` is not None, a provider, a URL or a reference.
+    """
     if isinstance(provider, str):
-        raise ConfigurationError("provider= takes a provider object: provider_from_url(…) makes one from a URL")
+        return checked_text(provider)
     if provider is not None:
         is_async_provider(provider)
+    return provider
+
+
+def required_provider(provider: Any) -> Any:
+    """Return ``provider``, opened if it is a URL or a reference. One text gives one provider in this process.
+
+    :raises ConfigurationError: ``provider`` is None or another object.
+    """
+    provider = provider_from_text(provider) if isinstance(provider, str) else provider
+    is_async_provider(provider)
+    return provider
 
 
 def is_async_provider(provider: Any) -> bool:
@@ -130,6 +199,8 @@ def is_async_provider(provider: Any) -> bool:
 
     :raises ConfigurationError: it is no provider at all.
     """
+    if provider is None:
+        raise ConfigurationError(f"the provider is None. {NO_URL}")
     if isinstance(provider, type):
         raise ConfigurationError(f"{provider.__name__} is a class: make a provider of it, as in {provider.__name__}(…)")
     package = type(provider).__module__.partition(".")[0]
@@ -141,10 +212,12 @@ def is_async_provider(provider: Any) -> bool:
     return inspect.iscoroutinefunction(provider.acquire)
 
 
+NO_URL = "Is the environment variable of its URL set? Give a provider, or a URL as in 'postgresql://user@host/db'"
 _CURES = {
     "redis": "wrap the client: RedisLockProvider(client), AsyncRedisLockProvider(client) for a redis.asyncio one",
     "sqlalchemy": "wrap the engine: SqlAlchemyLockProvider(engine), AsyncSqlAlchemyLockProvider(engine)",
     "pymongo": "wrap the database: MongoLockProvider(client['name']), AsyncMongoLockProvider(client['name'])",
+    "pathlib": "a SQLite file is given as a URL, such as 'sqlite:///locks.db'",
     **dict.fromkeys(
         ("psycopg", "psycopg2", "pymysql", "MySQLdb", "sqlite3", "asyncpg", "aiosqlite", "aiomysql", "asyncmy"),
         "give a URL or an SQLAlchemy engine instead of a connection: provider_from_url('postgresql://…')",

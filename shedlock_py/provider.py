@@ -17,6 +17,7 @@ A provider may also have these, which are looked up by name where they are used;
   write whose condition does not hold.
 - ``create_table_sql()`` is the SQL of the tables, where the store has tables.
 - ``close()`` closes the connections that the provider has opened.
+- ``has_fire_times = False``: the store keeps no fire times, so a request with one is refused.
 - ``is_shared = False``: the locks are those of one process only.
 - ``sync_provider`` or ``async_provider``: of an adapter, the provider that it calls.
 """
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from shedlock_py.durations import Duration
+from shedlock_py.errors import ProviderError
 from shedlock_py.lease import Lease
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
@@ -106,10 +108,27 @@ class Check:
     seconds: float | None = None
     """What was measured, where something was."""
 
+    def __str__(self) -> str:
+        return f"{self.message} — {self.hint}" if self.hint else self.message
+
 
 def can(provider: object, method: str) -> bool:
     """Whether ``provider`` has that method, of those that it need not have."""
     return getattr(provider, method, None) is not None
+
+
+def require_file(provider: object) -> None:
+    """Refuse a provider whose SQLite file is missing: the first request would create the file of a mistyped path.
+
+    :raises ProviderError: the file is missing.
+    """
+    missing_file: Callable[[], str | None] | None = getattr(provider, "_missing_file", None)
+    if missing_file is not None and (path := missing_file()) is not None:
+        raise ProviderError(
+            f"there is no SQLite file {path}",
+            operation="open",
+            hint="is the path right? To create the file: shedlock schema --create",
+        )
 
 
 def undo_of(provider: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any]:

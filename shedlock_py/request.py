@@ -6,10 +6,10 @@ import os
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from reprlib import repr as short_repr
 
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.texts import quoted
 
 LONGEST_NAME = 64
 LONGEST_HOLDER = 200  # with "#" and a claim id it must fit ShedLock's VARCHAR(255)
@@ -49,14 +49,34 @@ def validate_name(name: object, what: str = "lock name", longest: int = LONGEST_
         store can carry (control characters, lone surrogates).
     """
     if not isinstance(name, str):
-        raise ConfigurationError(f"{what} must be a string, not {short_repr(name)}")
+        raise ConfigurationError(f"{what} must be a string, not {quoted(name)}")
     if not name.strip():
-        raise ConfigurationError(f"{what} must not be empty or blank: {short_repr(name)}")
+        raise ConfigurationError(f"{what} must not be empty or blank: {quoted(name)}")
     if len(name) > longest:
-        raise ConfigurationError(f"{what} has {len(name)} characters; the maximum is {longest}: {short_repr(name)}")
+        raise ConfigurationError(f"{what} has {len(name)} characters; the maximum is {longest}: {quoted(name)}")
     if not name.isprintable() and re.search(_UNSTORABLE, name):
-        raise ConfigurationError(f"{what} has a control character or a lone surrogate: {name!r}")
+        raise ConfigurationError(f"{what} has a control character or a lone surrogate: {quoted(name)}")
     return name
+
+
+def checked_lock_name(name: object) -> str:
+    """``name`` if a lock can be requested by it.
+
+    Stricter than :func:`validate_name`, with which operators name the locks of other programs.
+
+    :raises ConfigurationError: it cannot be a lock name, or is a URL. Does not quote a URL: it may contain a password.
+    """
+    refuse_url(name)
+    return validate_name(name)
+
+
+def refuse_url(name: object) -> None:
+    """:raises ConfigurationError: ``name`` is a URL with a user or a password."""
+    if isinstance(name, str) and re.search("://[^/]*@", name):
+        raise ConfigurationError(
+            "lock name must not be a URL with a user or a password: the URL of the store goes into provider=…, or into "
+            "configure(…)"
+        )
 
 
 def is_valid_name(name: object) -> bool:
@@ -73,12 +93,12 @@ def validate_holder(holder: object) -> str:
     if validated.startswith(PAUSED_BY):
         raise ConfigurationError(
             f"holder must not begin with {PAUSED_BY!r}: its locks would be taken for paused ones, which operators "
-            f"free while a task runs: {short_repr(holder)}"
+            f"free while a task runs: {quoted(holder)}"
         )
     if DEMOTED.fullmatch(validated):
         raise ConfigurationError(
             f"holder must not read like a demotion, 'demoted 5000ms web-1': a leader of that name would be taken for "
-            f"none: {short_repr(holder)}"
+            f"none: {quoted(holder)}"
         )
     return validated
 
@@ -120,26 +140,27 @@ class LockRequest:
         at_least = parse_duration(lock_at_least_for, "lock_at_least_for", zero=True)
         check_hold_times(at_most, at_least)
         vars(self).update(  # the dataclass is frozen
-            name=validate_name(name),
+            name=checked_lock_name(name),
             lock_at_most_for=at_most,
             lock_at_least_for=at_least,
             holder=default_holder() if holder is None else validate_holder(holder),
-            fire_time=None if fire_time is None else _in_utc(fire_time, "fire_time"),
+            fire_time=None if fire_time is None else in_utc(fire_time, "fire_time"),
             template=template,
-            next_fire_time=None if next_fire_time is None else _in_utc(next_fire_time, "next_fire_time"),
+            next_fire_time=None if next_fire_time is None else in_utc(next_fire_time, "next_fire_time"),
         )
 
 
 def request_for_operator(name: str, lock_at_most_for: Duration, holder: str) -> LockRequest:
     """A request whose holder says what an operator did: a pause or a demotion, which no task may have as its holder."""
-    request = LockRequest(name, lock_at_most_for)
-    vars(request)["holder"] = validate_name(holder, "holder", LONGEST_HOLDER)
+    request = LockRequest("any", lock_at_most_for)
+    vars(request).update(name=validate_name(name), holder=validate_name(holder, "holder", LONGEST_HOLDER))
     return request
 
 
-def _in_utc(moment: object, what: str) -> datetime:
+def in_utc(moment: object, what: str) -> datetime:
+    """``moment`` in UTC. :raises ConfigurationError: it is no aware datetime, or UTC has no such moment."""
     if not isinstance(moment, datetime) or moment.utcoffset() is None:
-        raise ConfigurationError(f"{what} must be an aware datetime, not {short_repr(moment)}")
+        raise ConfigurationError(f"{what} must be an aware datetime, not {quoted(moment)}")
     try:
         return moment.astimezone(UTC)
     except OverflowError:  # the first or last day of the calendar, in a zone where UTC is beyond it
@@ -149,9 +170,9 @@ def _in_utc(moment: object, what: str) -> datetime:
 def validate_prefix(prefix: object, what: str = "prefix") -> str:
     """``prefix`` if it is empty or text that a lock name could begin with."""
     if not isinstance(prefix, str):
-        raise ConfigurationError(f"{what} must be a string, not {short_repr(prefix)}")
+        raise ConfigurationError(f"{what} must be a string, not {quoted(prefix)}")
     if re.search(_UNSTORABLE, prefix):
-        raise ConfigurationError(f"{what} has a control character or a lone surrogate: {short_repr(prefix)}")
+        raise ConfigurationError(f"{what} has a control character or a lone surrogate: {quoted(prefix)}")
     return prefix
 
 

@@ -16,7 +16,8 @@ from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
 from shedlock_py.options import LockOptions
-from shedlock_py.request import LockRequest, validate_name
+from shedlock_py.request import LockRequest, checked_lock_name, refuse_url
+from shedlock_py.texts import quoted
 
 
 class LockSpec:
@@ -31,14 +32,18 @@ class LockSpec:
 
     def __init__(self, name: str, options: LockOptions) -> None:
         if not isinstance(name, str):
-            raise ConfigurationError(f"lock name must be a string, not {name!r}: @scheduler_lock('name', …)")
+            raise ConfigurationError(f"lock name must be a string, not {quoted(name)}: @scheduler_lock('name', …)")
+        refuse_url(name)
         self.template = name
         self.options = options
         self._placeholders = _placeholders(name)
         self.fields = {_parameter_of(field) for field in self._placeholders}
-        self.name = None if self.fields else validate_name(name.format())
+        self.name = None if self.fields else checked_lock_name(name.format())
         self.filled_template = name if self.fields else None
         """The template, if it is filled from each call."""
+        self.functions: dict[str, None] = {}
+        """The functions that it guards, in their order, as "package.module.function"."""
+        self.is_async = False
         self._has_warned = False
 
     def warn_of_executor(self, lock_name: str) -> None:
@@ -73,24 +78,24 @@ class LockSpec:
     ) -> LockRequest:
         """The request for one call of ``function``. The durations given here are for options that are None."""
         at_most, at_least = self.options.lock_at_most_for, self.options.lock_at_least_for
-        return lock_request(
+        request = lock_request(
             self.lock_name(function, args, kwargs),
             lock_at_most_for if at_most is None else at_most,
             lock_at_least_for if at_least is None else at_least,
             template=self.filled_template,
         )
+        return self.options.for_a_run(request, self.fire_time(function, args, kwargs))
+
+    def fire_time(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        """The fire time of one call of ``function``; None: the options have no function for it."""
+        _, args, kwargs = _as_written(function, args, kwargs)
+        return self.options.fire_time_of(args, kwargs)
 
     def lock_name(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The lock name for one call of ``function``: the template, filled from its arguments."""
         if self.name is not None:
             return self.name
-        original: Any = function
-        while isinstance(original, functools.partial | MethodType):
-            # Back to the function as it was written: the template can use all of its parameters.
-            if isinstance(original, MethodType):
-                original, args = original.__func__, (original.__self__, *args)
-            else:
-                original, args, kwargs = original.func, (*original.args, *args), {**original.keywords, **kwargs}
+        original, args, kwargs = _as_written(function, args, kwargs)
         signature = inspect.signature(original)
         self.check_fields(signature)
         call = signature.bind(*args, **kwargs)
@@ -118,14 +123,33 @@ class LockSpec:
             raise ConfigurationError(f"lock name {self.template!r} cannot be filled for this call: {error}") from error
 
 
+def _as_written(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The function behind partials and bound methods, with all of its arguments: a template can use each of them."""
+    while isinstance(function, functools.partial | MethodType):
+        if isinstance(function, MethodType):
+            function, args = function.__func__, (function.__self__, *args)
+        else:
+            function, args, kwargs = function.func, (*function.args, *args), {**function.keywords, **kwargs}
+    if isinstance(getattr(type(function).__call__, "__shedlock__", None), LockSpec):  # a callable object
+        function, args = type(function).__call__, (function, *args)
+    return function, args, kwargs
+
+
 declared: WeakValueDictionary[int, LockSpec] = WeakValueDictionary()  # a decorated closure may be garbage-collected
+
+
+def declared_specs() -> list[LockSpec]:
+    """The locks of the decorated functions of this process."""
+    # valuerefs() is one atomic step: another thread may decorate a function meanwhile.
+    specs = [reference() for reference in declared.valuerefs()]
+    return [spec for spec in specs if spec is not None]
 
 
 def declared_lock_names() -> set[str]:
     """The lock names of the decorated functions of this process; templates are left out."""
-    # valuerefs() is one atomic step: another thread may decorate a function meanwhile.
-    specs = [reference() for reference in declared.valuerefs()]
-    return {spec.name for spec in specs if spec is not None and spec.name is not None}
+    return {spec.name for spec in declared_specs() if spec.name is not None}
 
 
 _FORMATTER = string.Formatter()

@@ -14,10 +14,10 @@ from shedlock_py import (
     LockProvider,
     LockRequest,
     async_provider_from_url,
-    hold,
-    hold_async,
     provider_from_url,
     scheduler_lock,
+    try_hold,
+    try_hold_async,
 )
 
 Close = Callable[[], Any]
@@ -108,12 +108,12 @@ class HoldSession(ProviderSession):
     """With the name and the time, as ``hold`` is written in an application: it makes its request anew each time."""
 
     def cycle(self, name: str) -> None:
-        with hold(name, lock_at_most_for=LEASE, provider=self.provider) as lease:
+        with try_hold(name, lock_at_most_for=LEASE, provider=self.provider) as lease:
             if lease is None:
                 raise RefusedError(name)
 
     def refused(self, name: str) -> bool:
-        with hold(name, lock_at_most_for=LEASE, provider=self.provider) as lease:
+        with try_hold(name, lock_at_most_for=LEASE, provider=self.provider) as lease:
             return lease is None
 
 
@@ -202,12 +202,12 @@ class AsyncHoldSession(AsyncProviderSession):
     """As :class:`HoldSession`, a new request each time."""
 
     async def cycle(self, name: str) -> None:
-        async with hold_async(name, lock_at_most_for=LEASE, provider=self.provider) as lease:
+        async with try_hold_async(name, lock_at_most_for=LEASE, provider=self.provider) as lease:
             if lease is None:
                 raise RefusedError(name)
 
     async def refused(self, name: str) -> bool:
-        async with hold_async(name, lock_at_most_for=LEASE, provider=self.provider) as lease:
+        async with try_hold_async(name, lock_at_most_for=LEASE, provider=self.provider) as lease:
             return lease is None
 
 

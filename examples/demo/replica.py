@@ -28,7 +28,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from examples.demo.observation import Kind, Observation
 from examples.demo.plan import REPORT, TICK, JobPlan
-from shedlock_py import configure, provider_from_url, scheduler_lock, set_active
+from shedlock_py import configure, scheduler_lock, set_active
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor
 
 stopping = threading.Event()
@@ -50,14 +50,12 @@ def report() -> None:
 
 def main() -> None:
     options = parse_arguments()
-    provider = provider_from_url(options.store)
-    provider.create_schema()
-    configure(provider=provider, holder=options.name)
+    configure(options.store, create_schema=True, holder=options.name)
     if options.no_lock:
         set_active(False)
 
     scheduler = BackgroundScheduler(
-        executors={"default": ShedLockExecutor("threadpool", once_per_fire_time=True)},
+        executors={"default": ShedLockExecutor("threadpool")},
         # Late is better than never, in order, even where the machine is busy: the demo counts every fire time.
         job_defaults={"coalesce": False, "misfire_grace_time": None},
         timezone=UTC,

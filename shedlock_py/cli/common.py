@@ -18,11 +18,11 @@ from click.core import ParameterSource
 from shedlock_py.display import one_line as one_line
 from shedlock_py.display import printable as printable
 from shedlock_py.durations import parse_duration
-from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
 from shedlock_py.options import is_async_provider
-from shedlock_py.provider import LockProvider
-from shedlock_py.urls import async_provider_from_url, has_async_driver, provider_from_text
+from shedlock_py.provider import LockProvider, require_file
+from shedlock_py.urls import async_provider_from_url, provider_from_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,7 +76,7 @@ def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[L
     :raises ConfigurationError: there is no such provider.
     :raises ProviderError: the SQLite file is missing.
     """
-    store = _default_store() or store
+    store = (_default_store() or store or "").strip()
     if not store:
         raise ConfigurationError("no store: give --store URL or set SHEDLOCK_STORE, for example sqlite:///locks.db")
     if "://" not in store and not sys.flags.safe_path:
@@ -87,7 +87,7 @@ def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[L
         gc.enable()
     try:
         if store.partition("://")[0].partition("+")[0].lower() == "sqlite" and not may_be_missing:
-            _require_file(store)
+            require_file(provider)
         yield provider
     finally:
         try:
@@ -108,8 +108,6 @@ def _provider(store: str) -> Any:
 
 def _found(store: str) -> Any:
     """An async provider where the URL names an async driver, or where there is no sync one for it."""
-    if has_async_driver(store):
-        return async_provider_from_url(store)
     try:
         return provider_from_text(store)
     except ConfigurationError as error:
@@ -129,25 +127,6 @@ def _default_store() -> str | None:
         return None
     store: str | None = context.obj
     return store
-
-
-def _require_file(store: str) -> None:
-    """:raises ProviderError: ``store`` is the URL of a SQLite file that does not exist."""
-    from sqlalchemy.engine import make_url  # late: the provider has found the package
-
-    name = make_url(store).database
-    if not name or name == ":memory:" or name.startswith("file:"):
-        return  # in memory, which the provider refuses; or a URI, which decides whether to create the file
-    try:
-        os.stat(name)
-    except (FileNotFoundError, NotADirectoryError):
-        raise ProviderError(
-            f"there is no SQLite file {os.path.abspath(name)}",
-            operation="open",
-            hint="is the path right? To create the file: shedlock schema --create",
-        ) from None
-    except OSError:
-        pass  # such as a directory that this user may not search: the provider has the reason
 
 
 def fail(message: str, code: int) -> NoReturn:

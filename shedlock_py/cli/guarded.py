@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,10 +21,10 @@ from shedlock_py.events import LeaseLost, LockExtended, LostReason, ProviderFail
 from shedlock_py.guard import attempt
 from shedlock_py.lease import Lease
 from shedlock_py.provider import LockProvider, undo_of
+from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
+from shedlock_py.waiting import Waiting
 
-RETRY_PAUSE = (0.5, 1.0)
-"""Seconds between two attempts to acquire, under ``--wait``. Random, so that processes do not all retry at once."""
 LATE = 0.05
 """Seconds after the end of the trust window in which the guard's ``LeaseLost``, which has the reason, may come."""
 LONGEST_WAIT = 30.0
@@ -66,14 +65,15 @@ class Guarded(Supervisor):
         try_once = partial(
             attempt, self._request, self._task, provider=provider, keep_alive=self._keep_alive, on_lost=lambda _: None
         )
-        until = monotonic() + wait.total_seconds()
+        waiting = Waiting(wait, monotonic(), self._request.fire_time)
         try:
             while isinstance(skipped := try_once(), Skipped):
-                left = until - monotonic() if skipped.reason == "held" else 0
-                code = self._interrupted(min(left, random.uniform(*RETRY_PAUSE)))
+                record = self._record() if waiting.is_on else None
+                pause = waiting.pause(monotonic(), record) if skipped.reason == "held" else None
+                code = self._interrupted(pause or 0)
                 if code is not None:
                     return code
-                if left <= 0:
+                if pause is None:
                     return skipped
             return 0
         except CommandFailed as failed:
@@ -84,6 +84,13 @@ class Guarded(Supervisor):
             self.flush(FLUSH_SECONDS)
 
     # Before the command runs
+
+    def _record(self) -> LockRecord | None:
+        """When the lock is free, as far as the store says so."""
+        try:
+            return None if self._provider is None else self._provider.record(self._request.name)
+        except ProviderError:
+            return None
 
     def _interrupted(self, seconds: float = 0) -> int | None:
         """The exit code, if a signal that ends this process has come or comes within so many seconds."""
@@ -133,7 +140,7 @@ class Guarded(Supervisor):
             return
         try:
             if undo_of(self._provider)(lease):
-                lease.end()  # the guard has nothing to release
+                lease._end()  # the guard has nothing to release
         except ProviderError as error:
             self.report(f"could not be given back as if it had not been acquired: {error}")
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from shedlock_py.cli.common import RunCommand, duration_option, fail, one_line, 
 from shedlock_py.cli.names import name_argument
 from shedlock_py.config import Settings, is_active
 from shedlock_py.election.elector import LeaderElector
-from shedlock_py.election.settings import JITTER
+from shedlock_py.election.settings import ElectionDurations, Takeover
 from shedlock_py.errors import ConfigurationError, ProviderUnreachable
 from shedlock_py.events import log_listener
 from shedlock_py.provider import LockProvider
@@ -94,7 +95,7 @@ def lead(
     renew_deadline: timedelta | None,
     retry_period: timedelta | None,
     grace: timedelta | None,
-    takeover: str,
+    takeover: Takeover,
     on_exit: OnExit,
     health_port: int | None,
     health_host: str | None,
@@ -125,19 +126,19 @@ def lead(
     if not hasattr(os, "posix_spawn"):
         raise ConfigurationError("shedlock lead needs Linux, macOS or another Unix; here, use LeaderElector in Python")
     with _mistakes_of(ctx):
-        deadline, retry, grace = _durations(lease_duration, renew_deadline, retry_period, grace)
+        durations = durations_of(lease_duration, renew_deadline, retry_period, grace)
     from shedlock_py.cli.child import CannotStart  # late: they name signals that Windows does not have
     from shedlock_py.cli.leading import Leading
 
     debug = (log_listener,) if ctx.find_root().params.get("debug") else ()
     try:
-        leading = Leading(name, command, grace=grace, on_exit=on_exit)
+        leading = Leading(name, command, grace=durations.grace, on_exit=on_exit)
         with _open(store) as provider:
             Settings(listeners=(leading.messages.put, *debug)).apply()
             with _mistakes_of(ctx):
                 elector = LeaderElector(
-                    provider, name, lease_duration=lease_duration, renew_deadline=deadline, retry_period=retry,
-                    holder=holder or None, takeover=takeover,
+                    provider, name, lease_duration=durations.lease_duration, renew_deadline=durations.renew_deadline,
+                    retry_period=durations.retry_period, holder=holder or None, takeover=takeover,
                 )  # fmt: skip
             _check(provider, name)
             with _health(elector, health_host, health_port):
@@ -147,22 +148,17 @@ def lead(
     sys.exit(code)
 
 
-def _durations(
+def durations_of(
     lease: timedelta, deadline: timedelta | None, retry: timedelta | None, grace: timedelta | None
-) -> tuple[timedelta, timedelta, timedelta]:
-    """The renew deadline, the retry period and the grace; those that are not given are in proportion to the lease.
+) -> ElectionDurations:
+    """The durations of a node; those that are not given are in proportion to the lease.
 
-    :raises ConfigurationError: one failed renewal would end the command.
+    :raises ConfigurationError: two commands could run at once, or one failed renewal would end the command.
     """
-    deadline = lease * 2 / 3 if deadline is None else deadline
-    retry = deadline / 5 if retry is None else retry
-    grace = deadline * 2 / 5 if grace is None else grace
-    if retry * JITTER >= deadline - grace:
-        raise ConfigurationError(
-            f"--retry-period × {JITTER} ({retry * JITTER}) must be shorter than --renew-deadline - --grace "
-            f"({deadline - grace}), or one failed renewal ends the command"
-        )
-    return deadline, retry, grace
+    durations = ElectionDurations.scaled(lease, deadline, retry)
+    durations = replace(durations, grace=durations.renew_deadline * 2 / 5 if grace is None else grace)
+    durations.check(as_options=True)
+    return durations
 
 
 @contextmanager

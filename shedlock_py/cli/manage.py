@@ -25,6 +25,7 @@ from shedlock_py.cli.common import (
 from shedlock_py.cli.names import name_argument, record_or_fail
 from shedlock_py.display import age, counted, demoted_leader, holder_of, in_words, local_iso, pause_in_words, utc
 from shedlock_py.election.demotion import Demotion, leader_of
+from shedlock_py.election.settings import ElectionDurations
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.provider import can
 from shedlock_py.record import LockRecord, names_to_prune
@@ -201,13 +202,20 @@ def _why(record: LockRecord | None) -> str:
     help="For how long the demoted node is no candidate.",
 )
 @duration_option(
+    "--lease-duration",
+    envvar="SHEDLOCK_LEASE_DURATION",
+    default="15s",
+    help="As the electors have it.",
+)
+@duration_option(
     "--renew-deadline",
-    envvar="SHEDLOCK_DEMOTE_RENEW_DEADLINE",
-    default="10s",
-    help="As the electors were given it; under takeover='observed', their lease_duration.",
+    envvar="SHEDLOCK_RENEW_DEADLINE",
+    help="As the electors have it: by default two thirds of the lease. Under takeover='observed', their whole lease.",
 )
 @store_option
-def demote(name: str, cooldown: timedelta, renew_deadline: timedelta, store: str | None) -> None:
+def demote(
+    name: str, cooldown: timedelta, lease_duration: timedelta, renew_deadline: timedelta | None, store: str | None
+) -> None:
     """Force a re-election in the election NAME, whoever leads.
 
     Takes the lease away, and keeps the name free of leaders for --renew-deadline: the demoted leader may trust its
@@ -215,11 +223,12 @@ def demote(name: str, cooldown: timedelta, renew_deadline: timedelta, store: str
 
     Exit code 1: nobody leads.
     """
+    deadline = ElectionDurations.scaled(lease_duration, renew_deadline).renew_deadline
     with open_store(store) as provider:
         former = leader_of(provider.record(name))
         if former is None:
             fail(f"nobody leads in {name!r}", NO)
-        request = Demotion(former.holder, cooldown).request(name, renew_deadline)
+        request = Demotion(former.holder, cooldown).request(name, deadline)
         provider.take_over(request)
     click.echo(
         f"{printable(former.holder)} is demoted: nobody leads in {name!r} for {in_words(request.lock_at_most_for)}, "

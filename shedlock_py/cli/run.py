@@ -13,25 +13,14 @@ from shedlock_py.cli.common import RunCommand, duration_option, fail, open_store
 from shedlock_py.cli.names import name_argument
 from shedlock_py.config import Settings, is_active
 from shedlock_py.context import Skipped
-from shedlock_py.display import LONGEST_LEAD, holder_of, in_words
+from shedlock_py.display import holder_of, in_words
 from shedlock_py.durations import LONGEST
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import log_listener
+from shedlock_py.once import current_slot
 from shedlock_py.options import LockOptions
 from shedlock_py.provider import LockProvider
 from shedlock_py.request import LockRequest, check_hold_times
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def period_of(now: datetime, period: timedelta) -> datetime:
-    """The multiple of ``period`` since 1970-01-01 00:00 UTC that names the period which ``now`` (aware) is in.
-
-    It is the fire time of all runs in that period: the same on each host, and later than that of the period before.
-    A period begins half a minute before the multiple, or half of a short period. Schedulers start jobs at full minutes,
-    some a moment early by their clock and some late: clocks that differ by less than that agree on the period.
-    """
-    return EPOCH + (now + min(LONGEST_LEAD, period / 2) - EPOCH) // period * period
 
 
 @click.command(
@@ -135,12 +124,12 @@ def run(
         raise ConfigurationError(
             "shedlock run needs Linux, macOS or another Unix; here, guard a Python function with @scheduler_lock"
         )
-    fire_time = None if once_per is None else period_of(datetime.now(UTC), once_per)
+    fire_time = None if once_per is None else current_slot(datetime.now(UTC), once_per)
     expected = LockOptions(expected_every=expected_every)
     at_most = at_most if is_active() else LONGEST
     try:
         check_hold_times(at_most, at_least, ("--at-most", "--at-least"))
-        request = expected.with_next_run(LockRequest(name, at_most, at_least, holder or None, fire_time))
+        request = expected.for_a_run(LockRequest(name, at_most, at_least, holder or None, fire_time))
     except ConfigurationError as error:
         raise click.UsageError(str(error), ctx) from error
     from shedlock_py.cli.child import CannotStart  # late: they name signals that Windows does not have

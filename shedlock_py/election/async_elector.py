@@ -19,11 +19,11 @@ from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.election.base import Callback, CallbackCall, Elector, parse_timeout
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.election.program import PENDING, Command, Do, Election, Wait
-from shedlock_py.election.settings import ElectionSettings
+from shedlock_py.election.settings import ElectionSettings, Takeover
 from shedlock_py.events import logger
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.record import LockRecord
-from shedlock_py.urls import async_provider_from_url
+from shedlock_py.urls import async_provider_from_text
 
 
 class AsyncLeaderElector(Elector):
@@ -39,15 +39,17 @@ class AsyncLeaderElector(Elector):
         name: str,
         *,
         lease_duration: Duration = "15s",
-        renew_deadline: Duration = "10s",
-        retry_period: Duration = "2s",
+        renew_deadline: Duration | None = None,
+        retry_period: Duration | None = None,
         holder: str | None = None,
-        takeover: str = "expired",
+        takeover: Takeover = "expired",
         on_started_leading: Callback | None = None,
         on_stopped_leading: Callback | None = None,
         on_new_leader: Callable[[str], Any] | None = None,
     ) -> None:
-        self._provider = as_async_provider(async_provider_from_url(provider) if isinstance(provider, str) else provider)
+        self._provider = as_async_provider(
+            async_provider_from_text(provider) if isinstance(provider, str) else provider
+        )
         self._waiters: set[Callable[[], None]] = set()
         settings = ElectionSettings.parse(name, lease_duration, renew_deadline, retry_period, holder, takeover)
         super().__init__(settings, on_started_leading, on_stopped_leading, on_new_leader)
@@ -220,8 +222,10 @@ class AsyncLeaderElector(Elector):
     def _task_ended(self, call: CallbackCall, task: asyncio.Task[Any]) -> None:
         if not task.cancelled():
             self._end_call(call, task.exception())
-        elif task.cancelling():  # the event loop ends
-            self._end_call(call)
+        elif task.cancelling():  # by this program: the event loop ends, or on_stopped_leading has ended its work
+            is_at_end = self._runner is None or self._runner.done() or self._runner.cancelling()
+            is_work = self._election.is_at_work(call.term) and not is_at_end
+            self._end_call(call, asyncio.CancelledError("its task was cancelled") if is_work else None)
         else:
             self._end_call(call, asyncio.CancelledError("what it awaited was cancelled"))
 

@@ -16,10 +16,11 @@ from shedlock_py._process import OwningProcess, monotonic
 from shedlock_py.config import emit
 from shedlock_py.context import Gate, Skipped, gates_of, not_leader
 from shedlock_py.durations import Duration, parse_duration
-from shedlock_py.election.program import Election, Intent
+from shedlock_py.election.program import Election, Intent, Term
 from shedlock_py.election.settings import ElectionSettings
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import Event, LeaderChanged, LeadershipStarted, LeadershipStopped, logger
+from shedlock_py.texts import quoted
 
 Callback = Callable[[], Any]
 P = ParamSpec("P")
@@ -34,10 +35,17 @@ class CallbackCall:
     """One call of a callback."""
 
     callback: Callback
+    term: Term | None = None
+    """The term that this call is the work of, if it is a call of ``on_started_leading``."""
 
 
 _current_calls: ContextVar[frozenset[CallbackCall]] = ContextVar("shedlock_current_calls", default=frozenset())
 """The calls, of any elector, that the current code is part of."""
+
+
+def leave_callbacks() -> None:
+    """Let the running context be part of no callback."""
+    _current_calls.set(frozenset())
 
 
 class Elector:
@@ -71,6 +79,16 @@ class Elector:
     def lease_duration(self) -> timedelta:
         """How long the store keeps the lease of a silent leader."""
         return self._settings.lease_duration
+
+    @property
+    def renew_deadline(self) -> timedelta:
+        """How long a leader trusts its lease without a renewal."""
+        return self._settings.renew_deadline
+
+    @property
+    def retry_period(self) -> timedelta:
+        """How often a leader renews its lease, and a follower reads the record."""
+        return self._settings.retry_period
 
     @property
     def holder(self) -> str:
@@ -123,7 +141,7 @@ class Elector:
 
     def _check_callback(self, callback: object) -> None:
         if callback is not None and not callable(callback):
-            raise ConfigurationError(f"a callback of an elector must be a function, not {callback!r}")
+            raise ConfigurationError(f"a callback of an elector must be a function, not {quoted(callback)}")
 
     def resign(self) -> None:
         """If this node leads, let another node lead as soon as the callbacks have returned. Does not wait."""
@@ -156,7 +174,7 @@ class Elector:
         finally:  # also when a listener ends the program
             match event:
                 case LeadershipStarted():
-                    self._call(self._on_started)
+                    self._call(self._on_started, self._election.term)
                 case LeadershipStopped():
                     self._call(self._on_stopped)
                 case LeaderChanged(_, holder) if self._on_new_leader is not None:
@@ -183,10 +201,10 @@ class Elector:
         running = [call.callback for call in list(self._calls)]  # they must not pile up; not all can be hashed
         self._call([callback for callback in self._on_renewed if callback not in running])
 
-    def _call(self, callbacks: Iterable[Callback]) -> None:
+    def _call(self, callbacks: Iterable[Callback], term: Term | None = None) -> None:
         """Start to call the callbacks. Does not wait for them."""
         for callback in callbacks:
-            call = CallbackCall(callback)
+            call = CallbackCall(callback, term)
             self._calls.add(call)
             self._start_call(call)
 
@@ -199,7 +217,11 @@ class Elector:
     def _end_call(self, call: CallbackCall, error: BaseException | None = None) -> None:
         try:
             if error is not None:
-                logger.error("election %r: callback %r failed", self.name, call.callback, exc_info=error)
+                if self._election.fail(call.term, error):  # first: this node must not count as the leader any more
+                    message = "election %r: on_started_leading (%r) failed; this node resigns, so that another can lead"
+                else:
+                    message = "election %r: callback %r failed"
+                logger.error(message, self.name, call.callback, exc_info=error)
         finally:  # also when a log handler raises: no leader is released while a call counts as running
             self._calls.discard(call)
             self._wake()
@@ -217,7 +239,7 @@ class Elector:
     def _is_decided(self) -> bool:
         """Whether this node leads, or never will; or resigns, and waits for the callback that asks."""
         election = self._election
-        waits_for_caller = "resign" in election.intents and self._is_in_callback()
+        waits_for_caller = election.is_resigning() and self._is_in_callback()
         return self.is_leader() or not election.may_lead() or waits_for_caller
 
     def _has_taken_over(self) -> bool:

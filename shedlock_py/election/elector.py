@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -17,13 +18,14 @@ from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.election.base import Callback, CallbackCall, Elector, parse_timeout
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.election.program import PENDING, Command, Do, Election, Wait
-from shedlock_py.election.settings import ElectionSettings
+from shedlock_py.election.settings import ElectionSettings, Takeover
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import Event, logger
-from shedlock_py.options import is_async_callable, is_async_provider
+from shedlock_py.options import is_async_callable, is_async_provider, required_provider
 from shedlock_py.provider import LockProvider
 from shedlock_py.record import LockRecord
-from shedlock_py.urls import provider_from_url
+
+NOT_AWAITED = "callback {!r} returns a coroutine: LeaderElector cannot await it, AsyncLeaderElector can"
 
 
 class LeaderElector(Elector):
@@ -41,14 +43,17 @@ class LeaderElector(Elector):
     before another node can be elected.
 
     Callbacks get no arguments (``on_new_leader``: the leader's holder), run in threads of their own, and never delay a
-    renewal. The leader releases its lease only when they have returned: stop your work in ``on_stopped_leading``.
+    renewal. The leader releases its lease only when they have returned: stop your work in ``on_stopped_leading``. If
+    ``on_started_leading`` raises, the node resigns, so that another node can lead.
 
     :param provider: the store, as a provider or a URL.
     :param name: the name of the election; a lock name.
     :param lease_duration: how long the store keeps the lease of a silent leader. This and the next two must be the same
         on every node.
-    :param renew_deadline: how long a leader trusts its lease without a renewal; at most 90 % of ``lease_duration``.
+    :param renew_deadline: how long a leader trusts its lease without a renewal; at most 90 % of ``lease_duration``. By
+        default two thirds of it.
     :param retry_period: how often a leader renews its lease, and a follower reads the record (with up to 20 % jitter).
+        By default a fifth of ``renew_deadline``.
     :param holder: how the lock record names this node; ``host:pid`` by default.
     :param takeover: "expired": a follower may lead when the lease is over by the store's clock. "observed": only when
         it has seen the same lease for a whole ``lease_duration`` of its own clock, so a jump of the store's clock
@@ -63,21 +68,20 @@ class LeaderElector(Elector):
         name: str,
         *,
         lease_duration: Duration = "15s",
-        renew_deadline: Duration = "10s",
-        retry_period: Duration = "2s",
+        renew_deadline: Duration | None = None,
+        retry_period: Duration | None = None,
         holder: str | None = None,
-        takeover: str = "expired",
+        takeover: Takeover = "expired",
         on_started_leading: Callback | None = None,
         on_stopped_leading: Callback | None = None,
         on_new_leader: Callable[[str], Any] | None = None,
     ) -> None:
-        provider = provider_from_url(provider) if isinstance(provider, str) else provider
-        if is_async_provider(provider):
+        self._provider: LockProvider = required_provider(provider)
+        if is_async_provider(self._provider):
             raise ConfigurationError(
-                f"{type(provider).__name__} is an async provider, which LeaderElector cannot await: use"
+                f"{type(self._provider).__name__} is an async provider, which LeaderElector cannot await: use"
                 " AsyncLeaderElector, or give LeaderElector a provider for ordinary functions"
             )
-        self._provider = provider
         self._make_mutex()
         self._without_thread: deque[CallbackCall] = deque()
         settings = ElectionSettings.parse(name, lease_duration, renew_deadline, retry_period, holder, takeover)
@@ -181,9 +185,7 @@ class LeaderElector(Elector):
     def _check_callback(self, callback: object) -> None:
         super()._check_callback(callback)
         if is_async_callable(callback):
-            raise ConfigurationError(
-                f"callback {callback!r} is a coroutine function: LeaderElector cannot await it, AsyncLeaderElector can"
-            )
+            raise ConfigurationError(NOT_AWAITED.format(callback))
 
     def _is_decided(self) -> bool:
         return threading.current_thread() is self._runner or super()._is_decided()  # a listener would wait for itself
@@ -252,7 +254,10 @@ class LeaderElector(Elector):
     def _run_call(self, call: CallbackCall) -> None:
         self._enter_call(call)
         try:
-            call.callback()
+            reply = call.callback()
+            if inspect.iscoroutine(reply):
+                reply.close()
+                raise ConfigurationError(NOT_AWAITED.format(call.callback))
         except BaseException as error:  # SystemExit, too, ends this call only
             self._end_call(call, error)
         else:

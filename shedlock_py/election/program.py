@@ -27,6 +27,7 @@ from shedlock_py.events import (
     ProviderFailed,
     StopReason,
 )
+from shedlock_py.history import describe_error
 from shedlock_py.lease import Clock, Lease
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest, default_holder
@@ -66,6 +67,8 @@ class Term:
     leads_from: float
     """When the former leader, if it was not seen to release its lease, has stopped trusting it."""
     is_leading: bool = False
+    has_failed: bool = False
+    """Whether ``on_started_leading`` raised in this term. The node resigns."""
 
 
 @dataclass(eq=False)
@@ -114,11 +117,16 @@ class Election:
         """
         term = self.term
         is_leading = term is not None and term.is_leading and self.clock() < term.trusted_until
-        return is_leading and self.may_lead() and "resign" not in self.intents
+        return is_leading and self.may_lead() and not self.is_resigning()
 
     def may_lead(self) -> bool:
         """Whether this node can still become the leader."""
         return not self.is_over and "stop" not in self.intents
+
+    def is_resigning(self) -> bool:
+        """Whether this node is to end its term: the user has requested that, or its work has failed."""
+        term = self.term
+        return "resign" in self.intents or (term is not None and term.has_failed)
 
     def is_taking_over(self) -> bool:
         """Whether this node may yet lead because of a ``take_over()``."""
@@ -142,6 +150,22 @@ class Election:
                 self.intents.discard("resign")
                 yield from self._follow()
 
+    def is_at_work(self, term: Term | None) -> bool:
+        """Whether ``term`` is this node's leadership, and is to go on. Not by the clock: a renewal may be under way."""
+        is_current = term is not None and term is self.term and term.is_leading
+        return is_current and self.may_lead() and not self.is_resigning()
+
+    def fail(self, term: Term | None, error: BaseException) -> bool:
+        """Resign, because ``on_started_leading`` raised ``error`` in ``term``: a leader that does not work is none.
+
+        False: that term has ended or is ending, so nothing changes. A later term has work of its own.
+        """
+        if term is None or not self.is_at_work(term):
+            return False
+        term.lease.outcome, term.lease.error = "failed", describe_error(error)
+        term.has_failed = True
+        return True
+
     def give_up(self) -> None:
         """End the leadership of a program that has failed. The lease is left to expire."""
         if self.term is not None:
@@ -151,7 +175,7 @@ class Election:
 
     def _keep(self, term: Term) -> Program[Command, Any, None]:
         """One step of a node that has the lease: renew it, begin to lead, or resign."""
-        if self.intents & {"stop", "resign"}:
+        if "stop" in self.intents or self.is_resigning():
             yield from self._resign(term)
             return
         now = self.clock()
@@ -166,7 +190,7 @@ class Election:
             self.intents.discard("take_over")
         due = min(term.renews_at, term.trusted_until)
         yield Wait(due if term.is_leading else min(due, term.leads_from))
-        if not self.intents & {"stop", "resign"}:
+        if "stop" not in self.intents and not self.is_resigning():
             yield from self._renew_if_due(term)
 
     def _renew_if_due(self, term: Term) -> Program[Command, Any, None]:
@@ -190,7 +214,7 @@ class Election:
     def _end(self, term: Term, reason: StopReason) -> None:
         """Stop leading without a release: the lease is lost, or is left to expire."""
         self.term, self._lost = None, term.lease
-        term.lease.lose()
+        term.lease._lose()
         if term.is_leading:
             self.notify(LeadershipStopped(self._name, self.holder, term.lease.fencing_token, reason))
 
@@ -205,15 +229,28 @@ class Election:
             if self.term is None:
                 return
         self.term = None
-        self._rests_until = max(self._rests_until, self.clock() + 2 * self._retry)  # so that another node can lead
+        self._rest_from(self.clock())
         # The store was away for too long. Or this node has never led, and the former leader may still trust its lease.
         if self.is_busy() or self.clock() < term.leads_from:
-            term.lease.lose()  # so it expires
+            term.lease._lose()  # so it expires
+            self._rest_from(self._expires_at(term))
             return
         try:
-            yield Do("release", (term.lease,), self._lease_seconds)
+            released = yield Do("release", (term.lease,), self._lease_seconds)
         except Exception as error:
             self.notify(ProviderFailed(self._name, "release", error))
+            self._rest_from(self._expires_at(term))
+        else:
+            if released is PENDING:
+                self._rest_from(self._expires_at(term))
+
+    def _rest_from(self, moment: float) -> None:
+        """Be no candidate for two retry periods after the lease has become free, so that another node can lead."""
+        self._rests_until = max(self._rests_until, moment + 2 * self._retry)
+
+    def _expires_at(self, term: Term) -> float:
+        """When the lease of ``term`` ends if it is not released, by this node's clock."""
+        return term.trusted_until - self._deadline + self._lease_seconds
 
     # Following
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Unpack
 
-from shedlock_py.config import configure, is_configured, lock_request
+from shedlock_py.config import configure_store, is_configured, lock_request
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger as default_logger
@@ -24,7 +24,10 @@ from shedlock_py.guard import attempt_async
 from shedlock_py.options import GuardOptions, LockOptions, is_async_provider
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.request import LockRequest
+from shedlock_py.texts import quoted
 from shedlock_py.urls import async_provider_from_url
+
+__all__ = ["lifespan", "repeat_every"]
 
 Provider = AsyncLockProvider | LockProvider
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
@@ -58,11 +61,13 @@ def lifespan(
     :param defaults: as for :func:`configure`: ``default_lock_at_most_for``, ``listeners``, …
     :raises ConfigurationError: something in ``start`` cannot be started.
     """
+    if not isinstance(provider, str):
+        is_async_provider(provider)  # a mistake shows now
     items, seconds = list(start), parse_duration(stop_within, "stop_within").total_seconds()
     for item in items:
         if not (inspect.iscoroutinefunction(item) or (hasattr(item, "start") and hasattr(item, _stop_of(item)))):
             raise ConfigurationError(
-                f"start=[…]: {item!r} is no scheduler, elector, lead(…), or function of repeat_every"
+                f"start=[…]: {quoted(item)} is no scheduler, elector, lead(…), or function of repeat_every"
             )
 
     @asynccontextmanager
@@ -71,10 +76,9 @@ def lifespan(
             opened: Any = async_provider_from_url(provider) if isinstance(provider, str) else provider
             if opened is not provider and hasattr(opened, "close"):
                 stack.push_async_callback(opened.close)
-            is_async = is_async_provider(opened)
-            stack.enter_context(configure(**{"async_provider" if is_async else "provider": opened}, **defaults))
+            stack.enter_context(configure_store(opened, **defaults))
             if create_schema:
-                await (opened.create_schema() if is_async else asyncio.to_thread(opened.create_schema))
+                await (opened.create_schema() if is_async_provider(opened) else asyncio.to_thread(opened.create_schema))
             for item in items:
                 await _start(item, stack, seconds)
             if then is not None:

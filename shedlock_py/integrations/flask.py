@@ -13,6 +13,8 @@ from shedlock_py.events import logger
 from shedlock_py.provider import LockProvider
 from shedlock_py.urls import provider_from_url
 
+__all__ = ["ShedLock"]
+
 
 class ShedLock:
     """An extension: ``shedlock = ShedLock("postgresql://…", start=[scheduler])``, and ``shedlock.init_app(app)``.
@@ -56,7 +58,7 @@ class ShedLock:
         if given is None:
             raise ConfigurationError("no store: give ShedLock(…) a URL, or set app.config['SHEDLOCK_STORE']")
         self.provider = provider_from_url(given) if isinstance(given, str) else given
-        configure(provider=self.provider, **self._defaults)
+        configure(self.provider, **self._defaults)
         app.extensions["shedlock"] = self
 
     def start(self) -> None:

@@ -29,6 +29,8 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra("monitors", "httpx", error) from error
 
+__all__ = ["HealthchecksListener", "WebhookListener"]
+
 DEFAULT_TIMEOUT = "5s"
 PLACEHOLDER = "{name}"
 

@@ -35,6 +35,8 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra("opentelemetry", "opentelemetry-api", error) from error
 
+__all__ = ["OpenTelemetryListener"]
+
 LOST = "the lease was lost"
 
 Attributes = Mapping[str, str | bool | int | float | None]

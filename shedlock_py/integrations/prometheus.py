@@ -30,7 +30,7 @@ from shedlock_py import (
 )
 from shedlock_py.events import LostReason, Outcome, SkipReason, logger
 from shedlock_py.integrations import Label, label_of, missing_extra
-from shedlock_py.options import is_async_provider
+from shedlock_py.options import is_async_provider, required_provider
 from shedlock_py.request import validate_prefix
 from shedlock_py.spec import declared_lock_names
 
@@ -38,6 +38,8 @@ try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric
 except ModuleNotFoundError as error:
     raise missing_extra("prometheus", "prometheus_client", error) from error
+
+__all__ = ["PausedCollector", "PrometheusListener"]
 
 ACQUISITIONS = ("acquired", *(reason for reason in get_args(SkipReason) if reason != "provider_error"), "failed")
 OPERATIONS = ("acquire", "extend", "release")
@@ -210,8 +212,8 @@ class PausedCollector:
     the store. One process that is scraped is enough for all replicas. While the store fails, a scrape has no such
     series, and everything else.
 
-    :param provider: the store, with methods for ordinary code. A scrape waits for it, for ``timeout`` at most if the
-        provider was made of a URL: choose one that is shorter than Prometheus' ``scrape_timeout``.
+    :param provider: the store, as a provider for ordinary code or a URL. A scrape waits for it, for ``timeout`` at most
+        if the provider was made of a URL: choose one that is shorter than Prometheus' ``scrape_timeout``.
     :param registry: as for :class:`PrometheusListener`.
     :param prefix: which locks: those whose names start with it. All by default.
     :param label: makes the label ``lock`` of a lock name; the whole name by default. Only paused locks have a series.
@@ -220,15 +222,15 @@ class PausedCollector:
 
     def __init__(
         self,
-        provider: LockProvider,
+        provider: LockProvider | str,
         registry: CollectorRegistry | None = None,
         *,
         prefix: str = "",
         label: Label | None = None,
     ) -> None:
-        if is_async_provider(provider):
+        self._provider: LockProvider = required_provider(provider)
+        if is_async_provider(self._provider):
             raise ConfigurationError("PausedCollector needs a provider for ordinary code: a scrape awaits nothing")
-        self._provider = provider
         self._prefix = validate_prefix(prefix)
         self._label = label
         self._has_failed = False

@@ -17,6 +17,8 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:
     from sentry_sdk.types import MonitorConfig
 
+__all__ = ["SentryCronListener"]
+
 LONGEST_SLUG = 50
 """Characters of a monitor's slug that Sentry takes."""
 

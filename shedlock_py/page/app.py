@@ -21,7 +21,7 @@ from shedlock_py.changes import ACTIONS, checked_operator
 from shedlock_py.display import printable
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.events import OperatorAction, logger
-from shedlock_py.options import is_async_provider
+from shedlock_py.options import is_async_provider, required_provider
 from shedlock_py.page.reading import Store
 from shedlock_py.page.rendering import STATIC, render, static_text
 from shedlock_py.page.safety import FIELD, RequestFilter, Visitor, checked_token
@@ -38,7 +38,7 @@ View = Callable[[Store, Request, Visitor], Shown]
 
 
 def page_app(
-    provider: LockProvider | AsyncLockProvider,
+    provider: LockProvider | AsyncLockProvider | str,
     *,
     allow_changes: bool = False,
     token: str | None = None,
@@ -51,7 +51,7 @@ def page_app(
     It is open to all that reach it: give it a ``token``, or put a login in front of it, in a middleware or a proxy. The
     dependencies of a FastAPI application are not called for what is mounted in it.
 
-    :param provider: sync (called in worker threads) or async (called on the event loop that serves the page).
+    :param provider: sync (called in worker threads) or async (called on the event loop that serves the page); or a URL.
     :param allow_changes: also pause, resume, free by force, demote, prune; otherwise the page changes nothing.
     :param token: what each request must have, as the password of HTTP's basic authentication or as a bearer token;
         of 16 characters or more.
@@ -65,7 +65,7 @@ def page_app(
         if isinstance(given, str):
             raise ConfigurationError(f"{what} must be a list of names, not the text {given!r}")
     views = Views(allow_changes, [validate_name(name) for name in elections])
-    page = _Page(provider, views, operator)
+    page = _Page(required_provider(provider), views, operator)
     request_filter = Middleware(
         RequestFilter, token=checked_token(token), allow_changes=allow_changes, hosts=frozenset(map(str.lower, hosts))
     )

@@ -1,1 +1,72 @@
-"""Adapters to stores. Each module needs its extra; importing this package imports none of them."""
+"""The provider classes of all stores. Each is imported at its first use, and needs the extra of its store then."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from shedlock_py._versions import install_line, missing_package
+
+# Type checkers see plain imports: with __getattr__ they would accept every misspelt name.
+if TYPE_CHECKING:
+    from shedlock_py.providers.dynamodb import AsyncDynamoDBLockProvider, DynamoDBLockProvider
+    from shedlock_py.providers.etcd import AsyncEtcdLockProvider, EtcdLockProvider
+    from shedlock_py.providers.kubernetes import AsyncKubernetesLockProvider, KubernetesLockProvider
+    from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider
+    from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
+    from shedlock_py.providers.redis import (
+        AsyncRedisLockProvider,
+        AsyncRedisQuorumLockProvider,
+        RedisLockProvider,
+        RedisQuorumLockProvider,
+    )
+    from shedlock_py.providers.s3 import AsyncS3LockProvider, S3LockProvider
+    from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
+else:
+    _STORES = {
+        "DynamoDB": "dynamodb",
+        "Etcd": "etcd",
+        "InMemory": "memory",
+        "Kubernetes": "kubernetes",
+        "Mongo": "mongodb",
+        "Redis": "redis",
+        "RedisQuorum": "redis",
+        "S3": "s3",
+        "SqlAlchemy": "sqlalchemy",
+    }
+    _LATE = {f"{prefix}{name}LockProvider": store for name, store in _STORES.items() for prefix in ("", "Async")}
+    """The module of each class, which is the extra that it needs."""
+
+    def __getattr__(name: str) -> object:
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        store = _LATE[name]
+        try:
+            module = import_module(f"{__name__}.{store}")
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(missing_package(name, error, install_line(store)), name=error.name) from error
+        globals()[name] = found = getattr(module, name)
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted(__all__)
+
+
+__all__ = [
+    "AsyncDynamoDBLockProvider",
+    "AsyncEtcdLockProvider",
+    "AsyncInMemoryLockProvider",
+    "AsyncKubernetesLockProvider",
+    "AsyncMongoLockProvider",
+    "AsyncRedisLockProvider",
+    "AsyncRedisQuorumLockProvider",
+    "AsyncS3LockProvider",
+    "AsyncSqlAlchemyLockProvider",
+    "DynamoDBLockProvider",
+    "EtcdLockProvider",
+    "InMemoryLockProvider",
+    "KubernetesLockProvider",
+    "MongoLockProvider",
+    "RedisLockProvider",
+    "RedisQuorumLockProvider",
+    "S3LockProvider",
+    "SqlAlchemyLockProvider",
+]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime, timedelta
-from reprlib import repr as short_repr
 from typing import Any, NoReturn, Self
 
 from shedlock_py._process import PerProcess, monotonic
@@ -21,6 +20,7 @@ from shedlock_py.providers.kit import (
     parse_limits,
     split_options,
 )
+from shedlock_py.texts import quoted
 
 
 class MemoryStore:
@@ -69,7 +69,7 @@ def _store_of(shared_with: object, clock: Clock) -> MemoryStore:
     if shared_with is None:
         return MemoryStore(clock)
     if not isinstance(shared_with, InMemoryLockProvider | AsyncInMemoryLockProvider):
-        raise ConfigurationError(f"shared_with is no provider in memory: {short_repr(shared_with)}; a clock is clock=…")
+        raise ConfigurationError(f"shared_with is no provider in memory: {quoted(shared_with)}; a clock is clock=…")
     store = shared_with.programs.store
     if clock not in (monotonic, store.clock):
         raise ConfigurationError("a shared store has the clock that it was made with: leave clock out")

@@ -45,7 +45,7 @@ class RecordingListener:
     """A listener that keeps every event, in order::
 
     events = RecordingListener()
-    with configure(provider=InMemoryLockProvider(), listeners=[events]):
+    with configure(InMemoryLockProvider(), listeners=[events]):
         nightly_report()
     assert events.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
     """

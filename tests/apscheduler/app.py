@@ -149,6 +149,7 @@ def running(
     store: str = "memory",
     provider: Any = None,
     url_options: str = "",
+    executor: ShedLockExecutor | None = None,
     **options: Any,
 ) -> Iterator[App]:
     """A running scheduler. A process pool gets its locks from a SQLite file, all others from memory."""
@@ -159,7 +160,7 @@ def running(
         else:
             given = provider = provider or InMemoryLockProvider()
         settings: dict[str, Any] = {
-            "executors": {"default": ShedLockExecutor(make_inner(kind), given, **options)},
+            "executors": {"default": executor or ShedLockExecutor(make_inner(kind), given, **options)},
             "jobstores": {"default": make_store(store, directory)},
             "timezone": "UTC",
         }

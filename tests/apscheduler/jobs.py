@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shedlock_py import InMemoryLockProvider, Lease, LockRequest, ProviderUnreachable, scheduler_lock
+from shedlock_py import InMemoryLockProvider, Lease, LockRequest, ProviderUnreachable, configure, scheduler_lock
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 
 LONGEST_WAIT = 20.0  # seconds
 
@@ -128,3 +129,8 @@ def make_down_provider() -> DownProvider:
 def name_by_first_argument(job: Any) -> Any:
     """A lock_extractor."""
     return job.args[0]
+
+
+def configure_java_table(url: str) -> None:
+    """Of a worker process: its locks are in a table of ShedLock for Java."""
+    configure(SqlAlchemyLockProvider(url, extra_columns=False))

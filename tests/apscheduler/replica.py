@@ -1,7 +1,7 @@
-"""One replica of an app, for test_replicas.py: a cron job and an interval job, every second, whose bodies are fast.
+"""One replica of an app, for test_replicas.py: jobs of each second, whose bodies are fast.
 
-``python -m tests.apscheduler.replica URL``. Writes one line for each event to the standard output, "job code run-time",
-until its standard input ends.
+``python -m tests.apscheduler.replica URL SKEW``. Its clock is SKEW seconds late. Writes one line for each event to the
+standard output, "job code run-time reason", until its standard input ends.
 """
 
 import random
@@ -17,20 +17,21 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from shedlock_py import Lease, LockProvider, LockRequest, provider_from_url, scheduler_lock
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor
 
-SKEW = 0.08  # seconds
+TENANTS = ("acme", "globex", "initech", "umbrella")
 
 
 class LateProvider:
-    """Delays each acquire by up to 80 ms, like a replica whose clock is behind."""
+    """Delays each acquire, like a replica whose clock is behind."""
 
-    def __init__(self, provider: LockProvider) -> None:
+    def __init__(self, provider: LockProvider, skew: float) -> None:
         self._provider = provider
+        self._skew = skew
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._provider, name)
 
     def acquire(self, request: LockRequest) -> Lease | None:
-        time.sleep(random.uniform(0, SKEW))
+        time.sleep(self._skew)
         return self._provider.acquire(request)
 
 
@@ -42,26 +43,33 @@ def cron_job() -> None: ...
 def interval_job() -> None: ...
 
 
-def main(url: str) -> None:
-    provider: Any = LateProvider(provider_from_url(url))
-    executor = ShedLockExecutor(None, provider, once_per_fire_time=True)
+@scheduler_lock("tenant", lock_at_most_for="1m")
+def tenant_job(tenant: str) -> None: ...
+
+
+def main(url: str, skew: float) -> None:
+    provider: Any = LateProvider(provider_from_url(url), skew)
+    executor = ShedLockExecutor(None, provider)
     scheduler = BackgroundScheduler(executors={"default": executor}, timezone="UTC")
     mutex = threading.Lock()
 
     def report(event: Any) -> None:
         if hasattr(event, "scheduled_run_time"):
             with mutex:
-                print(event.job_id, event.code, event.scheduled_run_time.isoformat(), flush=True)
+                reason = getattr(event, "reason", "-")
+                print(event.job_id, event.code, event.scheduled_run_time.isoformat(), reason, flush=True)
 
     scheduler.add_listener(report, EVENT_ALL | EVENT_JOB_SKIPPED)
     options: dict[str, Any] = {"misfire_grace_time": None, "max_instances": 5}
     phase = datetime.now(UTC) - timedelta(seconds=random.uniform(0, 1))  # of its own in each replica
     scheduler.add_job(cron_job, "cron", id="cron", second="*", **options)
     scheduler.add_job(interval_job, "interval", id="interval", seconds=1, start_date=phase, **options)
+    for tenant in TENANTS:
+        scheduler.add_job(tenant_job, "cron", id=tenant, args=(tenant,), second="*", **options)
     scheduler.start()
     sys.stdin.read()
     scheduler.shutdown()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], float(sys.argv[2]))

@@ -49,7 +49,7 @@ class Replica(App):
     """A scheduler that gets its jobs before it starts."""
 
     def __init__(self, directory: Path, kind: str, given: Any, provider: LockProvider) -> None:
-        executor = ShedLockExecutor(make_inner(kind), given, once_per_fire_time=True, catch_up=WITHIN)
+        executor = ShedLockExecutor(make_inner(kind), given, catch_up=WITHIN)
         scheduler = AsyncIOScheduler if kind in ("asyncio", "coroutine") else BackgroundScheduler
         super().__init__(scheduler(executors={"default": executor}, timezone="UTC"), provider, directory, kind)
         self.loop: EventLoopThread | None = None
@@ -197,7 +197,18 @@ def test_a_missed_run_runs_late(kind: str, tmp_path: Path, caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize(
-    "why", ["new", "ran", "too long ago", "no fire times", "no lock", "other executor", "paused job", "no locking"]
+    "why",
+    [
+        "new",
+        "ran",
+        "too long ago",
+        "no fire times",
+        "shared lock",
+        "no lock",
+        "other executor",
+        "paused job",
+        "no locking",
+    ],
 )
 def test_nothing_is_caught_up(why: str, replica: Replica, provider: InMemoryLockProvider) -> None:
     fire_time = now().replace(microsecond=0) - seconds(60)
@@ -210,6 +221,11 @@ def test_nothing_is_caught_up(why: str, replica: Replica, provider: InMemoryLock
             fire_time -= WITHIN
         case "no fire times":
             ran_at(provider, task.lock, None)
+        case "shared lock":
+            ran_at(provider, task.lock, fire_time - DAY)
+            other = replica.task()
+            other.lock = task.lock
+            replica.plan(daily(fire_time + HOUR), other)
         case "other executor":
             ran_at(provider, task.lock, fire_time - DAY)
             replica.scheduler.add_executor("threadpool", "other")
@@ -277,7 +293,7 @@ def test_install_on_a_running_scheduler_catches_up(tmp_path: Path, provider: InM
     scheduler.start()
     app.add(task, None, daily(fire_time))
     ran_at(provider, task.lock, fire_time - DAY)
-    install(scheduler, provider, once_per_fire_time=True, catch_up="10m")
+    install(scheduler, provider, catch_up="10m")
     try:
         assert app.wait(task, *ENDS)[0].code == EVENT_JOB_EXECUTED
     finally:
@@ -285,14 +301,14 @@ def test_install_on_a_running_scheduler_catches_up(tmp_path: Path, provider: InM
 
 
 def test_options_that_cannot_work(provider: InMemoryLockProvider) -> None:
-    with pytest.raises(ConfigurationError, match="catch_up needs once_per_fire_time=True"):
-        ShedLockExecutor(catch_up="10m")
+    with pytest.raises(ConfigurationError, match="catch_up cannot work with once_per_fire_time=False"):
+        ShedLockExecutor(catch_up="10m", once_per_fire_time=False)
     with pytest.raises(ConfigurationError, match="catch_up='ten' is not a duration"):
-        ShedLockExecutor(catch_up="ten", once_per_fire_time=True)
+        ShedLockExecutor(catch_up="ten")
     elector = LeaderElector(provider, "leader")
     with pytest.raises(ConfigurationError, match="catch_up cannot work with elector="):
-        ShedLockExecutor(catch_up="10m", once_per_fire_time=True, elector=elector)
-    executor = ShedLockExecutor(provider=provider, catch_up="10m", once_per_fire_time=True)
+        ShedLockExecutor(catch_up="10m", elector=elector)
+    executor = ShedLockExecutor(provider=provider, catch_up="10m")
     scheduler = BackgroundScheduler(executors={"default": executor}, timezone="UTC")
     with pytest.raises(ConfigurationError, match="give the jobs a misfire_grace_time"), lead(scheduler, elector):
         raise AssertionError

@@ -5,13 +5,23 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED
+from apscheduler.triggers.interval import IntervalTrigger
 
-from shedlock_py import AsyncInMemoryLockProvider, InMemoryLockProvider, Skipped, attempt_async, hold, scheduler_lock
+from shedlock_py import (
+    AsyncInMemoryLockProvider,
+    InMemoryLockProvider,
+    Skipped,
+    attempt_async,
+    current_lease,
+    hold,
+    scheduler_lock,
+)
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor
 from tests.apscheduler import jobs
 from tests.apscheduler.app import ENDS, App, Task, now, running
@@ -128,7 +138,7 @@ def test_a_twisted_scheduler_runs_skips_and_releases(executor: str | None, tmp_p
 @pytest.mark.parametrize("kind", ["coroutine", "asyncio"])
 def test_i1_a_job_that_a_locked_job_wakes_is_not_inside_its_lock(kind: str, tmp_path: Path) -> None:
     """The timers of an event loop inherit the context of the job that set them, and its lease with it."""
-    with running(tmp_path, kind) as app:
+    with running(tmp_path, kind, once_per_fire_time=False) as app:  # so the job does not wait for the lock
         first, second = app.task(), app.task()
 
         @scheduler_lock(first.lock, "1m")
@@ -146,30 +156,39 @@ def test_i1_a_job_that_a_locked_job_wakes_is_not_inside_its_lock(kind: str, tmp_
 
 @pytest.mark.parametrize("kind", ["coroutine", "debug"])
 @pytest.mark.parametrize("is_locked", [True, False])
-def test_every_job_begins_in_a_fresh_context(kind: str, is_locked: bool, tmp_path: Path) -> None:
+def test_a_job_keeps_the_context_variables_of_the_application(kind: str, is_locked: bool, tmp_path: Path) -> None:
+    """Those of the code that wakes an event loop. Each run has a copy of the context."""
     with running(tmp_path, kind) as app:
         first, second = app.task(), app.task()
         seen: list[str | None] = []
+        leases: list[object] = []
 
         def record() -> None:
             seen.append(variable.get())
+            leases.append(current_lease())
+            variable.set("of the second job")
 
         async def record_async() -> None:
             record()
 
         def change() -> None:
-            variable.set("of the first job")
+            variable.set("of the application")
             function: Any = record_async if kind == "coroutine" else record
             if is_locked:
                 function = scheduler_lock(second.lock, "1m")(function)
-            app.add(second, function, args=(), next_run_time=now())
+            late = now() - timedelta(hours=2)
+            options = {"next_run_time": late, "coalesce": False, "args": ()}
+            app.add(second, function, IntervalTrigger(hours=1, start_date=late, end_date=now()), **options)
 
         async def change_async() -> None:
             change()
 
         app.add(first, scheduler_lock(first.lock, "1m")(change_async if kind == "coroutine" else change), args=())
-        app.wait(second, EVENT_JOB_EXECUTED)
-        assert seen == [None]
+        app.wait(second, EVENT_JOB_EXECUTED, count=3)
+        assert (
+            seen == [None if kind == "debug" else "of the application"] * 3
+        )  # or the scheduler's thread has no values
+        assert leases.count(None) == (0 if is_locked else 3)
 
 
 def test_i1_an_unlocked_job_that_a_locked_job_wakes_is_not_inside_its_lock(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MISSED
@@ -66,13 +67,15 @@ def test_a_skip_is_logged_once_at_debug(kind: str, tmp_path: Path, caplog: pytes
 
 
 @both_kinds
-def test_a_provider_error_can_be_a_skip(kind: str, tmp_path: Path) -> None:
+def test_a_provider_error_can_be_a_skip(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with running(tmp_path, kind, on_provider_error="skip") as app:
         task = app.task()
         event = app.run_once(task, app.function("locked_by_nobody"))
         assert isinstance(event, JobSkippedEvent)
         assert (event.lock_name, event.reason) == (task.lock, "provider_error")
         assert task.runs == 0
+    [line] = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert (line.name, "is skipped, as its store failed: " in line.getMessage()) == ("shedlock_py", True)
 
 
 @both_kinds
@@ -101,9 +104,20 @@ def test_a_provider_error_is_logged_once(kind: str, tmp_path: Path, caplog: pyte
         task = app.task()
         app.add(task, app.function("locked_by_nobody"))
         app.wait(task, EVENT_JOB_ERROR)
-    [line] = [record for record in caplog.records if record.name == LOGGER and record.levelno >= logging.ERROR]
+    [line] = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert line.name == LOGGER
     assert "was not run" in line.getMessage()
     assert line.exc_info is not None
+
+
+def test_an_error_without_a_text_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    provider = InMemoryLockProvider()
+    provider.acquire = Mock(side_effect=asyncio.CancelledError())  # type: ignore[method-assign]
+    with running(tmp_path, provider=provider) as app:
+        task = app.task()
+        app.run_once(task)
+    [line] = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert line.getMessage().endswith("was not run: CancelledError")
 
 
 @pytest.mark.parametrize("kind", ["thread", "asyncio", "coroutine", "debug"])

@@ -46,6 +46,16 @@ class Stop:
         self.may_go_on.wait(20)
 
 
+class StopsBeforeSubmitting(ShedLockExecutor):
+    def __init__(self, here: Stop, **options: Any) -> None:
+        super().__init__(lock_all=True, default_lock_at_most_for="1m", **options)
+        self._here = here
+
+    def submit_job(self, job: Any, run_times: list[datetime]) -> None:
+        self._here()
+        super().submit_job(job, run_times)
+
+
 @pytest.fixture
 def here() -> Iterator[Stop]:
     stop = Stop()
@@ -109,7 +119,7 @@ def test_a_job_that_a_pass_is_submitting_runs_before_another_node_can_lead(
     store: FaultyProvider, stack: ExitStack, here: Stop, scheduler: type[Any]
 ) -> None:
     refused: list[bool] = []
-    executor = partial(ShedLockExecutor, provider=store.inner, lock_extractor=here)
+    executor = partial(StopsBeforeSubmitting, here, provider=store.inner)
     node = Node("me", store, MemoryJobStore(), scheduler, executor, durations=LONG)
     node.scheduler.add_job(lambda: refused.append(store.inner.acquire(REQUEST) is None), "date", id="job")
     start(node, stack)
@@ -124,7 +134,7 @@ def test_a_job_that_a_pass_is_submitting_runs_before_another_node_can_lead(
 
 async def test_a_scheduler_thread_and_an_elector_on_an_event_loop(store: FaultyProvider, here: Stop) -> None:
     refused: list[bool] = []
-    executor = ShedLockExecutor(provider=store.inner, lock_extractor=here)
+    executor = StopsBeforeSubmitting(here, provider=store.inner)
     elector = AsyncLeaderElector(store, "scheduler", **LONG)
     scheduler = BackgroundScheduler(executors={"default": executor}, timezone="UTC")
     scheduler.add_job(
@@ -142,7 +152,7 @@ async def test_a_scheduler_thread_and_an_elector_on_an_event_loop(store: FaultyP
 # What a pass calls must not wait for the pass
 
 
-@pytest.mark.parametrize("caller", ["listener", "job"])
+@pytest.mark.parametrize("caller", ["listener", "job", "locked job"])
 def test_stop_in_a_pass_does_not_wait_for_the_pass(store: FaultyProvider, stack: ExitStack, caller: str) -> None:
     stopped: list[bool] = []
 
@@ -150,11 +160,14 @@ def test_stop_in_a_pass_does_not_wait_for_the_pass(store: FaultyProvider, stack:
         stopped.append(node.elector.stop("20s"))
 
     node = Node("me", store, MemoryJobStore(), durations=LONG)
-    if caller == "job":
-        node.scheduler.add_executor(DebugExecutor())  # it runs jobs in the pass
-    else:
+    if caller == "listener":
         node.scheduler.add_listener(stop, EVENT_JOB_SUBMITTED)
-    node.scheduler.add_job(stop if caller == "job" else work, "date", id="job")
+    else:  # an executor that runs jobs in the pass
+        locks = {"job": {"name": "job", "lock_at_most_for": "1m"}}
+        is_locked = caller == "locked job"
+        debug = ShedLockExecutor("debug", store.inner, locks=locks) if is_locked else DebugExecutor()
+        node.scheduler.add_executor(debug)
+    node.scheduler.add_job(work if caller == "listener" else stop, "date", id="job")
     start(node, stack)
     wait_until(lambda: stopped == [False], what="stop() has not waited")
     wait_until(lambda: store.inner.acquire(REQUEST), what="the lease is released after the pass")

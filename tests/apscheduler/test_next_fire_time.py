@@ -134,8 +134,8 @@ def run_of(app: App, provider: Any, trigger: Any, function: Any = None, **option
 
 
 @pytest.mark.parametrize("kind", ["thread", "asyncio", "coroutine", "debug"])
-@pytest.mark.parametrize("once_per_fire_time", [True, False])
-def test_it_is_stored_with_the_run(kind: str, once_per_fire_time: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("once_per_fire_time", [None, False])
+def test_it_is_stored_with_the_run(kind: str, once_per_fire_time: bool | None, tmp_path: Path) -> None:
     provider = InMemoryLockProvider(history=5)
     with running(tmp_path, kind, provider=provider, once_per_fire_time=once_per_fire_time) as app:
         trigger = CronTrigger(minute=17, timezone=BERLIN)
@@ -143,7 +143,7 @@ def test_it_is_stored_with_the_run(kind: str, once_per_fire_time: bool, tmp_path
         assert run.next_fire_time == trigger.get_next_fire_time(None, run.started).astimezone(UTC)
         run, run_time = run_of(app, provider, IntervalTrigger(hours=1), next_run_time=now())
         assert run.next_fire_time == run_time + HOUR
-        assert (run.fire_time is not None) is once_per_fire_time
+        assert (run.fire_time is None) is (once_per_fire_time is False)
         run, _ = run_of(app, provider, DateTrigger(now()))
         assert (run.next_fire_time, run.outcome) == (None, "ok")
         run, _ = run_of(app, provider, Counting(second="*", end_date=now()), next_run_time=now())

@@ -15,10 +15,11 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from shedlock_py import ConfigurationError, InMemoryLockProvider, configure, hold
+from shedlock_py import ConfigurationError, InMemoryLockProvider, configure, hold, scheduler_lock
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor, install
 from tests.apscheduler import jobs
 from tests.apscheduler.app import App, ProcessPool, now, running
+from tests.support.logs import warnings_of
 from tests.support.loop_threads import EventLoopThread
 from tests.support.polling import wait_until
 
@@ -216,12 +217,29 @@ def test_an_executor_inside_itself_is_refused() -> None:
     ],
 )
 def test_a_provider_that_cannot_be_made_is_refused_at_the_start(provider: str, words: list[str]) -> None:
-    scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor(None, provider)}, timezone="UTC")
     with pytest.raises(ConfigurationError) as refusal:
-        scheduler.start()
+        BackgroundScheduler(executors={"default": ShedLockExecutor(None, provider)}, timezone="UTC").start()
     for word in words:
         assert word in str(refusal.value)
     assert "s3cret" not in str(refusal.value)
+
+
+def test_a_job_that_would_fail_is_warned_of_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    """And not when it runs first, at two in the night."""
+
+    @scheduler_lock("without-a-store")
+    def job() -> None: ...
+
+    scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor()}, timezone="UTC")
+    scheduler.add_job(job, "cron", hour=2, id="nightly")
+    scheduler.start()
+    try:
+        assert warnings_of(caplog, "nightly", logger="apscheduler") == [
+            "job \"nightly\" would fail: no provider for lock 'without-a-store': configure() was not called in this "
+            "process: call configure('postgresql://user@host/db') at start-up, or pass provider=…"
+        ]
+    finally:
+        scheduler.shutdown()
 
 
 def test_a_factory_is_called_once_per_process(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ MINUTE = timedelta(minutes=1)
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
 def test_locks_names_the_lock_of_a_job_id(kind: str, lock: Any, expected: Any, tmp_path: Path) -> None:
     task = Task(tmp_path)
-    durations = {"default_lock_at_most_for": "7m", "default_lock_at_least_for": "7s"}
+    durations: dict[str, Any] = {"default_lock_at_most_for": "7m", "default_lock_at_least_for": "7s"}
     with running(tmp_path, kind, locks={task.id: lock}, lock_all=True, **durations) as app:
         assert lock_of(app, task, **unlocked(app, task)) == expected
 
@@ -115,6 +115,21 @@ def test_defaults_fill_what_the_decorator_leaves_open(tmp_path: Path) -> None:
         assert lock_of(app, app.task(), function, args=()) == lock
     with running(tmp_path) as app, configure(default_lock_at_most_for="6m"):
         assert lock_of(app, app.task(), function, args=()) == ("open", timedelta(minutes=6), ZERO)
+
+
+def test_a_duration_in_place_of_a_lock_name(tmp_path: Path) -> None:
+    """As a name it is refused, unless nothing else can be meant."""
+    with running(tmp_path, lock_extractor=lambda job: "10m") as app:
+        task = app.task()
+        event = app.run_once(task, **unlocked(app, task))
+        assert isinstance(event.exception, ConfigurationError)
+        assert "this is a lock name" in str(event.exception)
+        assert task.runs == 0
+    with running(tmp_path, locks={"named": {"name": "5m"}}, lock_all=True, default_lock_at_most_for="7m") as app:
+        for job_id, name in (("named", "5m"), ("1h", "1h")):
+            task = app.task()
+            task.id = job_id
+            assert lock_of(app, task, **unlocked(app, task)) == (name, timedelta(minutes=7), ZERO)
 
 
 def test_partials_and_callable_objects(tmp_path: Path) -> None:
@@ -214,6 +229,14 @@ def test_a_lock_that_cannot_work_is_an_error_event(kind: str, tmp_path: Path) ->
         ({"locks": {"a": {"lock_at_most_for": "1m"}}}, ["locks['a']", "name"]),
         ({"locks": {"a": {"name": "x", "at_most": "1m"}}}, ["locks['a']", "lock_at_most_for"]),
         ({"locks": {"a": ""}}, ["name", "empty"]),
+        (
+            {"locks": {"a": "30s"}},
+            [
+                "locks['a'] is '30s'",
+                "this is a lock name; a duration goes into {'lock_at_most_for': '30s', 'name': 'a'}",
+            ],
+        ),
+        ({"locks": {"a": "PT10M"}}, ["this is a lock name", "{'lock_at_most_for': 'PT10M', 'name': 'a'}"]),
         ({"default_lock_at_most_for": "10"}, ["lock_at_most_for", "10"]),
         ({"default_lock_at_least_for": -1}, ["lock_at_least_for", "-1"]),
         ({"lock_extractor": "no.such.module:function"}, ["no.such.module:function", "pkg.module:name"]),
@@ -325,7 +348,7 @@ def test_a_call_beside_the_run_of_a_job_is_not_warned_of(tmp_path: Path, caplog:
 
 @pytest.mark.parametrize("kind", ["thread", SLOW_PROCESS])
 def test_i1_a_job_that_is_changed_while_it_waits_for_a_worker(kind: str, tmp_path: Path) -> None:
-    with running(tmp_path, kind, once_per_fire_time=True) as app:
+    with running(tmp_path, kind) as app:
         fillers = [app.task() for _ in range(8)]  # more than the pool has workers, and calls at hand for them
         for filler in fillers:
             app.add(filler, args=(filler.lock, filler.log, filler.gate))

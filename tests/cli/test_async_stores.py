@@ -189,8 +189,8 @@ main()
     ("driver", "missing", "package"),
     [
         ("", "psycopg,psycopg2", None),  # what is installed is for asyncio: an application finds it, too
-        ("", "psycopg,psycopg2,asyncpg", "psycopg[binary]"),
-        ("+asyncpg", "asyncpg", "asyncpg"),
+        ("", "psycopg,psycopg2,asyncpg", "shedlock_py[postgresql]"),
+        ("+asyncpg", "asyncpg", "shedlock_py[asyncpg]"),
     ],
 )
 def test_drivers_that_are_not_installed(

@@ -63,9 +63,15 @@ def test_the_lease_is_taken_away_and_the_name_kept_free_for_the_renew_deadline(s
     assert timedelta(seconds=25) < record.remaining < timedelta(seconds=31)
 
 
-def test_the_default_is_the_electors(store: str) -> None:
-    (default,) = (param.default for param in demote.params if param.name == "renew_deadline")
-    assert default == inspect.signature(LeaderElector).parameters["renew_deadline"].default
+@pytest.mark.parametrize(("arguments", "seconds"), [((), 10), (("--lease-duration", "1m"), 40)])
+def test_the_default_is_the_electors(store: str, arguments: tuple[str, ...], seconds: int) -> None:
+    lease = arguments[1] if arguments else "15s"
+    assert LeaderElector(store, "election", lease_duration=lease).renew_deadline == timedelta(seconds=seconds)
+    (default,) = (param.default for param in demote.params if param.name == "lease_duration")
+    assert default == inspect.signature(LeaderElector).parameters["lease_duration"].default
+    take(store, "election", "1h", holder="old")
+    done = run("demote", "election", *arguments, store=store)
+    assert done.stdout == f"old is demoted: nobody leads in 'election' for {seconds}s, then another can\n"
 
 
 def test_nobody_is_demoted_where_nobody_leads(store: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import click
 import pytest
 
 import shedlock_py
+from shedlock_py import Settings, hold
 from shedlock_py.cli.app import Commands, shedlock
 from tests.cli.harness import file_store, in_a_process, run, shedlock_command
 
@@ -169,3 +171,20 @@ def test_an_error_message_controls_no_terminal(tmp_path: Path) -> None:
     assert done.exit_code == 64
     assert "\\x1b[2J\\u202emore" in done.stderr
     assert done.stderr.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", " "])
+def test_white_space_around_the_url_is_the_same_store_for_command_and_application(tmp_path: Path, ending: str) -> None:
+    """As of a Secret made with ``echo``, or of a file with the line ends of Windows."""
+    store = file_store(tmp_path)
+    with Settings.from_env({"SHEDLOCK_STORE": store + ending}).apply(), hold("job", lock_at_most_for="1m"):
+        for done in (run("list", "--json", store=store + ending), run("list", "--json", "--store", store + ending)):
+            assert [record["name"] for record in json.loads(done.stdout)] == ["job"]
+    assert {path.name.removesuffix("-wal").removesuffix("-shm") for path in tmp_path.iterdir()} == {"locks.db"}
+
+
+def test_a_control_character_inside_the_url() -> None:
+    done = run("list", store="redis://:secret@ho\nst")
+    assert done.exit_code == 78
+    assert "has a control character" in done.stderr
+    assert "secret" not in done.stderr

@@ -1,66 +1,17 @@
-"""`shedlock run --once-per`: which period it is, and one run in each."""
+"""`shedlock run --once-per`: one run in each period."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shedlock_py import Lease, ProviderUnreachable
-from shedlock_py.cli.run import EPOCH, period_of
+from shedlock_py.once import current_slot
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.cli.harness import in_a_process
 from tests.cli.runs import Runs
 from tests.cli.test_run_signals import SIGNAL_IN_ACQUIRE
-
-PERIODS = st.timedeltas(timedelta(milliseconds=1), timedelta(days=3653))
-MOMENTS = st.datetimes(datetime(1990, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
-
-
-def lead(period: timedelta) -> timedelta:
-    return min(timedelta(seconds=30), period / 2)
-
-
-def at(text: str) -> datetime:
-    return datetime.fromisoformat(text)
-
-
-@pytest.mark.parametrize(
-    ("now", "period", "expected"),
-    [
-        # an hour: from half a minute before to half a minute before
-        ("2026-03-01T11:59:29.999+00:00", timedelta(hours=1), "2026-03-01T11:00:00+00:00"),
-        ("2026-03-01T11:59:30+00:00", timedelta(hours=1), "2026-03-01T12:00:00+00:00"),
-        # short ones: half of the period before
-        ("2026-03-01T12:00:04.999+00:00", timedelta(seconds=10), "2026-03-01T12:00:00+00:00"),
-        ("2026-03-01T12:00:05+00:00", timedelta(seconds=10), "2026-03-01T12:00:10+00:00"),
-        # days are those of UTC, wherever the host is
-        ("2026-03-02T00:30:00+01:00", timedelta(days=1), "2026-03-01T00:00:00+00:00"),
-        # weeks begin on Thursdays, as 1970 did
-        ("2026-03-04T12:00:00+00:00", timedelta(days=7), "2026-02-26T00:00:00+00:00"),
-        # before 1970
-        ("1969-12-31T23:00:00+00:00", timedelta(days=1), "1969-12-31T00:00:00+00:00"),
-    ],
-)
-def test_the_period_of_a_moment(now: str, period: timedelta, expected: str) -> None:
-    assert period_of(at(now), period) == at(expected)
-
-
-@given(PERIODS, st.integers(0, 10**6), st.floats(-1, 0.99), st.floats(-1, 0.99))
-def test_clocks_around_a_full_multiple_agree(period: timedelta, number: int, one: float, other: float) -> None:
-    multiple = EPOCH + period * (number % (timedelta(days=36500) // period))
-    before, later = (multiple + lead(period) * off for off in (one, other))
-    assert period_of(before, period) == period_of(later, period) == multiple
-
-
-@given(PERIODS, MOMENTS)
-def test_periods_follow_each_other(period: timedelta, now: datetime) -> None:
-    this = period_of(now, period)
-    assert this - lead(period) <= now < this + period - lead(period)
-    assert period_of(now + period, period) == this + period
-    assert this <= period_of(now + period / 3, period) <= this + period
 
 
 @in_a_process
@@ -70,7 +21,7 @@ def test_five_hosts_run_a_short_command_once(runs: Runs) -> None:
     ended = [runs.run("job", *options, "--holder", f"host-{number}", python="print('ran')") for number in range(5)]
     assert ended == [(0, "ran\n", ""), *[(9, "", "")] * 4]
     assert runs.record().holder == "host-0"
-    assert runs.record().last_fire_time == period_of(datetime.now(UTC), timedelta(days=3000))
+    assert runs.record().last_fire_time == current_slot(datetime.now(UTC), timedelta(days=3000))
 
 
 @in_a_process
@@ -85,8 +36,8 @@ def test_a_period_that_is_used_up_is_not_waited_for(runs: Runs) -> None:
 @in_a_process
 def test_the_next_period_runs_again(runs: Runs) -> None:
     program = (
-        "from datetime import timedelta\nfrom shedlock_py.cli import run\nreal = run.period_of\n"
-        "run.period_of = lambda now, period: real(now - timedelta(days=3000), period)\n"
+        "from datetime import timedelta\nfrom shedlock_py.cli import run\nreal = run.current_slot\n"
+        "run.current_slot = lambda now, period: real(now - timedelta(days=3000), period)\n"
         "from shedlock_py.__main__ import main; main()"
     )
     options = ("--at-most", "1m", "--once-per", "3000d")

@@ -16,6 +16,7 @@ from click.shell_completion import ShellComplete
 
 from shedlock_py.cli.app import shedlock
 from shedlock_py.election.demotion import Demotion
+from shedlock_py.urls import forget_moved
 from tests.cli.harness import in_a_process, insert, provider_at, run, set_fire_time, shedlock_command, take
 from tests.support.holders import unchecked
 from tests.support.ports import free_port
@@ -286,6 +287,7 @@ def test_the_file_of_a_mistyped_path_is_not_created(
     arguments: tuple[str, ...], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    forget_moved(url)  # `run` stays in this process, which has opened the same URL in another directory
     path = tmp_path / url.partition(":///")[2]
     if arguments == RUNNING:  # which blocks signals in its process
         completed = shedlock_command(*arguments, store=url)

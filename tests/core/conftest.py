@@ -3,7 +3,7 @@ from datetime import timedelta
 
 import pytest
 
-from shedlock_py import InMemoryLockProvider, Lease, LockRequest, configure, set_active
+from shedlock_py import InMemoryLockProvider, Lease, LockRequest, configure, reset, set_active
 from shedlock_py.testing import FakeClock, RecordingListener
 
 
@@ -11,7 +11,7 @@ from shedlock_py.testing import FakeClock, RecordingListener
 def _restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every test starts with the defaults of a fresh process and leaves them behind."""
     monkeypatch.delenv("SHEDLOCK_ACTIVE", raising=False)
-    with configure():
+    with reset():
         yield
     set_active(None)
 

@@ -22,6 +22,8 @@ from shedlock_py import (
     hold,
     hold_async,
     scheduler_lock,
+    try_hold,
+    try_hold_async,
 )
 from shedlock_py.block import BaseBlock, Block
 from shedlock_py.context import running
@@ -214,9 +216,16 @@ def test_i2_a_block_is_for_one_use_and_keeps_its_lease_and_its_store(
     assert recorded.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
 
 
-def test_a_block_is_either_for_ordinary_or_for_async_code(provider: InMemoryLockProvider) -> None:
-    assert not hasattr(hold("job"), "__aenter__")
-    assert not hasattr(hold_async("job"), "__enter__")
+async def test_a_block_is_either_for_ordinary_or_for_async_code(provider: InMemoryLockProvider) -> None:
+    for_with: Any
+    for for_with in (hold("job"), try_hold("job")):
+        with pytest.raises(TypeError, match="for 'async with', use hold_async"):
+            async with for_with:
+                pytest.fail("the block ran")
+    for_async_with: Any
+    for for_async_with in (hold_async("job"), try_hold_async("job")):
+        with pytest.raises(TypeError, match="for 'with', use hold"), for_async_with:
+            pytest.fail("the block ran")
 
 
 @pytest.mark.parametrize("name", [None, 7, "", "x" * 65])

@@ -146,7 +146,7 @@ def test_i3_an_extension_that_finds_the_lock_released_does_not_hold_it_again(sto
     """During its minimum hold. Without a note it reads first; with one, its write is refused first."""
     node = replica(store)
     lease = acquired(node, LockRequest("job", "1m", "20s"))
-    lease.note = lease.note if old_note else None
+    lease._note = lease._note if old_note else None
     store.meanwhile(0, lambda: node.release(lease))
     assert node.extend(lease, "1h") is None
     store.clock.advance(25)
@@ -196,9 +196,9 @@ def test_a_lease_that_is_over_by_an_old_note_only_is_extended(store: Store) -> N
     """Of two extensions at once, the reply to the shorter one came last, although the store carried it out first."""
     node = replica(store)
     lease = acquired(node, LockRequest("job", "2s"))
-    old = lease.note
+    old = lease._note
     assert node.extend(lease, "1m") is not None
-    lease.note = old
+    lease._note = old
     store.clock.advance(20)
     assert node.record("job").is_held
     assert node.extend(lease, "1m") is not None

@@ -14,12 +14,15 @@ import pytest
 
 from shedlock_py import (
     AsyncInMemoryLockProvider,
+    AsyncLeaderElector,
     ConfigurationError,
     Event,
     Executed,
     InMemoryLockProvider,
+    LeaderElector,
     LeaseLost,
     LockRequest,
+    ProviderError,
     ProviderNotConfigured,
     Settings,
     assert_locked,
@@ -32,11 +35,26 @@ from shedlock_py import (
     hold,
     hold_async,
     provider_from_url,
+    reset,
     scheduler_lock,
     set_active,
+    try_hold_async,
 )
-from shedlock_py.config import VARIABLES, is_kept_alive, lock_request, resolve_async_provider, resolve_provider
+from shedlock_py.config import (
+    VARIABLES,
+    configure_store,
+    configured_providers,
+    is_kept_alive,
+    lock_request,
+    resolve_async_provider,
+    resolve_provider,
+)
+from shedlock_py.options import LockOptions
+from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
+from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider
+from shedlock_py.request import default_holder
 from shedlock_py.testing import RecordingListener
+from shedlock_py.urls import async_provider_from_text, opened_providers, provider_from_text
 from tests.guides.documents import DOCS
 from tests.support.interleaving import interleaved
 from tests.support.logs import records_of
@@ -66,9 +84,109 @@ class TestConfigure:
         with hold("other"):
             assert first.record("other")
         assert lock_request("job").lock_at_most_for == timedelta(minutes=10)
-        configure(holder="replica-1")  # it replaces the settings as a whole
+
+    def test_a_later_call_changes_only_what_it_names(self) -> None:
+        provider, heard = InMemoryLockProvider(), RecordingListener()
+        first = {"default_lock_at_most_for": "7m", "default_lock_at_least_for": "3s", "holder": "replica-1"}
+        configure(provider, listeners=[heard], keep_alive=True, **first)  # type: ignore[arg-type]  # a dict
         configure()
-        assert lock_request("job").holder != "replica-1"
+        configure(holder="replica-2")
+        assert lock_request("job") == LockRequest("job", "7m", "3s", holder="replica-2")
+        assert is_kept_alive(None)
+        with configure(keep_alive=False, default_lock_at_most_for=None):
+            assert not is_kept_alive(None)
+            attempt("job", lambda: None, lock_at_most_for="1m")
+        assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
+        assert provider.record("job")
+        configure(holder=None)
+        assert lock_request("job").holder == default_holder()
+        assert lock_request("job").lock_at_most_for == timedelta(minutes=7)
+
+    def test_a_new_store_replaces_that_for_async_code(self) -> None:
+        """Otherwise one lock would be in two stores: for a function in the new one, for a coroutine in the old one."""
+        new, former, for_async = InMemoryLockProvider(), InMemoryLockProvider(), AsyncInMemoryLockProvider()
+        configure(former, async_provider=for_async)
+        configure(holder="replica-1")
+        assert resolve_async_provider(None, "job") is for_async
+        configure(new)
+        assert getattr(resolve_async_provider(None, "job"), "sync_provider", None) is new
+        configure(async_provider=for_async)
+        assert resolve_provider(None, "job") is new
+        assert resolve_async_provider(None, "job") is for_async
+
+    def test_reset_restores_the_defaults_of_a_fresh_process(self) -> None:
+        configure(InMemoryLockProvider(), default_lock_at_most_for="1m", keep_alive=True, holder="replica-1")
+        with reset():
+            assert lock_request("job") == LockRequest("job", "10m")
+            assert not is_kept_alive(None)
+            with pytest.raises(ProviderNotConfigured):
+                hold("job").__enter__()
+        assert lock_request("job").holder == "replica-1"
+        reset()
+        assert lock_request("job") == LockRequest("job", "10m")
+
+    def test_the_store_is_the_first_argument_and_the_only_positional_one(self) -> None:
+        provider = InMemoryLockProvider()
+        configure(provider)
+        assert resolve_provider(None, "job") is provider
+        with pytest.raises(TypeError, match="positional"):
+            configure(provider, AsyncInMemoryLockProvider())  # type: ignore[call-arg]  # on purpose
+
+    @pytest.mark.parametrize("name", ["provider", "async_provider"])
+    def test_none_as_of_a_variable_that_is_not_set(self, name: str) -> None:
+        provider = InMemoryLockProvider()
+        configure(provider)
+        with pytest.raises(ConfigurationError, match=f"^{name} is None. Is the environment variable of its URL set"):
+            configure(**{name: None})  # type: ignore[arg-type]  # on purpose
+        assert resolve_provider(None, "job") is provider
+
+    def test_create_schema_creates_the_tables(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/locks.db"
+        configure(url, create_schema=True)
+        assert isinstance(attempt("job", nothing_sync), Executed)
+        configure(create_schema=True)  # of the store that is configured; again changes nothing
+        set_active(False)
+        configure(f"sqlite:///{tmp_path}/no/such/directory/locks.db", create_schema=True)  # nothing is locked
+
+    def test_a_relative_path_in_another_working_directory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """configure() means the file in the directory of today; a guard keeps the file of its first call."""
+        url, in_guard = "sqlite:///relative.db", "sqlite:///guards.db"
+        for name in ("first", "second"):
+            (tmp_path / name).mkdir()
+            monkeypatch.chdir(tmp_path / name)
+            configure(url, create_schema=True)
+            with Settings.from_env({"SHEDLOCK_STORE": url}).apply(), hold("job"):
+                assert resolve_provider(None, "job") is provider_from_text(url)
+            assert (tmp_path / name / "relative.db").exists()
+            if name == "first":
+                configure(in_guard, create_schema=True)
+            reset()
+            assert isinstance(attempt("job", nothing_sync, provider=in_guard), Executed)
+        assert not (tmp_path / "second" / "guards.db").exists()
+
+    def test_tables_that_cannot_be_created_change_nothing(self, tmp_path: Path) -> None:
+        provider = InMemoryLockProvider()
+        configure(provider)
+        with pytest.raises(ProviderError):
+            configure(f"sqlite:///{tmp_path}/no/such/directory/locks.db", create_schema=True)
+        assert resolve_provider(None, "job") is provider
+
+    @pytest.mark.parametrize(
+        ("settings", "words"),
+        [
+            ({"create_schema": True}, r"create_schema=True needs the store: configure\('postgresql:"),
+            ({"create_schema": "no"}, "create_schema must be True or False, not 'no'"),
+            (
+                {"async_provider": AsyncInMemoryLockProvider(), "create_schema": True},
+                r"await provider.create_schema\(\) at start-up",
+            ),
+        ],
+    )
+    def test_create_schema_that_cannot_work(self, settings: dict[str, Any], words: str) -> None:
+        with pytest.raises(ConfigurationError, match=words):
+            configure(**settings)
 
     def test_decorators_look_the_provider_up_when_called(self) -> None:
         @scheduler_lock("job", "1m")
@@ -114,6 +232,7 @@ class TestConfigure:
             ({"default_lock_at_least_for": "11m"}, "longer than"),
             ({"holder": ""}, "holder"),
             ({"provider": AsyncInMemoryLockProvider()}, r"async provider: configure\(async_provider="),
+            ({"provider": "sqlite+aiosqlite:///locks.db"}, r"async provider: configure\(async_provider="),
             ({"async_provider": InMemoryLockProvider()}, r"not an async provider: configure\(provider="),
             ({"provider": object()}, "object is not a lock provider"),
             ({"provider": "redid://host"}, "unknown scheme 'redid'"),
@@ -142,22 +261,44 @@ def nothing_sync() -> None:
 
 
 class TestProviderNotConfigured:
-    def test_it_names_the_lock_and_the_function_to_call(self) -> None:
-        with pytest.raises(ProviderNotConfigured, match=r"'nightly': call configure\(provider=…\) first") as caught:
+    @pytest.fixture(autouse=True)
+    def _no_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("SHEDLOCK_STORE", raising=False)
+
+    async def messages(self) -> set[str]:
+        """The messages for an ordinary and for an async function."""
+        with pytest.raises(ProviderNotConfigured) as caught:
             attempt("nightly", nothing_sync)
-        assert isinstance(caught.value, ConfigurationError)
+        with pytest.raises(ProviderNotConfigured) as caught_async:
+            await attempt_async("nightly", nothing)
+        return {str(caught.value), str(caught_async.value)}
 
     @pytest.mark.anyio
-    async def test_async_code_is_told_to_configure_an_async_provider(self) -> None:
-        with pytest.raises(ProviderNotConfigured, match="'nightly'") as caught:
-            await attempt_async("nightly", nothing)
-        assert "configure(async_provider=…)" in str(caught.value)
+    async def test_configure_was_not_called(self) -> None:
+        assert await self.messages() == {
+            "no provider for lock 'nightly': configure() was not called in this process: call "
+            "configure('postgresql://user@host/db') at start-up, or pass provider=…"
+        }
+
+    @pytest.mark.anyio
+    async def test_configure_was_called_without_a_store(self) -> None:
+        configure(holder="replica-1")
+        (message,) = await self.messages()
+        assert "'nightly': configure() was called without a store in this process: call configure('postg" in message
+
+    @pytest.mark.anyio
+    async def test_the_variable_is_set_but_nothing_has_read_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SHEDLOCK_STORE", "postgresql://me:secret@host/db")
+        assert await self.messages() == {
+            "no provider for lock 'nightly': SHEDLOCK_STORE is set, but nothing has read it: call "
+            "Settings.from_env().apply() at start-up"
+        }
 
     def test_a_function_and_only_an_async_provider(self) -> None:
         configure(async_provider=AsyncInMemoryLockProvider())
         with pytest.raises(ConfigurationError, match="only an async provider") as caught:
             attempt("nightly", nothing_sync)
-        for words in ("'nightly'", "async def", "configure(provider=…)"):
+        for words in ("'nightly'", "async def", "configure('postgresql://…', async_provider=…)"):
             assert words in str(caught.value)
         with pytest.raises(ConfigurationError, match="only an async provider"):
             attempt("nightly", nothing_sync, provider=AsyncInMemoryLockProvider())  # type: ignore[arg-type]  # on purpose
@@ -170,7 +311,7 @@ class TestProviderNotConfigured:
         while not is_over:
             configure(provider=InMemoryLockProvider())
             try:
-                is_over = not interleaved(lambda: found.append(resolve(None, "job")), configure, number)
+                is_over = not interleaved(lambda: found.append(resolve(None, "job")), reset, number)
                 assert None not in found, f"instruction {number}"
             except ProviderNotConfigured:
                 refused += 1
@@ -191,6 +332,7 @@ class TestProviderNotConfigured:
 def test_each_setting_is_a_parameter_has_a_variable_and_is_in_the_docs() -> None:
     parameters = list(signature(configure).parameters)
     names = [field.name for field in fields(Settings)]
+    assert parameters.pop() == "create_schema"  # it is done once, and kept nowhere
     assert parameters == names, "config.py: Settings and configure() must have the same fields, in one order"
     # SHEDLOCK_STORE may name an async provider, too; listeners are objects.
     without = set(names) - {"async_provider", "listeners"} - {field for field, _ in VARIABLES.values()}
@@ -212,10 +354,9 @@ SHARED_ASYNC = AsyncInMemoryLockProvider()
 class TestFromEnv:
     def test_nothing_set_is_what_configure_does_by_default(self) -> None:
         settings = Settings.from_env({})
-        with configure():
-            assert settings == Settings(default_lock_at_most_for=timedelta(minutes=10))
-            with settings.apply():
-                assert lock_request("job") == LockRequest("job", "10m")
+        assert settings == Settings()
+        with settings.apply():
+            assert lock_request("job") == LockRequest("job", "10m")
 
     def test_every_variable_takes_effect_until_the_block_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
         values = {
@@ -245,6 +386,17 @@ class TestFromEnv:
         settings = Settings.from_env({"SHEDLOCK_STORE": f"{__name__}:SHARED_ASYNC"})
         assert settings.async_provider is SHARED_ASYNC
         assert settings.provider is None
+
+    @pytest.mark.parametrize("ending", ["\n", "\r\n", " ", "\t"])
+    def test_white_space_as_of_a_secret_made_with_echo(self, tmp_path: Path, ending: str) -> None:
+        url = f"sqlite:///{tmp_path}/locks.db"
+        settings = Settings.from_env({"SHEDLOCK_STORE": url + ending})
+        assert settings.provider is provider_from_text(url + ending) is provider_from_text(url)
+
+    def test_a_url_with_an_async_driver(self, tmp_path: Path) -> None:
+        settings = Settings.from_env({"SHEDLOCK_STORE": f"sqlite+aiosqlite:///{tmp_path}/locks.db"})
+        assert settings.provider is None
+        assert isinstance(settings.async_provider, AsyncSqlAlchemyLockProvider)
 
     @pytest.mark.parametrize(
         ("name", "value", "words"),
@@ -318,9 +470,133 @@ class TestUrls:
             provider_from_url(f"redid://me:{password}@host/db")
         assert password not in str(caught.value)
 
-    def test_a_provider_argument_is_no_url(self) -> None:
-        with pytest.raises(ConfigurationError, match="provider_from_url"):
-            scheduler_lock("job", provider="sqlite:///locks.db")  # type: ignore[call-overload]  # on purpose
+    def test_control_characters_inside(self) -> None:
+        for url in ("redis://me:secret@ho\nst", "sqlite:///lo\x00cks.db", "sqlite:///\x7f.db", "sqlite:///a\u2028.db"):
+            for refused in (
+                lambda url=url: provider_from_url(url),
+                lambda url=url: configure(url),
+                lambda url=url: scheduler_lock("job", provider=url),
+                lambda url=url: Settings.from_env({"SHEDLOCK_STORE": url}),
+            ):
+                with pytest.raises(ConfigurationError, match=r"a control character, '.*', at position \d") as caught:
+                    refused()
+                assert "secret" not in str(caught.value)
+
+    def test_a_home_directory(self) -> None:
+        for url in ("sqlite:///~/locks.db", "sqlite:///~ann/locks.db", "sqlite:///file:~/locks.db?uri=true"):
+            with pytest.raises(ConfigurationError, match=r"does not expand '~'.* sqlite:////"):
+                provider_from_url(url)
+        provider_from_url("sqlite:///~locks.db")  # a file of that name
+
+    @pytest.mark.parametrize("from_url", [provider_from_url, async_provider_from_url])
+    @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
+    def test_several_hosts_as_libpq_writes_them(self, scheme: str, from_url: Any) -> None:
+        for place in ("db1:5432,db2:5432", "me:secret@db1:5432,db2", "me:s:e,c:ret@db1:,db2:5432"):
+            with pytest.raises(ConfigurationError) as caught:
+                from_url(f"{scheme}://{place}/db?target_session_attrs=read-write")
+            assert str(caught.value).endswith("postgresql://user:password@/database?host=db1:5432&host=db2:5432")
+        from_url(f"{scheme}://user:password@/database?host=db1:5432&host=db2:5432")
+
+    def test_valkey_is_redis(self) -> None:
+        places = {
+            repr(from_url(url))
+            for url in ("valkey://:secret@host:7000/3", "redis://:secret@host:7000/3")
+            for from_url in (provider_from_url, RedisLockProvider)
+        }
+        assert len(places) == 1
+        assert repr(provider_from_url("valkeys://host")) == repr(provider_from_url("rediss://host"))
+        assert isinstance(async_provider_from_url("valkeys://host"), AsyncRedisLockProvider)
+
+
+class TestProviderArguments:
+    """A URL may stand wherever a provider does. All users of one URL share one provider."""
+
+    def test_in_guards(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/locks.db"
+        configure(url, create_schema=True)
+        reset()
+        provider: Any = provider_from_text(url)
+
+        @scheduler_lock("job", provider=f" {url}\n")
+        def job() -> bool:
+            assert isinstance(attempt("job", nothing_sync, provider=url), Executed)  # it is inside
+            return bool(provider.record("job").is_held)
+
+        assert job()
+        with hold("block", provider=url) as lease:
+            assert lease
+            with hold("block", provider=url) as inner:
+                assert inner is lease
+        assert isinstance(attempt("job", job, provider=url), Executed)
+
+    @pytest.mark.anyio
+    async def test_in_async_guards(self, tmp_path: Path) -> None:
+        """As with configure(): in worker threads, unless the URL names an async driver."""
+        url = f"sqlite:///{tmp_path}/locks.db"
+        configure(url, create_schema=True)
+        reset()
+
+        @scheduler_lock("job", provider=url)
+        async def job() -> bool:
+            async with hold_async("job", provider=url) as lease:
+                return lease.is_trusted()
+
+        assert await job()
+        assert getattr(resolve_async_provider(url, "job"), "sync_provider", None) is provider_from_text(url)
+        with_driver = url.replace("sqlite", "sqlite+aiosqlite")
+        assert isinstance(await attempt_async("job", job, provider=with_driver), Executed)
+        with pytest.raises(
+            ConfigurationError, match="guards an ordinary function, but there is only an async provider"
+        ):
+            attempt("job", nothing_sync, provider=with_driver)
+        await provider_from_text(with_driver).close()
+
+    def test_in_electors(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/locks.db"
+        configure(f"{url}\n", create_schema=True)
+        with LeaderElector(f"{url} ", "feed") as elector:
+            assert elector.wait_until_leader("10s")
+            assert resolve_provider(None, "feed").record("feed")
+        assert AsyncLeaderElector(url, "feed")
+        with pytest.raises(ConfigurationError, match="is an async provider, which LeaderElector cannot await"):
+            LeaderElector("sqlite+aiosqlite:///locks.db", "feed")
+
+    @pytest.mark.parametrize("elector", [LeaderElector, AsyncLeaderElector])
+    def test_none_for_an_elector(self, elector: Any) -> None:
+        with pytest.raises(ConfigurationError, match=r"the provider is None\. Is the environment variable"):
+            elector(None, "feed")
+
+    def test_in_settings(self) -> None:
+        Settings(provider="memory://?history=3").apply()
+        assert resolve_provider(None, "job") is provider_from_text("memory://?history=3 ")
+
+    def test_a_provider_of_the_application_by_its_name(self) -> None:
+        assert isinstance(attempt("by-name", nothing_sync, provider=f"{__name__}:SHARED"), Executed)
+        assert SHARED.record("by-name")
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("redid://me:secret@host", "unknown scheme 'redid'"),
+            ("locks.db", "'locks.db' is neither a URL"),
+            ("me:secret@host/db", "the given text is neither a URL"),
+            (" ", "the store URL is empty"),
+        ],
+    )
+    def test_texts_that_name_no_provider_are_refused_when_decorating(self, text: str, words: str) -> None:
+        with pytest.raises(ConfigurationError, match=words) as caught:
+            scheduler_lock("job", provider=text)
+        assert "secret" not in str(caught.value)
+
+    def test_a_url_is_opened_at_the_first_call_and_not_shown(self) -> None:
+        options = LockOptions.parse("hold", {"provider": "mysql://me:secret@host/db"})
+        assert "secret" not in repr(options)
+        assert "secret" not in repr(Settings(provider="mysql://me:secret@host/db"))
+        set_active(False)
+        assert isinstance(attempt("job", nothing_sync, provider="postgresql+nosuch://host"), Executed)
+        assert opened_providers("postgresql+nosuch://host") == ()
+
+    def test_what_is_no_provider(self) -> None:
         with pytest.raises(ConfigurationError, match="is not a lock provider"):
             hold("job", provider=types.SimpleNamespace(execute=print))
 
@@ -409,3 +685,68 @@ class TestActive:
         set_active(True)
         assert isinstance(attempt("job", nothing_sync), Executed)
         assert [record.is_held for record in provider.records()] == [False]
+
+
+class TestOneStore:
+    """However a store is written, it is one provider in a process."""
+
+    async def test_a_lease_on_the_async_provider_counts_for_the_url(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/locks.db"
+        configure(url, async_provider=url, create_schema=True)
+        async with hold_async("job"), try_hold_async("job", provider=url) as lease:
+            assert lease is not None
+        async with hold_async("job", provider=url), try_hold_async("job") as lease:
+            assert lease is not None
+
+    @pytest.mark.parametrize(
+        ("alias", "url"),
+        [
+            ("valkey://h/0", "redis://h/0"),
+            ("VALKEYS://h/0", "rediss://h/0"),
+            ("postgres://u@h/d", "postgresql://u@h/d"),
+            ("postgres+psycopg://u@h/d\n", "postgresql+psycopg://u@h/d"),
+        ],
+    )
+    def test_an_alias_of_a_scheme(self, alias: str, url: str) -> None:
+        assert provider_from_text(alias) is provider_from_text(url)
+        assert async_provider_from_text(alias) is async_provider_from_text(url)
+        assert opened_providers(alias) == opened_providers(url) != ()
+        assert LockOptions.parse("hold", {"provider": alias}).provider == url
+
+    def test_a_refused_configure_moves_no_guard(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        url = "sqlite:///moved.db"
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / "one")
+        configure(url, async_provider=url, create_schema=True)
+        former = opened_providers(url)
+        monkeypatch.chdir(tmp_path / "two")
+        for refused in (
+            lambda: configure(url, keep_alive="no"),  # type: ignore[arg-type]  # on purpose
+            lambda: configure(url, default_lock_at_least_for="1h"),
+            lambda: configure(url, async_provider=InMemoryLockProvider()),  # type: ignore[arg-type]  # on purpose
+            lambda: Settings.from_env({"SHEDLOCK_STORE": url, "SHEDLOCK_KEEP_ALIVE": "maybe"}),
+        ):
+            with pytest.raises(ConfigurationError):
+                refused()
+            assert opened_providers(url) == former
+        configure(url, async_provider=url)
+        assert not set(opened_providers(url)) & set(former)
+        moved = opened_providers(url)
+        configure(url, async_provider=url)
+        assert opened_providers(url) == moved
+
+    @pytest.mark.parametrize("kind", [InMemoryLockProvider, AsyncInMemoryLockProvider])
+    def test_another_thread_never_finds_the_process_without_a_provider(self, kind: Any) -> None:
+        former, seen = InMemoryLockProvider(), list[object]()
+
+        def listeners() -> Any:
+            seen.append(configured_providers())
+            yield print
+
+        configure(former)
+        store = kind()
+        with configure_store(store, listeners=listeners()):
+            assert configured_providers() == (store,)
+        assert seen == [(former,)]
+        assert configured_providers() == (former,)

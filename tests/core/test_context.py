@@ -30,6 +30,8 @@ from shedlock_py import (
     hold,
     hold_async,
     set_active,
+    try_hold,
+    try_hold_async,
 )
 from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.testing.contract.base import failing
@@ -63,7 +65,7 @@ class TestCurrentLease:
 
     def test_a_skipped_block_is_not_inside(self, provider: InMemoryLockProvider) -> None:
         provider.acquire(LockRequest("job", "10m"))
-        with hold("job") as lease:
+        with try_hold("job") as lease:
             assert lease is None
             assert current_lease() is None
 
@@ -172,7 +174,7 @@ class TestReentrancy:
         both_requested = asyncio.Barrier(2)
 
         async def job() -> str:
-            async with hold_async("job") as lease:
+            async with try_hold_async("job") as lease:
                 await both_requested.wait()
                 return "ran" if lease else "skipped"
 

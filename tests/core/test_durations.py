@@ -1,4 +1,5 @@
 from datetime import timedelta
+from decimal import Decimal
 from enum import IntEnum
 
 import pytest
@@ -6,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shedlock_py import ConfigurationError
-from shedlock_py.durations import LONGEST, in_milliseconds, parse_duration
+from shedlock_py.durations import LONGEST, Duration, in_milliseconds, parse_duration
+from tests.support.logs import warnings_of
 
 MS = timedelta(milliseconds=1)
 
@@ -15,12 +17,12 @@ class Seconds(IntEnum):
     TEN = 10
 
 
-FORMS: dict[timedelta, list[str | float | timedelta]] = {
+FORMS: dict[timedelta, list[Duration]] = {
     timedelta(minutes=10): ["10m", " 10 m ", "PT10M", "pt10m", 600, timedelta(minutes=10)],
     timedelta(minutes=90): ["1h30m", "1h 30m"],
-    timedelta(milliseconds=250): ["250ms", 0.25],
+    timedelta(milliseconds=250): ["250ms", 0.25, Decimal("0.25")],
     timedelta(milliseconds=1250): ["1s250ms", "PT1.25S"],
-    timedelta(seconds=1.5): ["1.5s"],
+    timedelta(seconds=1.5): ["1.5s", Decimal("1.5")],
     timedelta(hours=1): ["1H"],
     timedelta(hours=26): ["P1DT2H"],
     timedelta(weeks=2): ["P2W", "14d"],
@@ -30,7 +32,7 @@ FORMS: dict[timedelta, list[str | float | timedelta]] = {
 
 
 @pytest.mark.parametrize(("expected", "value"), [(expected, value) for expected in FORMS for value in FORMS[expected]])
-def test_a_duration_can_be_written_in_many_forms(value: str | float | timedelta, expected: timedelta) -> None:
+def test_a_duration_can_be_written_in_many_forms(value: Duration, expected: timedelta) -> None:
     assert parse_duration(value) == expected
 
 
@@ -41,6 +43,12 @@ def test_a_duration_of_another_package_becomes_an_ordinary_one() -> None:
         pass
 
     assert type(parse_duration(Other(minutes=3))) is timedelta
+
+
+def test_a_number_that_looks_like_milliseconds_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    for value in (30000, 30000, Decimal(30000), 9999, "30000s", timedelta(seconds=30000)):
+        parse_duration(value, "lock_at_most_for")
+    assert warnings_of(caplog) == ["lock_at_most_for=30000 is 8h 20m; for milliseconds write '30000ms'"]
 
 
 TINY: list[str | float | timedelta] = [0.0001, 0.001, "0.1ms", "0.0001s", 1e-300, 5e-324, f"0.{'0' * 590}1s"]

@@ -70,7 +70,7 @@ class TestExtensions:
     def test_i6_one_that_comes_after_the_release_gives_no_trust_back(self, provider: InMemoryLockProvider) -> None:
         lease = provider.acquire(LockRequest("job", "10s"))
         assert lease is not None
-        extension = lease.begin_extension("1h")
+        extension = lease._begin_extension("1h")
         provider.release(lease)
         assert not extension.granted().is_trusted()
 

@@ -136,7 +136,8 @@ class TestMissingPackages:
             ("dynamodb", "boto3", "dynamodb"),
             ("s3", "boto3", "s3"),
             ("kubernetes", "httpx", "kubernetes"),
-            ("mysql+pymysql", "sqlalchemy", "sqlalchemy"),
+            ("mysql+pymysql", "sqlalchemy", "mysql"),
+            ("postgres+asyncpg", "sqlalchemy", "asyncpg"),
         ]
         calls = [f"{from_url}('{scheme}://me:secret@host/db')" for scheme, _, _ in cases for from_url in FROM_URL]
         lines = [
@@ -145,6 +146,14 @@ class TestMissingPackages:
             for _ in FROM_URL
         ]
         assert lines_of("-S", "-c", _catching(calls)) == lines
+
+    def test_a_class_of_a_store(self) -> None:
+        script = (
+            "try:\n    from shedlock_py.providers import AsyncEtcdLockProvider\n"
+            "except ModuleNotFoundError as error:\n    print(error)"
+        )
+        line = "AsyncEtcdLockProvider needs the package 'httpx': pip install 'shedlock_py[etcd]'"
+        assert lines_of("-S", "-c", script) == [line]
 
     def test_an_unknown_scheme_is_refused_with_the_known_ones(self) -> None:
         (error,) = lines_of("-S", "-c", _catching(["provider_from_url('acme://me:secret@x')"]))

@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 import shedlock_py
-from shedlock_py import ProviderError, ProviderUnreachable, ShedLockError
+from shedlock_py import LockNotAcquired, ProviderError, ProviderUnreachable, ShedLockError, Skipped
 
 ERRORS = [value for value in vars(shedlock_py).values() if isinstance(value, type) and issubclass(value, ShedLockError)]
 
@@ -18,6 +18,7 @@ def test_every_error_is_a_shedlock_error_of_its_kind() -> None:
         "LeaseError": "ShedLockError",
         "LeaseLostError": "LeaseError",
         "NotLocked": "LeaseError",
+        "LockNotAcquired": "ShedLockError",
     }
     assert issubclass(shedlock_py.ConfigurationError, ValueError)
 
@@ -26,12 +27,14 @@ def test_every_error_is_a_shedlock_error_of_its_kind() -> None:
 def test_every_error_survives_pickling(error: type[ShedLockError]) -> None:
     if issubclass(error, ProviderError):
         made: ShedLockError = error("no reply", operation="acquire", lock_name="job")
+    elif issubclass(error, LockNotAcquired):
+        made = error(Skipped("job", "held", "web-1:7"))
     else:
         made = error("no reply")
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         back = pickle.loads(pickle.dumps(made, protocol))
         assert type(back) is error
-        assert str(back) == "no reply"
+        assert str(back) == str(made)
         assert vars(back) == vars(made)
 
 

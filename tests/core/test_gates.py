@@ -17,8 +17,9 @@ from shedlock_py import (
     block,
     configure,
     hold,
-    hold_async,
     scheduler_lock,
+    try_hold,
+    try_hold_async,
 )
 from shedlock_py.context import decide_skip, lock_refused, not_leader, process_gates
 from shedlock_py.testing import FakeClock, RecordingListener
@@ -87,9 +88,9 @@ async def test_how_long_the_acquire_took(
     assert provider.acquire(LockRequest("held", "10m"))
     with configure(provider=provider, listeners=[recorded]):
         for name in ("held", "free"):
-            with hold(name):
+            with try_hold(name):
                 pass
-            async with hold_async(name):
+            async with try_hold_async(name):
                 pass
     events: list[LockSkipped | LockAcquired] = [*recorded.of(LockSkipped), *recorded.of(LockAcquired)]
     assert [event.elapsed for event in events] == [timedelta(seconds=3)] * 4

@@ -1,11 +1,12 @@
 """hold and attempt: acquire, run, release, and what the caller sees, beyond what the contract shows for each store."""
 
+import functools
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from unittest.mock import ANY
+from unittest.mock import ANY, Mock
 
 import pytest
 
@@ -18,6 +19,7 @@ from shedlock_py import (
     LeaseLost,
     LockAcquired,
     LockEvent,
+    LockNotAcquired,
     LockReleased,
     LockRequest,
     LockSkipped,
@@ -29,7 +31,10 @@ from shedlock_py import (
     attempt_async,
     configure,
     hold,
+    hold_async,
     scheduler_lock,
+    try_hold,
+    try_hold_async,
 )
 from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.testing.contract.base import failing
@@ -39,6 +44,46 @@ NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
 
 class TestHold:
+    def test_a_block_does_not_run_without_the_lease(
+        self, provider: InMemoryLockProvider, recorded: RecordingListener
+    ) -> None:
+        provider.acquire(LockRequest("job", "5m", holder="other"))
+        with (
+            pytest.raises(LockNotAcquired, match="lock 'job' was not granted: another holder has it") as caught,
+            hold("job"),
+        ):
+            pytest.fail("the block ran")
+        assert caught.value.skipped == Skipped("job", "held")
+        assert recorded.kinds() == ["LockSkipped"]
+
+    async def test_nor_does_an_async_block(self, provider: InMemoryLockProvider) -> None:
+        provider.acquire(LockRequest("job", "5m"))
+        with pytest.raises(LockNotAcquired):
+            async with hold_async("job"):
+                pytest.fail("the block ran")
+
+    def test_the_error_names_the_holder_if_the_record_was_read(self, provider: InMemoryLockProvider) -> None:
+        provider.acquire(LockRequest("job", "5m", holder="other"))
+        with pytest.raises(LockNotAcquired, match="'other' holds it"), hold(LockRequest("job", "5m", fire_time=NOON)):
+            pytest.fail("the block ran")
+
+    def test_the_error_says_that_the_fire_time_has_run(self, provider: InMemoryLockProvider) -> None:
+        request = LockRequest("job", "5m", fire_time=NOON)
+        with hold(request):
+            pass
+        with pytest.raises(LockNotAcquired, match="its fire time has run") as caught, hold(request):
+            pytest.fail("the block ran")
+        assert caught.value.skipped.reason == "already_ran"
+
+    async def test_try_hold_gives_none_and_runs_the_block(self, provider: InMemoryLockProvider) -> None:
+        with try_hold("job") as lease:
+            assert lease is not None
+        provider.acquire(LockRequest("job", "5m"))
+        with try_hold("job") as lease:
+            assert lease is None
+        async with try_hold_async("job") as lease:
+            assert lease is None
+
     def test_the_lease_is_that_of_the_request(self, provider: InMemoryLockProvider) -> None:
         with hold("job", lock_at_most_for="5m", lock_at_least_for="1m") as lease:
             assert lease is not None
@@ -124,6 +169,39 @@ class TestAttempt:
         assert not provider.records()[0].is_held
         assert recorded.of(LeaseLost) == []
 
+    def test_what_is_no_function_is_refused_before_anything_is_locked(self, provider: InMemoryLockProvider) -> None:
+        async def coroutine() -> None: ...
+
+        class Callable:
+            async def __call__(self) -> None: ...
+
+        given: Any
+        for given, words in (
+            (coroutine(), "not the coroutine of its call"),
+            (None, r"not None: attempt\(name, task\), without \(\) after it"),
+            (int, "int is a class"),
+            (functools.partial(coroutine), "attempt_async or hold_async"),
+            (Callable(), "attempt_async or hold_async"),
+        ):
+            with pytest.raises(TypeError, match=words):
+                attempt("job", given)
+        assert provider.records() == []
+
+    def test_mocks_and_partials_are_run(self, provider: InMemoryLockProvider) -> None:
+        task = Mock(return_value="done")
+        assert attempt("job", task).ran
+        assert attempt("job", functools.partial(task, 1)).ran
+        assert [call.args for call in task.call_args_list] == [(), (1,)]
+
+    def test_a_result_is_true_if_the_task_ran(self, provider: InMemoryLockProvider) -> None:
+        ran = attempt("job", lambda: None)
+        assert ran
+        assert ran.ran
+        provider.acquire(LockRequest("job", "5m"))
+        skipped = attempt("job", lambda: None)
+        assert not skipped
+        assert not skipped.ran
+
     @pytest.mark.anyio
     async def test_what_is_done_when_it_is_used_is_refused(self, provider: InMemoryLockProvider) -> None:
         """As aiohttp's requests, a query of Tortoise, and what ``@contextmanager`` makes of a job."""
@@ -142,7 +220,7 @@ class TestAttempt:
             yield
 
         given: Any
-        for given in (Request, block, async_block):
+        for given in (lambda: Request(), block, async_block):
             with pytest.raises(TypeError, match="that has not run yet"):
                 attempt("job", given)
             with pytest.raises(TypeError, match="that has not run yet"):
@@ -153,7 +231,7 @@ class TestAttempt:
         async def returns_one() -> object:
             return client
 
-        assert await attempt_async("job", Request) == Executed("sent", ANY)
+        assert await attempt_async("job", lambda: Request()) == Executed("sent", ANY)
         assert await attempt_async("job", returns_one) == Executed(client, ANY), "as one of redis.asyncio"
         assert not provider.records()[0].is_held
 

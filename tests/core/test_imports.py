@@ -9,24 +9,27 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import shedlock_py
+from shedlock_py import providers
+from shedlock_py.urls import SCHEMES
 
 PACKAGE = Path(shedlock_py.__file__).parent
 PROJECT = Path(__file__).parents[2]
 
 # A module imports only from the layers above it in this list.
 LAYERS = [
-    ["errors", "texts", "_methods"],
-    ["booleans", "durations", "_versions"],
+    ["errors", "_methods"],
+    ["texts", "_versions"],
+    ["durations", "once", "booleans"],
     ["request"],
     ["lease"],
     ["record"],
     ["history"],
-    ["overdue"],
-    ["rules"],
+    ["overdue", "waiting"],
     ["events"],
     ["provider", "_program", "_process"],
     ["_timers"],
@@ -46,6 +49,7 @@ LAYERS = [
     ["election.elector", "election.async_elector"],
     ["display"],
     ["checks", "changes"],
+    ["startup"],
 ]
 CORE = {name.partition(".")[0] for layer in LAYERS for name in layer}
 ROOMS = {
@@ -59,7 +63,7 @@ ROOMS = {
 KITS: dict[str, set[str]] = {"kit": set(), "cas": {"kit"}, "aws": {"kit", "cas"}}
 """What those import that the stores share; a store imports from all of them."""
 PURE = {"errors", "_versions", "durations", "request", "lease", "record", "history", "events", "_program", "provider"}
-PURE |= {"booleans", "overdue", "texts"}
+PURE |= {"booleans", "once", "overdue", "texts"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
 FOR_PROVIDERS = {"errors", "_versions", "durations", "request", "lease", "record", "history", "events", "provider"}
 FOR_PROVIDERS |= {"booleans", "texts", "_program", "_process", "_timers", "_aio"}
@@ -152,6 +156,8 @@ def test_providers_see_the_rules_and_the_kit_only() -> None:
         seen = {name for name in own_imports(module) if not name.startswith("providers")}
         store = module.with_suffix("").parts[1]
         assert seen <= FOR_PROVIDERS, module
+        if store == "__init__":
+            continue  # it exports the classes of all stores
         others = {name.split(".")[1] for name in own_imports(module) if name.startswith("providers.")} - {store}
         assert others <= KITS.get(store, KITS.keys()), module
 
@@ -189,15 +195,16 @@ def test_only_the_modules_for_asyncio_import_it_at_once() -> None:
 # What is loaded at its first use
 
 
-def names_for_type_checkers() -> dict[str, str]:
+def names_for_type_checkers(module: str = "__init__") -> dict[str, str]:
     """The public names that are imported under TYPE_CHECKING only, and where from."""
-    (block,) = (node for node in ast.parse((PACKAGE / "__init__.py").read_text()).body if isinstance(node, ast.If))
+    (block,) = (node for node in tree_of(Path(module)).body if isinstance(node, ast.If))
     assert ast.unparse(block.test) == "TYPE_CHECKING"
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
     return {alias.name: str(node.module) for node in imports for alias in node.names}
 
 
 LATE = names_for_type_checkers()
+LATE_PROVIDERS = names_for_type_checkers("providers/__init__")
 
 
 @pytest.mark.not_quick("starts a Python")
@@ -214,13 +221,54 @@ def test_importing_the_package_loads_few_modules_no_driver_no_asyncio_and_nothin
     assert {"LeaderElector", "leader_only", "InMemoryLockProvider"} <= LATE.keys()
 
 
-def test_a_late_name_is_the_object_of_its_module() -> None:
-    assert LATE
-    for name, module in LATE.items():
-        found = getattr(shedlock_py, name)
+@pytest.mark.parametrize(("package", "names"), [(shedlock_py, LATE), (providers, LATE_PROVIDERS)])
+def test_a_late_name_is_the_object_of_its_module(package: ModuleType, names: dict[str, str]) -> None:
+    assert names
+    for name, module in names.items():
+        found = getattr(package, name)
         assert found is getattr(import_module(module), name)
-        assert vars(shedlock_py)[name] is found, "a second access loads it again"
+        assert vars(package)[name] is found, "a second access loads it again"
         assert pickle.loads(pickle.dumps(found)) is found
+
+
+@pytest.mark.parametrize("package", [shedlock_py, providers])
+def test_dir_shows_what_is_exported(package: ModuleType) -> None:
+    assert dir(package) == sorted(package.__all__)
+
+
+def test_providers_exports_the_two_classes_of_each_scheme() -> None:
+    schemes = {(module, prefix + name) for module, name, _ in SCHEMES.values() for prefix in ("", "Async")}
+    assert {(module, name) for name, module in LATE_PROVIDERS.items()} == schemes
+    assert providers.__all__ == sorted(LATE_PROVIDERS)
+
+
+@pytest.mark.not_quick("starts a Python")
+def test_importing_providers_loads_no_store() -> None:
+    loaded = python("import sys, shedlock_py.providers as all; dir(all); print(*sys.modules)")
+    assert "shedlock_py.providers" in loaded
+    assert [name for name in loaded if name.startswith("shedlock_py.providers.")] == []
+    loaded = python("import sys; from shedlock_py.providers import InMemoryLockProvider; print(*sys.modules)")
+    assert {"sqlalchemy", "redis", "pymongo", "httpx", "boto3", "kubernetes"} & set(loaded) == set()
+
+
+def test_a_class_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(module: str) -> ModuleType:
+        raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+
+    monkeypatch.setattr(providers, "import_module", fail)
+    for name, extra, missing in (
+        ("RedisLockProvider", "redis", "redis"),
+        ("AsyncMongoLockProvider", "mongodb", "pymongo"),
+        ("SqlAlchemyLockProvider", "sqlalchemy", "sqlalchemy"),
+    ):
+        monkeypatch.delitem(vars(providers), name, raising=False)
+        with pytest.raises(ModuleNotFoundError) as caught:
+            getattr(providers, name)
+        assert str(caught.value) == f"{name} needs the package {missing!r}: pip install 'shedlock_py[{extra}]'"
+        assert caught.value.name == missing
+    missing = "shedlock_py.providers.redis"
+    with pytest.raises(ModuleNotFoundError, match="PyInstaller needs the option --collect-all shedlock_py"):
+        _ = providers.RedisLockProvider
 
 
 def test_a_name_that_there_is_not() -> None:
@@ -228,6 +276,8 @@ def test_a_name_that_there_is_not() -> None:
         _ = shedlock_py.LeaderElektor  # type: ignore[attr-defined]  # and type checkers know it, too
     with pytest.raises(ImportError, match="cannot import name 'LeaderElektor'"):
         from shedlock_py import LeaderElektor  # type: ignore[attr-defined]  # noqa: F401 (on purpose)
+    with pytest.raises(AttributeError, match=r"module 'shedlock_py\.providers' has no attribute 'RadisLockProvider'"):
+        _ = providers.RadisLockProvider  # type: ignore[attr-defined]  # and type checkers know it, too
 
 
 @pytest.mark.not_quick("starts a Python")
@@ -264,15 +314,6 @@ def test_everything_public_is_exported() -> None:
         for name, value in vars(sys.modules[f"shedlock_py.{module}"]).items():
             is_its_own = isinstance(value, type) and value.__module__ == f"shedlock_py.{module}"
             assert not is_its_own or name in shedlock_py.__all__, name
-
-
-def test_providers_written_with_the_kit_before_find_its_names() -> None:
-    """The page "Writing your own provider" had them."""
-    from shedlock_py import lease, rules
-    from shedlock_py.providers import kit
-
-    assert rules.Claim is lease.Claim
-    assert kit.describe("record", "job", "no such file") == "record of lock 'job': no such file"
 
 
 def test_the_architecture_page_names_every_module_of_the_core() -> None:

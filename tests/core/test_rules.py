@@ -151,7 +151,7 @@ class TestTrust:
 
     def test_an_extension_counts_from_before_its_request(self, clock: FakeClock) -> None:
         lease = granted(clock)
-        extension = lease.begin_extension("20s")
+        extension = lease._begin_extension("20s")
         assert lease.trusted_for() == timedelta(seconds=9.898)  # until the store has confirmed it
         clock.advance("2s")
         assert extension.granted() is lease
@@ -163,63 +163,63 @@ class TestTrust:
         self, clock: FakeClock, length: str, trusted: float
     ) -> None:
         lease = granted(clock)
-        lease.begin_extension(length)
+        lease._begin_extension(length)
         assert lease.trusted_for() == timedelta(seconds=trusted)
         assert lease.lock_at_most_for == timedelta(seconds=10)
 
     def test_i6_a_shorter_extension_whose_reply_was_lost_may_still_be_executed(self, clock: FakeClock) -> None:
         lease = granted(clock)
-        lease.begin_extension("5s")  # it may reach the store after the next one
+        lease._begin_extension("5s")  # it may reach the store after the next one
         clock.advance("1s")
-        assert lease.begin_extension("1h").granted().trusted_for() == timedelta(seconds=4.948)
+        assert lease._begin_extension("1h").granted().trusted_for() == timedelta(seconds=4.948)
 
     @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
     def test_of_two_extensions_at_once_the_shorter_counts(self, clock: FakeClock, order: tuple[int, int]) -> None:
         lease = granted(clock)
-        extensions = [lease.begin_extension("1m"), lease.begin_extension("5s")]
+        extensions = [lease._begin_extension("1m"), lease._begin_extension("5s")]
         for number in order:
             extensions[number].granted()
         assert lease.trusted_for() == timedelta(seconds=4.948)
 
     def test_a_late_reply_to_an_older_and_shorter_extension_narrows(self, clock: FakeClock) -> None:
         lease = granted(clock)
-        older, newer = lease.begin_extension("5s"), lease.begin_extension("1m")
+        older, newer = lease._begin_extension("5s"), lease._begin_extension("1m")
         newer.granted()
         older.granted()
         assert lease.trusted_for() == timedelta(seconds=4.948)
 
     def test_i6_a_repeated_extension_may_be_executed_again_after_a_longer_one(self, clock: FakeClock) -> None:
         lease = granted(clock)
-        lease.begin_extension("5s").granted(repeated=True)
-        lease.begin_extension("20s").granted(repeated=True)
+        lease._begin_extension("5s").granted(repeated=True)
+        lease._begin_extension("20s").granted(repeated=True)
         clock.advance("1s")
-        assert lease.begin_extension("1h").granted().trusted_for() == timedelta(seconds=4.948)
+        assert lease._begin_extension("1h").granted().trusted_for() == timedelta(seconds=4.948)
 
     def test_i6_an_extension_that_is_confirmed_after_a_release_began_gives_no_trust_back(
         self, clock: FakeClock
     ) -> None:
         """The release may have been executed, and its reply lost."""
         lease = granted(clock)
-        extension = lease.begin_extension("1h")
-        assert lease.begin_release() == timedelta(0)
+        extension = lease._begin_extension("1h")
+        assert lease._begin_release() == timedelta(0)
         assert not extension.granted().is_trusted()
         assert not lease.has_ended()
 
-    @pytest.mark.parametrize("end", ["lose", "begin_release", "end"])
+    @pytest.mark.parametrize("end", ["_lose", "_begin_release", "_end"])
     def test_i6_an_extension_that_is_confirmed_while_the_lease_ends_gives_no_trust_back(
         self, clock: FakeClock, end: str
     ) -> None:
         """One thread confirms it, and another one reports the loss, or releases the lease."""
         check_interleavings(
-            clock, lambda lease: (lease.begin_extension("1h").granted, getattr(lease, end)), is_untrusted
+            clock, lambda lease: (lease._begin_extension("1h").granted, getattr(lease, end)), is_untrusted
         )
 
-    @pytest.mark.parametrize("end", ["lose", "begin_release", "end"])
+    @pytest.mark.parametrize("end", ["_lose", "_begin_release", "_end"])
     def test_i6_an_extension_that_begins_while_the_lease_ends_gives_no_trust_back(
         self, clock: FakeClock, end: str
     ) -> None:
         check_interleavings(
-            clock, lambda lease: (partial(lease.begin_extension, "1h"), getattr(lease, end)), is_untrusted
+            clock, lambda lease: (partial(lease._begin_extension, "1h"), getattr(lease, end)), is_untrusted
         )
 
     @pytest.mark.parametrize("interrupted", ["the confirmation", "the beginning"])
@@ -229,7 +229,7 @@ class TestTrust:
         """Another thread sends it. The store may carry it out last, so only its own time may be trusted."""
 
         def calls(lease: Lease) -> Calls:
-            confirm, begin = lease.begin_extension("10m").granted, partial(lease.begin_extension, "5s")
+            confirm, begin = lease._begin_extension("10m").granted, partial(lease._begin_extension, "5s")
             return (confirm, begin) if interrupted == "the confirmation" else (begin, confirm)
 
         check_interleavings(clock, calls, lambda lease: lease.trusted_for() < timedelta(seconds=5))
@@ -237,7 +237,7 @@ class TestTrust:
     def test_an_extension_is_checked(self, clock: FakeClock) -> None:
         lease = granted(clock)
         with pytest.raises(ConfigurationError, match="lock_at_most_for='5'"):
-            lease.begin_extension("5")
+            lease._begin_extension("5")
         assert lease.is_trusted()
 
 
@@ -246,15 +246,15 @@ class TestMinimumHold:
         lease = granted(clock, "10s", "4s", reply_takes=1)
         assert lease.remaining_minimum() == timedelta(seconds=4)
         clock.advance("3s")
-        assert lease.begin_release() == timedelta(seconds=1)
+        assert lease._begin_release() == timedelta(seconds=1)
         clock.advance("2s")
         assert lease.remaining_minimum() == timedelta(0)
 
     def test_i4_an_extension_never_cuts_it(self, clock: FakeClock) -> None:
         lease = granted(clock, "10s", "4s")
         clock.advance("1s")
-        assert lease.begin_extension("1s").lock_for == timedelta(seconds=3)
-        assert lease.begin_extension("5s").lock_for == timedelta(seconds=5)
+        assert lease._begin_extension("1s").lock_for == timedelta(seconds=3)
+        assert lease._begin_extension("5s").lock_for == timedelta(seconds=5)
 
 
 class TestClaimAndLease:
@@ -271,9 +271,9 @@ class TestClaimAndLease:
         assert "'job'" in repr(lease)
         assert "token 7" in repr(lease)
         assert "9.898 s" in repr(lease)
-        lease.begin_release()
+        lease._begin_release()
         assert (lease.is_trusted(), lease.has_ended()) == (False, False)
-        lease.end()
+        lease._end()
         assert (lease.is_trusted(), lease.has_ended()) == (False, True)
         assert "released" in repr(lease)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from collections.abc import Callable
 from importlib import import_module
 
@@ -11,7 +12,8 @@ import pytest
 
 from scripts.floors import floors
 from shedlock_py import ConfigurationError, async_provider_from_url, provider_from_url
-from shedlock_py._versions import OLDEST, require
+from shedlock_py._versions import OLDEST, require, sql_install_line
+from tests.support.scripts import PROJECT
 
 OLD = {
     "sqlalchemy": ("2.0.23", "sqlite:///locks.db", "sqlalchemy", "SqlAlchemyLockProvider"),
@@ -28,7 +30,7 @@ def test_the_oldest_packages_are_those_of_pyproject() -> None:
     assert declared.keys() - OLDEST == {
         *("apscheduler", "rich", "prometheus-client", "opentelemetry-api", "httpx", "sentry-sdk"),
         *("starlette", "jinja2", "uvicorn", "kubernetes", "boto3", "aiobotocore", "django", "sniffio"),
-        *("psycopg", "asyncpg", "pymysql", "asyncmy", "aiosqlite"),  # drivers that an extra brings
+        *("psycopg", "asyncpg", "pymysql", "asyncmy", "cryptography", "aiosqlite"),  # drivers that an extra brings
     }
 
 
@@ -67,3 +69,29 @@ def test_a_version_below_the_oldest_is_refused(version: str) -> None:
 def test_a_floor_that_ends_with_a_zero_is_the_shorter_one() -> None:
     require("click", "8.3.0")
     require("click", "8.3")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "is_async", "packages"),
+    [
+        ("postgresql", False, "[postgresql]"), ("postgres", False, "[postgresql]"), ("mysql", False, "[mysql]"),
+        ("mariadb", False, "[mysql]"), ("sqlite", False, "[sqlite]"), ("postgresql", True, "[asyncpg]"),
+        ("mysql", True, "[asyncmy]"), ("sqlite", True, "[aiosqlite]"), ("postgresql+psycopg", True, "[postgresql]"),
+        ("postgresql+asyncpg", False, "[asyncpg]"), ("mysql+pymysql", False, "[mysql]"),
+        ("mysql+aiomysql", True, "[sqlalchemy]' 'aiomysql[rsa]"), ("mysql+nosuch", False, "[sqlalchemy]"),
+    ],
+)  # fmt: skip
+def test_one_line_installs_a_driver(scheme: str, is_async: bool, packages: str) -> None:
+    assert sql_install_line(scheme, is_async=is_async) == f"pip install 'shedlock_py{packages}'"
+
+
+def test_the_extras_of_install_lines_bring_the_driver() -> None:
+    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for scheme, driver in {
+        "postgresql": "psycopg[binary]", "mysql": "pymysql[rsa]", "mysql+asyncmy": "asyncmy",
+        "sqlite+aiosqlite": "aiosqlite", "postgresql+asyncpg": "asyncpg", "sqlite": "",
+    }.items():  # fmt: skip
+        found = extras[sql_install_line(scheme).partition("[")[2].partition("]")[0]]
+        assert "shedlock_py[sqlalchemy]" in found
+        assert any(requirement.startswith(driver) for requirement in found), scheme
+    assert any(requirement.startswith("cryptography") for requirement in extras["asyncmy"])

@@ -207,7 +207,7 @@ def test_a_follower_leaves_the_fire_time_to_the_leader(
     """The follower took the lock, did nothing, and the leader was refused with "already_ran": nobody ran the job."""
     elector = make_elector(**LONG)
     events: list[Any] = []
-    executor = ShedLockExecutor(once_per_fire_time=True, locks={"other": "job"})
+    executor = ShedLockExecutor(locks={"other": "job"})
     scheduler = BackgroundScheduler(executors={"default": executor}, timezone="UTC")
     scheduler.add_listener(events.append, RUNS)
     scheduler.start()

@@ -15,7 +15,7 @@ import pytest
 from shedlock_py import InMemoryLockProvider
 from shedlock_py.election.demotion import Demotion
 from shedlock_py.election.program import PENDING, Do, Election, Wait
-from shedlock_py.election.settings import JITTER, ElectionSettings
+from shedlock_py.election.settings import JITTER, ElectionSettings, Takeover
 from shedlock_py.errors import ProviderUnreachable
 from shedlock_py.testing import FakeClock
 
@@ -38,7 +38,7 @@ class World:
         lease: float = LEASE,
         deadline: float = DEADLINE,
         retry: float = RETRY,
-        takeover: str = "observed",
+        takeover: Takeover = "observed",
     ) -> Stepped:
         node = Stepped(self, ElectionSettings.parse("election", lease, deadline, retry, holder, takeover))
         self.nodes.append(node)
@@ -235,7 +235,7 @@ def test_i6_a_node_that_was_replaced_at_once_does_not_lead(world: World) -> None
 
 
 @pytest.mark.parametrize("takeover", ["expired", "observed"])
-def test_i6_a_node_that_resigns_before_it_leads_releases_nothing(world: World, takeover: str) -> None:
+def test_i6_a_node_that_resigns_before_it_leads_releases_nothing(world: World, takeover: Takeover) -> None:
     """It waits until the former leader has stopped trusting its lease, and so must the node that leads next.
 
     TLC found it: the mutant ``expired_MayRelease_frees_while_it_waits`` of docs/formal.
@@ -434,7 +434,9 @@ def demote(world: World, node: Stepped, cooldown: float) -> None:
 
 
 @pytest.mark.parametrize("takeover", ["expired", "observed"])
-def test_a_node_that_is_demoted_while_it_resigns_is_no_candidate_for_the_cooldown(world: World, takeover: str) -> None:
+def test_a_node_that_is_demoted_while_it_resigns_is_no_candidate_for_the_cooldown(
+    world: World, takeover: Takeover
+) -> None:
     """Its callbacks still run, so it has not released its lease. The release is refused, and says nothing of why."""
     node = world.node("busy", takeover=takeover)
     world.lead_with(node)
@@ -493,7 +495,7 @@ def test_a_follower_that_has_reached_the_store_again_backs_off_anew(world: World
 
 
 @pytest.mark.parametrize("takeover", ["expired", "observed"])
-def test_what_an_idle_election_costs(world: World, takeover: str) -> None:
+def test_what_an_idle_election_costs(world: World, takeover: Takeover) -> None:
     """At the default durations: a leader renews, and a follower reads, once a retry period."""
     nodes = [world.node(f"node-{number}", 15.0, 10.0, 2.0, takeover) for number in range(5)]
     world.pass_time(60, *nodes)
@@ -511,7 +513,7 @@ def test_what_an_idle_election_costs(world: World, takeover: str) -> None:
 
 @pytest.mark.parametrize("takeover", ["observed", "expired"])
 @pytest.mark.parametrize("how", ["is resumed", "ends"])
-def test_nobody_leads_while_the_name_is_paused(world: World, takeover: str, how: str) -> None:
+def test_nobody_leads_while_the_name_is_paused(world: World, takeover: Takeover, how: str) -> None:
     """A pause is not renewed, as the lease of a dead leader is not; but it is not taken by force."""
     leader, follower = world.node("leader", takeover=takeover), world.node("follower", takeover=takeover)
     world.lead_with(leader)

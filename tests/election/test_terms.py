@@ -10,6 +10,7 @@ import pytest
 
 from shedlock_py import AsyncInMemoryLockProvider, InMemoryLockProvider, LockRequest
 from shedlock_py.election.demotion import Demotion
+from shedlock_py.election.settings import Takeover
 from shedlock_py.history import Run
 from shedlock_py.overdue import punctuality
 from tests.election.conftest import MakeElector
@@ -167,7 +168,7 @@ def test_extending_for_hours_writes_no_more() -> None:
 
 
 @pytest.mark.parametrize("takeover", ["expired", "observed"])
-def test_i3_a_lost_lease_that_the_store_still_has_is_left_to_expire(takeover: str) -> None:
+def test_i3_a_lost_lease_that_the_store_still_has_is_left_to_expire(takeover: Takeover) -> None:
     """The callbacks of a leader that lost the store may still run, so nothing frees its name before the lease ends."""
     world = World()
     store = world.store = InMemoryLockProvider(clock=world.clock, history=20)

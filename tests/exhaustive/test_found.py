@@ -57,11 +57,11 @@ def test_i6_of_two_extensions_at_once_the_shorter_counts(received_first: str) ->
     """The store did the shorter one last; the replies do not say which."""
     clock = FakeClock()
     lease = Claim(LockRequest("job", "1m"), clock).granted(1)
-    shorter, longer = lease.begin_extension("1m"), lease.begin_extension("10m")
+    shorter, longer = lease._begin_extension("1m"), lease._begin_extension("10m")
     for extension in (shorter, longer) if received_first == "shorter" else (longer, shorter):
         extension.granted()
     assert lease.trusted_for() <= timedelta(minutes=1)
-    lease.begin_extension("10m").granted()
+    lease._begin_extension("10m").granted()
     assert lease.trusted_for() > timedelta(minutes=9), "nothing is in doubt any more"
 
 

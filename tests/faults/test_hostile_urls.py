@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shedlock_py import ConfigurationError, async_provider_from_url, provider_from_url
+from shedlock_py import (
+    ConfigurationError,
+    InMemoryLockProvider,
+    LeaderElector,
+    LockRequest,
+    async_provider_from_url,
+    attempt,
+    configure,
+    hold,
+    provider_from_url,
+    release_on_sigterm,
+    scheduler_lock,
+)
+from shedlock_py.integrations.apscheduler import ShedLockExecutor
 from tests.faults.test_hostile_input import HUGE, SETTINGS, quick, refusal
 from tests.support import tiers
 
@@ -83,3 +97,55 @@ def test_any_text_after_a_scheme_is_a_url_or_refused(kind: str, rest: str) -> No
 def test_any_text_is_a_url_or_refused(text: str) -> None:
     with quick():
         refusal(lambda: provider_from_url(text))
+
+
+URL = f"postgresql://me:{SECRET}@h/db"
+LONG = f"{URL}{'x' * 80}"
+MISPLACED: dict[str, Callable[[], object]] = {
+    "lock name of hold": lambda: hold(URL),
+    "lock name of attempt": lambda: attempt(LONG, print),
+    "lock name of scheduler_lock": lambda: scheduler_lock(URL),
+    "lock name of scheduler_lock, long": lambda: scheduler_lock(LONG),
+    "lock name, bytes": lambda: LockRequest(URL.encode(), "1m"),  # type: ignore[arg-type]
+    "election": lambda: LeaderElector(InMemoryLockProvider(), URL),
+    "takeover": lambda: LeaderElector(InMemoryLockProvider(), "a", takeover=URL),  # type: ignore[arg-type]
+    "callback": lambda: LeaderElector(InMemoryLockProvider(), "a", on_new_leader=URL),  # type: ignore[arg-type]
+    "bytes": lambda: provider_from_url(URL.encode()),  # type: ignore[arg-type]
+    "list": lambda: provider_from_url([URL]),  # type: ignore[arg-type]
+    "keep_alive": lambda: hold("a", keep_alive=URL),  # type: ignore[arg-type]
+    "on_lost": lambda: hold("a", on_lost=URL),  # type: ignore[arg-type]
+    "lock_at_most_for": lambda: hold("a", lock_at_most_for=URL),
+    "create_schema": lambda: configure("memory://", create_schema=URL),  # type: ignore[arg-type]
+    "holder": lambda: configure(holder=LONG * 3),
+    "holder with a line end": lambda: configure(holder=f"{URL}\n"),
+    "listeners": lambda: configure(listeners=[URL]),  # type: ignore[list-item]
+    "release_on_sigterm": lambda: release_on_sigterm(URL),
+    "executor": lambda: ShedLockExecutor(URL),
+    "executors": lambda: ShedLockExecutor([URL]),
+    "on_provider_error": lambda: ShedLockExecutor(on_provider_error=URL),  # type: ignore[arg-type]
+    "lock_all": lambda: ShedLockExecutor(lock_all=URL),
+    "locks": lambda: ShedLockExecutor(locks={"a": {"name": "a", "provider": URL}}),
+    "locks, a list": lambda: ShedLockExecutor(locks={"a": [URL]}),  # type: ignore[dict-item]
+}
+
+
+@pytest.mark.parametrize("place", MISPLACED)
+def test_a_url_in_the_wrong_place_is_not_quoted(place: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        MISPLACED[place]()
+    errors = [caught.value, caught.value.__cause__, caught.value.__context__]
+    assert SECRET not in "".join(map(str, errors))
+
+
+def test_a_url_as_an_executor_names_the_argument_for_it() -> None:
+    with pytest.raises(ConfigurationError, match=r"ShedLockExecutor\(provider=…\)"):
+        ShedLockExecutor(URL)
+
+
+def test_a_lock_name_that_is_filled_with_a_url() -> None:
+    @scheduler_lock("sync-{url}", provider=InMemoryLockProvider())
+    def sync(url: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="lock name must not be a URL with a user") as caught:
+        sync(URL)
+    assert SECRET not in str(caught.value)

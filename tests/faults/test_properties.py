@@ -53,7 +53,7 @@ class TrustMachine(RuleBasedStateMachine):
 
     @rule(target=requests, length=lengths | st.sampled_from([timedelta(seconds=1), timedelta(hours=1)]))
     def ask(self, length: timedelta) -> Extension:
-        return self.lease.begin_extension(length)
+        return self.lease._begin_extension(length)
 
     @precondition(lambda self: hasattr(self, "lease"))
     @rule(request_sent=requests)
@@ -78,7 +78,7 @@ class TrustMachine(RuleBasedStateMachine):
     @rule()
     def lost(self) -> None:
         if self.until <= self.clock():
-            self.lease.lose()
+            self.lease._lose()
             assert not self.lease.is_trusted()
 
     @invariant()

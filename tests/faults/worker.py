@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from shedlock_py import Lease, LockRequest, ProviderError, hold, hold_async
+from shedlock_py import Lease, LockRequest, ProviderError, try_hold, try_hold_async
 from shedlock_py.urls import import_reference
 from tests.faults.history import Logbook
 from tests.faults.recording import AsyncRecordedProvider, RecordedProvider
@@ -189,11 +189,11 @@ class Worker:
 
     async def keeping_alive(self, provider: Any) -> None:
         if self._config.is_async:
-            async with hold_async(self.request(), provider=provider, keep_alive=True) as lease:
+            async with try_hold_async(self.request(), provider=provider, keep_alive=True) as lease:
                 if lease is not None:
                     await self.work(lease)
         else:
-            with hold(self.request(), provider=provider, keep_alive=True) as lease:
+            with try_hold(self.request(), provider=provider, keep_alive=True) as lease:
                 if lease is not None:
                     await self.work(lease)
 

@@ -36,6 +36,7 @@ from shedlock_py import (
     current_lease,
     hold,
     hold_async,
+    reset,
     scheduler_lock,
 )
 from shedlock_py.integrations.opentelemetry import OpenTelemetryListener, Run
@@ -378,7 +379,7 @@ def test_a_block_that_ends_in_another_thread(tracing: Tracing, store: InMemoryLo
 
 
 def test_a_listener_that_comes_while_a_task_runs(tracing: Tracing, store: InMemoryLockProvider) -> None:
-    with configure(), hold("job", provider=store):
+    with reset(), hold("job", provider=store):
         configure(listeners=[tracing.listener])
         attempt("inner", lambda: None, provider=store)
     assert [span.name for span in tracing.spans()] == ["run inner"]
@@ -388,7 +389,7 @@ def test_a_listener_that_comes_while_a_task_runs(tracing: Tracing, store: InMemo
 def test_a_listener_that_goes_while_a_task_runs(tracing: Tracing, store: InMemoryLockProvider) -> None:
     def run() -> None:
         with hold("job", provider=store):
-            restore = configure()
+            restore = reset()
         gc.collect()
         restore.__exit__(None, None, None)
         attempt("next", lambda: None, provider=store)

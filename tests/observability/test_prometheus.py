@@ -449,7 +449,7 @@ class TestPaused:
         for options, words in (
             ({"provider": store, "registry": registry}, "already"),
             ({"provider": AsyncInMemoryLockProvider()}, "ordinary code"),
-            ({"provider": "sqlite:///x.db"}, "not a lock provider"),
+            ({"provider": "x.db"}, "neither a URL"),
             ({"provider": store, "prefix": 7}, "prefix"),
         ):
             with pytest.raises(ConfigurationError, match=words):

@@ -29,9 +29,9 @@ from shedlock_py import (
     current_lease,
     extend_lock,
     extend_lock_async,
-    hold,
-    hold_async,
     scheduler_lock,
+    try_hold,
+    try_hold_async,
 )
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor
 from shedlock_py.testing.contract.base import failing
@@ -177,13 +177,13 @@ def by_decorator(provider: Any, task: Any, options: Any) -> Any:
 
 
 def by_hold(provider: Any, task: Any, options: Any) -> None:
-    with hold("job", provider=provider, **options) as lease:
+    with try_hold("job", provider=provider, **options) as lease:
         if lease:
             task()
 
 
 async def by_hold_async(provider: Any, task: Any, options: Any) -> None:
-    async with hold_async("job", provider=provider, **options) as lease:
+    async with try_hold_async("job", provider=provider, **options) as lease:
         if lease:
             await task()
 

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ import yaml
 
 from shedlock_py import provider_from_url
 from shedlock_py.durations import parse_duration
+from shedlock_py.once import current_slot
 from tests.guides.documents import EXAMPLES, Page
 from tests.programs.applications import Application, application, copied
 from tests.programs.beats import LEASE as LEASE_SECONDS
@@ -30,6 +31,7 @@ PAGE = Page("one-scheduler")
 BROKER = 13
 """A database of the Redis server."""
 LEASE = ("--lease-duration", "1500ms")
+FIVE_MINUTES = timedelta(minutes=5)
 
 # The package; how a test sees that a node sends something; and the schedule in place of each five minutes.
 HOSTS = {
@@ -103,19 +105,19 @@ def test_one_of_two_nodes_runs_it(name: str, nodes: Nodes, broker: str) -> None:
     assert count(leader) == before
 
 
-def test_huey_runs_a_minute_once_on_both_leaders_together(nodes: Nodes, broker: str) -> None:
-    """Each consumer looks at once when it starts. Where the second one starts in a later minute, it runs that one."""
+def test_huey_runs_a_slot_once_on_both_leaders_together(nodes: Nodes, broker: str) -> None:
+    """Each consumer looks at once when it starts. Where the second one starts in a later slot, it runs that one."""
     pytest.importorskip("huey")
     line = command_line("huey", broker)
     first = nodes.start(1, line, 'minute="*/5"', "")
     wait_until(lambda: re.search(r"report$", first.log.read_text(), re.MULTILINE), timeout=60, what="a run")
-    ran = datetime.now(UTC).minute
+    slot = current_slot(datetime.now(UTC), FIVE_MINUTES)
     second = nodes.start(2, line, 'minute="*/5"', "")
     wait_until(lambda: "waiting; " in second.log.read_text(), timeout=60, what="the second node")
     first.processes[0].send_signal(signal.SIGINT)
     first.processes[0].wait(30)
     wait_until(lambda: re.search(r"skipped: already_ran$|report$", second.log.read_text(), re.MULTILINE), timeout=60)
-    assert "skipped: already_ran" in second.log.read_text() or datetime.now(UTC).minute != ran
+    assert "skipped: already_ran" in second.log.read_text() or current_slot(datetime.now(UTC), FIVE_MINUTES) != slot
 
 
 def test_a_killed_leader_of_two_beats(redis_server: RedisEndpoint, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ LIBRARIES = {
         "rq worker ",
         "",
         "",
-        [("*/5 * * * *", "* * * * * *"), ("minute=made.minute // 5 * 5, second=0, ", "")],
+        [("*/5 * * * *", "* * * * * *"), ('once_per="5m"', 'once_per="1s"')],
         rq_sent,
     ),
     "dramatiq": Library(
@@ -85,7 +85,7 @@ LIBRARIES = {
         "dramatiq ",
         "--processes 1",
         "--processes 1 --threads 1",
-        [("*/5 * * * *", "* * * * *"), ("minute=sent.minute // 5 * 5, ", "")],
+        [("*/5 * * * *", "* * * * *"), ('once_per="5m"', 'once_per="1m"')],
         dramatiq_sent,
     ),
 }
@@ -156,7 +156,8 @@ def end(app: Application) -> None:
 
 
 WITH_THE_CURE = pytest.mark.parametrize("cured", [True, False], ids=["with the cure", "with the lock alone"])
-ALONE = (", fire_time=fire_time)", ")")
+ALONE = {"rq": (', fire_time=made, once_per="1s"', ""), "dramatiq": (', fire_time=sent, once_per="1m"', "")}
+"""Without the cure: no fire time."""
 REPORT = '            logger.warning("writing the report")\n'
 ELSE = (REPORT, f'{REPORT}        else:\n            logger.warning("skipped")\n')
 
@@ -170,7 +171,7 @@ def test_two_schedulers_and_two_workers_run_each_fire_time_once(
     library = LIBRARIES[name]
     need(library.package)
     with Processes(tmp_path, redis) as host:
-        host.replace(library.program, ELSE, *library.faster, *([] if cured else [ALONE]))
+        host.replace(library.program, ELSE, *library.faster, *([] if cured else [ALONE[name]]))
         schedulers = host.start(command(library.scheduler), copies=2)
         wait_until(lambda: has_twins(library.sent(redis)), timeout=90, what="two messages of one fire time")
         end(schedulers)
@@ -240,7 +241,7 @@ def test_three_replicas_of_schedule(cured: bool, redis: RedisEndpoint, tmp_path:
             ("every(10).minutes", "every(1).seconds"),
             ("time.sleep(1)", "time.sleep(0.05)"),
             ('lock_at_least_for="9m"', f'lock_at_least_for="{hold if cured else 0}s"'),
-            ("\nprovider = ", '\nlogging.basicConfig(level="DEBUG", format="%(process)d %(message)s")\nprovider = '),
+            ("\nconfigure(", '\nlogging.basicConfig(level="DEBUG", format="%(process)d %(message)s")\nconfigure('),
         )
         replicas = host.start(command("python scheduled.py"), copies=3)
         ticks = [f"{process.pid} Running job" for process in replicas.processes]
@@ -256,7 +257,8 @@ def test_a_store_that_cannot_be_reached_does_not_end_the_loop_of_schedule(redis:
     need("schedule")
     with Processes(tmp_path, redis) as host:
         every_second = ("every(10).minutes", "every(1).seconds")
-        nowhere = ("configure(provider=provider)", f'configure(provider=provider_from_url("{NOWHERE}"))')
+        everywhere = 'os.environ.get("SHEDLOCK_STORE", "redis://localhost/0"), create_schema=True'
+        nowhere = (f"configure({everywhere})", f'configure("{NOWHERE}")')
         host.replace("scheduled.py", every_second, nowhere)
         replica = host.start(command("python scheduled.py"))
         wait_until(lambda: host.count("ProviderUnreachable: ") >= 2, timeout=60, what="two ticks")

@@ -10,7 +10,7 @@ from typing import Any
 from shedlock_py import LockRecord, ProviderError
 from shedlock_py._program import run_async
 from shedlock_py.election.demotion import Demotion, leader_of
-from shedlock_py.election.program import PENDING, Command, Do, Election, Intent, Wait
+from shedlock_py.election.program import PENDING, Command, Do, Election, Intent, Term, Wait
 from shedlock_py.election.settings import ElectionSettings
 from shedlock_py.events import Event, LeadershipStarted, LeadershipStopped
 from tests.simulation.provider import SimulatedProvider
@@ -70,6 +70,9 @@ class Contest:
             if elector.may_lead_until + ROUNDING < now:
                 self._violated("trust window", f"{elector.name} leads, {elector.overtime(now)}")
                 elector.may_lead_until = _INFINITY  # reported once
+            if elector.failed_in is not None and elector.failed_in is elector.election.term:
+                self._violated("idle leader", f"{elector.name} leads, although on_started_leading has raised")
+                elector.failed_in = None  # reported once
         if leaders:
             self._led_at = now
             if len(leaders) > 1 and leaders != self._seen:
@@ -129,6 +132,8 @@ class Elector:
         """Whether the node has led with the lease that it got last."""
         self.demoted_in = 0
         """The term of the last demotion of this node that it has read."""
+        self.failed_in: Term | None = None
+        """The last term in which ``on_started_leading`` raised."""
         self._last_read = ""
         self._is_woken = False
         self._waits: Signal | None = None
@@ -147,6 +152,16 @@ class Elector:
         self.election.intents.add(intent)
         if intent == "take_over":
             self.contest.takes_over(self.process.machine)
+        self._wake()
+
+    def fail(self) -> None:
+        """``on_started_leading`` raises, if this node leads."""
+        term = self.election.term
+        if term is None or not term.is_leading:
+            return
+        self._add("on_started_leading raises")
+        self.election.fail(term, RuntimeError("of the simulation"))
+        self.failed_in = term
         self._wake()
 
     def die(self) -> None:

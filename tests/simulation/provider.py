@@ -56,7 +56,7 @@ class SimulatedProvider:
         process, operation = self._process, self._of_request("acquire", request, keep_alive)
         self._network.claims(process)
         number = self._begin(operation)
-        acquiring = process.spawn(self.run(self.programs.acquire(request), number))
+        acquiring = process.spawn(self._run(self.programs.acquire(request), number))
         try:
             lease: Lease | None = await self._noted(number, operation, _result_of(acquiring), None)
         except Cancelled:
@@ -69,7 +69,7 @@ class SimulatedProvider:
             lease = await _result_of(acquiring)
             if lease is not None:
                 self._log.counts["abandoned and undone"] += 1
-                await self.run(self.programs.undo(lease), -number)
+                await self._run(self.programs.undo(lease), -number)
         except ProviderError:
             pass
 
@@ -88,7 +88,7 @@ class SimulatedProvider:
         return is_done
 
     async def record(self, name: str) -> LockRecord | None:
-        return await self.run(self.programs.carry_out("record", name, self.programs.record(name)))
+        return await self._run(self.programs.carry_out("record", name, self.programs.record(name)))
 
     async def force_release(self, name: str) -> bool:
         program = self.programs.carry_out("force_release", name, self.programs.force_release(name))
@@ -106,7 +106,7 @@ class SimulatedProvider:
 
     # How they are carried out
 
-    async def run(self, program: Program[Any, Any, T], number: int = 0) -> T:
+    async def _run(self, program: Program[Any, Any, T], number: int = 0) -> T:
         """:param number: of the recorded operation that the program is a part of; negative: of its undo."""
         clock, network, process = self._process.clock, self._network, self._process
         timeout = self.programs.timeout or DEFAULT_TIMEOUT.total_seconds()
@@ -125,7 +125,7 @@ class SimulatedProvider:
     async def _undo_in_background(self, command: Undo, seconds: float, number: int) -> None:
         """The caller waits only as long as its own operation may take."""
         self._log.counts["undone in the background"] += 1
-        undo = self._process.spawn(self.run(command.program, -number))
+        undo = self._process.spawn(self._run(command.program, -number))
         await self._process.first(undo.ended, seconds)
 
     # What is recorded
@@ -154,7 +154,7 @@ class SimulatedProvider:
 
     async def _recorded(self, operation: Operation, program: Program[Any, Any, Any], lease: Lease | None) -> Any:
         number = self._begin(operation)
-        return await self._noted(number, operation, self.run(program, number), lease)
+        return await self._noted(number, operation, self._run(program, number), lease)
 
     def _begin(self, operation: Operation) -> int:
         self._log.add(operation.started, operation.worker, "{} {} …", operation.kind, operation.name)

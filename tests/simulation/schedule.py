@@ -40,7 +40,7 @@ FAULTS: dict[str, str] = {
     "delete": "an operator deletes lock records",
     "prune": "an operator prunes lock records",
     "demote": "an operator demotes the leader",
-    "resign": "the leader resigns",
+    "resign": "the leader resigns, or its on_started_leading raises",
 }
 OPERATORS = ("force release", "take over", "delete", "prune")
 

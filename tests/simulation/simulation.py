@@ -275,6 +275,8 @@ class Simulation:
             return
         if fault.kind == "demote":
             node.process.spawn(node.elector.demote(fault.size * 3 * self.settings["lease_duration"]))
+        elif fault.kind == "resign" and int(fault.at * 1000) % 2:
+            node.elector.fail()
         elif fault.kind == "resign":
             node.elector.request("resign")
         elif not node.elector.election.is_leader():

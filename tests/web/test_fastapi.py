@@ -24,14 +24,16 @@ from shedlock_py import (
     ConfigurationError,
     InMemoryLockProvider,
     LeaderElector,
+    LockRequest,
     ProviderNotConfigured,
     TaskFinished,
     configure,
     current_lease,
     provider_from_url,
+    reset,
     scheduler_lock,
 )
-from shedlock_py.config import Settings
+from shedlock_py.config import Settings, lock_request
 from shedlock_py.integrations import fastapi
 from shedlock_py.integrations.apscheduler import ShedLockExecutor, lead
 from shedlock_py.integrations.fastapi import lifespan, repeat_every
@@ -524,5 +526,30 @@ def test_what_cannot_be_started() -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_configured() -> Any:
-    with configure():
+    with reset():
         yield
+
+
+def test_it_changes_the_store_and_the_defaults_that_it_names_only(provider: InMemoryLockProvider) -> None:
+    """With the former store, a function and a coroutine would take one lock in two stores."""
+    configure(provider, holder="replica-1", default_lock_at_most_for="1m")
+
+    async def main() -> None:
+        async with lifespan(AsyncInMemoryLockProvider(), default_lock_at_most_for="2m")(None):
+            assert lock_request("job") == LockRequest("job", "2m", holder="replica-1")
+            with pytest.raises(ConfigurationError, match="only an async provider"):
+                scheduler_lock("job")(lambda: None)()
+
+    asyncio.run(main())
+    assert lock_request("job") == LockRequest("job", "1m", holder="replica-1")
+    assert scheduler_lock("job")(lambda: "ran")() == "ran"
+    with pytest.raises(ConfigurationError, match=r"the provider is None\. Is the environment variable"):
+        lifespan(None)  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(ConfigurationError, match="default_lock_at_most_for=0 is zero"):
+        asyncio.run(_enter(lifespan(AsyncInMemoryLockProvider(), default_lock_at_most_for=0)))
+    assert scheduler_lock("job")(lambda: "ran")() == "ran"
+
+
+async def _enter(context: Any) -> None:
+    async with context(None):
+        raise NotImplementedError

@@ -14,8 +14,8 @@ from shedlock_py import (
     ConfigurationError,
     InMemoryLockProvider,
     LeaderElector,
-    configure,
     provider_from_url,
+    reset,
     scheduler_lock,
 )
 from shedlock_py.integrations.flask import ShedLock
@@ -24,7 +24,7 @@ from tests.support.scripts import run_python
 
 @pytest.fixture(autouse=True)
 def _nothing_is_configured() -> Any:
-    with configure():
+    with reset():
         yield
 
 

@@ -18,7 +18,7 @@ logger.setLevel(logging.INFO)
 
 provider = AsyncSqlAlchemyLockProvider(os.environ.get("SHEDLOCK_STORE", "sqlite:///locks.db"))
 scheduler = AsyncIOScheduler(
-    executors={"default": ShedLockExecutor(provider=provider, once_per_fire_time=True)},
+    executors={"default": ShedLockExecutor(provider=provider)},
     job_defaults={"misfire_grace_time": 30},
     timezone="UTC",
 )

@@ -16,7 +16,7 @@ logger.setLevel(logging.INFO)
 
 provider = provider_from_url(os.environ.get("SHEDLOCK_STORE", "sqlite:///locks.db"))
 scheduler = BackgroundScheduler(
-    executors={"default": ShedLockExecutor("threadpool", once_per_fire_time=True)},
+    executors={"default": ShedLockExecutor("threadpool")},
     job_defaults={"misfire_grace_time": 30},
     timezone="UTC",
 )
@@ -34,7 +34,7 @@ def log_run(event: JobExecutionEvent) -> None:
 
 def main() -> None:
     provider.create_schema()  # safe in all replicas at once
-    configure(provider=provider)
+    configure(provider)
     release_on_sigterm("20s")
     scheduler.add_listener(log_run, EVENT_JOB_EXECUTED | EVENT_JOB_SKIPPED)
     scheduler.start()

@@ -6,7 +6,7 @@ import os
 from celery import Celery
 from celery.schedules import crontab
 
-from shedlock_py import configure, provider_from_url, scheduler_lock
+from shedlock_py import configure, scheduler_lock
 
 BROKER = os.environ.get("BROKER", "redis://localhost/0")
 
@@ -20,8 +20,7 @@ app.conf.beat_schedule = {
     }
 }
 
-provider = provider_from_url(os.environ.get("SHEDLOCK_STORE", BROKER))
-configure(provider=provider)
+configure(os.environ.get("SHEDLOCK_STORE", BROKER))
 logger = logging.getLogger(__name__)
 
 

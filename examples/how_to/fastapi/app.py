@@ -23,7 +23,7 @@ logger.setLevel(logging.INFO)
 engine = create_async_engine(os.environ.get("DATABASE_URL", "sqlite+aiosqlite:///app.db"))
 provider = AsyncSqlAlchemyLockProvider(engine)
 scheduler = AsyncIOScheduler(
-    executors={"default": ShedLockExecutor(provider=provider, once_per_fire_time=True)},
+    executors={"default": ShedLockExecutor(provider=provider)},
     job_defaults={"misfire_grace_time": 30},
     timezone="UTC",
 )

@@ -18,9 +18,9 @@ logger.setLevel(logging.INFO)
 DATABASE_URL = os.environ.get("DATABASE_URL", "sqlite:///app.db")
 engine = create_engine(DATABASE_URL)
 provider = provider_from_url(DATABASE_URL)  # from a URL, because it survives a fork
-configure(provider=provider)
+configure(provider)
 scheduler = BackgroundScheduler(
-    executors={"default": ShedLockExecutor("threadpool", once_per_fire_time=True)},
+    executors={"default": ShedLockExecutor("threadpool")},
     job_defaults={"misfire_grace_time": 30},
     timezone="UTC",
 )

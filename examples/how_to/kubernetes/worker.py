@@ -7,16 +7,15 @@ import time
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from shedlock_py import configure, provider_from_url, release_on_sigterm, scheduler_lock
+from shedlock_py import configure, release_on_sigterm, scheduler_lock
 from shedlock_py.integrations.apscheduler import ShedLockExecutor
 
 logging.basicConfig(format="%(process)d %(message)s")
 logger = logging.getLogger("worker")
 logger.setLevel(logging.INFO)
 
-provider = provider_from_url(os.environ["SHEDLOCK_STORE"])
 scheduler = BackgroundScheduler(
-    executors={"default": ShedLockExecutor("threadpool", once_per_fire_time=True)},
+    executors={"default": ShedLockExecutor("threadpool")},
     job_defaults={"misfire_grace_time": 30},
     timezone="UTC",
 )
@@ -31,8 +30,7 @@ def import_batch() -> None:
 
 
 def main() -> None:
-    provider.create_schema()  # safe in all pods at once
-    configure(provider=provider)
+    configure(os.environ["SHEDLOCK_STORE"], create_schema=True)  # safe in all pods at once
     release_on_sigterm("20s")
     scheduler.start()
     try:

@@ -2,11 +2,10 @@
 
 import logging
 import os
-from datetime import UTC, datetime
 
 from huey import RedisHuey, crontab
 
-from shedlock_py import LockRequest, Skipped, attempt, provider_from_url
+from shedlock_py import attempt, provider_from_url
 
 huey = RedisHuey("app", url=os.environ.get("BROKER", "redis://localhost/0"))
 provider = provider_from_url(os.environ["SHEDLOCK_STORE"])
@@ -19,8 +18,7 @@ def report() -> None:
 
 @huey.periodic_task(crontab(minute="*/5"))
 def report_once() -> None:
-    """A consumer looks at once when it starts: the minute may have had its run on the former leader."""
-    minute = datetime.now(UTC).replace(second=0, microsecond=0)
-    done = attempt(LockRequest("report", "10m", fire_time=minute), report, provider=provider)
-    if isinstance(done, Skipped):
+    """A consumer looks at once when it starts: these five minutes may have had their run on the former leader."""
+    done = attempt("report", report, lock_at_most_for="10m", once_per="5m", provider=provider)
+    if not done:
         logger.warning("skipped: %s", done.reason)

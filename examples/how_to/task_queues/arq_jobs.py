@@ -8,7 +8,7 @@ from typing import Any
 from arq import cron
 from arq.connections import RedisSettings
 
-from shedlock_py import LockRequest, async_provider_from_url, hold_async
+from shedlock_py import async_provider_from_url, try_hold_async
 
 BROKER = os.environ.get("BROKER", "redis://localhost/0")
 provider: Any = async_provider_from_url(os.environ.get("SHEDLOCK_STORE", BROKER))
@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 
 async def report(ctx: dict[str, Any]) -> None:
     milliseconds = int(ctx["job_id"].rpartition(":")[2])  # of "cron:report:1795459500123"
-    fire_time = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    async with hold_async(LockRequest("report", "10m", fire_time=fire_time), provider=provider) as lease:
+    due = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    async with try_hold_async("report", lock_at_most_for="10m", fire_time=due, provider=provider) as lease:
         if lease:  # None: that fire time has had its run
             logger.warning("writing the report")
 

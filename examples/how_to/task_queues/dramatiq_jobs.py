@@ -9,7 +9,7 @@ from dramatiq.brokers.redis import RedisBroker
 from dramatiq.middleware import CurrentMessage
 from periodiq import PeriodiqMiddleware, cron
 
-from shedlock_py import LockRequest, hold, provider_from_url
+from shedlock_py import provider_from_url, try_hold
 
 BROKER = os.environ.get("BROKER", "redis://localhost/0")
 broker = RedisBroker(url=BROKER)
@@ -25,7 +25,6 @@ def report() -> None:
     message = CurrentMessage.get_current_message()
     assert message is not None  # it is a worker that calls this
     sent = datetime.fromisoformat(message.options["scheduled_at"])
-    fire_time = sent.replace(minute=sent.minute // 5 * 5, second=0, microsecond=0)  # as the line of cron says
-    with hold(LockRequest("report", "10m", fire_time=fire_time), provider=provider) as lease:
-        if lease:  # None: that fire time has had its run
+    with try_hold("report", lock_at_most_for="10m", fire_time=sent, once_per="5m", provider=provider) as lease:
+        if lease:  # None: the report of these five minutes was written
             logger.warning("writing the report")

@@ -5,7 +5,7 @@ import os
 
 from rq import cron, get_current_job
 
-from shedlock_py import LockRequest, hold, provider_from_url
+from shedlock_py import provider_from_url, try_hold
 
 provider = provider_from_url(os.environ.get("SHEDLOCK_STORE", "redis://localhost/0"))
 logger = logging.getLogger(__name__)
@@ -15,9 +15,8 @@ def report() -> None:
     job = get_current_job()
     assert job is not None  # it is a worker that calls this
     made = job.created_at
-    fire_time = made.replace(minute=made.minute // 5 * 5, second=0, microsecond=0)  # as the line of cron says
-    with hold(LockRequest("report", "10m", fire_time=fire_time), provider=provider) as lease:
-        if lease:  # None: that fire time has had its run
+    with try_hold("report", lock_at_most_for="10m", fire_time=made, once_per="5m", provider=provider) as lease:
+        if lease:  # None: the report of these five minutes was written
             logger.warning("writing the report")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import schedule
 
-from shedlock_py import configure, provider_from_url, scheduler_lock
+from shedlock_py import configure, scheduler_lock
 
 logger = logging.getLogger(__name__)
 
@@ -24,9 +24,7 @@ def run(job: Callable[[], object]) -> None:
         logger.exception("a job failed")
 
 
-provider = provider_from_url(os.environ.get("SHEDLOCK_STORE", "redis://localhost/0"))
-provider.create_schema()
-configure(provider=provider)
+configure(os.environ.get("SHEDLOCK_STORE", "redis://localhost/0"), create_schema=True)
 schedule.every(10).minutes.do(run, clean_up)
 while True:
     schedule.run_pending()

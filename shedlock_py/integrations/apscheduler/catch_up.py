@@ -23,13 +23,13 @@ from shedlock_py.record import LockRecord
 _RESOLUTION = timedelta(milliseconds=1)
 
 
-def parse_catch_up(given: Duration | None, *, once_per_fire_time: bool, has_elector: bool) -> timedelta | None:
+def parse_catch_up(given: Duration | None, *, once_per_fire_time: bool | None, has_elector: bool) -> timedelta | None:
     """:raises ConfigurationError: no duration, or one that cannot work with the executor's other options."""
     if given is None:
         return None
-    if not once_per_fire_time:
+    if once_per_fire_time is False:
         raise ConfigurationError(
-            "catch_up needs once_per_fire_time=True: the store must know which fire times were run"
+            "catch_up cannot work with once_per_fire_time=False: the store must know which fire times were run"
         )
     if has_elector:
         raise ConfigurationError("catch_up cannot work with elector=: no node leads yet when its scheduler starts")

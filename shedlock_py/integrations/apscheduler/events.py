@@ -21,8 +21,8 @@ class JobSkippedEvent(JobExecutionEvent):
     """A fire time at which the job did not run here (code :data:`EVENT_JOB_SKIPPED`). The only event of that run.
 
     :ivar lock_name: the lock it did not get.
-    :ivar reason: ``"held"``: another holder has it. ``"already_ran"``: this fire time was granted before
-        (``once_per_fire_time``). ``"provider_error"``: the store failed (``on_provider_error="skip"``).
+    :ivar reason: ``"held"``: another holder has it. ``"already_ran"``: this fire time was granted before.
+        ``"provider_error"``: the store failed (``on_provider_error="skip"``).
         ``"not_leader"``: another node leads (``elector``, ``@leader_only``). ``"shutting_down"``: this process got
         SIGTERM (``release_on_sigterm``).
     """

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
+from threading import Event
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 from apscheduler.executors.base import BaseExecutor
 from apscheduler.executors.debug import DebugExecutor
 from apscheduler.executors.pool import BasePoolExecutor
+from apscheduler.schedulers.base import STATE_STOPPED
 from apscheduler.util import iscoroutinefunction_partial
 
 from shedlock_py import AsyncLeaderElector, ConfigurationError, LeaderElector, LockRequest
@@ -25,7 +28,10 @@ from shedlock_py.booleans import parse_boolean
 from shedlock_py.durations import Duration
 from shedlock_py.integrations.apscheduler.catch_up import catch_up_at_start, parse_catch_up
 from shedlock_py.integrations.apscheduler.events import SKIP_EVENTS, SchedulerProxy, cannot_await
-from shedlock_py.integrations.apscheduler.fire_times import is_predictable
+from shedlock_py.integrations.apscheduler.fire_times import fire_time_of
+from shedlock_py.integrations.apscheduler.job_locks import JobLocks
+from shedlock_py.integrations.apscheduler.lock_names import JobObserver, key_of, lock_names_of, observe_jobs
+from shedlock_py.integrations.apscheduler.notices import warn_once
 from shedlock_py.integrations.apscheduler.options import (
     Lock,
     Provider,
@@ -33,25 +39,20 @@ from shedlock_py.integrations.apscheduler.options import (
     check_process_pool,
     check_scheduler,
     choose,
-    find_lock_spec,
     has_automatic_id,
-    parse_lock,
 )
 from shedlock_py.integrations.apscheduler.worker import JobProxy, snapshot_of
 from shedlock_py.options import LockOptions, check_provider
 from shedlock_py.spec import LockSpec
+from shedlock_py.texts import quoted
 from shedlock_py.urls import import_reference, provider_from_text
 
 GRACE_SECONDS = 1.0
 """Applications may still add jobs for so long after the start, before a lock for an unknown job id is warned of."""
-MOST_WARNINGS = 1000
-"""After this many there are no more: job ids that are made up for each job would fill the memory."""
-
-_warned: set[tuple[str, str]] = set()
-"""What was warned of, and about which job: once per process."""
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
-class ShedLockExecutor(BaseExecutor):
+class ShedLockExecutor(JobObserver):
     """Runs each fire of a job under its lock, on any other APScheduler executor.
 
     A job whose lock is held elsewhere is skipped: one :class:`JobSkippedEvent`, one DEBUG line, and nothing else.
@@ -69,22 +70,29 @@ class ShedLockExecutor(BaseExecutor):
         one of the two texts, or an object that can be pickled: their workers do not inherit ``configure()``.
     :param default_lock_at_most_for: for locks without one ("10m", seconds, ``timedelta``); None: configure()'s.
     :param default_lock_at_least_for: likewise.
-    :param locks: a lock for each job id, see :data:`Lock`. It counts as the lock of ``@scheduler_lock``, too.
+    :param locks: a lock for each job id, see :data:`Lock`. It counts as the lock of ``@scheduler_lock``, too,
+        and gets its ``once_per`` or ``fire_time``.
         None as a value: no lock taken here for that job (its decorator, if any, still takes its own when called), and
         no warning. An id that the scheduler has no job of is warned of.
     :param lock_all: lock jobs that nothing else names by their id. Such a job needs an explicit id; an automatic
         one is different in each replica, so the job does not run, which is an ``EVENT_JOB_ERROR``.
-    :param lock_extractor: called with the APScheduler job in the scheduler's thread, returns a :data:`Lock`; or
-        "pkg.module:function".
+    :param lock_extractor: called with the APScheduler job, when it is added and before each run, in the scheduler's
+        thread or that of ``add_job``; returns a :data:`Lock`; or "pkg.module:function".
     :param once_per_fire_time: each scheduled time runs once, well or not, however short the job and however much the
-        replicas' clocks differ. For an interval trigger, whose replicas fire at different phases, the time is the
-        slot: the run time rounded down to a multiple of the interval since 1970 UTC; for a calendar interval of days
-        and weeks, or of months and years, likewise, by the date. So a run forced by hand
-        (``job.modify(next_run_time=now)``) in a slot that ran is skipped, too. Jobs with the same lock name share its
-        fire times: give each its own.
+        replicas' clocks differ. None, the default: wherever the replicas share the fire times. That is a cron trigger
+        without jitter, a date, an interval, and a calendar interval of days and weeks, or of months and years. Other
+        jobs, and all jobs of a table without the column ``last_fire_time``, get a plain lock, and one WARNING for each.
+        True: such a job is a :class:`ConfigurationError` at the start of the scheduler or at ``add_job``. False: plain
+        locks for all jobs.
+
+        The replicas' interval triggers fire at different phases, so the fire time is the slot: the run time rounded
+        down to a multiple of the interval since 1970 UTC; for a calendar interval it is the slot by the date. So a run
+        forced by hand (``job.modify(next_run_time=now)``) in a slot that ran is skipped, too. Jobs that share a lock
+        name would use up each other's fire times: they get plain locks, each waits while another job of this process
+        has the lock, and one WARNING shows a template for the name.
     :param catch_up: at the start of the scheduler a job runs once, late, if its last fire time was up to so long ago,
-        and the store has granted older ones only: all replicas were down. For cron and interval triggers; needs
-        ``once_per_fire_time``. A job that has never run has missed nothing.
+        and the store has granted older ones only: all replicas were down. For cron and interval triggers; not with
+        ``once_per_fire_time=False``. A job that has never run has missed nothing.
     :param on_provider_error: "error", or "skip": a :class:`JobSkippedEvent` with reason "provider_error" instead.
     :param skip_event: "skipped", or for tools that only know APScheduler's own events, "missed" or "executed".
     :param elector: run jobs on the leader only: elsewhere a :class:`JobSkippedEvent` with reason "not_leader", without
@@ -102,29 +110,36 @@ class ShedLockExecutor(BaseExecutor):
         locks: Mapping[str, Lock] | None = None,
         lock_all: bool | str = False,
         lock_extractor: Callable[[Any], Lock] | str | None = None,
-        once_per_fire_time: bool | str = False,
+        once_per_fire_time: bool | str | None = None,
         catch_up: Duration | None = None,
-        on_provider_error: str = "error",
-        skip_event: str = "skipped",
+        on_provider_error: Literal["error", "skip"] = "error",
+        skip_event: Literal["skipped", "missed", "executed"] = "skipped",
         elector: LeaderElector | AsyncLeaderElector | None = None,
     ) -> None:
         super().__init__()
         check_executor(executor)
-        if not isinstance(provider, str):
-            check_provider(provider)
+        provider = check_provider(provider)
         if elector is not None and not isinstance(elector, LeaderElector | AsyncLeaderElector):
-            raise ConfigurationError(f"elector must be a LeaderElector or an AsyncLeaderElector, not {elector!r}")
+            raise ConfigurationError(f"elector must be a LeaderElector or an AsyncLeaderElector, not {quoted(elector)}")
+        self._stopping = Event()
         self.inner: Any = None
         """The executor that runs the jobs, from the start of this one on."""
         self._executor = executor
         self._elector = elector
         self._provider = provider
         durations = {"lock_at_most_for": default_lock_at_most_for, "lock_at_least_for": default_lock_at_least_for}
-        self._defaults = LockOptions.parse("ShedLockExecutor", durations)
-        self._locks = {job_id: parse_lock(lock, f"locks[{job_id!r}]") for job_id, lock in (locks or {}).items()}
-        self._lock_all = parse_boolean(lock_all, "lock_all")
-        self._lock_extractor = import_reference(lock_extractor) if isinstance(lock_extractor, str) else lock_extractor
-        self._once_per_fire_time = parse_boolean(once_per_fire_time, "once_per_fire_time")
+        defaults = LockOptions.parse("ShedLockExecutor", durations)
+        self._once_per_fire_time = (
+            None if once_per_fire_time is None else parse_boolean(once_per_fire_time, "once_per_fire_time")
+        )
+        self._locks = JobLocks(
+            locks,
+            parse_boolean(lock_all, "lock_all"),
+            lock_extractor,
+            defaults,
+            provider,
+            self._once_per_fire_time,
+        )
         self._catch_up = parse_catch_up(
             catch_up, once_per_fire_time=self._once_per_fire_time, has_elector=bool(elector)
         )
@@ -138,6 +153,8 @@ class ShedLockExecutor(BaseExecutor):
         """
         inner = self._create_inner(scheduler)
         inner.start(self._wrap(inner, scheduler, alias), alias)
+        if scheduler.state != STATE_STOPPED:  # it was running when it got this executor
+            observe_jobs(scheduler)
         self._catch_up_at_start(alias)
 
     def _catch_up_at_start(self, alias: str) -> None:
@@ -146,8 +163,43 @@ class ShedLockExecutor(BaseExecutor):
 
     def shutdown(self, wait: bool = True) -> None:
         """Shut the inner executor down. Jobs that still run release their locks when they end."""
+        self._stopping.set()
         if self.inner is not None:
             self.inner.shutdown(wait)
+
+    def before_add(self, job: Any) -> None:
+        """:raises ConfigurationError: ``once_per_fire_time=True``, and this job cannot run once per fire time."""
+        try:
+            lock = self._locks.choose(job)
+        except Exception:
+            return  # becomes an event of each run
+        if lock is not None:
+            self._locks.refuse_plain(job)
+
+    def observe(self, job: Any) -> None:
+        """Note the lock name of a job that the scheduler has, and log what is wrong with its lock."""
+        try:
+            lock = self._locks.choose(job)
+            if lock is not None:
+                self._note(lock, job)
+                if not _is_process_pool(self.inner):  # its workers may have a provider of their own
+                    self._locks.check(lock, job)
+        except Exception as error:  # becomes an event of each run
+            warn_once(self._logger, "check", job.id, 'job "%s" would fail: %s', job.id, error)
+        try:
+            self.before_add(job)
+        except ConfigurationError as error:  # a job store has it from an earlier start
+            self._logger.error("%s", error)
+
+    def _note(
+        self, lock: LockSpec | LockRequest, job: Any, fire_time: datetime | None = None
+    ) -> tuple[bool | None, bool]:
+        on_leader = self._elector is not None or getattr(self._scheduler, "runs_on_leader_only", False)
+        return self._locks.note(lock, job, self._names, self._logger, on_leader=on_leader, fire_time=fire_time)
+
+    def _has_others(self, job: Any, request: LockRequest | Exception | None) -> bool:
+        """Whether another job has this lock name, or had it when it ran: a run of it may not have ended yet."""
+        return isinstance(request, LockRequest) and bool(self._names.sharing(key_of(job), request.name, _LONG_AGO))
 
     def submit_job(self, job: Any, run_times: list[datetime]) -> None:
         """Hand the job to the inner executor, which counts its instances. Sends nothing to the store."""
@@ -155,38 +207,43 @@ class ShedLockExecutor(BaseExecutor):
 
     def _submit(self, job: Any, run_times: list[datetime], *, is_catch_up: bool = False) -> None:
         job = snapshot_of(job)
-        lock: LockRequest | Exception | None
+        request: LockRequest | Exception | None = None
+        once: bool | None = False
+        is_shared = False
         try:
-            lock = self._find_lock(job)
+            lock = self._locks.choose(job)
+            if lock is not None:
+                request = self._locks.request(lock, job)
+                fire_time = request.fire_time or fire_time_of(job.trigger, run_times[0])
+                once, is_shared = self._note(lock, job, fire_time)
+                if is_shared:
+                    request = replace(request, fire_time=None)  # which the decorator gave
+                self._names.add_run(key_of(job), request.name, run_times[-1])
+                self._locks.refuse_plain(job)
         except Exception as error:
-            lock = error  # becomes an event of each run, like any failure of the job
-        is_unlocked = lock is None and self._elector is None
-        self._warn_of_locks(job, is_unlocked=is_unlocked and job.id not in self._locks)
-        if is_catch_up and not isinstance(lock, LockRequest):
-            return  # the store knows nothing of its runs
+            request = error  # becomes an event of each run, like any failure of the job
+        is_unlocked = request is None and self._elector is None
+        self._warn_of_locks(job, is_unlocked=is_unlocked and job.id not in self._locks.by_id)
+        if is_catch_up and (once is False or not isinstance(request, LockRequest)):
+            return  # the store does not know which of its fire times ran
         if is_unlocked and _is_process_pool(self.inner):
             self.inner.submit_job(job, run_times)  # without a proxy, the worker process need not import this package
             return
-        if self._once_per_fire_time and lock is not None and not is_predictable(job.trigger):
-            self._warn(
-                "fire times",
-                job.id,
-                'once_per_fire_time cannot work for job "%s": each replica has its own fire times for the trigger %s.'
-                " Do without jitter, or give the lock a lock_at_least_for.",
-                job.id,
-                job.trigger,
-            )
         is_coroutine = iscoroutinefunction_partial(job.func)
         if is_coroutine and isinstance(self.inner, BasePoolExecutor | DebugExecutor):
-            lock, is_coroutine = cannot_await(job.id), False
+            request, is_coroutine = cannot_await(job.id), False
         proxy = JobProxy(
             job=job,
             jobstore=job._jobstore_alias,
             run_times=run_times,
             logger_name=self._logger.name,
-            lock=lock,
+            lock=request,
             provider=self._provider,
-            once_per_fire_time=self._once_per_fire_time,
+            once_per_fire_time=once,
+            waits_for_others=(is_shared or (once is not False and self._has_others(job, request)))
+            and _may_wait(self.inner),
+            submitted_at=datetime.now(UTC),
+            stopping=self._stopping,
             skips_provider_errors=self._skips_provider_errors,
             skip_code=self._skip_code,
             # lead() has just checked that this node leads. A job that it submits has to run here.
@@ -218,43 +275,16 @@ class ShedLockExecutor(BaseExecutor):
             provider_from_text(self._provider)  # now, so that a mistake shows at the start
         if _is_process_pool(inner):
             check_process_pool(inner._pool, self._provider, has_elector=self._elector is not None)
+        for job in scheduler.get_jobs() if self._once_per_fire_time else ():
+            if job.executor == alias:
+                self.before_add(job)
         super().start(scheduler, alias)
+        self._names = lock_names_of(scheduler)
+        self._stopping = Event()
         self._started_at = monotonic()
-        self._unseen_ids = set(self._locks)  # of which no job was submitted yet
+        self._unseen_ids = set(self._locks.by_id)  # of which no job was submitted yet
         self.inner = inner
         return SchedulerProxy(scheduler, self._logger)
-
-    def _find_lock(self, job: Any) -> LockRequest | None:
-        """The lock to take for this job, without a fire time.
-
-        :raises ConfigurationError: none of the locks works that the user names.
-        """
-        if job.id in self._locks:
-            lock = self._locks[job.id]
-        elif spec := find_lock_spec(job.func):
-            lock = spec
-        else:
-            try:
-                lock = parse_lock(self._lock_extractor and self._lock_extractor(job), "what lock_extractor returns")
-            except Exception as error:
-                raise ConfigurationError(f'lock_extractor failed for job "{job.id}": {error!r}') from error
-            if lock is None and self._lock_all:
-                if has_automatic_id(job):
-                    raise ConfigurationError(
-                        f'job "{job.name}" has no id of its own, and the automatic one differs in each replica, so'
-                        " lock_all cannot name its lock: give the job an id, or give it an id and exclude it with"
-                        " locks={id: None}"
-                    )
-                lock = parse_lock(str(job.id), "job id")
-        if not isinstance(lock, LockSpec):
-            return lock
-        return lock.request(
-            job.func,
-            tuple(job.args),
-            dict(job.kwargs),
-            lock_at_most_for=self._defaults.lock_at_most_for,
-            lock_at_least_for=self._defaults.lock_at_least_for,
-        )
 
     def _warn_of_locks(self, job: Any, *, is_unlocked: bool) -> None:
         """Warn if ``job`` has no lock, or if ``locks`` names ids that no job has."""
@@ -266,7 +296,8 @@ class ShedLockExecutor(BaseExecutor):
             except Exception:
                 unknown = set()  # a job store has failed, which the scheduler logs
             for job_id in sorted(unknown):
-                self._warn(
+                warn_once(
+                    self._logger,
                     "unknown id",
                     job_id,
                     'locks= names a lock for the job id "%s", but the scheduler has no such job: is the id misspelt?'
@@ -274,7 +305,8 @@ class ShedLockExecutor(BaseExecutor):
                     job_id,
                 )
         if is_unlocked:
-            self._warn(
+            warn_once(
+                self._logger,
                 "no lock",
                 job.name if has_automatic_id(job) else job.id,
                 'job "%s" (id "%s") has no lock, so every replica runs it: decorate its function with @scheduler_lock,'
@@ -283,14 +315,18 @@ class ShedLockExecutor(BaseExecutor):
                 job.id,
             )
 
-    def _warn(self, subject: str, key: str, message: str, *args: object) -> None:
-        if (subject, key) not in _warned and len(_warned) < MOST_WARNINGS:
-            _warned.add((subject, key))
-            self._logger.warning(message, *args)
-
 
 def _is_process_pool(executor: Any) -> bool:
     return isinstance(getattr(executor, "_pool", None), ProcessPoolExecutor)
+
+
+def _may_wait(executor: Any) -> bool:
+    """Whether a run may wait for its lock in a worker of this executor.
+
+    A debug executor would stop its scheduler, which holds the lock of the job stores. A greenlet would stop all others,
+    unless gevent has patched time.sleep.
+    """
+    return not isinstance(executor, DebugExecutor) and type(executor).__name__ != "GeventExecutor"
 
 
 def install(scheduler: Any, provider: Provider | str | None = None, **options: Any) -> None:
@@ -318,5 +354,6 @@ def install(scheduler: Any, provider: Provider | str | None = None, **options: A
                 inner._scheduler = proxies[alias]
         scheduler._executors.update(wrappers)
         if scheduler.running:
+            observe_jobs(scheduler)
             for alias, wrapper in wrappers.items():
                 wrapper._catch_up_at_start(alias)

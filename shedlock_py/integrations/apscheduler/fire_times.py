@@ -6,7 +6,7 @@ from copy import copy
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from apscheduler.triggers.combining import OrTrigger
+from apscheduler.triggers.combining import AndTrigger, OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
@@ -54,18 +54,35 @@ def _start_of_calendar_slot(trigger: Any, run_time: datetime) -> datetime:
 
 
 def is_predictable(trigger: Any) -> bool:
-    """Whether replicas agree on the fire times."""
+    """Whether replicas agree on the fire times. False for a trigger of another package, which may do anything."""
     if isinstance(trigger, IntervalTrigger):
         return True  # on the slots
     if is_calendar_interval(trigger):
-        return not ((trigger.days or trigger.weeks) and (trigger.months or trigger.years))  # likewise
+        return not ((trigger.days or trigger.weeks) and (trigger.months or trigger.years))  # on the slots
     if getattr(trigger, "jitter", None):
         return False
-    parts = getattr(trigger, "triggers", ())  # of an AndTrigger or OrTrigger
-    return all(
-        is_predictable(part) and not isinstance(part, IntervalTrigger) and not is_calendar_interval(part)
-        for part in parts
-    )
+    if isinstance(trigger, AndTrigger | OrTrigger):
+        return all(_is_scheduled_time(part) for part in trigger.triggers)
+    return isinstance(trigger, CronTrigger | DateTrigger)
+
+
+def _is_scheduled_time(trigger: Any) -> bool:
+    """Whether the fire time of a run is its scheduled time, and not a slot."""
+    return is_predictable(trigger) and not isinstance(trigger, IntervalTrigger) and not is_calendar_interval(trigger)
+
+
+def why_plain(trigger: Any, provider: object) -> str | None:
+    """Why a job cannot run once per fire time. None: it can, as far as known.
+
+    :param provider: the store of its lock; None: not known yet.
+    """
+    if not is_predictable(trigger):
+        parts = [trigger, *getattr(trigger, "triggers", ())]
+        jitter = " with jitter" if any(getattr(part, "jitter", None) for part in parts) else ""
+        return f"each replica has fire times of its own for the trigger {trigger}{jitter}"
+    if not getattr(getattr(provider, "sync_provider", provider), "has_fire_times", True):
+        return "its lock table has no column last_fire_time (extra_columns=False)"
+    return None
 
 
 def next_fire_time_of(trigger: Any, run_time: datetime) -> datetime | None:

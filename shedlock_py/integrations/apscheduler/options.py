@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 from apscheduler.executors.base import BaseExecutor
 
 from shedlock_py import AsyncLockProvider, ConfigurationError, LockProvider, LockRequest
+from shedlock_py.durations import is_duration
 from shedlock_py.options import LockOptions
 from shedlock_py.spec import LockSpec
+from shedlock_py.texts import has_url, quoted
 
 T = TypeVar("T")
 Provider = LockProvider | AsyncLockProvider
@@ -28,7 +30,7 @@ def choose(option: str, value: object, choices: Mapping[str, T]) -> T:
     """The choice that ``value`` is, which may be a text from a configuration file."""
     chosen = str(value).strip().lower()
     if chosen not in choices:
-        raise ConfigurationError(f"{option} must be one of {', '.join(choices)}; not {value!r}")
+        raise ConfigurationError(f"{option} must be one of {', '.join(choices)}; not {quoted(value)}")
     return choices[chosen]
 
 
@@ -47,6 +49,11 @@ def check_scheduler(scheduler: Any, call: str) -> None:
 
 def check_executor(executor: object) -> None:
     """:raises ConfigurationError: it is something else, perhaps a provider or a scheduler."""
+    if isinstance(executor, str) and has_url(executor):
+        raise ConfigurationError(
+            "executor is a URL, but must be an executor, a plugin name, a dict or None: the URL of the store is the "
+            "second argument, ShedLockExecutor(provider=…)"
+        )
     if executor is None or isinstance(executor, BaseExecutor | str | Mapping):
         return
     hint = ""
@@ -56,7 +63,8 @@ def check_executor(executor: object) -> None:
         hint = ": install(scheduler) wraps the executors of a scheduler"
     elif hasattr(getattr(executor, "scheduler", None), "_process_jobs"):
         hint = ", which has a scheduler: install(….scheduler) wraps the executors of that"
-    raise ConfigurationError(f"executor must be an executor, a plugin name, a dict or None, not {executor!r}{hint}")
+    given = quoted(executor)
+    raise ConfigurationError(f"executor must be an executor, a plugin name, a dict or None, not {given}{hint}")
 
 
 def check_process_pool(pool: Any, provider: Provider | str | None, *, has_elector: bool) -> None:
@@ -92,15 +100,42 @@ def find_lock_spec(function: Any) -> LockSpec | None:
     return None
 
 
-def parse_lock(lock: object, where: str) -> LockSpec | LockRequest | None:
+def parse_lock(lock: object, where: str, job_id: str = "…") -> LockSpec | LockRequest | None:
     if lock is None or isinstance(lock, LockRequest):
         return lock
+    if isinstance(lock, str) and is_duration(lock):
+        raise ConfigurationError(
+            f"{where} is {lock!r}, a duration, but this is a lock name; a duration goes into"
+            f" {{'lock_at_most_for': {lock!r}, 'name': {job_id!r}}}"
+        )
     fields = {"name": lock} if isinstance(lock, str) else lock
     if not isinstance(fields, Mapping) or not {"name"} <= set(fields) <= _LOCK_FIELDS:
         raise ConfigurationError(
             f"{where} must be a lock name, a dict with 'name' and perhaps 'lock_at_most_for' and 'lock_at_least_for',"
-            f" a LockRequest, or None for no lock; not {lock!r}"
+            f" a LockRequest, or None for no lock; not {_shown_lock(lock)}"
         )
+    return _lock_spec(fields, where)
+
+
+def _shown_lock(lock: object) -> str:
+    """``lock`` for a message: the keys of a dict, as a value may be a URL with a password."""
+    return f"a dict with {', '.join(map(quoted, lock)) or 'no keys'}" if isinstance(lock, Mapping) else quoted(lock)
+
+
+def lock_of_id(job: Any) -> LockSpec:
+    """The lock for ``lock_all``.
+
+    :raises ConfigurationError: the id is an automatic one, or cannot be a lock name.
+    """
+    if has_automatic_id(job):
+        raise ConfigurationError(
+            f'job "{job.name}" has no id of its own, and the automatic one differs in each replica, so lock_all cannot'
+            " name its lock: give the job an id, or give it an id and exclude it with locks={id: None}"
+        )
+    return _lock_spec({"name": str(job.id)}, "job id")
+
+
+def _lock_spec(fields: Mapping[str, Any], where: str) -> LockSpec:
     name = fields["name"]
     template = name.replace("{", "{{").replace("}", "}}") if isinstance(name, str) else name  # it is none
     durations = {field: value for field, value in fields.items() if field != "name"}

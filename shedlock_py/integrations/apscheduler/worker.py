@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextvars import Context
+from contextvars import Context, copy_context
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
+from threading import Event
 from typing import Any, ClassVar
 
 from apscheduler.events import JobExecutionEvent
@@ -17,13 +18,19 @@ from apscheduler.job import Job
 from shedlock_py import LockRequest, LockSkipped, ProviderError, Skipped
 from shedlock_py._process import is_from_signal
 from shedlock_py.block import AsyncBlock, Block
-from shedlock_py.config import emit, resolve_async_provider, resolve_provider
-from shedlock_py.context import add_alias, decide_skip, gates_of, not_leader
+from shedlock_py.config import configured_providers, emit, resolve_async_provider, resolve_provider
+from shedlock_py.context import add_alias, decide_skip, gates_of, leave_leases, not_leader
+from shedlock_py.election.base import leave_callbacks
+from shedlock_py.events import logger
+from shedlock_py.history import describe_error
 from shedlock_py.integrations.apscheduler.catch_up import is_missed
 from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent, RunResult, error_event
-from shedlock_py.integrations.apscheduler.fire_times import fire_time_of, next_fire_time_of
+from shedlock_py.integrations.apscheduler.fire_times import fire_time_of, next_fire_time_of, why_plain
+from shedlock_py.integrations.apscheduler.job_locks import cannot_run_once
+from shedlock_py.integrations.apscheduler.notices import warn_of_plain_lock
 from shedlock_py.integrations.apscheduler.options import find_lock_spec
 from shedlock_py.options import LockOptions
+from shedlock_py.record import LockRecord
 from shedlock_py.urls import provider_from_text
 
 try:
@@ -63,7 +70,13 @@ class JobProxy:
     logger_name: str
     lock: LockRequest | Exception | None
     provider: Any
-    once_per_fire_time: bool
+    once_per_fire_time: bool | None
+    """True: an error where the store has no fire times. None: a plain lock there. False: a plain lock."""
+    waits_for_others: bool
+    """Another job of this scheduler shares the lock: wait while this process has it."""
+    submitted_at: datetime
+    stopping: Event | None
+    """Set when the executor shuts down: no run waits any more. None in a process pool."""
     skips_provider_errors: bool
     skip_code: int
     elector: Any
@@ -79,7 +92,8 @@ class JobProxy:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By the fields: an inner executor may have set attributes of its own on the job.
-        return JobProxy, tuple(getattr(self, field.name) for field in fields(self))
+        given = {field.name: getattr(self, field.name) for field in fields(self)} | {"stopping": None}
+        return JobProxy, tuple(given.values())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.job, name)
@@ -91,17 +105,18 @@ class JobProxy:
     def func(self) -> Callable[[], Any]:
         return self._run_all_async if self.is_coroutine else self._run_all
 
-    # Each run begins in a fresh context. Timers and tasks of an event loop inherit the context of the code that makes
-    # them. A job that calls scheduler.add_job() would pass its own context, and its lock with it, to all later jobs.
+    # Each run begins in a copy of the context, outside of every lease. Timers and tasks of an event loop inherit the
+    # context of the code that makes them. A job that calls scheduler.add_job() would pass its lock to all later jobs.
 
     def _run_all(self) -> RunResult:
-        return RunResult([event for time in self.run_times for event in Context().run(self._run, time)])
+        return RunResult([event for time in self.run_times for event in _context().run(self._run, time)])
 
     async def _run_all_async(self) -> RunResult:
         events: list[JobExecutionEvent] = []
         for run_time in self.run_times:
-            name = f"{JOB_TASK}{self.job.id}"
-            events += await asyncio.create_task(self._run_async(run_time), name=name, context=Context())
+            name, context = f"{JOB_TASK}{self.job.id}", _context()
+            context.run(leave_callbacks)  # of an elector. Only the debug executor runs a job in a callback
+            events += await asyncio.create_task(self._run_async(run_time), name=name, context=context)
         return RunResult(events)
 
     def _run(self, run_time: datetime) -> list[JobExecutionEvent]:
@@ -109,15 +124,17 @@ class JobProxy:
         if events := self._refuse(run_time):
             return events
         try:
-            request = self._request(run_time)
-            if request is None:
+            if self.lock is None:
                 return list(run_job(*self._call(run_time)))
             options = self._guard_options()
+            request = self._request(run_time, options.provider)
+            options = replace(options, wait=self._wait(request))
             if self.is_catch_up:
                 record = resolve_provider(options.provider, request.name).record(request.name)
                 if not is_missed(record, request.fire_time):
                     return []
-            with (block := Block(request, options, gates=gates_of(self.job.func))) as lease:
+            block = Block(request, options, gates=gates_of(self.job.func), may_wait=self._may_wait)
+            with block as lease:
                 if lease is None:
                     return [self._skipped(run_time, block.skip)]
                 self._log_catch_up(run_time)
@@ -132,17 +149,19 @@ class JobProxy:
         if events := self._refuse(run_time):
             return events
         try:
-            request = self._request(run_time)
-            if request is None:
+            if self.lock is None:
                 events += await run_coroutine_job(*self._call(run_time))
                 _raise_failure(events)
                 return events
             options = self._guard_options()
+            request = self._request(run_time, options.provider)
+            options = replace(options, wait=self._wait(request))
             if self.is_catch_up:
                 record = await resolve_async_provider(options.provider, request.name).record(request.name)
                 if not is_missed(record, request.fire_time):
                     return []
-            async with (block := AsyncBlock(request, options, gates=gates_of(self.job.func))) as lease:
+            block = AsyncBlock(request, options, gates=gates_of(self.job.func), may_wait=self._may_wait)
+            async with block as lease:
                 if lease is None:
                     return [self._skipped(run_time, block.skip)]
                 self._log_catch_up(run_time)
@@ -158,22 +177,58 @@ class JobProxy:
     def _refuse(self, run_time: datetime) -> list[JobExecutionEvent]:
         """The event of a run that must not begin, because it is too late or this node does not lead. Empty: it may."""
         grace = None if self.is_catch_up else self.job.misfire_grace_time
-        if grace is not None and datetime.now(UTC) - run_time > timedelta(seconds=grace):
+        # The worker may have come late because it waited for a run of another job.
+        now = self.submitted_at if self.waits_for_others else datetime.now(UTC)
+        if grace is not None and now - run_time > timedelta(seconds=grace):
             return list(run_job(*self._call(run_time, _LONG_AGO)))  # missed, even if the clock is set back right now
-        if self.elector is not None and (skip := decide_skip(self.elector.name, [not_leader(self.elector.is_leader)])):
-            emit(LockSkipped(skip.lock_name, skip.reason, timedelta(0)))
-            return [self._skipped(run_time, skip)]
-        return []
+        elector = self.elector
+        skip = decide_skip(elector.name, [not_leader(elector.is_leader)]) if elector is not None else None
+        if skip is None:
+            return []
+        emit(LockSkipped(skip.lock_name, skip.reason, timedelta(0)))
+        return [self._skipped(run_time, skip)]
 
-    def _request(self, run_time: datetime) -> LockRequest | None:
-        """What to acquire for a run; None: it needs no lock."""
-        if isinstance(self.lock, Exception):
+    def _request(self, run_time: datetime, provider: object) -> LockRequest:
+        """What to acquire for a run.
+
+        :raises ConfigurationError: no lock can be taken, or none once per fire time.
+        """
+        if not isinstance(self.lock, LockRequest):
+            assert self.lock is not None
             raise self.lock
-        if self.lock is None:
-            return None
         trigger = self.job.trigger
         request = replace(self.lock, next_fire_time=next_fire_time_of(trigger, run_time))  # for run history
-        return replace(request, fire_time=fire_time_of(trigger, run_time)) if self.once_per_fire_time else request
+        if (
+            self.once_per_fire_time is False or request.fire_time is not None
+        ):  # of the decorator's once_per= or fire_time=
+            return request
+        reason = why_plain(trigger, provider or next(iter(configured_providers()), None))
+        if reason is None:
+            return replace(request, fire_time=fire_time_of(trigger, run_time))
+        if self.once_per_fire_time:
+            raise cannot_run_once(self.job.id, reason)
+        warn_of_plain_lock(logging.getLogger(self.logger_name), self.job, reason)
+        return request
+
+    def _wait(self, request: LockRequest) -> timedelta | None:
+        """How long to wait for the other jobs that share the lock: until shortly before the next fire time at most.
+
+        By ``lock_at_most_for`` the lease of a run that hangs has expired.
+        """
+        if not self.waits_for_others:
+            return None
+        now = datetime.now(UTC)
+        following = next_fire_time_of(self.job.trigger, now)
+        longest = request.lock_at_most_for
+        return longest if following is None else max(min(longest, (following - now) * 0.9), timedelta(0))
+
+    def _may_wait(self, record: LockRecord) -> bool:
+        """Whether this process has the lock, so another job of it.
+
+        A plain lock cannot tell whether another replica runs the same job. A run that waits for it would be a second.
+        """
+        is_stopping = self.stopping is not None and self.stopping.is_set()
+        return isinstance(self.lock, LockRequest) and record.holder == self.lock.holder and not is_stopping
 
     def _guard_options(self) -> LockOptions:
         """The options of the guard. Those of a decorator are read in the worker, so they need not be pickled.
@@ -185,9 +240,8 @@ class JobProxy:
         provider = options.provider
         if provider is None:
             provider = provider_from_text(self.provider) if isinstance(self.provider, str) else self.provider
-        return replace(
-            options, provider=provider, lock_at_most_for=None, lock_at_least_for=None
-        )  # the request has them
+        in_request: dict[str, Any] = dict.fromkeys(("lock_at_most_for", "lock_at_least_for", "once_per", "fire_time"))
+        return replace(options, provider=provider, **in_request)
 
     def _add_decorator_alias(self) -> None:
         """Let the lock count as that of ``@scheduler_lock``, which must not acquire its own inside."""
@@ -214,9 +268,18 @@ class JobProxy:
     def _not_run(self, run_time: datetime, error: BaseException) -> JobExecutionEvent:
         """The event for a run that ended before the job began."""
         if self.skips_provider_errors and isinstance(error, ProviderError):
+            logger.error('job "%s" is skipped, as its store failed: %s', self.job, error)  # APScheduler gets no error
             return self._skipped(run_time, Skipped(error.lock_name or "", "provider_error"))
-        logging.getLogger(self.logger_name).error('Job "%s" was not run: %s', self.job, error, exc_info=error)
+        reason = str(error) or describe_error(error)  # a cancellation has no text
+        logging.getLogger(self.logger_name).error('Job "%s" was not run: %s', self.job, reason, exc_info=error)
         return error_event(self.job.id, self.jobstore, run_time, error)
+
+
+def _context() -> Context:
+    """A copy of the running context, outside of every lease. The application's variables stay."""
+    context = copy_context()
+    context.run(leave_leases)
+    return context
 
 
 def _is_about_a_job(record: logging.LogRecord) -> bool:

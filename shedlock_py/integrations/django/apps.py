@@ -28,10 +28,10 @@ class ShedLockConfig(AppConfig):
         provider = lock_provider()
         try:
             defaults = read_settings().defaults
-            configure(provider=provider, **{**defaults, "listeners": listeners_of(defaults)})
+            configure(provider, **{**defaults, "listeners": listeners_of(defaults)})
         except ConfigurationError as error:  # "manage.py check" reports it; nothing is locked, so no guarded task runs
             provider.problem = error
-            configure(provider=provider)
+            configure(provider)
         post_migrate.connect(create_tables, sender=self)
         checks.register(check_settings, "shedlock")
         checks.register(check_store, checks.Tags.database)

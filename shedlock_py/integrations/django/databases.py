@@ -70,7 +70,7 @@ def store_url(connection: Any) -> URL:
         raise ConfigurationError(
             f"DATABASES[{connection.alias!r}]: locks cannot be in a database of the engine {engine}, but in PostgreSQL "
             f"(psycopg, psycopg2), MySQL, MariaDB (mysqlclient, PyMySQL) and SQLite. Let SHEDLOCK['DATABASE'] name "
-            f"another one, or call configure(provider=…) in place of this application"
+            f"another one, or call configure(…) in place of this application"
         )
     try:
         parameters = dict(connection.get_connection_params())
@@ -149,6 +149,6 @@ def _text(alias: str, name: str, value: object) -> str:
 def _not_carried_over(alias: str, what: str, why: str) -> ConfigurationError:
     return ConfigurationError(
         f"DATABASES[{alias!r}]: {what} cannot be carried over to the connections of the locks ({why}). Add an alias "
-        f"for the same database without it, and let SHEDLOCK['DATABASE'] name that; or call configure(provider=…) "
+        f"for the same database without it, and let SHEDLOCK['DATABASE'] name that; or call configure(…) "
         f"in place of this application"
     )

@@ -48,5 +48,9 @@ def split_query(url: str, scheme: str, names: tuple[str, ...], form: str) -> tup
         raise ConfigurationError(f"store URL: not of the form {form}") from None
     if unknown := sorted(given.keys() - set(names)):
         known = ", ".join((*names, *_OPTIONS))
+        if "@" in query:  # not quoted: it may be a part of a password
+            raise ConfigurationError(
+                f"store URL: an unknown option; supported: {known}; in a password, write %3F for ?"
+            )
         raise ConfigurationError(f"store URL: unknown option {unknown[0]!r}; supported: {known}")
     return location, given

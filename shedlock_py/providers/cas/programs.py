@@ -186,7 +186,7 @@ class CasPrograms(StorePrograms):
         return LockRecord(request.name, claim.locked_by, now, until, token, fire_time, read_at=now)
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> CasProgram[bool]:
-        entry, time = lease.note.entry if _is_note(lease.note, self._store) else None, self._last
+        entry, time = lease._note.entry if _is_note(lease._note, self._store) else None, self._last
         if entry is None or time is None or not _is_of(lease, entry, now := time.earliest(self.clock())):
             # The lease may be over by its note only: an older extension, whose reply was late, may have written that.
             entry, time = yield from self._read(lease.name)
@@ -203,7 +203,7 @@ class CasPrograms(StorePrograms):
             reply = yield Write(record, entry.version, is_free)
             before, self._last, time = time, reply.time, reply.time
             if reply.value is not None:
-                lease.note = _Note(self._store, Entry(record, reply.value, is_free))
+                lease._note = _Note(self._store, Entry(record, reply.value, is_free))
                 if is_free or before.agrees_with(time, self.clock(), self.clock_error):
                     return True
                 # The clock has jumped, and `until` came from before that: write it again. A record that ends too early

@@ -32,7 +32,7 @@ _GRANT = (
 
 
 class Written(NamedTuple):
-    """What a holder wrote last, in ``lease.note``: its next write replaces exactly that.
+    """What a holder wrote last, in ``lease._note``: its next write replaces exactly that.
 
     :ivar version: one more with each write, as two of them may have the same ``lock_until``; None: the item has none.
     """

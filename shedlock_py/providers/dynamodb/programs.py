@@ -147,7 +147,7 @@ class DynamoDBPrograms(StorePrograms):
         return Written(self._earliest(time), milliseconds_up(self._end_of(claim.request.lock_at_most_for, time)), 0)
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> DynamoProgram[bool]:
-        known, time, may_repeat = lease.note if isinstance(lease.note, Written) else None, self._last, True
+        known, time, may_repeat = lease._note if isinstance(lease._note, Written) else None, self._last, True
         if known is None or time is None or _is_over(known, self._earliest(time)):
             # The lease may be over by its note only: an older extension, whose reply was late, may have written that.
             reply = yield from self._ask(Read(lease.name))
@@ -165,7 +165,7 @@ class DynamoDBPrograms(StorePrograms):
             known = written if reply.is_done else _own_of(reply.entry, lease)
             is_right, time = time.agrees_with(reply.time, self.clock(), self.clock_error), reply.time
             if reply.is_done:
-                lease.note = written
+                lease._note = written
                 if is_right or is_free:
                     return True
                 if not may_repeat:

@@ -141,4 +141,4 @@ def _parsed(
     """The cluster, and the options of its programs."""
     url, options = parse_options(url, clock_error, timeout, tolerance)
     place = Place.from_url(url)
-    return place, {**options, "passwords": (place.password,)}
+    return place, {**options, "passwords": (place.password,), "names": (place.user, *place.hosts)}

@@ -38,9 +38,15 @@ class Place:
         """For people to read, without the password."""
         return f"{self.prefix} at etcd://{','.join(endpoint.partition('://')[2] for endpoint in self.endpoints)}"
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(endpoint.partition("://")[2].rpartition(":")[0] for endpoint in self.endpoints)
+
     @classmethod
     def from_url(cls, url: str) -> Place:
         """:raises ConfigurationError: it is no such URL."""
+        if "@" in url.partition("?")[2]:  # what is before the question mark may be a part of a password, too
+            raise ConfigurationError("store URL: in a password, write %3F for ?; in an option, write %40 for @")
         location, options = split_query(url, "etcd", _OPTIONS, _FORM)
         userinfo, _, hosts = location.rpartition("@")
         hosts, _, path = hosts.partition("/")

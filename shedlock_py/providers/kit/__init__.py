@@ -25,6 +25,7 @@ from shedlock_py.providers.kit.async_pool import AsyncConnectionPool, close_with
 from shedlock_py.providers.kit.checking import not_known
 from shedlock_py.providers.kit.clients import AsyncStoreClient, StoreClient, ThreadedClient
 from shedlock_py.providers.kit.facades import AsyncProgramProvider, ProgramProvider
+from shedlock_py.providers.kit.masking import MASK, Masking, is_secret_option
 from shedlock_py.providers.kit.operation import (
     MOST_RETRIES,
     Failure,
@@ -59,6 +60,7 @@ from shedlock_py.record import LockRecord
 __all__ = [
     "DEFAULT_FIRE_TIME_TOLERANCE",
     "DEFAULT_TIMEOUT",
+    "MASK",
     "MOST_RETRIES",
     "MOST_TAKE_OVERS",
     "OPTIONS",
@@ -73,6 +75,7 @@ __all__ = [
     "Lent",
     "Limits",
     "LockRecord",
+    "Masking",
     "NotSent",
     "PerLoop",
     "PerProcess",
@@ -91,6 +94,7 @@ __all__ = [
     "close_with_loop",
     "describe",
     "fire_time_too_late",
+    "is_secret_option",
     "kept_changing",
     "not_known",
     "parse_limits",

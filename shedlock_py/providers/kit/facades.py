@@ -11,6 +11,7 @@ from shedlock_py._process import is_from_signal, monotonic
 from shedlock_py._program import Program, run, run_async
 from shedlock_py._timers import WorkerPool, finish_at_exit
 from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.errors import ProviderError, hidden_frames
 from shedlock_py.events import logger
 from shedlock_py.history import Run
 from shedlock_py.lease import Lease
@@ -24,6 +25,7 @@ from shedlock_py.providers.kit.reading import read_recent_runs, read_runs
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest, validate_name, validate_prefix
 
+__tracebackhide__ = hidden_frames
 T = TypeVar("T")
 
 _UNDO_WORKERS = 4
@@ -39,6 +41,9 @@ class _AnyProvider:
     def __repr__(self) -> str:
         shown = getattr(self._client, "shown", None)
         return object.__repr__(self) if shown is None else f"<{type(self).__name__} {shown}>"
+
+    def _is_all_said(self, error: ProviderError) -> bool:
+        return isinstance(error.__cause__, Exception) and self.programs.is_all_said(error.__cause__)
 
     def _until(self) -> float | None:
         """When the time limit of an operation that begins now is over, by the monotonic clock."""
@@ -66,43 +71,43 @@ class ProgramProvider(_AnyProvider, LockProvider):
         self._undo_workers = WorkerPool(_UNDO_WORKERS, "shedlock-undo")
 
     def acquire(self, request: LockRequest) -> Lease | None:
-        return self.run(self.programs.acquire(request))
+        return self._run(self.programs.acquire(request))
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        return self.run(self.programs.extend(lease, lock_at_most_for))
+        return self._run(self.programs.extend(lease, lock_at_most_for))
 
     def release(self, lease: Lease) -> bool:
-        return self.run(self.programs.release(lease))
+        return self._run(self.programs.release(lease))
 
     def undo(self, lease: Lease) -> bool:
         """Give back an unused acquisition: free at once, without minimum hold.
 
         Its fire time can be granted again. False: the lease had ended.
         """
-        return self.run(self.programs.undo(lease))
+        return self._run(self.programs.undo(lease))
 
     def record(self, name: str) -> LockRecord | None:
-        return self.run(self.programs.record(validate_name(name)), "record", name)
+        return self._run(self.programs.record(validate_name(name)), "record", name)
 
     def records(self, prefix: str = "") -> list[LockRecord]:
-        return _by_name(self.run(self.programs.records(validate_prefix(prefix)), "records"), prefix)
+        return _by_name(self._run(self.programs.records(validate_prefix(prefix)), "records"), prefix)
 
     def runs(self, name: str, limit: int = 50) -> list[Run]:
         """The newest ``limit`` runs of ``name``, newest first, where the provider was opened with ``history``.
 
         :raises ConfigurationError: this provider keeps no history.
         """
-        return self.run(read_runs(self.programs, validate_name(name), limit), "runs", name)
+        return self._run(read_runs(self.programs, validate_name(name), limit), "runs", name)
 
     def recent_runs(self, names: Iterable[str], limit: int = 10) -> dict[str, list[Run]]:
         """:meth:`runs` of each of ``names``, in few requests: for a view of many jobs, a few hundred names at a time.
 
         Runs with odd values are left out, with a warning. On a cluster or a quorum, one request for each name.
         """
-        return self.run(read_recent_runs(self.programs, map(validate_name, names), limit), "recent_runs")
+        return self._run(read_recent_runs(self.programs, map(validate_name, names), limit), "recent_runs")
 
     def force_release(self, name: str) -> bool:
-        return self.run(self.programs.force_release(validate_name(name)), "force_release", name)
+        return self._run(self.programs.force_release(validate_name(name)), "force_release", name)
 
     def forget_fire_time(self, name: str) -> bool:
         """Forget the newest fire time that was granted for ``name``; then any fire time can be granted again.
@@ -110,7 +115,7 @@ class ProgramProvider(_AnyProvider, LockProvider):
         For operators, after a replica with a wrong clock has run. False: there was none. One that is granted meanwhile
         stays.
         """
-        return self.run(self.programs.forget_fire_time(validate_name(name)), "forget_fire_time", name)
+        return self._run(self.programs.forget_fire_time(validate_name(name)), "forget_fire_time", name)
 
     def pause(
         self, name: str, for_: Duration, reason: str = "", wait: Duration | None = None, by: str | None = None
@@ -127,7 +132,7 @@ class ProgramProvider(_AnyProvider, LockProvider):
         """
         pausing = Pausing(self.programs, name, for_, reason, wait, by)
         while True:
-            record = self.run(pausing.attempt())
+            record = self._run(pausing.attempt())
             seconds = pausing.seconds_until_next()
             if seconds is None:
                 return record
@@ -135,27 +140,27 @@ class ProgramProvider(_AnyProvider, LockProvider):
 
     def resume(self, name: str) -> bool:
         """End the pause of ``name``, so that the next job gets the lock. False: it is not paused; nothing is freed."""
-        return self.run(resume(self.programs, validate_name(name)))
+        return self._run(resume(self.programs, validate_name(name)))
 
     def take_over(self, request: LockRequest) -> Lease:
-        return self.run(self.programs.take_over(request))
+        return self._run(self.programs.take_over(request))
 
     def prune(self, unused_for: Duration) -> int:
-        return self.run(self.programs.prune(parse_duration(unused_for, "unused_for", zero=True)), "prune")
+        return self._run(self.programs.prune(parse_duration(unused_for, "unused_for", zero=True)), "prune")
 
     def create_schema(self) -> None:
-        return self.run(self.programs.create_schema(), "create_schema")
+        return self._run(self.programs.create_schema(), "create_schema")
 
     def checks(self) -> list[Check]:
         """What the store says of its settings and of this user's rights: see :class:`Check`. Writes nothing."""
-        return self.run(self.programs.checks(), "checks")
+        return self._run(self.programs.checks(), "checks")
 
     def close(self) -> None:
         """Close the connections that the provider has opened; a user-supplied client stays as it is."""
         if hasattr(self._client, "close"):
             self._client.close()
 
-    def run(self, program: Program[Any, Any, T], operation: str = "", lock_name: str | None = None) -> T:
+    def _run(self, program: Program[Any, Any, T], operation: str = "", lock_name: str | None = None) -> T:
         """Carry ``program`` out with this provider's client, within its time limit.
 
         :param operation: of a program that makes no :class:`Operation` by itself: the name, for errors.
@@ -175,7 +180,12 @@ class ProgramProvider(_AnyProvider, LockProvider):
                     clear_frames(error.__traceback__)
                 raise
 
-        return run(program, execute)
+        try:
+            return run(program, execute)
+        except ProviderError as error:
+            if self._is_all_said(error):
+                raise error.with_traceback(None) from None
+            raise
 
     def _undo_in_background(self, command: Undo, seconds: float | None) -> None:
         """In another thread: the caller waits for it only as long as its own operation may take."""
@@ -186,7 +196,7 @@ class ProgramProvider(_AnyProvider, LockProvider):
         def undo() -> None:
             try:
                 if monotonic() < useful_until:  # it may have waited for a thread
-                    self.run(command.program)
+                    self._run(command.program)
             except Exception as error:
                 # The lease ends by itself, lock_at_most_for after it was granted.
                 logger.debug("could not undo: %s", error)
@@ -212,38 +222,38 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
         self._client = client
 
     async def acquire(self, request: LockRequest) -> Lease | None:
-        return await self.run(self.programs.acquire(request), when_abandoned=self.undo)
+        return await self._run(self.programs.acquire(request), when_abandoned=self.undo)
 
     async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        return await self.run(self.programs.extend(lease, lock_at_most_for))
+        return await self._run(self.programs.extend(lease, lock_at_most_for))
 
     async def release(self, lease: Lease) -> bool:
-        return await self.run(self.programs.release(lease))
+        return await self._run(self.programs.release(lease))
 
     async def undo(self, lease: Lease) -> bool:
         """See :meth:`ProgramProvider.undo`."""
-        return await self.run(self.programs.undo(lease))
+        return await self._run(self.programs.undo(lease))
 
     async def record(self, name: str) -> LockRecord | None:
-        return await self.run(self.programs.record(validate_name(name)), "record", name)
+        return await self._run(self.programs.record(validate_name(name)), "record", name)
 
     async def records(self, prefix: str = "") -> list[LockRecord]:
-        return _by_name(await self.run(self.programs.records(validate_prefix(prefix)), "records"), prefix)
+        return _by_name(await self._run(self.programs.records(validate_prefix(prefix)), "records"), prefix)
 
     async def runs(self, name: str, limit: int = 50) -> list[Run]:
         """See :meth:`ProgramProvider.runs`."""
-        return await self.run(read_runs(self.programs, validate_name(name), limit), "runs", name)
+        return await self._run(read_runs(self.programs, validate_name(name), limit), "runs", name)
 
     async def recent_runs(self, names: Iterable[str], limit: int = 10) -> dict[str, list[Run]]:
         """See :meth:`ProgramProvider.recent_runs`."""
-        return await self.run(read_recent_runs(self.programs, map(validate_name, names), limit), "recent_runs")
+        return await self._run(read_recent_runs(self.programs, map(validate_name, names), limit), "recent_runs")
 
     async def force_release(self, name: str) -> bool:
-        return await self.run(self.programs.force_release(validate_name(name)), "force_release", name)
+        return await self._run(self.programs.force_release(validate_name(name)), "force_release", name)
 
     async def forget_fire_time(self, name: str) -> bool:
         """See :meth:`ProgramProvider.forget_fire_time`."""
-        return await self.run(self.programs.forget_fire_time(validate_name(name)), "forget_fire_time", name)
+        return await self._run(self.programs.forget_fire_time(validate_name(name)), "forget_fire_time", name)
 
     async def pause(
         self, name: str, for_: Duration, reason: str = "", wait: Duration | None = None, by: str | None = None
@@ -258,7 +268,7 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
                 await self.undo(pausing.granted)
 
         while True:
-            record = await self.run(pausing.attempt(), when_abandoned=undo)
+            record = await self._run(pausing.attempt(), when_abandoned=undo)
             seconds = pausing.seconds_until_next()
             if seconds is None:
                 return record
@@ -266,28 +276,28 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
 
     async def resume(self, name: str) -> bool:
         """See :meth:`ProgramProvider.resume`."""
-        return await self.run(resume(self.programs, validate_name(name)))
+        return await self._run(resume(self.programs, validate_name(name)))
 
     async def take_over(self, request: LockRequest) -> Lease:
         # If the caller is cancelled, the lease is left to expire: the former holder may still trust its own.
-        return await self.run(self.programs.take_over(request))
+        return await self._run(self.programs.take_over(request))
 
     async def prune(self, unused_for: Duration) -> int:
-        return await self.run(self.programs.prune(parse_duration(unused_for, "unused_for", zero=True)), "prune")
+        return await self._run(self.programs.prune(parse_duration(unused_for, "unused_for", zero=True)), "prune")
 
     async def create_schema(self) -> None:
-        return await self.run(self.programs.create_schema(), "create_schema")
+        return await self._run(self.programs.create_schema(), "create_schema")
 
     async def checks(self) -> list[Check]:
         """See :meth:`ProgramProvider.checks`."""
-        return await self.run(self.programs.checks(), "checks")
+        return await self._run(self.programs.checks(), "checks")
 
     async def close(self) -> None:
         """Close the connections that this event loop opened; a user-supplied client stays as it is."""
         if hasattr(self._client, "close"):
             await self._client.close()
 
-    async def run(
+    async def _run(
         self,
         program: Program[Any, Any, T],
         operation: str = "",
@@ -303,7 +313,12 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
 
         if operation:
             program = self.programs.carry_out(operation, lock_name, program)
-        return await shielded(self._run_unshielded(program), when_abandoned)
+        try:
+            return await shielded(self._run_unshielded(program), when_abandoned)
+        except ProviderError as error:
+            if self._is_all_said(error):
+                raise error.with_traceback(None) from None
+            raise
 
     async def _run_unshielded(self, program: Program[Any, Any, T]) -> T:
         until = self._until()

@@ -8,13 +8,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shedlock_py._program import Program
-from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable, hidden_frames
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
 from shedlock_py.request import LockRequest
 
 if TYPE_CHECKING:
     from shedlock_py.providers.kit.programs import StorePrograms
 
+__tracebackhide__ = hidden_frames
 T = TypeVar("T")
 
 MOST_RETRIES = 5

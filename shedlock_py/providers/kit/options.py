@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from datetime import timedelta
-from reprlib import repr as short_repr
 from typing import NotRequired, TypedDict
 from urllib.parse import unquote_plus
 
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.history import MOST_RUNS
+from shedlock_py.texts import clean_url, quoted
 
 OPTIONS = ("timeout", "fire_time_tolerance", "history")
 
@@ -24,11 +24,19 @@ HISTORY_VARIABLE = "SHEDLOCK_HISTORY"
 
 
 def split_options(url: str, names: Collection[str] = OPTIONS) -> tuple[str, dict[str, str]]:
-    """``url`` without the query parameters ``names``, and their values."""
-    start, question_mark, query = url.partition("?")
+    """``url`` without the query parameters ``names``, and their values.
+
+    Without the white space around it, too: see :func:`~shedlock_py.texts.clean_url`.
+
+    :raises ConfigurationError: the URL is empty, too long, or has a control character inside; or a value has an
+        ``@``, the end of a password.
+    """
+    start, question_mark, query = clean_url(url).partition("?")
     query, hash_mark, fragment = query.partition("#")
     parts = query.split("&") if query else []
     options = {name: unquote_plus(value) for name, _, value in (part.partition("=") for part in parts) if name in names}
+    if any("@" in value for value in options.values()):  # not quoted: a password with a question mark
+        raise ConfigurationError("store URL: in a password, write %3F for ? and %40 for @")
     rest = "&".join(part for part in parts if part.partition("=")[0] not in names)
     return start + (question_mark + rest if rest else "") + hash_mark + fragment, options
 
@@ -94,6 +102,6 @@ def _parse_history(history: object, in_url: Mapping[str, str]) -> int:
     number: object = int(given) if isinstance(given, str) and given.isascii() and given.isdecimal() else given
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MOST_RUNS:
         raise ConfigurationError(
-            f"{what} must be how many runs of each lock name to keep, 0 to {MOST_RUNS}, not {short_repr(given)}"
+            f"{what} must be how many runs of each lock name to keep, 0 to {MOST_RUNS}, not {quoted(given)}"
         )
     return number

@@ -11,17 +11,19 @@ from typing import Any, ClassVar, TypeVar
 from shedlock_py._process import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import Duration, parse_duration
-from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable, hidden_frames
 from shedlock_py.events import logger
 from shedlock_py.history import Run, error_of, newest_first, outcome_of
 from shedlock_py.lease import Claim, Clock, Lease, random_claim_id
 from shedlock_py.provider import Check
+from shedlock_py.providers.kit.masking import Masking
 from shedlock_py.providers.kit.operation import Failure, Operation, TimedOut, Undo, kept_changing, refused, unreachable
 from shedlock_py.providers.kit.options import DEFAULT_FIRE_TIME_TOLERANCE
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 from shedlock_py.texts import one_line
 
+__tracebackhide__ = hidden_frames
 T = TypeVar("T")
 
 MOST_TAKE_OVERS = 16
@@ -34,13 +36,23 @@ _BEFORE = timedelta(microseconds=1)
 _EARLIEST = datetime.min.replace(tzinfo=UTC) + _BEFORE
 
 
+GRANTED = "the Lease that acquire returned; it returns None if the lock was not granted"
+
+
+def require(given: object, kind: type, operation: str, example: str) -> None:
+    """:raises TypeError: ``given`` is of another kind than the operation takes."""
+    if not isinstance(given, kind):
+        raise TypeError(f"{operation} takes a {kind.__name__}, not {given!r}: {example}")
+
+
 class StorePrograms(ABC):
     """The programs of one store.
 
     :param clock: the holder's monotonic clock, in seconds.
     :param timeout: how long an operation may take in all; None: a user-supplied client has limits of its own.
     :param fire_time_tolerance: how far a fire time may lie in the future of the store's clock.
-    :param passwords: what must not be in a message, each as the driver may write it.
+    :param passwords: what must not be in a message, each as the URL or as the driver writes it.
+    :param names: what messages name besides, such as the user, the hosts and the database: a password may be the same.
     :param history: how many runs of each name to keep; 0: none.
     """
 
@@ -61,6 +73,7 @@ class StorePrograms(ABC):
         timeout: Duration | None = None,
         fire_time_tolerance: timedelta = DEFAULT_FIRE_TIME_TOLERANCE,
         passwords: Iterable[str] = (),
+        names: Iterable[str] = (),
         history: int = 0,
     ) -> None:
         self.clock = clock
@@ -72,7 +85,7 @@ class StorePrograms(ABC):
         self.timeout = None if timeout is None else parse_duration(timeout, "timeout").total_seconds()
         """In seconds."""
         self.fire_time_tolerance = fire_time_tolerance
-        self._passwords = sorted(filter(None, passwords), key=len, reverse=True)  # one may be a part of another
+        self._masking = Masking(passwords, names)
 
     # A store's author writes these. Each yields commands; the kit sends the replies.
 
@@ -160,6 +173,10 @@ class StorePrograms(ABC):
 
     # A store may replace these.
 
+    def is_all_said(self, error: Exception) -> bool:
+        """Whether message and hint say all that the driver's ``error`` says, so that its traceback is left out."""
+        return False
+
     def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
         """The error for the caller."""
         make = refused if failure is Failure.REFUSED else unreachable
@@ -233,17 +250,17 @@ class StorePrograms(ABC):
 
     def reason(self, error: Exception) -> str:
         """The driver's message for people to read: one line of 300 characters, without passwords."""
-        text = one_line(self.text_of(error)) or type(error).__name__
-        for password in self._passwords:
-            text = text.replace(password, "***")
+        text = one_line(self._masking.masked(self.text_of(error))) or type(error).__name__
         return text if len(text) <= 300 else f"{text[:300]}…"
 
     def acquire(self, request: LockRequest) -> Program[Any, Any, Lease | None]:
+        require(request, LockRequest, "acquire", "LockRequest('nightly-report', '30m')")
         operation = Operation(self, "acquire", request.name)
         return self.claimed(operation, Claim(request, self.clock, self.new_claim_id), None, force=False)
 
     def take_over(self, request: LockRequest) -> Program[Any, Any, Lease]:
         """Read the record, and replace exactly what was read."""
+        require(request, LockRequest, "take_over", "LockRequest('nightly-report', '30m')")
         claim = Claim(request, self.clock, self.new_claim_id)
         operation = Operation(self, "take_over", request.name)
         for _ in range(MOST_TAKE_OVERS):
@@ -284,12 +301,12 @@ class StorePrograms(ABC):
         """Give back an unused acquisition: free at once, and its fire time can be granted again."""
         if lease.has_ended():
             return False
-        lease.begin_release()
+        lease._begin_release()
         is_undone = yield from self.undo_for(lease.name, lease.locked_by, lease.fire_time)
         if is_undone:
-            lease.end()
+            lease._end()
         else:
-            lease.lose()
+            lease._lose()
         return is_undone
 
     def undo_for(self, name: str, locked_by: str, fire_time: datetime | None) -> Program[Any, Any, bool]:
@@ -300,23 +317,25 @@ class StorePrograms(ABC):
         return (yield from self.carry_out("undo", name, self.undo_claim(name, locked_by, former)))
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Program[Any, Any, Lease | None]:
-        extension = lease.begin_extension(lock_at_most_for)
+        require(lease, Lease, "extend", GRANTED)
+        extension = lease._begin_extension(lock_at_most_for)
         if lease.is_being_released():
             return None
         operation = Operation(self, "extend", lease.name)
         if not (yield from operation.carry_out(self.hold(lease, extension.lock_for, releasing=False))):
-            lease.lose()
+            lease._lose()
             return None
         return extension.granted(repeated=operation.was_repeated and not self.recognises_retries)
 
     def release(self, lease: Lease) -> Program[Any, Any, bool]:
+        require(lease, Lease, "release", GRANTED)
         if lease.has_ended():
             return False
         lease.error = error_of(lease)
         if self.is_history_on():
             lease.outcome = outcome_of(lease)
         operation, was_trusted = Operation(self, "release", lease.name), lease.is_trusted()
-        lock_for = lease.begin_release()
+        lock_for = lease._begin_release()
         try:
             return (yield from self._released(operation, lease, lock_for, was_trusted))
         except (ProviderError, ConfigurationError, GeneratorExit):
@@ -335,9 +354,9 @@ class StorePrograms(ABC):
         if not is_done and operation.was_repeated and not self.recognises_retries:
             is_done = was_trusted  # the first copy of the command released it, and the second found nothing to do
         if is_done:
-            lease.end()
+            lease._end()
         else:
-            lease.lose()
+            lease._lose()
         if self.is_history_on():
             yield from operation.carry_out(self.noted(self.end_run(lease, is_lost=not is_done)))
         return is_done

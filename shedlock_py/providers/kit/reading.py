@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from reprlib import repr as short_repr
 from typing import Any
 
 from shedlock_py._program import Program
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.history import Run, newest_first
 from shedlock_py.providers.kit.programs import StorePrograms
+from shedlock_py.texts import quoted
 
 
 def read_runs(programs: StorePrograms, name: str, limit: int) -> Program[Any, Any, list[Run]]:
@@ -37,4 +37,4 @@ def _require_history(programs: StorePrograms, limit: int) -> None:
         raise ConfigurationError(what if programs.keeps_history else "this store keeps no run history")
     given: object = limit
     if not isinstance(given, int) or given < 1:
-        raise ConfigurationError(f"limit must be how many runs to read, at least 1, not {short_repr(limit)}")
+        raise ConfigurationError(f"limit must be how many runs to read, at least 1, not {quoted(limit)}")

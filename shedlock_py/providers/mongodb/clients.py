@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from contextvars import Context
 from datetime import UTC
 from operator import attrgetter
 from typing import Any, ClassVar
-from urllib.parse import unquote_plus
+from urllib.parse import parse_qsl, unquote_plus
 
 from bson.codec_options import CodecOptions, DatetimeConversion
 from pymongo import AsyncMongoClient, MongoClient, ReadPreference, WriteConcern
@@ -23,9 +24,10 @@ from pymongo.read_concern import ReadConcern
 from pymongo.uri_parser import split_options as split_uri_options
 
 from shedlock_py._process import PerLoop, PerProcess
+from shedlock_py._versions import install_line
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.providers.kit import parse_limits, split_options
+from shedlock_py.providers.kit import Masking, is_secret_option, parse_limits, split_options
 from shedlock_py.providers.mongodb.commands import Command
 from shedlock_py.providers.mongodb.errors import time_limit
 
@@ -61,11 +63,13 @@ class _AnyClient:
     :ivar shown: the same, and where it is, for people to read.
     :ivar limits: the time limit of one operation, the tolerance of fire times, and how many runs to keep.
     :ivar passwords: what must not be shown, as the URL and as the driver write it.
+    :ivar names: what else the URL names, for messages.
     """
 
     _is_async: ClassVar[bool]
     _clients: PerProcess[Any] | PerLoop[Any] | None = None
     passwords: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -99,8 +103,9 @@ class _AnyClient:
             in_url.setdefault("timeout", str(given["timeoutms"]))
         self.limits = parse_limits(timeout, tolerance, in_url, is_managed=True, history=history)
         self._has_limits = timeout is None and "timeout" not in in_url and bool(_LIMITS & given.keys())
-        password = userinfo.partition(":")[2]
-        self.passwords = (password, unquote_plus(password))
+        user, _, password = userinfo.partition(":")
+        self.passwords = (password, unquote_plus(password), *_secrets_in(query))
+        self.names = (unquote_plus(user), *re.split("[,:/]", place))
         options = _defaults(given, self.limits["timeout"])
 
         def open_client(make: Any) -> Any:
@@ -109,8 +114,8 @@ class _AnyClient:
                 return make(url, connect=False, **options)
             except (PyMongoError, ValueError, TypeError) as error:
                 if "dnspython" in str(error):
-                    problem = "mongodb+srv:// needs the package dnspython: pip install dnspython"
-                    raise ConfigurationError(problem) from None
+                    problem = "a store at mongodb+srv:// needs the package 'dnspython'"
+                    raise ConfigurationError(f"{problem}: {install_line('mongodb')}") from None
                 # The driver's words may quote what is before the host, where a password can be.
                 words = "" if userinfo else f": {error}"
             raise ConfigurationError(f"store URL: not of the form mongodb://user@host/database?option=value{words}")
@@ -212,7 +217,14 @@ def _parsed(query: str) -> Mapping[str, Any]:
     try:
         return {name.lower(): value for name, value in split_uri_options(query, validate=True, warn=False).items()}
     except (PyMongoError, ValueError, TypeError) as error:
-        raise ConfigurationError(f"store URL: {error}") from None
+        raise ConfigurationError(f"store URL: {Masking(_secrets_in(query)).masked(str(error))}") from None
+
+
+def _secrets_in(query: str) -> list[str]:
+    secrets = [value for name, value in parse_qsl(query) if is_secret_option(name)]
+    # authMechanismProperties=AWS_SESSION_TOKEN:…,SERVICE_NAME:…
+    properties = [each.partition(":") for _, value in parse_qsl(query) for each in value.split(",")]
+    return secrets + [value for name, _, value in properties if is_secret_option(name)]
 
 
 def _defaults(given: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:

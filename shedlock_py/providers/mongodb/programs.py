@@ -77,9 +77,14 @@ class MongoPrograms(StorePrograms):
     keeps_history: ClassVar[bool] = True
 
     def __init__(
-        self, collection_name: str, expire_after: Duration, passwords: Iterable[str] = (), **limits: Unpack[Limits]
+        self,
+        collection_name: str,
+        expire_after: Duration,
+        passwords: Iterable[str] = (),
+        names: Iterable[str] = (),
+        **limits: Unpack[Limits],
     ) -> None:
-        super().__init__(passwords=passwords, **limits)
+        super().__init__(passwords=passwords, names=names, **limits)
         self.collection_name = collection_name
         expiry = parse_duration(expire_after, "expire_after")
         if expiry < timedelta(seconds=1):

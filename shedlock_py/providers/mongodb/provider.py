@@ -44,7 +44,9 @@ class MongoLockProvider(ProgramProvider):
         history: int | None = None,
     ) -> None:
         client = CollectionClient(database_or_collection_or_url, collection, timeout, fire_time_tolerance, history)
-        super().__init__(MongoPrograms(client.full_name, expire_after, client.passwords, **client.limits), client)
+        super().__init__(
+            MongoPrograms(client.full_name, expire_after, client.passwords, client.names, **client.limits), client
+        )
 
 
 class AsyncMongoLockProvider(AsyncProgramProvider):
@@ -65,4 +67,6 @@ class AsyncMongoLockProvider(AsyncProgramProvider):
         history: int | None = None,
     ) -> None:
         client = AsyncCollectionClient(database_or_collection_or_url, collection, timeout, fire_time_tolerance, history)
-        super().__init__(MongoPrograms(client.full_name, expire_after, client.passwords, **client.limits), client)
+        super().__init__(
+            MongoPrograms(client.full_name, expire_after, client.passwords, client.names, **client.limits), client
+        )

@@ -26,6 +26,7 @@ from shedlock_py.providers.kit import (
     ConnectionPool,
     NotSent,
     TimedOut,
+    is_secret_option,
     seconds_left,
     within,
 )
@@ -82,6 +83,8 @@ class AnyClient:
 
     :ivar place: where the client connects to, for people to read.
     :ivar options: the options of redis-py's connections.
+    :ivar passwords: what must not be shown.
+    :ivar names: what else the options name, for messages.
     :ivar has_retries: the client retries by itself, so its last error does not show what it sent before.
     """
 
@@ -98,6 +101,8 @@ class AnyClient:
         else:
             self.place = f"{options.get('host', 'localhost')}:{options.get('port', 6379)}/{options.get('db') or 0}"
         self.shown = f"at {self.place}"
+        self.passwords = [value for name, value in options.items() if isinstance(value, str) and is_secret_option(name)]
+        self.names = [str(options.get(name) or "") for name in ("username", "host", "port", "path")]
 
 
 class _UserSuppliedClient(AnyClient):

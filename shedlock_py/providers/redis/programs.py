@@ -46,7 +46,7 @@ class RedisPrograms(StorePrograms):
     recognises_retries: ClassVar[bool] = True
 
     def __init__(self, key_prefix: str, client: AnyClient, **options: Any) -> None:
-        super().__init__(passwords=[str(client.options.get("password") or "")], **options)
+        super().__init__(passwords=client.passwords, names=client.names, **options)
         self._calls = Calls(key_prefix, has_history=self.history > 0)
         self._client = client
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import codecs
 import re
 from typing import Any
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs, parse_qsl, unquote
 
 from redis import RedisError
 
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.providers.kit import split_options
+from shedlock_py.providers.kit import Masking, is_secret_option, split_options
 
 # redis-py accepts every option of its constructors in a URL, objects too, and fails when it connects.
 _OPTIONS = re.compile(
@@ -26,6 +26,7 @@ def parse_url(url: str, pool_class: Any, retry: object) -> tuple[Any, str | None
     :raises ConfigurationError: the URL cannot work.
     """
     url, in_url = split_options(url, ("max_connections",))
+    url = re.sub("^valkey(s?)://", r"redis\1://", url)
     size = in_url.get("max_connections")
     try:
         _check(url)
@@ -89,7 +90,8 @@ def _redacted(url: str, message: str) -> str:
     if _is_ambiguous(url):
         advice = "in a password, write %2F for /, %3F for ?, %23 for #, %40 for @"
         return f"a socket has no host: unix:///path; {advice}" if _is_socket_with_host(url) else advice
-    password = _authority(url).rpartition("@")[0].partition(":")[2]
-    for secret in filter(None, (password, unquote(password))):
-        message = message.replace(secret, "***")
-    return message
+    userinfo, _, place = _authority(url).rpartition("@")
+    user, _, password = userinfo.partition(":")
+    options = parse_qsl(url.partition("?")[2])
+    secrets = [value for name, value in options if is_secret_option(name)]
+    return Masking([password, unquote(password), *secrets], [user, place, *place.split(":")]).masked(message)

@@ -74,7 +74,7 @@ def _permissions(tables: SqlTables, table_name: str) -> SqlProgram[list[Check]]:
     if missing_rights == ["DELETE"]:
         return [Check(check, "ok", f"{', '.join(_FOR_JOBS)}; not DELETE, which only prune needs")]
     if missing_rights:
-        hint = f"GRANT {', '.join(_FOR_JOBS)} ON {table_name} TO this user; DELETE, too, for the one that prunes"
+        hint = f"{tables.grant_sql(table_name)}; DELETE, too, for the one that prunes"
         return [Check(check, "failed", f"not allowed: {', '.join(missing_rights)}", hint)]
     return [Check(check, "ok", ", ".join(_RIGHTS))]
 

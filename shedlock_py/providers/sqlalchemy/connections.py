@@ -84,7 +84,7 @@ class SqlConnections:
             lent.is_good = not (is_broken or is_read_only(known) or is_outdated_plan(known))
             if is_late:
                 raise TimedOut("a reply", sent=True) from error
-            raise known from error
+            raise known from None  # known.orig is the error
         finally:
             if watchdog is not None and watchdog.call_off():
                 lent.is_good = False  # the reply and the end of the time came at the same moment

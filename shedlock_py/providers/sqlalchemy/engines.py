@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -14,9 +16,12 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
+from shedlock_py._versions import sql_install_line
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
+from shedlock_py.providers.kit import Masking, is_secret_option
 from shedlock_py.providers.sqlalchemy.sqlite_files import with_absolute_path
+from shedlock_py.texts import one_line
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -39,13 +44,13 @@ _THREE_SLASHES = (
     "a SQLite file needs three slashes, sqlite:///locks.db, sqlite:///C:/data/locks.db, an absolute path of Unix four, "
     "sqlite:////data/locks.db; after two slashes comes a host name"
 )
+_SEVERAL_PORTS = re.compile(r"(?:postgres|postgresql)(?:\+\w+)?://(?:[^/?]*@)?[^/?@]*:\d*,")
+_SEVERAL_HOSTS = (
+    "store URL: several hosts with ports are options of the URL: "
+    "postgresql://user:password@/database?host=db1:5432&host=db2:5432"
+)
+_IN_HOME = re.compile(r"(?:file:)?~[^/\\]*[/\\]")
 _MODULES = {"mysqldb": "MySQLdb", "pysqlite": "sqlite3"}
-_PACKAGES = {
-    "psycopg": "psycopg[binary]",
-    "psycopg_async": "psycopg[binary]",
-    "psycopg2": "psycopg2-binary",
-    "mysqldb": "mysqlclient",
-}
 
 
 def parse_url(url: str | URL, *, is_async: bool) -> URL:
@@ -60,6 +65,8 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
     except (ArgumentError, ValueError):  # ValueError: the port is no number
         if isinstance(url, str) and url.startswith("sqlite"):  # sqlite://C:\path: the rest is no host and port
             raise ConfigurationError(_THREE_SLASHES) from None
+        if isinstance(url, str) and _SEVERAL_PORTS.match(url):
+            raise ConfigurationError(_SEVERAL_HOSTS) from None
         raise ConfigurationError("store URL: not of the form postgresql://user@host/database") from None
     if "@" in (parsed.host or ""):
         raise ConfigurationError("store URL: in a password, write %40 for @")  # or its end is taken for the host
@@ -86,8 +93,43 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
         )
     if parsed.get_backend_name() == "sqlite" and parsed.host:
         raise ConfigurationError(_THREE_SLASHES)
+    if parsed.get_backend_name() == "sqlite" and _IN_HOME.match(parsed.database or ""):
+        raise ConfigurationError(
+            "SQLite does not expand '~': it would look for a directory of that name. Write the whole path, for example "
+            f"{_home_url()}"
+        )
     _refuse_private_database(parsed)
     return with_absolute_path(parsed)
+
+
+_PLACES = ("host", "port", "service", "unix_socket", "mode")
+"""Options of a URL that are shown, as they say which database it is. Another option may be a secret."""
+
+
+def shown_url(url: URL) -> str:
+    """``url`` for people to read, without the password and without options that a driver may take for secrets."""
+    places = {name: value for name, value in url.query.items() if name in _PLACES}
+    return url.set(query=places).render_as_string(hide_password=True)
+
+
+def secrets_of(url: URL) -> list[str]:
+    """The password of ``url``, and the options that are secrets."""
+    return [str(url.password or ""), *(value for name, value in _options_of(url) if is_secret_option(name))]
+
+
+def names_of(url: URL) -> list[str]:
+    """The user, the hosts and the database of ``url``, and its options that are no secrets."""
+    names = [value for name, value in _options_of(url) if not is_secret_option(name)]
+    return [url.username or "", url.host or "", str(url.port or ""), url.database or "", *names]
+
+
+def _options_of(url: URL) -> Iterator[tuple[str, str]]:
+    for name, values in url.query.items():
+        yield from ((name, value) for value in ([values] if isinstance(values, str) else values))
+
+
+def _home_url() -> str:
+    return "sqlite:///" + os.path.join(os.path.expanduser("~"), "locks.db")
 
 
 def _schemes(name: str, drivers: Sequence[str]) -> str:
@@ -156,13 +198,14 @@ def _create(create: Any, url: URL, timeout: float) -> Any:
         options["skip_autocommit_rollback"] = True
     try:
         return create(url, **options)
-    except ModuleNotFoundError as error:
-        package = _PACKAGES.get(url.get_driver_name(), error.name)
-        raise ConfigurationError(
-            f"a store at {url.drivername}:// needs the package {error.name!r}: pip install '{package}'"
-        ) from error
+    except ImportError as error:
+        scheme, line = url.drivername, sql_install_line(url.drivername)
+        if isinstance(error, ModuleNotFoundError):
+            raise ConfigurationError(f"a store at {scheme}:// needs the package {error.name!r}: {line}") from None
+        raise ConfigurationError(f"the driver of {scheme}:// cannot be loaded ({one_line(error)}): {line}") from error
     except (ArgumentError, ValueError) as error:  # ValueError: an option that is no number, or neither true nor false
-        raise ConfigurationError(f"store URL: not of the form that {url.drivername}:// needs: {error}") from error
+        words = Masking(secrets_of(url), names_of(url)).masked(str(error))
+        raise ConfigurationError(f"store URL: not of the form that {url.drivername}:// needs: {words}") from None
 
 
 def _time_limits(url: URL, timeout: float) -> dict[str, Any]:

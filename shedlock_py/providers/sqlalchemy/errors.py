@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sqlalchemy import URL
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import ArgumentError, DBAPIError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from shedlock_py._versions import sql_install_line
 from shedlock_py.providers.kit import Failure
+from shedlock_py.providers.sqlalchemy.sqlite_files import path_of
 
 
 class UnconfirmedCommit(Exception):
@@ -64,6 +68,7 @@ _BY_CODE: dict[str | int, Failure] = {
     4031: Failure.SESSION_CLOSED,  # MySQL: idle for longer than wait_timeout
     **dict.fromkeys((2002, 2003, 2005, 2006, 2013, 2055), Failure.UNREACHABLE),  # the client's: no or lost connection
 }
+_CANNOT_OPEN = "unable to open database file"
 _BY_TEXT = {
     # libpq gives no code when it cannot connect.
     "authentication failed": Failure.REFUSED,
@@ -73,7 +78,7 @@ _BY_TEXT = {
     "readonly database": Failure.NOT_DONE,
     "disk I/O error": Failure.UNREACHABLE,
     "database or disk is full": Failure.NOT_DONE,
-    "unable to open database file": Failure.NOT_DONE,
+    _CANNOT_OPEN: Failure.NOT_DONE,
 }
 _MISSING: dict[str | int, Missing] = {
     "42P01": Missing.TABLE,
@@ -87,7 +92,7 @@ _MISSING_BY_TEXT = {
     "no such column": Missing.COLUMN,
     "has no column named": Missing.COLUMN,
 }
-_DENIED_CODES = ("42501", 1142, 1143)  # of a table, or of a column
+_DENIED_CODES = ("42501", 1044, 1142, 1143)  # of a schema, a database, a table, or a column
 _READ_ONLY_CODES = ("25006", 1290, 1792, 1836, 1047)
 _CLOSED_HANDLE = "the handler is closed"  # uvloop's words for a connection that was reset while it was idle
 _ASYNCPG_SERVER_MESSAGE = "in the middle of operation: "  # followed by the server's text; without it, just broken
@@ -98,11 +103,7 @@ def translated(error: Exception, dialect: Dialect, sql: str | None = None, *, is
     driver_error = dialect.loaded_dbapi.Error
     if not isinstance(error, driver_error):
         return error
-    known: Exception = DBAPIError.instance(
-        sql, None, error, driver_error, connection_invalidated=is_broken, dialect=dialect
-    )
-    known.__cause__ = error
-    return known
+    return DBAPIError.instance(sql, None, error, driver_error, connection_invalidated=is_broken, dialect=dialect)
 
 
 def translated_at_connect(error: Exception, dialect: Dialect) -> Exception:
@@ -200,8 +201,12 @@ def _failure_of(error: DBAPIError) -> Failure | None:
     return next((failure for part, failure in _BY_TEXT.items() if part in text), None)
 
 
-def hint(error: BaseException, dialect: Dialect, table: str, schema: str | None) -> str | None:
+def hint(error: BaseException, dialect: Dialect, table: str, schema: str | None, url: URL | None = None) -> str | None:
     """What the user can do about ``error``."""
+    if isinstance(error, DBAPIError) and dialect.name == "sqlite" and _CANNOT_OPEN in str(error.orig):
+        return _hint_for_file(None if url is None else path_of(url))
+    if is_denied(error):
+        return _hint_for_grant(getattr(error, "statement", None), dialect, table, schema, url)
     lack = missing(error)
     if lack is Missing.TABLE:
         return (
@@ -226,8 +231,8 @@ def hint(error: BaseException, dialect: Dialect, table: str, schema: str | None)
         )
     if isinstance(error, RuntimeError) and "'cryptography'" in str(error):  # of PyMySQL, aiomysql and asyncmy
         return (
-            "pip install cryptography, or connect with TLS: MySQL's default authentication, caching_sha2_password, "
-            "needs one of the two"
+            f"{sql_install_line(f'mysql+{dialect.driver}')}, or connect with TLS: MySQL's default authentication, "
+            f"caching_sha2_password, needs one of the two"
         )
     if isinstance(error, DBAPIError) and 'prepared statement "' in str(error.orig):
         return (
@@ -235,6 +240,44 @@ def hint(error: BaseException, dialect: Dialect, table: str, schema: str | None)
             "postgresql+psycopg; an engine of yours needs connect_args={'prepare_threshold': None}"
         )
     return None
+
+
+def _hint_for_file(path: str | None) -> str | None:
+    """Why SQLite cannot open the file at ``path``, as far as that can be seen."""
+    if path is None:
+        return None
+    directory = os.path.dirname(path)
+    if not os.path.isdir(directory):
+        return f"the file is {path}, and the directory {directory} does not exist: create it, or correct the path"
+    if os.path.isdir(path):
+        return f"{path} is a directory: name a file in it"
+    return f"the file is {path}: let this user write to it and to its directory"
+
+
+RIGHTS = "SELECT, INSERT, UPDATE"
+"""What jobs need. ``prune`` needs DELETE, too."""
+
+
+def grant_sql(dialect: Dialect, table: str, schema: str | None, url: URL | None, rights: str = RIGHTS) -> str:
+    """The statements that give this user ``rights`` on ``table``, for the owner of the table or an administrator."""
+    preparer = dialect.identifier_preparer
+    is_named = url is not None and bool(url.username) and dialect.name == "postgresql"  # MySQL's users have a host, too
+    user = preparer.quote(str(url.username)) if url is not None and is_named else "this user"
+    grants = [f"GRANT {rights} ON {table} TO {user}"]
+    if schema is not None and dialect.name == "postgresql":
+        grants.insert(0, f"GRANT USAGE ON SCHEMA {preparer.quote_schema(schema)} TO {user}")
+    return "; ".join(grants)
+
+
+def _hint_for_grant(
+    statement: str | None, dialect: Dialect, table: str, schema: str | None, url: URL | None
+) -> str | None:
+    """None: the statement creates or changes a table, which needs other rights."""
+    verb = (statement or "SELECT").split(None, 1)[0]
+    if verb not in ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "EXPLAIN"):
+        return None
+    rights = f"{RIGHTS}, DELETE" if verb == "DELETE" else RIGHTS
+    return f"as the owner of the table or an administrator: {grant_sql(dialect, table, schema, url, rights)}"
 
 
 _CONFLICT_CODES = ("40001", 1020)  # PostgreSQL's serialization failure; MariaDB's innodb_snapshot_isolation

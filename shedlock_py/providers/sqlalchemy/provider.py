@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import URL, text
 from sqlalchemy.engine import Connection, Engine
 
+from shedlock_py._versions import sql_install_line
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseLostError
 from shedlock_py.lease import Lease
@@ -19,9 +20,10 @@ from shedlock_py.providers.kit import (
     split_options,
 )
 from shedlock_py.providers.sqlalchemy.clients import AsyncUrlClient, AsyncUserEngineClient, UrlClient, UserEngineClient
-from shedlock_py.providers.sqlalchemy.engines import parse_url
+from shedlock_py.providers.sqlalchemy.engines import parse_url, shown_url
 from shedlock_py.providers.sqlalchemy.errors import explained_conflicts
 from shedlock_py.providers.sqlalchemy.programs import SqlPrograms, identifiers
+from shedlock_py.providers.sqlalchemy.sqlite_files import missing_file
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine  # late elsewhere: loads the ORM
@@ -40,6 +42,15 @@ class _SqlProvider:
         there are two, with a semicolon between them.
         """
         return self.programs.create_table_sql()
+
+    @property
+    def has_fire_times(self) -> bool:
+        """Whether the table has a column for them: not with ``extra_columns=False``."""
+        return self.programs.extra_columns
+
+    def _missing_file(self) -> str | None:
+        """The path of the SQLite file, if it does not exist."""
+        return missing_file(self._client.engine.url)
 
 
 class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
@@ -100,7 +111,7 @@ class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
 
         :raises LeaseLostError: the lease has ended; roll back.
         """
-        self.run(self.programs.locate(), "verify", lease.name)
+        self._run(self.programs.locate(), "verify", lease.name)
         with explained_conflicts():
             _require(lease, connection.execute(text(self.programs.verify_sql), identifiers(lease)).first())
 
@@ -125,8 +136,12 @@ class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
         fire_time_tolerance: Duration | None = None,
         history: int | None = None,
     ) -> None:
-        from sqlalchemy.ext.asyncio import AsyncEngine  # late: loads the ORM
-
+        try:
+            from sqlalchemy.ext.asyncio import AsyncEngine  # late: loads the ORM
+        except ImportError as error:  # SQLAlchemy was installed without its extra
+            scheme = engine_or_url.partition("://")[0] if isinstance(engine_or_url, str) else ""
+            line = sql_install_line(scheme, is_async=True)
+            raise ConfigurationError(f"SQLAlchemy needs the package 'greenlet' for asyncio: {line}") from error
         if isinstance(engine_or_url, Engine):
             raise ConfigurationError("this is not an AsyncEngine: give it to SqlAlchemyLockProvider")
         url, limits = _limits(engine_or_url, timeout, fire_time_tolerance, history)
@@ -139,7 +154,7 @@ class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
 
     async def verify(self, lease: Lease, connection: AsyncConnection) -> None:
         """See :meth:`SqlAlchemyLockProvider.verify`."""
-        await self.run(self.programs.locate(), "verify", lease.name)
+        await self._run(self.programs.locate(), "verify", lease.name)
         with explained_conflicts():
             _require(lease, (await connection.execute(text(self.programs.verify_sql), identifiers(lease))).first())
 
@@ -159,11 +174,6 @@ def _limits(
 
 def _programs(client: Any, table_name: str, schema: str | None, extra_columns: bool, limits: Limits) -> SqlPrograms:
     url: URL = client.engine.url
-    in_query = {
-        name: str(value)
-        for name, value in url.query.items()
-        if name.lower() in ("password", "passwd", "sslpassword", "ssl_password")
-    }
     programs = SqlPrograms(
         client.engine.dialect,
         table_name,
@@ -171,11 +181,10 @@ def _programs(client: Any, table_name: str, schema: str | None, extra_columns: b
         extra_columns,
         client.dialect,
         url.database if url.get_backend_name() in ("mysql", "mariadb") else None,  # MySQL's schemas are databases
-        passwords=[str(url.password or ""), *in_query.values()],
+        url=url,
         **limits,
     )
-    shown = url.update_query_dict(dict.fromkeys(in_query, "***")).render_as_string(hide_password=True)
-    client.shown = f"{programs.table_name} at {shown}"
+    client.shown = f"{programs.table_name} at {shown_url(url)}"
     return programs
 
 

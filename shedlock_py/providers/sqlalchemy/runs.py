@@ -15,10 +15,12 @@ from shedlock_py.history import Run
 from shedlock_py.lease import RunOutcome
 from shedlock_py.providers.kit import refused
 from shedlock_py.providers.sqlalchemy.claims import WAITED, returning_claim
-from shedlock_py.providers.sqlalchemy.errors import Missing, missing
+from shedlock_py.providers.sqlalchemy.errors import RIGHTS, Missing, grant_sql, is_denied, missing
 from shedlock_py.providers.sqlalchemy.schema import runs_table_of
 
 if TYPE_CHECKING:
+    from sqlalchemy import URL
+
     from shedlock_py.providers.sqlalchemy.statements import Statement, Statements
 
 NAMES_AT_ONCE = 50
@@ -54,6 +56,7 @@ class RunStatements:
         table = runs_table_of(lock_table, MetaData())
         self.table = table
         self.table_name = dialect.identifier_preparer.format_table(table)
+        self._dialect = dialect
         self._plain = plain
         self._clock = plain.clock
         shown = [self._clock.shown.format(time) for time in ("started", "ended", "fire_time", "next_fire_time")]
@@ -197,8 +200,11 @@ class RunStatements:
             clause = "ON DUPLICATE KEY UPDATE"
         return f"{insert} {clause} {', '.join(f'{column} = {value}' for column, value in changes.items())}"
 
-    def hint(self, error: Exception) -> str | None:
+    def hint(self, error: Exception, url: URL | None = None) -> str | None:
         """What the user can do about an error of the table of runs."""
+        if is_denied(error):
+            grant = grant_sql(self._dialect, self.table_name, None, url, f"{RIGHTS}, DELETE")
+            return f"as the owner of the table or an administrator: {grant}"
         if missing(error) is Missing.TABLE:
             return (
                 f"create the table {self.table_name} once, with provider.create_schema(), or add runs_table(metadata) "

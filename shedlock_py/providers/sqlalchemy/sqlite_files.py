@@ -52,6 +52,23 @@ def with_absolute_path(url: URL) -> URL:
     return url.set(database=f"file:{quote(path)}" if str(url.database).startswith("file:") else path)
 
 
+def missing_file(url: URL) -> str | None:
+    """The absolute path of the SQLite file that ``url`` names, if the file does not exist.
+
+    None, too, for a URI (``file:…``), which decides whether to create the file.
+    """
+    database = url.database or ""
+    if url.get_backend_name() != "sqlite" or database in ("", ":memory:") or database.startswith("file:"):
+        return None
+    try:
+        os.stat(database)
+    except (FileNotFoundError, NotADirectoryError):
+        return os.path.abspath(database)
+    except OSError:
+        pass  # such as a directory that this user may not search: the provider has the reason
+    return None
+
+
 def _identity_of(path: str) -> tuple[int, int] | None:
     """Device and inode of the file that is at ``path`` now; None: there is none."""
     with suppress(OSError):

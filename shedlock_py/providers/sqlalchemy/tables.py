@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import MetaData, Table
+from sqlalchemy import URL, MetaData, Table
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError
 
@@ -14,7 +14,8 @@ from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreac
 from shedlock_py.events import logger
 from shedlock_py.providers.kit import Failure, StorePrograms
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
-from shedlock_py.providers.sqlalchemy.errors import Missing, classify, hint, missing
+from shedlock_py.providers.sqlalchemy.engines import names_of, secrets_of
+from shedlock_py.providers.sqlalchemy.errors import Missing, classify, grant_sql, hint, is_denied, missing
 from shedlock_py.providers.sqlalchemy.runs import RunStatements
 from shedlock_py.providers.sqlalchemy.schema import (
     RUNS,
@@ -38,6 +39,7 @@ class SqlTables(StorePrograms):
 
     :param make_dialect: the dialect of an engine that has connected: the DDL of MySQL and MariaDB differ.
     :param default_schema: that of every session, such as the database in a URL of MySQL; None: the database knows.
+    :param url: of the engine: what hints and messages name, and what they must not.
     :param options: see :class:`StorePrograms`.
     """
 
@@ -49,8 +51,11 @@ class SqlTables(StorePrograms):
         extra_columns: bool,
         make_dialect: Callable[[], Dialect],
         default_schema: str | None = None,
+        url: URL | None = None,
         **options: Any,
     ) -> None:
+        if url is not None:
+            options |= {"passwords": secrets_of(url), "names": names_of(url)}
         super().__init__(**options)
         if dialect.name not in CLOCKS:
             raise ConfigurationError(
@@ -65,6 +70,7 @@ class SqlTables(StorePrograms):
         self.extra_columns = extra_columns
         self._make_dialect = make_dialect
         self._schema = schema
+        self._url = url
         longest = dialect.max_identifier_length - (len(RUNS) if self.history else 0)
         if len(table_name.encode(errors="surrogatepass")) > longest:  # PostgreSQL would cut it
             why = f", as history is kept in {table_name}{RUNS}" if self.history else ""
@@ -163,11 +169,18 @@ class SqlTables(StorePrograms):
 
     def _not_created(self, error: ProviderError, table: Table) -> ProviderError:
         """``error``, with what to do about it."""
-        if isinstance(error, ProviderUnreachable) or error.hint is not None:
+        if isinstance(error, ProviderUnreachable) or (error.hint is not None and not is_denied(error.__cause__)):
             return error
         name = self.dialect.identifier_preparer.format_table(table)
-        hint = f"let a privileged user create {name}, or grant this user access to it: shedlock schema prints the SQL"
+        hint = (
+            f"let a privileged user create {name}, or grant this user access to it: shedlock schema prints the SQL; "
+            f"then {self.grant_sql(name)}"
+        )
         return ProviderError(error.message, operation=error.operation, hint=hint)
+
+    def grant_sql(self, table_name: str) -> str:
+        """The statement that gives this user what jobs need on the table."""
+        return grant_sql(self.dialect, table_name, self._schema, self._url)
 
     # The meaning of errors
 
@@ -178,10 +191,13 @@ class SqlTables(StorePrograms):
         original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
         return str(original) or ("no reply in time" if isinstance(original, TimeoutError) else type(original).__name__)
 
+    def is_all_said(self, error: Exception) -> bool:
+        return missing(error) in (Missing.TABLE, Missing.SCHEMA)
+
     def hint(self, error: Exception) -> str | None:
         if self._runs is not None and getattr(error, "statement", None) in self._runs.texts:
-            return self._runs.hint(error)
-        return hint(error, self.dialect, self.table_name, self._schema)
+            return self._runs.hint(error, self._url)
+        return hint(error, self.dialect, self.table_name, self._schema, self._url)
 
 
 def _is_usable(name: str) -> bool:

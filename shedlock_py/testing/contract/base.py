@@ -14,7 +14,16 @@ from uuid import uuid4
 
 import pytest
 
-from shedlock_py import AsyncLockProvider, Lease, LockProvider, LockRecord, LockRequest, ProviderUnreachable, configure
+from shedlock_py import (
+    AsyncLockProvider,
+    Lease,
+    LockProvider,
+    LockRecord,
+    LockRequest,
+    ProviderUnreachable,
+    configure,
+    reset,
+)
 from shedlock_py.testing.blocking import BlockingLockProvider
 from shedlock_py.testing.doubles import RecordingListener
 
@@ -88,7 +97,7 @@ class ContractBase:
     def events(self) -> Iterator[RecordingListener]:
         """Every event of the guards of one test, which get the provider as an argument."""
         events = RecordingListener()
-        with configure(listeners=[events]):
+        with reset(), configure(listeners=[events]):
             yield events
 
     @pytest.fixture

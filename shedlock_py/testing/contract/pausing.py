@@ -11,7 +11,16 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import ConfigurationError, Lease, LockRecord, LockRequest, LockSkipped, ProviderUnreachable, hold
+from shedlock_py import (
+    ConfigurationError,
+    Lease,
+    LockRecord,
+    LockRequest,
+    LockSkipped,
+    ProviderUnreachable,
+    hold,
+    try_hold,
+)
 from shedlock_py.record import Pause
 from shedlock_py.testing.contract.base import (
     LONG,
@@ -44,7 +53,7 @@ class PauseContract(ContractBase):
         assert record_of(other, name) == record
         for replica in (provider, other):
             assert replica.acquire(LockRequest(name, LONG)) is None
-            with hold(name, lock_at_most_for=LONG, provider=replica) as lease:
+            with try_hold(name, lock_at_most_for=LONG, provider=replica) as lease:
                 assert lease is None
         assert [event.reason for event in events.of(LockSkipped)] == ["held", "held"]
         assert other.resume(name) is True

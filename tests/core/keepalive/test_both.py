@@ -264,7 +264,7 @@ def test_an_extension_in_doubt_does_not_hurry_the_heartbeats(twin: Twin) -> None
     async def body() -> None:
         lease = current_lease()
         assert lease is not None
-        lease.begin_extension("30s")  # as a provider does whose store then does not reply
+        lease._begin_extension("30s")  # as a provider does whose store then does not reply
         await twin.extend("10m")
         assert lease.trusted_for() < timedelta(seconds=30)
         await twin.outlasts(1)

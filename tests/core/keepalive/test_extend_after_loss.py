@@ -47,8 +47,8 @@ class SlowToFail:
 class Store(SlowToFail, InMemoryLockProvider):
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         self.calls += 1
-        extension = lease.begin_extension(lock_at_most_for)
-        self.run(self.programs.hold(lease, 100 * extension.lock_for, releasing=False))
+        extension = lease._begin_extension(lock_at_most_for)
+        self._run(self.programs.hold(lease, 100 * extension.lock_for, releasing=False))
         assert self.is_loss_reported.wait(10)
         raise self.lost_reply
 
@@ -56,8 +56,8 @@ class Store(SlowToFail, InMemoryLockProvider):
 class AsyncStore(SlowToFail, AsyncInMemoryLockProvider):
     async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         self.calls += 1
-        extension = lease.begin_extension(lock_at_most_for)
-        await self.run(self.programs.hold(lease, 100 * extension.lock_for, releasing=False))
+        extension = lease._begin_extension(lock_at_most_for)
+        await self._run(self.programs.hold(lease, 100 * extension.lock_for, releasing=False))
         while not self.is_loss_reported.is_set():  # noqa: ASYNC110 (on_lost may be called in a thread)
             await asyncio.sleep(0.005)
         raise self.lost_reply
@@ -94,8 +94,8 @@ class SlowStore(InMemoryLockProvider):
         self.lost = threading.Event()
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        extension = lease.begin_extension(lock_at_most_for)
-        assert self.run(self.programs.hold(lease, extension.lock_for, releasing=False))
+        extension = lease._begin_extension(lock_at_most_for)
+        assert self._run(self.programs.hold(lease, extension.lock_for, releasing=False))
         assert self.lost.wait(10)
         return extension.granted()
 

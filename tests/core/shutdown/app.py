@@ -38,11 +38,11 @@ from shedlock_py import (
     LockProvider,
     attempt,
     configure,
-    hold,
     hold_async,
     provider_from_url,
     release_on_sigterm,
     scheduler_lock,
+    try_hold,
 )
 
 has_begun = threading.Event()
@@ -204,7 +204,7 @@ def needs(lock: AbstractContextManager[object]) -> None:
 def nesting() -> None:
     print("held", flush=True)
     time.sleep(STEP)
-    with hold("needed", lock_at_most_for="1h") as lease:
+    with try_hold("needed", lock_at_most_for="1h") as lease:
         print("what it needs", "runs" if lease else "is skipped", flush=True)
 
 
@@ -254,7 +254,7 @@ def later() -> None:
         while True:
             time.sleep(SLICE)
     finally:
-        with hold("late", lock_at_most_for="1h") as lease:
+        with try_hold("late", lock_at_most_for="1h") as lease:
             print("a new task", "runs" if lease else "is skipped", flush=True)
 
 

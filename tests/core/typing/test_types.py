@@ -1,16 +1,19 @@
 """The types that users see. ``make check`` proves them; running the tests only proves that the lines execute."""
 
+import os
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import Any, assert_type
+from typing import Any, Never, assert_type
 
 import pytest
 
 from shedlock_py import (
     AsyncInMemoryLockProvider,
+    AsyncLeaderElector,
     AsyncLockProvider,
     Executed,
     InMemoryLockProvider,
+    LeaderElector,
     Lease,
     LockProvider,
     Skipped,
@@ -20,7 +23,10 @@ from shedlock_py import (
     hold,
     hold_async,
     scheduler_lock,
+    try_hold,
+    try_hold_async,
 )
+from shedlock_py.events import SkipReason
 
 sync_provider: LockProvider = InMemoryLockProvider()
 async_provider: AsyncLockProvider = AsyncInMemoryLockProvider()
@@ -190,7 +196,7 @@ def test_guarded_functions_fit_where_the_function_did() -> None:
 async def test_attempt_and_hold() -> None:
     assert_type(attempt("types", lambda: 1, lock_at_most_for="1m", provider=sync_provider), Executed[int] | Skipped)
     with hold("types", lock_at_most_for="1m", provider=sync_provider, expected_every=timedelta(hours=1)) as lease:
-        assert_type(lease, Lease | None)
+        assert_type(lease, Lease)
 
     async def task() -> str:
         return "value"
@@ -200,7 +206,25 @@ async def test_attempt_and_hold() -> None:
             await attempt_async("types", task, lock_at_most_for="1m", provider=provider), Executed[str] | Skipped
         )
     async with hold_async("types", lock_at_most_for="1m", provider=async_provider) as lease:
-        assert_type(lease, Lease | None)
+        assert_type(lease, Lease)
+    async with try_hold_async("types", lock_at_most_for="1m", provider=async_provider) as tried:
+        assert_type(tried, Lease | None)
+    with try_hold("types", lock_at_most_for="1m", provider=sync_provider) as tried:
+        assert_type(tried, Lease | None)
+
+
+def truth_tells_a_run_from_a_skip() -> None:
+    result = attempt("types", lambda: 1)
+    assert_type(result.ran, bool)
+    if result:
+        assert_type(result, Executed[int])
+    else:
+        assert_type(result, Skipped)
+        assert_type(result.reason, SkipReason)
+
+
+def a_decorated_class_is_nothing() -> None:
+    assert_type(scheduler_lock("types", "1m")(Service), Never)
 
 
 def wrong_calls_are_errors() -> None:
@@ -215,7 +239,23 @@ def wrong_calls_are_errors() -> None:
     Service.static.attempt("one")  # type: ignore[arg-type]  # on purpose
     Service.of_class.attempt(Service, 1)  # type: ignore[call-arg, arg-type]  # on purpose
     hold("job", expected_every=1j)  # type: ignore[arg-type]  # on purpose
+    hold("job", on_lost="stop")  # type: ignore[arg-type]  # on purpose
     scheduler_lock("job", expected_every=1j)  # type: ignore[call-overload]  # on purpose
     scheduler_lock("job", 1j)  # type: ignore[call-overload]  # on purpose
     attempt("job", lambda: 1, provider=async_provider)  # type: ignore[arg-type]  # on purpose
     configure(provider=async_provider)  # type: ignore[arg-type]  # on purpose
+    configure(os.environ.get("DATABASE_URL"))  # type: ignore[arg-type]  # on purpose: it may be None
+    configure(sync_provider, async_provider)  # type: ignore[call-arg]  # on purpose
+    hold("job", provider=7)  # type: ignore[arg-type]  # on purpose
+
+
+def urls_are_providers() -> None:
+    """Never called."""
+    url = "postgresql://user@host/db"
+    configure(url, async_provider=url, create_schema=True)
+    assert_type(attempt("types", lambda: 1, provider=url), Executed[int] | Skipped)
+    hold("types", provider=url)
+    hold_async("types", provider=url)
+    scheduler_lock("types", provider=url)
+    LeaderElector(url, "types")
+    AsyncLeaderElector(url, "types")

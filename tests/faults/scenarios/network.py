@@ -200,7 +200,7 @@ def one_trial(
 
 # Two stores in one process: one does not answer, and the other's leases are kept alive all the same
 
-POLLERS, KEPT = 30, 0.9
+POLLERS, KEPT = 30, 2.0
 LEASES_PER_TRIAL = 3
 
 

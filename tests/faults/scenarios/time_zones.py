@@ -235,7 +235,7 @@ def main(config: dict[str, Any]) -> None:
     """
     zone = config.pop("zone")
     provider: Any = open_provider(**config)
-    executor = ShedLockExecutor(None, provider, once_per_fire_time=True)
+    executor = ShedLockExecutor(None, provider)
     scheduler = BackgroundScheduler(executors={"default": executor}, timezone=zone)
     mutex = threading.Lock()
 

@@ -4,6 +4,7 @@
 
 import asyncio
 import logging
+import os
 import re
 import sys
 import threading
@@ -12,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -32,6 +34,7 @@ from tests.guides.documents import DOCS
 from tests.support.scripts import PROJECT
 
 STORE = sl.InMemoryLockProvider()
+SECRET_URL = "postgresql://me:secret@host/db"
 QUORUM = RedisQuorumLockProvider([f"redis://127.0.0.1:{port}" for port in (1, 2, 3)], longest_lease="1m")
 
 
@@ -128,6 +131,22 @@ def only_async() -> None:
         sl.attempt("job", job)
 
 
+def without_a_store() -> None:
+    sl.configure(holder="replica-1")
+    sl.attempt("nightly", job)
+
+
+def unread_variable() -> None:
+    with patch.dict(os.environ, {"SHEDLOCK_STORE": "sqlite:///locks.db"}):
+        sl.attempt("nightly", job)
+
+
+def white_space() -> None:
+    provider = provider_from_text("memory://?history=7")
+    with sl.reset(), sl.configure("memory://?history=7\n"), sl.hold("job"):
+        assert provider.record("job").is_held
+
+
 def no_duration() -> None:
     with sl.configure(provider=STORE, default_lock_at_most_for=None):
         sl.attempt("nightly", job)
@@ -184,6 +203,15 @@ ROWS: dict[str, Row] = {
         Refused(lambda: guard(name="a\n"), "has a control character"),
         Refused(lambda: guard(with_tenant, "{tenant}")("a\n"), "has a control character"),
         Refused(lambda: guard(with_tenant, "{tenant}")("x" * 65), "65 characters; the maximum is 64"),
+    ],
+    "lock name that is a URL with a user or a password: the URL of the store in the wrong place": [
+        Refused(lambda: guard(name=SECRET_URL), "lock name must not be a URL with a user"),
+        Refused(lambda: sl.hold(SECRET_URL), "the URL of the store goes into provider=…, or into configure(…)"),
+    ],
+    "the URL of the store as `executor`, `keep_alive`, `holder`, a duration, …": [
+        Refused(lambda: ShedLockExecutor(SECRET_URL), "executor is a URL"),
+        Refused(lambda: sl.hold("job", keep_alive=SECRET_URL), "keep_alive must be True or False, not a URL"),
+        "tests/faults/test_hostile_urls.py::test_a_url_in_the_wrong_place_is_not_quoted",
     ],
     "name template with a field that is not a parameter": [
         Refused(lambda: guard(with_tenant, "{customer}"), "its parameters are: tenant"),
@@ -246,12 +274,23 @@ ROWS: dict[str, Row] = {
     "no provider": [
         Refused(
             lambda: sl.attempt("nightly", job),
-            "no provider for lock 'nightly': call configure",
+            "no provider for lock 'nightly': configure() was not called in this process: call configure('postgresql:",
+            sl.ProviderNotConfigured,
+        ),
+        Refused(without_a_store, "configure() was called without a store", sl.ProviderNotConfigured),
+        Refused(
+            unread_variable,
+            "SHEDLOCK_STORE is set, but nothing has read it: call Settings.from_env().apply()",
             sl.ProviderNotConfigured,
         ),
     ],
+    "a store that is missing, does not reply or has no table, at start-up": [
+        "tests/core/test_startup.py::test_a_table_that_is_missing",
+        "tests/core/test_startup.py::test_a_file_that_is_missing_is_not_created",
+        "tests/core/test_startup.py::test_without_functions_too_it_is_a_problem_that_nothing_was_checked",
+    ],
     "an ordinary function, and only an async provider": [
-        Refused(only_async, "make the function 'async def', or give a sync provider"),
+        Refused(only_async, "make the function 'async def', or give the same store for ordinary functions, too"),
     ],
     "a generator function, a class, a task object of Celery, Huey or Dramatiq": [
         Refused(lambda: guard(nothing), "is a generator function", TypeError),
@@ -274,6 +313,10 @@ ROWS: dict[str, Row] = {
         Refused(without_table, "create the table shedlock once, with provider.create_schema()", sl.ProviderError),
         Refused(a_missing_column, "add the missing columns: ALTER TABLE", sl.ProviderError),
     ],
+    "a user without rights on the table": ["tests/stores/sql/test_hints.py::test_permission_denied_names_the_grant"],
+    "a SQLite file that cannot be opened": [
+        Refused(lambda: without_table("sqlite:///no/such/locks.db"), "— the file is /", sl.ProviderUnreachable),
+    ],
     "the store is down, refuses, is read-only, out of connections or too slow": [
         Refused(lambda: dead_server("redis"), "acquire of lock 'nightly'", sl.ProviderUnreachable),
         Refused(lambda: dead_server("postgresql+psycopg"), "acquire of lock 'nightly'", sl.ProviderUnreachable),
@@ -289,13 +332,27 @@ ROWS: dict[str, Row] = {
             for url, what in [
                 (None, "must be a string, not None"),
                 (7, "must be a string, not 7"),
-                (b"redis://host", "must be a string, not b'redis://host'"),
+                (b"redis://host", "must be a string, not a URL in bytes"),
                 ("", "is empty"),
                 (" ", "is empty"),
             ]
         ),
-        Refused(lambda: sl.configure(provider=""), "the store URL is empty"),
+        *(
+            Refused(partial(give, url), words)
+            for give, name in ((sl.configure, "provider"), (lambda it: sl.LeaderElector(it, "nodes"), "the provider"))
+            for url, words in (
+                (None, f"{name} is None. Is the environment variable of its URL set?"),
+                ("", "the store URL is empty"),
+            )
+        ),
     ],
+    "a URL with a control character inside": [
+        *(
+            Refused(partial(give, "redis://ho\nst"), "has a control character, '\\n', at position 11")
+            for give in (sl.provider_from_url, sl.configure, lambda it: guard(provider=it))
+        ),
+    ],
+    "a URL with white space around it, as of a Secret made with `echo`": [white_space],
     "a Redis client, an SQLAlchemy engine, a scheduler or a `threading.Lock` in the place of a provider": [
         *(
             Refused(partial(give, thing), words)
@@ -320,6 +377,7 @@ ROWS: dict[str, Row] = {
                 (threading.Lock(), "threads or tasks of one process"),
                 (asyncio.Lock(), "threads or tasks of one process"),
                 (sl.InMemoryLockProvider, "InMemoryLockProvider is a class: make a provider of it"),
+                (Path("locks.db"), "a SQLite file is given as a URL, such as 'sqlite:///locks.db'"),
                 (object(), "object is not a lock provider: wrap it in one"),
             ]
         ),
@@ -347,9 +405,15 @@ ROWS: dict[str, Row] = {
         Refused(lambda: provider_from_text("data/locks.db"), 'neither a URL ("sqlite:///locks.db")'),
         Refused(lambda: sl.provider_from_url("sqlite://locks.db"), "a SQLite file needs three slashes"),
     ],
+    "`sqlite:///~/locks.db`": [
+        Refused(lambda: sl.provider_from_url("sqlite:///~/locks.db"), "SQLite does not expand '~'"),
+    ],
+    "a URL of PostgreSQL with several `host:port`": [
+        Refused(lambda: sl.provider_from_url("postgresql://db1:5432,db2:5432/app"), "?host=db1:5432&host=db2:5432"),
+    ],
     "an unknown URL scheme, a SQL driver that we do not know, a package that is missing": [
         Refused(lambda: sl.provider_from_url("redid://host"), "unknown scheme 'redid'; supported: memory"),
-        Refused(without_its_package, "pip install 'pymysql'"),
+        Refused(without_its_package, "pip install 'shedlock_py[mysql]'"),
         Refused(lambda: sl.provider_from_url("postgresql+pg8000://host/db"), "use postgresql+psycopg://"),
         Refused(lambda: sl.provider_from_url("memory://?tabel=x"), "memory:// has no option tabel"),
     ],
@@ -433,7 +497,7 @@ ROWS: dict[str, Row] = {
     ],
     "an elector: `renew_deadline` longer than `lease_duration` × 90 % − 2 ms, or `retry_period` × 1.2 not shorter than "
     "`renew_deadline`": [
-        Refused(lambda: elector(lease_duration="10s", renew_deadline="9.5s"), "renew_deadline"),
+        Refused(lambda: elector(lease_duration="10s", renew_deadline="9.5s"), 'for example lease_duration="10s"'),
         Refused(lambda: elector(lease_duration="10s", renew_deadline="5s", retry_period="5s"), "retry_period"),
     ],
     'an elector: a name that is no lock name, a `takeover` that is neither `"expired"` nor `"observed"`': [
@@ -444,7 +508,11 @@ ROWS: dict[str, Row] = {
     "an elector that can start no thread": [
         "tests/election/test_threads.py::test_start_without_a_thread_is_an_error_and_can_be_repeated"
     ],
-    "an elector's callback that raises, whatever it is": [
+    "an elector's `on_started_leading` that raises, whatever it is": [
+        "tests/election/test_failing_work.py::test_an_exception_of_the_work_resigns_once_and_one_error_says_so",
+        "tests/election/test_failing_work.py::test_whatever_the_work_raises_the_node_resigns",
+    ],
+    "another callback of an elector that raises, whatever it is": [
         "tests/election/test_elector.py::test_a_callback_that_raises_or_hangs_delays_nothing",
         "tests/election/test_threads.py::test_a_callback_that_raises_anything_leaves_nobody_busy",
     ],
@@ -465,6 +533,18 @@ ROWS: dict[str, Row] = {
     ],
     "under `ShedLockExecutor`, a job without a lock, or a job id in `locks=` that the scheduler does not have": [
         "tests/apscheduler/test_which_lock.py::test_a_job_without_a_lock_is_warned_of_once_in_a_process"
+    ],
+    '`locks={"job": "30s"}` of `ShedLockExecutor`: a duration in place of a lock name': [
+        Refused(lambda: ShedLockExecutor(locks={"job": "30s"}), "goes into {'lock_at_most_for': '30s', 'name': 'job'}"),
+    ],
+    "under `ShedLockExecutor`, a job whose fire times the replicas do not share (a cron trigger with `jitter`), or a "
+    "table without `last_fire_time`": [
+        "tests/apscheduler/test_fire_time.py::test_a_job_without_shared_fire_times_gets_a_plain_lock_and_one_warning",
+        "tests/apscheduler/test_fire_time.py::test_true_refuses_such_a_job_when_it_is_added",
+        "tests/apscheduler/test_fire_time.py::test_a_table_without_the_column_gets_plain_locks_and_one_warning",
+    ],
+    "under `ShedLockExecutor`, two jobs with one lock name": [
+        "tests/apscheduler/test_shared_names.py::test_i14_each_of_four_tenants_runs"
     ],
     "under `ShedLockExecutor`, a decorator above `@scheduler_lock` that calls the function in another thread or "
     "context, where its own executor's lock skips it": [
@@ -510,7 +590,7 @@ def test_what_bad_input_gets(row: str, tmp_path: Any, monkeypatch: pytest.Monkey
     caplog.set_level(logging.CRITICAL, "apscheduler")
     for case in TRIED[row]:
         if isinstance(case, Refused):
-            with sl.configure(), pytest.raises(case.error) as caught:
+            with sl.reset(), pytest.raises(case.error) as caught:
                 case.call()
             assert case.words in str(caught.value)
             assert type(caught.value) is case.error or case.error is sl.ProviderError

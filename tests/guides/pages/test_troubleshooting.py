@@ -23,7 +23,9 @@ from tests.guides.pages.test_bad_input import (
     a_missing_column,
     dead_server,
     guard,
+    no_duration,
     only_async,
+    unread_variable,
     with_tenant,
     without_its_package,
     without_table,
@@ -66,12 +68,16 @@ def provoke_a_dropped_message() -> None:
 
 PROVOKED: dict[str, Callable[[], Any]] = {
     "no provider for lock 'nightly'": lambda: sl.attempt("nightly", lambda: None, lock_at_most_for="1m"),
-    "lock 'nightly' has no lock_at_most_for": lambda: sl.attempt("nightly", lambda: None),
+    "SHEDLOCK_STORE is set, but nothing has read it": unread_variable,
+    "lock 'nightly' has no lock_at_most_for": no_duration,
     "create the table shedlock once, with provider.create_schema()": without_table,
     "add the missing columns: ALTER TABLE": a_missing_column,
     "acquire of lock 'nightly': connection failed": lambda: dead_server("postgresql+psycopg"),
     "an in-memory SQLite database is private to one connection": lambda: sl.provider_from_url("sqlite://"),
     "the store URL must be a string, not None": lambda: sl.provider_from_url(os.environ.get("NO_SUCH_URL")),  # type: ignore[arg-type]  # on purpose
+    "provider is None": lambda: sl.configure(os.environ.get("NO_SUCH_URL")),  # type: ignore[arg-type]  # on purpose
+    "has a control character": lambda: sl.configure("redis://ho\tst"),
+    "SQLite does not expand '~'": lambda: sl.configure("sqlite:///~/locks.db"),
     "is not a lock provider, but of the package": lambda: sl.configure(provider=create_engine("sqlite:///x.db")),  # type: ignore[arg-type]  # on purpose
     "differs in each process": lambda: guard(with_tenant, "job-{tenant}")(object()),
     "whose work may end after the lock was released": guard(lambda: Future()),
@@ -108,7 +114,7 @@ def test_troubleshooting_quotes_the_real_message(
     caplog.set_level(logging.WARNING)
     words = ""
     try:
-        with sl.Settings().apply():
+        with sl.reset():
             PROVOKED[message]()
     except (sl.ShedLockError, TypeError) as error:
         words = str(error)

@@ -165,12 +165,18 @@ def a_leader_resigns_before_its_callbacks_end(post_init: Change, election: Elect
     election.is_busy = lambda: False
 
 
+@_handed("fail")
+def a_leader_goes_on_without_its_work(fail: Change, election: Election, term: Term | None, error: Exception) -> bool:
+    """After an exception of on_started_leading the node leads on."""
+    return False
+
+
 @_handed("run")
 def a_node_that_resigned_never_stands_again(run: Change, election: Election) -> Any:
     """After a resignation a node is not a candidate any more: in the end there is no leader."""
 
     def replied(command: Command, reply: Any) -> Any:
-        if _is("release", command) and "resign" in election.intents:
+        if isinstance(command, Do) and command.operation == "release" and not command.args[0].is_lost():
             _abstain(election)
         return reply
 

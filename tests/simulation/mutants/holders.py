@@ -31,7 +31,7 @@ def trust_counts_from_the_reply(granted: Change, claim: Claim, token: int | None
 def an_extension_counts_from_its_reply(extend: Change, programs: StorePrograms, lease: Lease, more: Any) -> Any:
     """The trust window of an extended lease counts from the reply."""
     extended = yield from extend(programs, lease, more)
-    return extended and lease.begin_extension(more).granted()
+    return extended and lease._begin_extension(more).granted()
 
 
 @_lease(shedlock_py.lease, "trust_ends")
@@ -40,21 +40,21 @@ def the_margin_is_forgotten(original: Change, sent_at: float, lock_for: timedelt
     return sent_at + lock_for.total_seconds()
 
 
-@_lease(Lease, "begin_release")
-def a_release_ends_the_minimum_hold(begin_release: Change, lease: Lease) -> timedelta:
+@_lease(Lease, "_begin_release")
+def a_release_ends_the_minimum_hold(_begin_release: Change, lease: Lease) -> timedelta:
     """A release frees the lock at once, also within lock_at_least_for."""
-    begin_release(lease)
+    _begin_release(lease)
     return timedelta(0)
 
 
-@_lease(Lease, "begin_release")
-def the_minimum_hold_counts_from_the_release(begin_release: Change, lease: Lease) -> timedelta:
+@_lease(Lease, "_begin_release")
+def the_minimum_hold_counts_from_the_release(_begin_release: Change, lease: Lease) -> timedelta:
     """The lock stays held for lock_at_least_for after the release."""
-    begin_release(lease)
+    _begin_release(lease)
     return lease.lock_at_least_for
 
 
-@_lease(Lease, "begin_extension")
+@_lease(Lease, "_begin_extension")
 def a_shorter_extension_is_trusted_longer(begin: Change, lease: Lease, lock_at_most_for: Duration) -> Extension:
     """After an extension that is shorter than the lease, the holder trusts the longer time."""
     shorter = parse_duration(lock_at_most_for)
@@ -63,7 +63,7 @@ def a_shorter_extension_is_trusted_longer(begin: Change, lease: Lease, lock_at_m
     return extension
 
 
-@_lease(Lease, "begin_extension")
+@_lease(Lease, "_begin_extension")
 def a_shorter_extension_is_trusted_late(begin: Change, lease: Lease, lock_at_most_for: Duration) -> Extension:
     """While a shorter extension is under way, the holder trusts the former, longer time."""
     with pytest.MonkeyPatch.context() as meanwhile:
@@ -72,7 +72,7 @@ def a_shorter_extension_is_trusted_late(begin: Change, lease: Lease, lock_at_mos
     return extension
 
 
-@_lease(Lease, "lose")
+@_lease(Lease, "_lose")
 def a_loss_is_ignored(lose: Change, lease: Lease) -> None:
     """The store replies that the lease is gone, and the holder trusts it to the end."""
 
@@ -126,5 +126,5 @@ def a_failed_extension_passes_for_a_success(extend: Change, programs: StoreProgr
     try:
         return (yield from extend(programs, lease, more))
     except ProviderUnreachable:
-        lease.begin_extension(more).granted()
+        lease._begin_extension(more).granted()
         raise

@@ -135,7 +135,7 @@ def test_an_item_without_a_version_can_be_extended(provider: LockProvider, java:
     java.server.ask(
         "UpdateItem", TableName=java.table, Key={"_id": {"S": name}}, UpdateExpression="REMOVE leaseVersion"
     )
-    lease.note = None
+    lease._note = None
     assert provider.extend(lease, "2m") is lease
     item = java.server.item(java.table, name)
     assert item is not None

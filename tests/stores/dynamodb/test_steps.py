@@ -78,7 +78,7 @@ def test_i3_an_extension_that_finds_the_lock_released_does_not_hold_it_again(
 ) -> None:
     """During its minimum hold. Without a note it reads first; with one, its write is refused first."""
     lease = acquired(provider, "job", lock_at_least_for="20s")
-    lease.note = lease.note if old_note else None
+    lease._note = lease._note if old_note else None
     table.meanwhile = lambda: provider.release(lease)
     assert provider.extend(lease, "1h") is None
     table.clock.advance(25)
@@ -88,9 +88,9 @@ def test_i3_an_extension_that_finds_the_lock_released_does_not_hold_it_again(
 def test_a_lease_that_is_over_by_an_old_note_only_is_extended(provider: Any, table: Table) -> None:
     """Of two extensions at once, the reply to the shorter one came last, although the store carried it out first."""
     lease = acquired(provider, "job", "2s")
-    old = lease.note
+    old = lease._note
     assert provider.extend(lease, "1m") is not None
-    lease.note = old
+    lease._note = old
     table.clock.advance(20)
     assert provider.extend(lease, "1m") is not None
     assert record_of(provider, "job").lock_until >= table.now + 60 * SECOND

@@ -150,8 +150,8 @@ def test_i2_a_lease_of_another_cluster_ends_nothing_here(open_url: Open, name: s
     here, there = (open_url(etcd_server.url(prefix=f"{PREFIX}{where}/")) for where in ("here", "there"))
     foreign = acquired(there, name)
     lease = acquired(here, name)
-    foreign.note, note = lease.note, foreign.note
-    assert foreign.note != note
+    foreign._note, note = lease._note, foreign._note
+    assert foreign._note != note
     assert there.release(foreign) is True, "the programs do not trust a note of another store"
     assert record_of(here, name).locked_by == lease.locked_by
     assert here.extend(lease, "2m") is lease

@@ -111,3 +111,13 @@ def test_arguments_win_and_the_variable_for_history_is_for_other_stores(monkeypa
     monkeypatch.setenv("SHEDLOCK_HISTORY", "5")
     provider = EtcdLockProvider("etcd://h?timeout=3s&clock_error=2s", timeout="7s", clock_error=0)
     assert (provider.programs.timeout, provider.programs.history) == (7.0, 0)
+
+
+def test_an_etcd_password_with_a_question_mark_is_not_quoted() -> None:
+    for url in ("etcd://me:pa?hunter2=x@h", "etcd://me:hunter2?ca=y@h", "etcd://me:a@b?hunter2=z@h"):
+        with pytest.raises(ConfigurationError, match="%3F for ") as refused:
+            provider_from_url(url)
+        assert "hunter2" not in str(refused.value)
+    with pytest.raises(ConfigurationError, match="%3F for ") as refused:
+        provider_from_url("etcd://me:x?timeout=hunter2@h")
+    assert "hunter2" not in str(refused.value)

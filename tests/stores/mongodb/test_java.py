@@ -143,7 +143,7 @@ def test_i1_a_late_copy_of_a_force_release_frees_no_later_lock_of_theirs(provide
     record = record_of(provider, name)
     assert provider.force_release(name) is True
     assert java.lock(name)
-    provider.run(provider.programs.free(record))
+    provider._run(provider.programs.free(record))
     assert record_of(provider, name).is_held
 
 

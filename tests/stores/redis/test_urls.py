@@ -15,7 +15,7 @@ from tests.support.redis import RedisEndpoint
 CLASSES = (RedisLockProvider, AsyncRedisLockProvider)
 
 REFUSED = [
-    ("", "must specify one of"),
+    ("", "the store URL is empty"),
     ("redis", "must specify one of"),
     ("http://:hunter2@h", "must specify one of"),
     ("redis+quorum://:hunter2@h", "must specify one of"),

@@ -83,7 +83,9 @@ def test_without_cryptography_the_error_says_what_to_install(driver: str, store:
         timeout=60,
         check=True,
     )
-    assert re.match(r"ProviderError .*'cryptography' package .*— pip install cryptography", done.stdout)
+    assert re.match(r"ProviderError .*'cryptography' package .*— pip install 'shedlock_py\[", done.stdout)
+    extra = {"mysql+pymysql": "[mysql]", "mysql+asyncmy": "[asyncmy]"}.get(driver, "'aiomysql[rsa]'")
+    assert extra in done.stdout
     assert PASSWORD not in done.stdout
 
 

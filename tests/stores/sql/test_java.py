@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shedlock_py import LockProvider, LockRequest
-from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, Store, programs_on
+from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, Store, programs_on, run_program
 from tests.support.locks import acquired, record_of
 from tests.support.polling import wait_until
 
@@ -116,7 +116,7 @@ def test_i1_a_late_copy_of_a_force_release_frees_no_later_lock_of_theirs(provide
     assert provider.force_release(name) is True
     assert java.lock(name)
     inner: Any = getattr(provider, "async_provider", provider)
-    provider.run(inner.programs.free(record))
+    run_program(provider, inner.programs.free(record))
     assert record_of(provider, name).is_held
 
 

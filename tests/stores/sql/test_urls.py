@@ -31,6 +31,7 @@ from tests.stores.sql.stores import ASYNC_DRIVERS, DATABASE, DRIVERS, on
 from tests.support.database import DatabaseServer
 from tests.support.drivers import is_installed
 from tests.support.locks import acquired
+from tests.support.ports import free_port
 
 
 @pytest.mark.parametrize(
@@ -183,9 +184,24 @@ def test_an_async_driver_for_a_sync_provider_is_refused() -> None:
     for driver in filter(is_installed, (*ASYNC_DRIVERS, "sqlite+aiosqlite")):
         for make in (SqlAlchemyLockProvider, provider_from_url, lambda url: configure(provider=url)):
             with pytest.raises(ConfigurationError, match=r"async"):
-                make(f"{driver}://u:hunter2@h/db")
+                make(f"{driver}:///db" if "sqlite" in driver else f"{driver}://u:hunter2@h/db")
         with pytest.raises(ConfigurationError, match=r"async"):
             SqlAlchemyLockProvider(create_engine(f"{driver}:///locks.db"))
+
+
+@pytest.mark.parametrize("driver", [each for each in (*DRIVERS, *ASYNC_DRIVERS) if each.startswith("postgresql")])
+def test_several_hosts_as_the_error_for_libpq_writes_them(postgres: DatabaseServer, driver: str, name: str) -> None:
+    if not is_installed(driver):
+        pytest.skip(f"{driver} is not installed")
+    whole = make_url(postgres.url(driver, DATABASE))
+    hosts = f"?host=127.0.0.1:{free_port()}&host={whole.host}:{whole.port}"
+    url = f"{driver}://{whole.username}:{whole.password or ''}@/{whole.database}{hosts}"
+    if driver in ASYNC_DRIVERS:
+        asyncio.run(use(AsyncSqlAlchemyLockProvider(url), name))
+    else:
+        provider = SqlAlchemyLockProvider(url)
+        assert provider.release(acquired(provider, name))
+        provider.close()
 
 
 def test_the_alias_of_hosting_services_works(postgres: DatabaseServer, name: str) -> None:
@@ -241,31 +257,35 @@ def test_the_scheme_of_mysql_works_on_mariadb(driver: str, request: pytest.Fixtu
 
 
 MISSING = [
-    ("provider_from_url", "postgresql://h/db", "psycopg,psycopg2", "psycopg[binary]"),
-    ("provider_from_url", "postgresql+psycopg2://h/db", "psycopg2", "psycopg2-binary"),
-    ("provider_from_url", "mysql://h/db", "pymysql,MySQLdb", "pymysql"),
-    ("provider_from_url", "mysql+mysqldb://h/db", "MySQLdb", "mysqlclient"),
-    ("async_provider_from_url", "postgresql://h/db", "asyncpg,psycopg", "asyncpg"),
-    ("async_provider_from_url", "postgresql+psycopg_async://h/db", "psycopg", "psycopg[binary]"),
-    ("async_provider_from_url", "mysql://h/db", "asyncmy,aiomysql", "asyncmy"),
-    ("async_provider_from_url", "mariadb+aiomysql://h/db", "aiomysql", "aiomysql"),
-    ("async_provider_from_url", "sqlite:///locks.db", "aiosqlite", "aiosqlite"),
-    ("provider_from_url", "sqlite:///locks.db", "sqlalchemy", "shedlock_py[sqlalchemy]"),
-    ("async_provider_from_url", "sqlite:///locks.db", "sqlalchemy", "shedlock_py[sqlalchemy]"),
+    ("async_provider_from_url", "sqlite:///locks.db", "greenlet", "'shedlock_py[aiosqlite]'"),
+    ("provider_from_url", "postgresql://h/db", "psycopg,psycopg2", "'shedlock_py[postgresql]'"),
+    ("provider_from_url", "postgresql+psycopg2://h/db", "psycopg2", "'shedlock_py[sqlalchemy]' psycopg2-binary"),
+    ("provider_from_url", "mysql://h/db", "pymysql,MySQLdb", "'shedlock_py[mysql]'"),
+    ("provider_from_url", "mysql+mysqldb://h/db", "MySQLdb", "'shedlock_py[sqlalchemy]' mysqlclient"),
+    ("async_provider_from_url", "postgresql://h/db", "asyncpg,psycopg", "'shedlock_py[asyncpg]'"),
+    ("async_provider_from_url", "postgresql+psycopg_async://h/db", "psycopg", "'shedlock_py[postgresql]'"),
+    ("async_provider_from_url", "mysql://h/db", "asyncmy,aiomysql", "'shedlock_py[asyncmy]'"),
+    ("async_provider_from_url", "mariadb+aiomysql://h/db", "aiomysql", "'shedlock_py[sqlalchemy]' 'aiomysql[rsa]'"),
+    ("async_provider_from_url", "sqlite:///locks.db", "aiosqlite", "'shedlock_py[aiosqlite]'"),
+    ("provider_from_url", "sqlite:///locks.db", "sqlalchemy", "'shedlock_py[sqlite]'"),
+    ("async_provider_from_url", "sqlite:///locks.db", "sqlalchemy", "'shedlock_py[aiosqlite]'"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("function", "url", "missing", "package"),
+    ("function", "url", "missing", "packages"),
     [
-        pytest.param(*case, marks=[] if number in (0, 6, 9) else pytest.mark.slow("imports all modules anew"))
+        pytest.param(*case, marks=[] if number in (1, 7, 10) else pytest.mark.slow("imports all modules anew"))
         for number, case in enumerate(MISSING)
     ],
 )
 def test_the_error_of_a_missing_package_says_what_to_install(
-    function: str, url: str, missing: str, package: str
+    function: str, url: str, missing: str, packages: str
 ) -> None:
-    absent = {*missing.split(","), *(["shedlock_py"] if missing == "sqlalchemy" else [])}
+    absent = {
+        *missing.split(","),
+        *(["shedlock_py"] if missing == "sqlalchemy" else ["sqlalchemy"] if missing == "greenlet" else []),
+    }
 
     class WithoutSome(importlib.machinery.PathFinder):
         @classmethod
@@ -278,7 +298,7 @@ def test_the_error_of_a_missing_package_says_what_to_install(
             del sys.modules[name]
         sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = WithoutSome
         fresh = importlib.import_module("shedlock_py")
-        with pytest.raises(fresh.ConfigurationError, match=re.escape(f"pip install '{package}'")):
+        with pytest.raises(fresh.ConfigurationError, match=re.escape(f"pip install {packages}") + "$"):
             getattr(fresh, function)(url)
 
     in_child(child)

@@ -7,7 +7,6 @@ from shedlock_py.integrations.apscheduler import install
 
 install(
     scheduler,
-    once_per_fire_time=True,
     lock_extractor=lambda job: f"crontask:{job.name}",
     default_lock_at_most_for="1m",
 )

@@ -11,7 +11,7 @@ from shedlock_py import InMemoryLockProvider, LockRequest, configure
 class NightlyReportTest(TestCase):
     def setUp(self) -> None:
         self.provider = InMemoryLockProvider()
-        self.enterContext(configure(provider=self.provider))
+        self.enterContext(configure(self.provider))
 
     def nightly_report(self) -> str:
         output = StringIO()

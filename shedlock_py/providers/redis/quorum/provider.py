@@ -17,6 +17,7 @@ from shedlock_py.providers.redis.clients import open_async_client, open_client
 from shedlock_py.providers.redis.quorum.broadcast import AsyncQuorumClient, QuorumClient
 from shedlock_py.providers.redis.quorum.programs import QuorumPrograms
 from shedlock_py.providers.redis.urls import shown
+from shedlock_py.texts import clean_url
 
 _PLACE = re.compile(r"(\[[0-9A-Fa-f:.]+(%[^\]]+)?\]|[^\s:@\[\]#]+)(:[0-9]{1,5})?")
 
@@ -63,7 +64,7 @@ class RedisQuorumLockProvider(ProgramProvider):
         Without it they vote after ``longest_lease``. Does nothing to a quorum that is in use. But servers that have
         *all* lost their data look new: so this is for an operator, once, and not for the start of an application.
         """
-        return self.run(self.programs.start_new_quorum(), "start_new_quorum")
+        return self._run(self.programs.start_new_quorum(), "start_new_quorum")
 
 
 class AsyncRedisQuorumLockProvider(AsyncProgramProvider):
@@ -88,7 +89,7 @@ class AsyncRedisQuorumLockProvider(AsyncProgramProvider):
 
     async def start_new_quorum(self) -> None:
         """See :meth:`RedisQuorumLockProvider.start_new_quorum`."""
-        return await self.run(self.programs.start_new_quorum(), "start_new_quorum")
+        return await self._run(self.programs.start_new_quorum(), "start_new_quorum")
 
 
 def _parse(
@@ -112,7 +113,7 @@ def split_servers(clients_or_urls: Any) -> tuple[list[Any], dict[str, str]]:
             kind = type(clients_or_urls).__name__
             raise ConfigurationError(f"a quorum needs a list of clients or URLs, one for each server, not {kind}")
         return list(clients_or_urls), {}
-    scheme, separator, rest = clients_or_urls.partition("+quorum://")
+    scheme, separator, rest = clean_url(clients_or_urls).partition("+quorum://")
     if not separator or scheme not in ("redis", "rediss"):
         example = "redis+quorum://host1,host2,host3"
         raise ConfigurationError(f"the URL of a quorum looks like {example}, not like {shown(clients_or_urls)}")
@@ -120,7 +121,7 @@ def split_servers(clients_or_urls: Any) -> tuple[list[Any], dict[str, str]]:
     servers, slash, database = servers.partition("/")
     user, at, hosts = servers.rpartition("@")
     places = [place.strip() for place in hosts.split(",")]
-    if "#" in user or not all(map(_PLACE.fullmatch, places)):
+    if "#" in user or "@" in query or not all(map(_PLACE.fullmatch, places)):
         # The message does not repeat it: it may be a part of a password.
         raise ConfigurationError(
             "a bad URL of a quorum: write each server as host, host:port or [IPv6]:port, and special characters of a "

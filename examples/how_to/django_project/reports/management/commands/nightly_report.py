@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from shedlock_py import Skipped, scheduler_lock
+from shedlock_py import scheduler_lock
 
 
 @scheduler_lock("nightly-report", lock_at_most_for="30m", lock_at_least_for="1m")
@@ -17,7 +17,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         result = write_report.attempt()
-        if isinstance(result, Skipped):
+        if not result:
             self.stdout.write(f"skipped: {result.lock_name} ({result.reason})")
         else:
             self.stdout.write(f"written: {result.value}")

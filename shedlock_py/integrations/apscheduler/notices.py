@@ -1,0 +1,63 @@
+"""What is wrong with the locks of jobs: one WARNING for each job in a process."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import Any
+
+from shedlock_py.integrations.apscheduler.options import find_lock_spec, has_automatic_id
+
+MOST_WARNINGS = 1000
+"""After this many there are no more: job ids that are made up for each job would fill the memory."""
+
+_warned: set[tuple[str, str]] = set()
+"""What was warned of, and about which job: once per process."""
+
+
+def warn_once(logger: logging.Logger, subject: str, key: str, message: str, *args: object) -> None:
+    if (subject, key) not in _warned and len(_warned) < MOST_WARNINGS:
+        _warned.add((subject, key))
+        logger.warning(message, *args)
+
+
+def warn_of_plain_lock(logger: logging.Logger, job: Any, reason: str) -> None:
+    label = job.name if has_automatic_id(job) else job.id
+    warn_once(
+        logger,
+        "plain lock",
+        label,
+        'job "%s" gets a plain lock, because %s. So a short job may run on several replicas. Change that, or give the'
+        " lock a lock_at_least_for that is longer than the replicas are apart. If plain locks are meant, say so:"
+        " once_per_fire_time=False",
+        label,
+        reason,
+    )
+
+
+def warn_of_shared_lock(logger: logging.Logger, lock_name: str, job: Any, other_id: str) -> None:
+    warn_once(
+        logger,
+        "shared lock",
+        lock_name,
+        'jobs "%s" and "%s" share the lock "%s". Each would use up the fire times of the other, so the jobs of this'
+        " lock get plain locks: a short job may run on several replicas, and a job may be skipped while another one has"
+        ' the lock. Give each job a lock of its own, by a template such as "%s" or in locks={job id: lock name}',
+        other_id,
+        job.id,
+        lock_name,
+        template_for(lock_name, job.func),
+    )
+
+
+def template_for(lock_name: str, function: Any) -> str:
+    """A template that would tell the jobs of this function apart: ``"sync-{tenant}"``."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    spec = find_lock_spec(function)
+    used = set() if spec is None else spec.fields
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    unused = [each.name for each in parameters if each.kind in kinds and each.name not in used]
+    return f"{lock_name}-{{{unused[0] if unused else 'tenant'}}}"

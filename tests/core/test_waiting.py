@@ -1,0 +1,229 @@
+"""``wait=``: try again until the lease is granted or the time is over, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from shedlock_py import (
+    AsyncInMemoryLockProvider,
+    InMemoryLockProvider,
+    LockAcquired,
+    LockNotAcquired,
+    LockRequest,
+    LockSkipped,
+    ProviderUnreachable,
+    attempt,
+    attempt_async,
+    block,
+    configure,
+    hold,
+    hold_async,
+    scheduler_lock,
+    try_hold,
+    try_hold_async,
+)
+from shedlock_py.testing import FakeClock, RecordingListener
+from shedlock_py.waiting import FIRST_PAUSE, LONGEST_PAUSE, Waiting
+from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
+from tests.support.stepped_loop import run_stepped
+
+NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
+ALL = ["hold", "try_hold", "attempt", "hold_async", "try_hold_async", "attempt_async"]
+
+
+class World:
+    """A store on a clock that moves on while a guard waits."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = FakeClock()
+        self.store = FaultyProvider(InMemoryLockProvider(clock=self.clock))
+        self.async_store = AsyncFaultyProvider(AsyncInMemoryLockProvider(shared_with=self.store.inner))
+        self.pauses: list[float] = []
+        self.while_waiting: Callable[[], object] = lambda: None
+        self._monkeypatch = monkeypatch
+        monkeypatch.setattr(block, "monotonic", self.clock)
+        monkeypatch.setattr(block.time, "sleep", self._pause)  # type: ignore[attr-defined]  # of the module it imports
+
+    def _pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.clock.advance(seconds)
+        self.while_waiting()
+
+    def holds_elsewhere(self, at_most: str) -> Any:
+        lease = self.store.inner.acquire(LockRequest("job", at_most, holder="other"))
+        assert lease is not None
+        return lease
+
+    def run(self, guard: str, **options: Any) -> str:
+        """ "ran", or the reason of the skip."""
+        store = self.async_store if guard.endswith("_async") else self.store
+        options = {"lock_at_most_for": "1m", "provider": store} | options
+        if guard.endswith("_async"):
+            return str(run_stepped(lambda _: self._run_async(guard, options), self._monkeypatch, self.clock))
+        try:
+            match guard:
+                case "attempt":
+                    result = attempt("job", lambda: "ran", **options)
+                    return result.value if result else result.reason
+                case "try_hold":
+                    with try_hold("job", **options) as lease:
+                        return "ran" if lease else "held"
+            with hold("job", **options):
+                return "ran"
+        except LockNotAcquired as error:
+            return error.skipped.reason
+
+    async def _run_async(self, guard: str, options: dict[str, Any]) -> str:
+        async def task() -> str:
+            return "ran"
+
+        try:
+            match guard:
+                case "attempt_async":
+                    result = await attempt_async("job", task, **options)
+                    return result.value if result else result.reason
+                case "try_hold_async":
+                    async with try_hold_async("job", **options) as lease:
+                        return "ran" if lease else "held"
+            async with hold_async("job", **options):
+                return "ran"
+        except LockNotAcquired as error:
+            return error.skipped.reason
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+@pytest.mark.parametrize("guard", ALL)
+def test_it_runs_when_the_lease_of_another_ends(world: World, guard: str) -> None:
+    world.holds_elsewhere("5s")
+    began = world.clock()
+    assert world.run(guard, wait="30s") == "ran"
+    assert world.clock() - began == pytest.approx(5, abs=0.01), "no later than the record says"
+
+
+@pytest.mark.parametrize("guard", ALL)
+def test_it_is_skipped_when_the_time_is_over(world: World, guard: str) -> None:
+    world.holds_elsewhere("1h")
+    began = world.clock()
+    assert world.run(guard, wait="30s") == "held"
+    assert world.clock() - began == pytest.approx(30, abs=0.01)
+
+
+@pytest.mark.parametrize("guard", ALL)
+@pytest.mark.parametrize("wait", [None, 0])
+def test_without_it_there_is_one_attempt(world: World, guard: str, wait: int | None) -> None:
+    world.holds_elsewhere("5s")
+    assert world.run(guard, wait=wait) == "held"
+    calls = world.store.calls + world.async_store.calls
+    assert (calls["acquire"], calls["record"]) == (1, 0), "it costs no second request"
+
+
+def test_it_runs_soon_after_another_has_released(world: World) -> None:
+    lease = world.holds_elsewhere("1h")
+    world.while_waiting = lambda: world.clock() > 1010 and world.store.inner.release(lease)
+    assert world.run("hold", wait="30s") == "ran"
+    assert 10 < world.clock() - 1000 < 10 + 2 * LONGEST_PAUSE
+
+
+def test_pauses_grow_to_a_second_and_differ(world: World) -> None:
+    world.holds_elsewhere("1h")
+    world.run("hold", wait="30s")
+    assert FIRST_PAUSE / 2 <= world.pauses[0] <= FIRST_PAUSE
+    assert max(world.pauses) <= LONGEST_PAUSE
+    assert len(world.pauses) < 70
+    assert len(set(world.pauses)) > len(world.pauses) / 2
+
+
+def test_i11_a_fire_time_that_has_run_ends_the_wait_at_once(world: World) -> None:
+    """Another fire time holds the lock; then that one runs elsewhere."""
+    lease = world.holds_elsewhere("1h")
+
+    def run_elsewhere() -> None:
+        world.store.inner.release(lease)
+        world.store.inner.release(world.store.inner.acquire(LockRequest("job", "1h", fire_time=NOON)))
+
+    world.while_waiting = run_elsewhere
+    assert world.run("hold", wait="30s", fire_time=NOON) == "already_ran"
+    assert len(world.pauses) == 1
+
+
+def test_i11_a_fire_time_that_runs_elsewhere_is_not_waited_for(world: World) -> None:
+    assert world.store.inner.acquire(LockRequest("job", "1h", fire_time=NOON))
+    assert world.run("hold", wait="30s", fire_time=NOON) == "held"
+    assert world.pauses == []
+
+
+def test_one_event_for_the_whole_wait(world: World) -> None:
+    recorded = RecordingListener()
+    with configure(listeners=[recorded]):
+        world.holds_elsewhere("5s")
+        world.run("hold", wait="1s")
+        world.run("hold", wait="30s")
+    assert [event.elapsed for event in recorded.of(LockSkipped)] == [timedelta(seconds=1)]
+    assert [event.elapsed.total_seconds() for event in recorded.of(LockAcquired)] == [pytest.approx(4, abs=0.01)]
+
+
+def test_i5_a_store_that_fails_ends_the_wait(world: World) -> None:
+    world.holds_elsewhere("1h")
+    world.while_waiting = lambda: world.store.fail("acquire")
+    with pytest.raises(ProviderUnreachable):
+        world.run("hold", wait="30s")
+
+
+def test_a_process_that_is_shutting_down_waits_no_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.holds_elsewhere("1h")
+    world.while_waiting = lambda: monkeypatch.setattr(block, "process_gates", [lambda: "shutting_down"])
+    assert world.run("hold", wait="30s") == "shutting_down"
+    assert len(world.pauses) == 1
+
+
+def test_i12_ctrl_c_leaves_no_lock(world: World) -> None:
+    lease = world.holds_elsewhere("1h")
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    world.while_waiting = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        world.run("hold", wait="30s")
+    assert world.store.inner.release(lease)
+    assert not world.store.inner.records("job")[0].is_held
+
+
+def test_i12_a_cancellation_leaves_no_lock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = world.holds_elsewhere("1h")
+
+    async def main() -> None:
+        async def guarded() -> None:
+            async with hold_async("job", lock_at_most_for="1m", provider=world.async_store, wait="30s"):
+                pytest.fail("the block ran")
+
+        task = asyncio.create_task(guarded())
+        await asyncio.sleep(3)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert world.store.inner.release(lease)
+        assert not world.store.inner.records("job")[0].is_held
+
+    run_stepped(lambda _: main(), monkeypatch, world.clock)
+
+
+def test_a_decorator_does_not_wait() -> None:
+    options: Any = {"wait": "30s"}
+    with pytest.raises(TypeError, match="wait"):
+        scheduler_lock("job", "1m", **options)
+
+
+def test_a_pause_ends_with_the_time() -> None:
+    waiting = Waiting(timedelta(milliseconds=10), now=5.0)
+    assert waiting.pause(5.0) == pytest.approx(0.01)
+    assert waiting.pause(5.01) is None

@@ -1,0 +1,117 @@
+"""The durations of an election: those that are not given, and what an error suggests."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from itertools import product
+from typing import Any
+
+import pytest
+
+from shedlock_py import AsyncLeaderElector, ConfigurationError, InMemoryLockProvider, LeaderElector
+from shedlock_py.election.settings import ElectionDurations
+
+ELECTORS = pytest.mark.parametrize("elector_class", [LeaderElector, AsyncLeaderElector])
+
+
+def seconds_of(elector: Any) -> tuple[float, ...]:
+    durations = (elector.lease_duration, elector.renew_deadline, elector.retry_period)
+    return tuple(duration.total_seconds() for duration in durations)
+
+
+@ELECTORS
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, (15, 10, 2)),
+        ({"lease_duration": "3s"}, (3, 2, 0.4)),
+        ({"lease_duration": "5s"}, (5, 3.334, 0.667)),
+        ({"lease_duration": "1h"}, (3600, 2400, 480)),
+        ({"lease_duration": "9ms"}, (0.009, 0.006, 0.002)),
+        ({"lease_duration": "1m", "renew_deadline": "50s"}, (60, 50, 10)),
+        ({"lease_duration": "1m", "retry_period": "1s"}, (60, 40, 1)),
+        ({"renew_deadline": "5s"}, (15, 5, 1)),
+        ({"lease_duration": timedelta(seconds=30), "renew_deadline": None, "retry_period": 3}, (30, 20, 3)),
+    ],
+)
+def test_durations_that_are_not_given_are_in_proportion_to_the_lease(
+    elector_class: Any, given: dict[str, Any], expected: tuple[float, ...]
+) -> None:
+    assert seconds_of(elector_class(InMemoryLockProvider(), "election", **given)) == expected
+
+
+TEXTS = (None, "1ms", "3ms", "8ms", "50ms", "999ms", "2s", "7s", "15s", "33s", "1h", "4d", "3653d")
+
+
+def test_the_error_of_each_impossible_set_suggests_durations_that_work() -> None:
+    errors = []
+    for lease, deadline, retry in product(TEXTS[1:], TEXTS, TEXTS):
+        try:
+            ElectionDurations.scaled(lease or "", deadline, retry).check()
+        except ConfigurationError as error:
+            errors.append(error)
+    assert len(errors) > 1000
+    for each in errors:
+        suggestions = suggested_by(each)
+        assert 1 <= len(suggestions) <= 2, str(each)
+        for found in suggestions:
+            assert list(found) == ["lease_duration", "renew_deadline", "retry_period"], str(each)
+            ElectionDurations.scaled(*found.values()).check()
+
+
+def suggested_by(error: ConfigurationError) -> list[dict[str, str]]:
+    suggestions = str(error).partition("write for example ")[2].split(" or ")
+    return [dict(re.findall(r'(\w+)="([^"]+)"', suggestion)) for suggestion in suggestions]
+
+
+@pytest.mark.parametrize(
+    ("given", "suggested"),
+    [
+        (
+            {"lease_duration": "10s", "renew_deadline": "10s"},
+            'lease_duration="10s", renew_deadline="6s600ms", retry_period="1s300ms" or '
+            'lease_duration="15s", renew_deadline="10s", retry_period="2s"',
+        ),
+        (
+            {"renew_deadline": "30s"},
+            'lease_duration="15s", renew_deadline="10s", retry_period="2s" or '
+            'lease_duration="45s", renew_deadline="30s", retry_period="6s"',
+        ),
+        (
+            {"renew_deadline": "2s", "retry_period": "2s"},
+            'lease_duration="15s", renew_deadline="2s", retry_period="400ms" or '
+            'lease_duration="15s", renew_deadline="10s", retry_period="2s"',
+        ),
+        ({"lease_duration": "2ms"}, 'lease_duration="15s", renew_deadline="10s", retry_period="2s"'),
+    ],
+)
+def test_the_suggestions_keep_the_lease_or_the_retry_period(given: dict[str, str], suggested: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        LeaderElector(InMemoryLockProvider(), "election", **given)  # type: ignore[arg-type]  # all are durations
+    assert str(caught.value).endswith(f"; write for example {suggested}")
+    for found in suggested_by(caught.value):
+        LeaderElector(InMemoryLockProvider(), "election", **found)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("grace", ["0s", "1s", "6s", "9s", "1h"])
+def test_on_the_command_line_they_are_options(grace: str) -> None:
+    """With the grace of the command, which the command line adds."""
+    from shedlock_py.cli.lead import durations_of
+    from shedlock_py.durations import parse_duration
+
+    def check(lease: str, deadline: str | None, retry: str | None, grace: str | None) -> None:
+        given = [None if each is None else parse_duration(each, zero=True) for each in (lease, deadline, retry, grace)]
+        durations_of(*given)  # type: ignore[arg-type]  # the lease is not None
+
+    refused = 0
+    for lease, deadline, retry in product(("3s", "15s", "1m"), (None, "2s", "14s"), (None, "1s", "9s")):
+        try:
+            check(lease, deadline, retry, grace)
+        except ConfigurationError as error:
+            refused += 1
+            for suggestion in str(error).partition("write for example ")[2].split(" or "):
+                options = dict(zip(*[iter(suggestion.split(" "))] * 2, strict=True))
+                assert list(options) == ["--lease-duration", "--renew-deadline", "--retry-period", "--grace"]
+                check(*options.values())
+    assert refused
