@@ -114,7 +114,7 @@ def child():
     try:
         provider.record("silent")
     except ProviderUnreachable as error:
-        return 0 if len(done) == 20 and "limit of 3 s" in str(error) else 1
+        return 0 if len(done) == 20 and "limit of 6 s" in str(error) else 1
     return 2
 
 fork = {"Python": os.fork, "C": ctypes.PyDLL(None).fork}[sys.argv[1]]
