@@ -14,7 +14,7 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from shedlock_py import InMemoryLockProvider, LockRequest, hold, scheduler_lock
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor
 from shedlock_py.integrations.apscheduler.lock_names import MOST_NAMES, LockNames
-from tests.apscheduler.app import ENDS, App, Task, make_inner, now, running
+from tests.apscheduler.app import ENDS, App, Task, make_inner, now, running, stop
 from tests.support.logs import warnings_of
 from tests.support.polling import wait_until
 
@@ -230,7 +230,7 @@ def test_no_job_waits_any_more_when_the_scheduler_shuts_down(tmp_path: Path) -> 
             app.scheduler.modify_job(first.id, next_run_time=MIDNIGHT)
             app.settle()
             assert app.codes(first, *ENDS) == []
-            app.scheduler.shutdown()
+            stop(app)
             [event] = app.wait(first, *ENDS)
             assert (event.code, event.reason) == (EVENT_JOB_SKIPPED, "held")
 

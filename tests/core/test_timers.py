@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 
@@ -443,7 +443,16 @@ def ends_in_another_thread(call: Callable[[], object]) -> bool:
     return not thread.is_alive()
 
 
+@pytest.fixture
+def no_garbage_collection() -> Iterator[None]:
+    """Hypothesis, where another test has loaded it, runs code at each one, and the handler would interrupt that."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @moments_are_known
+@pytest.mark.usefixtures("no_garbage_collection")
 @pytest.mark.parametrize("method", ["submit", "schedule", "cancel"])
 def test_an_exception_of_a_signal_handler_keeps_no_lock(method: str, name: str) -> None:
     """At no moment. The thread is there already: what an interrupted ``Thread.start`` leaves is Python's."""
