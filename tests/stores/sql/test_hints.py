@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from shedlock_py.providers.sqlalchemy.errors import grant_sql
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.stores.sql.stores import DATABASE, ONE_ASYNC_EACH, ONE_EACH, Store, on
 from tests.stores.sql.test_checks import role
+from tests.support.polling import wait_until
 from tests.support.ports import free_port
 
 REQUEST = LockRequest("job", "1m")
@@ -50,6 +52,8 @@ def test_a_file_that_cannot_be_opened_is_named_by_its_absolute_path(
         provider.acquire(REQUEST)
     assert str(caught.value.hint).startswith(hint.format(tmp_path))
     assert hint.format(tmp_path) in str(pickle.loads(pickle.dumps(caught.value)))
+    # aiosqlite's thread reports to the event loop, which closes now. It ends by itself.
+    wait_until(lambda: not any("_connection_worker_thread" in thread.name for thread in threading.enumerate()))
     provider.close()
 
 
