@@ -48,12 +48,14 @@ def test_a_file_that_cannot_be_opened_is_named_by_its_absolute_path(
     if kind == "async":
         provider = BlockingLockProvider(lambda: async_provider_from_url(f"sqlite:///{path}"))
     monkeypatch.chdir("/")
+    before = {*threading.enumerate()}
     with pytest.raises(ProviderUnreachable, match="unable to open database file") as caught:
         provider.acquire(REQUEST)
     assert str(caught.value.hint).startswith(hint.format(tmp_path))
     assert hint.format(tmp_path) in str(pickle.loads(pickle.dumps(caught.value)))
     # aiosqlite's thread reports to the event loop, which closes now. It ends by itself.
-    wait_until(lambda: not any("_connection_worker_thread" in thread.name for thread in threading.enumerate()))
+    ours = {thread for thread in threading.enumerate() if "_connection_worker_thread" in thread.name} - before
+    wait_until(lambda: not any(thread.is_alive() for thread in ours))
     provider.close()
 
 
