@@ -92,7 +92,7 @@ class BaseBlock:
             self.name, self._template = lock.name, lock.template
             if (options.lock_at_most_for, options.lock_at_least_for) != (None, None):
                 raise ConfigurationError(f"lock {self.name!r}: the LockRequest has durations; give no others")
-            if lock.fire_time is not None and (options.once_per, options.fire_time) != (None, None):
+            if lock.fire_time is not None and options.gives_fire_time:
                 raise ConfigurationError(f"lock {self.name!r}: the LockRequest has a fire time; give no other")
         elif spec is not None:  # checked when the function was decorated
             self.name, self._template = lock, spec.filled_template

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import nullcontext, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import click
 
@@ -17,7 +17,6 @@ from shedlock_py.display import holder_of, in_words
 from shedlock_py.durations import LONGEST
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import log_listener
-from shedlock_py.once import current_slot
 from shedlock_py.options import LockOptions
 from shedlock_py.provider import LockProvider
 from shedlock_py.request import LockRequest, check_hold_times
@@ -124,12 +123,11 @@ def run(
         raise ConfigurationError(
             "shedlock run needs Linux, macOS or another Unix; here, guard a Python function with @scheduler_lock"
         )
-    fire_time = None if once_per is None else current_slot(datetime.now(UTC), once_per)
-    expected = LockOptions(expected_every=expected_every)
+    options = LockOptions(expected_every=expected_every, once_per=once_per)
     at_most = at_most if is_active() else LONGEST
     try:
         check_hold_times(at_most, at_least, ("--at-most", "--at-least"))
-        request = expected.for_a_run(LockRequest(name, at_most, at_least, holder or None, fire_time))
+        request = options.for_a_run(LockRequest(name, at_most, at_least, holder or None))
     except ConfigurationError as error:
         raise click.UsageError(str(error), ctx) from error
     from shedlock_py.cli.child import CannotStart  # late: they name signals that Windows does not have

@@ -112,7 +112,7 @@ def test_a_provider_error_is_logged_once(kind: str, tmp_path: Path, caplog: pyte
 
 def test_an_error_without_a_text_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     provider = InMemoryLockProvider()
-    provider.acquire = Mock(side_effect=asyncio.CancelledError())  # type: ignore[method-assign]
+    provider.acquire = Mock(side_effect=asyncio.CancelledError())  # type: ignore[method-assign]  # a double
     with running(tmp_path, provider=provider) as app:
         task = app.task()
         app.run_once(task)

@@ -36,8 +36,8 @@ def test_a_period_that_is_used_up_is_not_waited_for(runs: Runs) -> None:
 @in_a_process
 def test_the_next_period_runs_again(runs: Runs) -> None:
     program = (
-        "from datetime import timedelta\nfrom shedlock_py.cli import run\nreal = run.current_slot\n"
-        "run.current_slot = lambda now, period: real(now - timedelta(days=3000), period)\n"
+        "from datetime import timedelta\nfrom shedlock_py import options\nreal = options.current_slot\n"
+        "options.current_slot = lambda now, period: real(now - timedelta(days=3000), period)\n"
         "from shedlock_py.__main__ import main; main()"
     )
     options = ("--at-most", "1m", "--once-per", "3000d")

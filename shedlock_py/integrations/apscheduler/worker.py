@@ -198,9 +198,8 @@ class JobProxy:
             raise self.lock
         trigger = self.job.trigger
         request = replace(self.lock, next_fire_time=next_fire_time_of(trigger, run_time))  # for run history
-        if (
-            self.once_per_fire_time is False or request.fire_time is not None
-        ):  # of the decorator's once_per= or fire_time=
+        # The decorator's once_per= or fire_time= goes first.
+        if self.once_per_fire_time is False or request.fire_time is not None:
             return request
         reason = why_plain(trigger, provider or next(iter(configured_providers()), None))
         if reason is None:
