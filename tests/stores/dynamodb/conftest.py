@@ -46,20 +46,17 @@ def front_end(shared_front_end: FrontEnd) -> Iterator[FrontEnd]:
     shared_front_end.reset()
 
 
+def opened(stack: ExitStack, kind: str, url: str, **options: str) -> LockProvider:
+    return open_one(stack, kind, DynamoDBLockProvider, AsyncDynamoDBLockProvider, url, **(OPTIONS | options))
+
+
 @pytest.fixture
 def open_provider(kind: str, dynamodb_server: DynamoDBServer, table: str) -> Iterator[Open]:
     """Opens a provider, through a proxy or a front end if an address is given."""
     with ExitStack() as stack:
 
         def open_provider(via: Address | None = None, **options: str) -> LockProvider:
-            return open_one(
-                stack,
-                kind,
-                DynamoDBLockProvider,
-                AsyncDynamoDBLockProvider,
-                dynamodb_server.url(table, via=via),
-                **(OPTIONS | options),
-            )
+            return opened(stack, kind, dynamodb_server.url(table, via=via), **options)
 
         yield open_provider
 
@@ -70,14 +67,7 @@ def shared_provider(dynamodb_server: DynamoDBServer, table: str) -> Iterator[Ope
 
         @cache
         def open_once(kind: str, via: Address | None = None) -> LockProvider:
-            return open_one(
-                stack,
-                kind,
-                DynamoDBLockProvider,
-                AsyncDynamoDBLockProvider,
-                dynamodb_server.url(table, via=via),
-                **OPTIONS,
-            )
+            return opened(stack, kind, dynamodb_server.url(table, via=via))
 
         yield open_once
 
