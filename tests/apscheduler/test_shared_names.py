@@ -250,6 +250,7 @@ def test_no_job_of_a_debug_executor_waits(tmp_path: Path) -> None:
         first.open_gate()
 
 
+@pytest.mark.not_quick("waits for two fire times")
 def test_no_job_waits_beyond_its_next_fire_time(tmp_path: Path) -> None:
     """Its instance would keep the next run from starting."""
     with running(tmp_path) as app:
@@ -262,6 +263,7 @@ def test_no_job_waits_beyond_its_next_fire_time(tmp_path: Path) -> None:
         assert app.codes(first, EVENT_JOB_MAX_INSTANCES) == []
 
 
+@pytest.mark.not_quick("waits for a second")
 def test_a_run_that_waited_for_a_thread_is_not_missed(tmp_path: Path) -> None:
     """Its thread was busy with a run of another job that shares the lock."""
     with running(tmp_path, executor=ShedLockExecutor(ThreadPoolExecutor(1), InMemoryLockProvider())) as app:

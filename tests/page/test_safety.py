@@ -265,7 +265,7 @@ def test_a_slow_store_is_not_asked_by_all_visitors_at_once() -> None:
         "mysql://app:s3cret-pw@127.0.0.1:1/app",
         "redis://:s3cret-pw@127.0.0.1:1/0",
         "redis+quorum://:s3cret-pw@127.0.0.1:1,127.0.0.1:2,127.0.0.1:3",
-        "mongodb://app:s3cret-pw@127.0.0.1:1/app",
+        pytest.param("mongodb://app:s3cret-pw@127.0.0.1:1/app", marks=pytest.mark.not_quick("PyMongo waits")),
         "etcd://app:s3cret-pw@127.0.0.1:1/app",
     ],
 )

@@ -27,7 +27,7 @@ SERVERS = frozenset(
 ) | {"kubernetes_server", "real_kubernetes_server", "consul_server", "redis_nodes", "redis_cluster", "redis_sentinel"}
 """Fixtures that start servers: a test that uses one of them needs no mark ``not_quick``."""
 
-QUICK = ("core", "contract", "election", "page", "apscheduler", "cli", "exhaustive", "simulation", "support")
+QUICK = ("core", "contract", "election", "page", "apscheduler", "cli", "exhaustive", "simulation")
 """Folders of tests/ with quick tests. ``make quick`` does not even read the others."""
 QUICK_CONTRACT = ("test_memory.py", "test_sqlite.py")
 FULL_ONLY = ("programs", "page/test_browser.py")
