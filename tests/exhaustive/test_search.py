@@ -69,6 +69,7 @@ SLOW_MUTANTS = (
 )
 
 
+@pytest.mark.not_quick("mutants test the search, not the library")
 @pytest.mark.parametrize(
     "change",
     [

@@ -48,6 +48,7 @@ def test_there_are_at_least_thirty() -> None:
     assert len(ALL) >= 30
 
 
+@pytest.mark.not_quick("mutants test the simulation, not the library")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_mutant_is_found_within_an_hour(mutant: Mutant) -> None:
