@@ -41,6 +41,8 @@ from shedlock_py.events import (
     LockSkipped,
     OperatorActed,
     ProviderFailed,
+    RunMissed,
+    RunRecovered,
     TaskFinished,
 )
 from shedlock_py.guard import Executed, attempt, attempt_async, hold, hold_async, try_hold, try_hold_async
@@ -113,6 +115,8 @@ __all__ = [
     "ProviderFailed",
     "ProviderNotConfigured",
     "ProviderUnreachable",
+    "RunMissed",
+    "RunRecovered",
     "Settings",
     "ShedLockError",
     "Skipped",

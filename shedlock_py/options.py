@@ -10,13 +10,15 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, Literal, TypedDict, TypeVar
+from typing import Any, Generic, Literal, TypedDict, TypeVar, cast
 
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import LeaseLost
+from shedlock_py.lease import MOST_RECOVERIES
 from shedlock_py.once import current_slot, slot_of
 from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.recovery import DEFAULT_MOST_RECOVERIES
 from shedlock_py.request import LockRequest, check_hold_times, in_utc
 from shedlock_py.texts import quoted
 from shedlock_py.urls import checked_text, provider_from_text
@@ -35,6 +37,8 @@ class KeywordOptions(TypedDict, Generic[ProviderT], total=False):
     keep_alive: bool | None
     on_lost: OnLost
     expected_every: Duration | None
+    recover: bool
+    max_recoveries: int
 
 
 class GuardOptions(KeywordOptions[ProviderT], Generic[ProviderT], total=False):
@@ -61,6 +65,8 @@ class LockOptions:
     fire_time: datetime | Callable[..., datetime] | None = None
     """For a decorated function a function of the call's arguments."""
     wait: timedelta | None = None
+    recover: bool = False
+    max_recoveries: int = DEFAULT_MOST_RECOVERIES
 
     @classmethod
     def parse(cls, function: str, given: Mapping[str, Any], *, is_async: bool = True) -> LockOptions:
@@ -85,6 +91,7 @@ class LockOptions:
         check_fire_time(options.fire_time, of_decorator=function == "scheduler_lock")
         check_keep_alive(options.keep_alive)
         check_on_lost(options.on_lost, is_async=is_async)
+        check_recovery(options.recover, options.max_recoveries)
         return options
 
     @property
@@ -150,6 +157,17 @@ def check_keep_alive(keep_alive: object) -> None:
     """:raises ConfigurationError: ``keep_alive`` is neither a bool nor None; "no" would be true."""
     if keep_alive is not None and not isinstance(keep_alive, bool):
         raise ConfigurationError(f"keep_alive must be True or False, not {quoted(keep_alive)}")
+
+
+def check_recovery(recover: object, max_recoveries: object) -> None:
+    """:raises ConfigurationError: ``recover`` is not a bool, or ``max_recoveries`` is not a number from 1 to 15."""
+    if not isinstance(recover, bool):
+        raise ConfigurationError(f"recover must be True or False, not {quoted(recover)}")
+    is_number = isinstance(max_recoveries, int) and not isinstance(max_recoveries, bool)
+    if not is_number or not 1 <= cast(int, max_recoveries) <= MOST_RECOVERIES:
+        raise ConfigurationError(
+            f"max_recoveries must be a number from 1 to {MOST_RECOVERIES}, not {quoted(max_recoveries)}"
+        )
 
 
 def is_async_callable(found: object) -> bool:

@@ -68,6 +68,9 @@ class LockRecord:
     last_fire_time: datetime | None
     read_at: datetime = field(compare=False)
     """The store's clock when it was read."""
+    is_released: bool | None = field(default=None, compare=False)
+    """Whether the last acquisition was ended on purpose: released, undone, or freed by an operator. False: its holder
+    runs, or has died. None: the record does not say, as one that ShedLock for Java wrote."""
 
     @property
     def holder(self) -> str:
@@ -78,6 +81,12 @@ class LockRecord:
     def is_held(self) -> bool:
         """Whether the lock was held when the record was read."""
         return self.lock_until > self.read_at
+
+    @property
+    def recoveries(self) -> int:
+        """How often the run of ``last_fire_time`` was recovered: each time, its holder had died or given it back."""
+        claim_id = self.locked_by[len(self.holder) + 1 :]
+        return int(claim_id[0], 16) if claim_id else 0
 
     @property
     def pause(self) -> Pause | None:

@@ -31,7 +31,7 @@ LAYERS = [
     ["history"],
     ["overdue", "waiting"],
     ["events"],
-    ["provider", "_program", "_process"],
+    ["provider", "_program", "_process", "recovery"],
     ["_timers"],
     ["urls", "_aio", "outbox"],
     ["options", "blocking"],
@@ -63,7 +63,7 @@ ROOMS = {
 KITS: dict[str, set[str]] = {"kit": set(), "cas": {"kit"}, "aws": {"kit", "cas"}}
 """What those import that the stores share; a store imports from all of them."""
 PURE = {"errors", "_versions", "durations", "request", "lease", "record", "history", "events", "_program", "provider"}
-PURE |= {"booleans", "once", "overdue", "texts"}
+PURE |= {"booleans", "once", "overdue", "recovery", "texts"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
 FOR_PROVIDERS = {"errors", "_versions", "durations", "request", "lease", "record", "history", "events", "provider"}
 FOR_PROVIDERS |= {"booleans", "texts", "_program", "_process", "_timers", "_aio"}

@@ -66,7 +66,7 @@ class RecordPrograms(StorePrograms):
             token = records.last_token = max(records.last_token + 1, (now - EPOCH) // MICROSECOND)
             until = now + request.lock_at_most_for
             records.by_name[request.name] = LockRecord(
-                request.name, claim.locked_by, now, until, token, fire_time, read_at=now
+                request.name, claim.locked_by, now, until, token, fire_time, read_at=now, is_released=False
             )
             if self.history:
                 run = Run(request.name, token, claim.locked_by, now, None, None, None, request.fire_time)
@@ -157,7 +157,7 @@ def _undone(locked_by: str, former_fire_time: datetime | None) -> _Step:
 
 def _freed(record: LockRecord, lock_until: datetime) -> LockRecord:
     """The record after a release. Its token changes, so that an extension which comes later no longer matches."""
-    return replace(record, lock_until=lock_until, fencing_token=(record.fencing_token or 0) + 1)
+    return replace(record, lock_until=lock_until, fencing_token=(record.fencing_token or 0) + 1, is_released=True)
 
 
 def _changed(
@@ -185,6 +185,7 @@ def record_to_json(record: LockRecord) -> dict[str, Any]:
         "lock_until": record.lock_until.isoformat(),
         "fencing_token": record.fencing_token,
         "last_fire_time": record.last_fire_time.isoformat() if record.last_fire_time else None,
+        "is_released": record.is_released,
     }
 
 
