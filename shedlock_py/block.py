@@ -14,7 +14,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never
 
 from shedlock_py._process import OwningProcess, is_from_signal, monotonic
-from shedlock_py.config import emit, is_active, is_kept_alive, lock_request, resolve_async_provider, resolve_provider
+from shedlock_py.config import (
+    emit,
+    is_active,
+    is_kept_alive,
+    keep_alive_limit,
+    lock_request,
+    resolve_async_provider,
+    resolve_provider,
+)
 from shedlock_py.context import (
     ActiveLease,
     Gate,
@@ -40,7 +48,7 @@ from shedlock_py.events import (
 from shedlock_py.history import describe_error
 from shedlock_py.keepalive import BaseKeepAlive, ThreadKeepAlive
 from shedlock_py.lease import Lease
-from shedlock_py.options import LockOptions
+from shedlock_py.options import LockOptions, check_keep_alive_limit
 from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
@@ -136,6 +144,7 @@ class BaseBlock:
         request = self._request or lock_request(
             self.name, options.lock_at_most_for, options.lock_at_least_for, template=self._template
         )
+        check_keep_alive_limit(keep_alive_limit(options.keep_alive), request.lock_at_most_for)
         return options.for_a_run(request, self._fire_time) if self.may_begin() else None
 
     def may_begin(self) -> bool:
@@ -271,7 +280,8 @@ class Block(BaseBlock):
             active = self.start(lease, store)
             is_renewed = is_kept_alive(self.options.keep_alive)
             if is_renewed or (self.options.on_lost != "continue" and is_active()):
-                kept = ThreadKeepAlive(active, store, is_renewed, self.options.on_lost)
+                limit = keep_alive_limit(self.options.keep_alive)
+                kept = ThreadKeepAlive(active, store, is_renewed, self.options.on_lost, limit)
                 kept.__enter__()
                 self._kept_alive = kept
             return lease
@@ -350,7 +360,8 @@ class AsyncBlock(BaseBlock):
             active = self.start(lease, store)
             is_renewed = is_kept_alive(self.options.keep_alive)
             if is_renewed or (self.options.on_lost != "continue" and is_active()):
-                kept = TaskKeepAlive(active, store, is_renewed, self.options.on_lost)
+                limit = keep_alive_limit(self.options.keep_alive)
+                kept = TaskKeepAlive(active, store, is_renewed, self.options.on_lost, limit)
                 await kept.__aenter__()
                 self._kept_alive = kept
             return lease

@@ -160,7 +160,7 @@ def scheduler_lock(
     lock_at_least_for: Duration | None = None,
     *,
     provider: LockProvider | AsyncLockProvider | str | None = None,
-    keep_alive: bool | None = None,
+    keep_alive: bool | Duration | None = None,
     on_lost: OnLost = "continue",
     expected_every: Duration | None = None,
     once_per: Duration | None = None,
@@ -191,7 +191,8 @@ def scheduler_lock(
     :param provider: the store of this lock, as a provider or a URL, which is opened at the first call; by default the
         configured one, looked up at each call.
     :param keep_alive: extend the lease, every third of it, until the task ends; by default that of :func:`configure`.
-        ``lock_at_most_for`` is then how soon others may run it if this process dies, and can be short.
+        ``lock_at_most_for`` is then how soon others may run it if this process dies, and can be short. With a duration
+        such as "2h", for so long at most: a run that hangs then loses its lease, and others run the task again.
     :param on_lost: what happens when the lease is lost while the task runs: "continue" (a ``LeaseLost`` event and a
         warning, as always), or a callable that gets the event; for ``async def`` also "cancel": the task is cancelled
         and the call raises :class:`LeaseLostError`.

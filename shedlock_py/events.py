@@ -41,9 +41,9 @@ SkipReason = Literal["held", "already_ran", "provider_error", "shutting_down", "
 """Why a task did not run: the lock was held; its fire time had run; the store failed and the caller chose to skip; this
 process received SIGTERM (``release_on_sigterm``); this node is not the leader."""
 
-LostReason = Literal["overrun", "revoked", "unreachable"]
+LostReason = Literal["overrun", "revoked", "unreachable", "kept_too_long"]
 """How a lease was lost: the task outlived it; somebody took it over or freed it by force, or the store forgot it;
-keep-alive could not reach the store for too long."""
+keep-alive could not reach the store for too long; the task ran longer than ``keep_alive`` allows."""
 
 StopReason = Literal["resigned", "revoked", "unreachable"]
 """Why a leadership ended: on purpose; taken over, demoted or forgotten by the store; the store was unreachable for too
@@ -227,6 +227,7 @@ _LOSSES: dict[LostReason, str] = {
     "above the longest run",
     "revoked": "while the task ran it was freed or taken over by force, or the store forgot it",
     "unreachable": "the store was unreachable for so long that another replica may get its lease of {}",
+    "kept_too_long": "the task ran longer than keep_alive allows, so another replica may run it as well; it may hang",
 }
 
 

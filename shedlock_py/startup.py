@@ -10,13 +10,14 @@ from shedlock_py.checks import REACH, collecting, failed, private_store
 from shedlock_py.config import (
     configured_providers,
     is_active,
+    keep_alive_limit,
     lock_request,
     resolve_async_provider,
     resolve_provider,
     why_no_provider,
 )
 from shedlock_py.errors import ConfigurationError, ProviderError, ShedLockError
-from shedlock_py.options import is_async_provider, required_provider
+from shedlock_py.options import check_keep_alive_limit, is_async_provider, required_provider
 from shedlock_py.overdue import DOCTOR
 from shedlock_py.provider import Check, can, require_file
 from shedlock_py.spec import LockSpec, declared_specs
@@ -97,7 +98,7 @@ def problems_of_function(spec: LockSpec) -> Iterator[Check]:
     where = " and ".join(spec.functions)
     resolve: Any = resolve_async_provider if spec.is_async else resolve_provider
     for problem in (
-        lambda: lock_request(spec.name or "x", spec.options.lock_at_most_for, spec.options.lock_at_least_for),
+        lambda: _check_durations(spec),
         lambda: resolve(spec.options.provider, spec.template),
     ):
         try:
@@ -106,6 +107,12 @@ def problems_of_function(spec: LockSpec) -> Iterator[Check]:
             yield Check(FUNCTIONS, "failed", f"{where}: {error}")
         except Exception as error:  # a provider of another package can raise anything
             yield Check(FUNCTIONS, "failed", f"{where}: {error!r}")
+
+
+def _check_durations(spec: LockSpec) -> None:
+    options = spec.options
+    request = lock_request(spec.name or "x", options.lock_at_most_for, options.lock_at_least_for)
+    check_keep_alive_limit(keep_alive_limit(options.keep_alive), request.lock_at_most_for)
 
 
 def _stores(specs: Iterable[LockSpec]) -> list[Any]:

@@ -38,12 +38,12 @@ CONFIG = 78  # the store's URL, a package that is missing, a value that cannot w
 INTERRUPTED = 130  # Ctrl-C, as shells have it
 
 
-def option(*names: str, envvar: str, **settings: Any) -> Callable[[F], F]:
+def option(*names: str, envvar: str | None, **settings: Any) -> Callable[[F], F]:
     """A click option that shows its variable of the environment in ``--help``."""
     return click.option(*names, envvar=envvar, show_envvar=True, **settings)
 
 
-def duration_option(*names: str, envvar: str, zero: bool = False, **settings: Any) -> Callable[[F], F]:
+def duration_option(*names: str, envvar: str | None, zero: bool = False, **settings: Any) -> Callable[[F], F]:
     """An option for a duration as people write it: 10m, 1h30m, 250ms."""
 
     def duration(value: str) -> timedelta:

@@ -45,7 +45,9 @@ class Guarded(Supervisor):
     :raises CannotStart: there is no such program.
     """
 
-    def __init__(self, request: LockRequest, command: Sequence[str], *, keep_alive: bool, grace: timedelta) -> None:
+    def __init__(
+        self, request: LockRequest, command: Sequence[str], *, keep_alive: bool | timedelta, grace: timedelta
+    ) -> None:
         self._request = request
         self._keep_alive, self._grace = keep_alive, grace
         self._provider: LockProvider | None = None
@@ -202,6 +204,8 @@ class Guarded(Supervisor):
                 return "was freed or taken over by force, or the store forgot it"
             case "unreachable":
                 return "was lost: the store has not replied for so long that others may get the lock"
+            case "kept_too_long" if isinstance(self._keep_alive, timedelta):
+                return f"was lost: the command takes longer than --keep-alive-for {in_words(self._keep_alive)}"
             case _ if self._keep_alive:
                 return "was lost: it could not be extended"
         return f"was lost: the command takes longer than --at-most {in_words(self._request.lock_at_most_for)}"

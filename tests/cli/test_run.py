@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import click
@@ -268,6 +269,38 @@ def test_the_command_line_and_from_env_read_the_same_words(monkeypatch: pytest.M
             monkeypatch.setenv("SHEDLOCK_KEEP_ALIVE", word)
             context = run_command.make_context("run", ["job", "--at-most", "1m", "--", "true"])
             assert (word, context.params["keep_alive"], Settings.from_env().keep_alive) == (word, expected, expected)
+
+
+@pytest.mark.parametrize(
+    ("variable", "arguments", "expected"),
+    [
+        ("2h", [], timedelta(hours=2)),
+        ("2h", ["--no-keep-alive"], False),
+        ("2h", ["--keep-alive"], True),
+        ("false", ["--keep-alive-for", "3h"], timedelta(hours=3)),
+    ],
+)
+def test_a_limit_of_keep_alive_comes_from_the_variable_or_from_the_option(
+    variable: str, arguments: list[str], expected: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[object] = []
+    monkeypatch.setattr("shedlock_py.cli.guarded.Guarded", lambda *_, keep_alive, **__: found.append(keep_alive))
+    result = run(
+        "run", "job", "--at-most", "1m", *arguments, "--", "true", store="nosuch", SHEDLOCK_KEEP_ALIVE=variable
+    )
+    assert (result.exit_code, found) == (common.CONFIG, [expected])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--keep-alive-for", "30s"], "--keep-alive-for (0:00:30) must be longer than --at-most (0:01:00)"),
+        (["--no-keep-alive", "--keep-alive-for", "2h"], "--no-keep-alive and --keep-alive-for exclude each other"),
+    ],
+)
+def test_a_limit_of_keep_alive_that_cannot_work(arguments: list[str], message: str) -> None:
+    result = run("run", "job", "--at-most", "1m", *arguments, "--", "true", store="nosuch")
+    assert (result.exit_code, message in result.stderr) == (common.USAGE, True)
 
 
 COMMON_CODES = {common.USAGE, common.UNAVAILABLE, common.SOFTWARE, common.CONFIG, child.NOT_EXECUTABLE, child.NOT_FOUND}

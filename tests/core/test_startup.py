@@ -107,6 +107,17 @@ async def test_a_lock_without_durations(problems: Any, tmp_path: Path) -> None:
     assert "lock 'job' has no lock_at_most_for" in text
 
 
+async def test_a_configured_limit_of_keep_alive_that_is_not_longer_than_a_lease(problems: Any, tmp_path: Path) -> None:
+    configure(sqlite(tmp_path), create_schema=True, keep_alive="2h")
+
+    @scheduler_lock("job", "3h")
+    def job() -> None: ...
+
+    [(status, text)] = await problems()
+    assert status == "failed"
+    assert "keep_alive (2:00:00) must be longer than lock_at_most_for (3:00:00)" in text
+
+
 async def test_one_lock_name_on_two_functions(problems: Any, tmp_path: Path) -> None:
     configure(sqlite(tmp_path), create_schema=True)
 

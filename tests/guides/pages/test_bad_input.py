@@ -210,7 +210,10 @@ ROWS: dict[str, Row] = {
     ],
     "the URL of the store as `executor`, `keep_alive`, `holder`, a duration, …": [
         Refused(lambda: ShedLockExecutor(SECRET_URL), "executor is a URL"),
-        Refused(lambda: sl.hold("job", keep_alive=SECRET_URL), "keep_alive must be True or False, not a URL"),
+        Refused(
+            lambda: sl.hold("job", keep_alive=SECRET_URL),
+            "a duration such as '2h' after which heartbeats end, not a URL",
+        ),
         "tests/faults/test_hostile_urls.py::test_a_url_in_the_wrong_place_is_not_quoted",
     ],
     "name template with a field that is not a parameter": [
@@ -382,10 +385,10 @@ ROWS: dict[str, Row] = {
             ]
         ),
     ],
-    'a `keep_alive` that is no bool, such as `"no"`': [
+    'a `keep_alive` that is no bool and no duration, such as `"no"` or 1': [
         *(
-            Refused(partial(give, value), f"keep_alive must be True or False, not {value!r}")
-            for value in ("no", "false", 0, 1, 0.5)
+            Refused(partial(give, value), f"after which heartbeats end, not {value!r}")
+            for value in ("no", "false", 0, 1, 1.0, "0s", "-1h", "10")
             for give in (
                 lambda it: sl.configure(keep_alive=it),
                 lambda it: sl.Settings(keep_alive=it).apply(),
@@ -394,6 +397,15 @@ ROWS: dict[str, Row] = {
                 lambda it: sl.attempt("job", job, keep_alive=it, provider=STORE),
             )
         ),
+    ],
+    "a `keep_alive` that is a duration and not longer than `lock_at_most_for`": [
+        Refused(
+            lambda: guard(lock_at_most_for="10m", keep_alive="10m"),
+            "keep_alive (0:10:00) must be longer than lock_at_most_for (0:10:00)",
+        ),
+        Refused(lambda: sl.configure(keep_alive="5m"), "must be longer than default_lock_at_most_for (0:10:00)"),
+        Refused(lambda: sl.hold("job", keep_alive="5m", provider=STORE).__enter__(), "Give a short lock_at_most_for"),
+        Refused(lambda: sl.attempt(sl.LockRequest("job", "1h"), job, keep_alive="30m", provider=STORE), "(1:00:00)"),
     ],
     "an `expected_every` that is zero, negative or no duration": [
         Refused(lambda: guard(expected_every=0), "expected_every=0 is zero"),
