@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Literal
 
-from shedlock_py.errors import ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.history import Run
 from shedlock_py.record import LockRecord
 from shedlock_py.request import is_valid_name
@@ -64,7 +64,8 @@ def punctuality(record: LockRecord, runs: Sequence[Run], *, grace: timedelta = D
     that is longer. The lock of the doctor is no job: when it is due is unknown.
 
     A job that runs is stuck ``grace`` after its next run was due by ``next_fire_time``; without one, ``grace`` after
-    three times its usual duration.
+    three times its usual duration, the median of three runs at least. The second does not apply to a name that is held
+    nearly all the time, such as an election.
 
     :param runs: its last runs, newest first; those that were pauses or demotions do not count.
     """
@@ -75,10 +76,10 @@ def punctuality(record: LockRecord, runs: Sequence[Run], *, grace: timedelta = D
         started = record.locked_at  # of a run by a replica that keeps no history
     if record.is_paused:
         return Punctuality(record.name, "paused", started)
-    is_last = last is not None and last.locked_by == record.locked_by
-    has_ended = record.is_released or (is_last and last is not None and last.outcome is not None)
+    is_of_record = last is not None and last.locked_by == record.locked_by
+    has_ended = record.is_released or (is_of_record and runs[0].outcome is not None)
     if record.is_held and not has_ended:  # a lock with a minimum hold is held after the end of its run
-        due, basis = _latest_end(runs) if is_last else (None, None)
+        due, basis = _latest_end(runs) if is_of_record and record.name != DOCTOR else (None, None)
         if due is None or record.read_at - due <= grace:
             return Punctuality(record.name, "running", started)
         return Punctuality(record.name, "stuck", started, due, basis)
@@ -143,3 +144,20 @@ def recent_runs(provider: Any, names: Iterable[str]) -> dict[str, list[Run]]:
     for start in range(0, max(1, len(valid)), NAMES_AT_ONCE):  # once without names: is there history at all?
         found |= provider.recent_runs(valid[start : start + NAMES_AT_ONCE], RECENT)
     return found
+
+
+def stuck_names(provider: Any, records: Iterable[LockRecord]) -> set[str] | None:
+    """Which of ``records`` are stuck, with the default grace. Only those that are held cost a request.
+
+    None: the provider keeps no history, or its history cannot be read.
+    """
+    if getattr(provider, "runs", None) is None:
+        return None
+    held = [record for record in records if record.is_held]
+    try:
+        runs = recent_runs(provider, [record.name for record in held])
+    except ProviderUnreachable:
+        raise
+    except (ConfigurationError, ProviderError):
+        return None
+    return {record.name for record in held if punctuality(record, runs.get(record.name, ())).state == "stuck"}
