@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import get_args
 
-from shedlock_py.events import logger
+from shedlock_py.events import MissReason, logger
 
 Label = Callable[[str], str]
+REPORTED_MISSES = frozenset(get_args(MissReason)) - {"unreachable", "cancelled"}
+"""The reasons of a ``RunMissed`` that is a failed check-in. Where the store was unreachable, another replica may have
+run the job; if none did, the monitoring service misses it. A run that was cancelled has checked in as failed."""
 
 
 def label_of(name: str, template: str | None, label: Label | None) -> str:
