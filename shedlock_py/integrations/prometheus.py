@@ -65,7 +65,7 @@ class PrometheusListener:
 
     :param registry: where the metrics are registered; ``prometheus_client.REGISTRY`` by default.
     :param lock_names: names that are known in advance, such as those given to ``hold`` and ``attempt``.
-    :param label: makes the label ``lock`` of a lock name. Each value is some seventy time series for ever, so let many
+    :param label: makes the label ``lock`` of a lock name. Each value is some ninety time series for ever, so let many
         names share one: ``lambda name: name.partition(":")[0]``. By default names that were filled from a template
         ("sync-{tenant}") share the template as their label; ``label=str`` takes each whole name.
     :raises ConfigurationError: the registry has these metrics already: one listener is enough for a process.
