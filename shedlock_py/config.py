@@ -181,7 +181,7 @@ def configure(
         lock must have its own.
     :param default_lock_at_least_for: for locks without a ``lock_at_least_for``; initially zero.
     :param keep_alive: renew leases, every third of them, until their task ends; with a duration such as "2h", for so
-        long at most. An option of each lock, too.
+        long at most; an option of each lock, too.
     :param holder: how this process is named in lock records; ``host:pid`` by default.
     :param listeners: called with every event, besides the one that writes to the logger ``shedlock_py``.
     :param create_schema: create the tables of the store, if they are missing. Safe when ten processes do it at once.
@@ -325,7 +325,7 @@ def is_kept_alive(keep_alive: bool | timedelta | None) -> bool:
 
 
 def keep_alive_limit(keep_alive: bool | timedelta | None) -> timedelta | None:
-    """For how long after the start of a run heartbeats are sent. None: as long as it takes."""
+    """Return how long after the start of a run its heartbeats end; None without a limit."""
     limit = _settings.keep_alive if keep_alive is None else keep_alive
     return limit if isinstance(limit, timedelta) and is_active() else None
 

@@ -80,7 +80,7 @@ class BaseKeepAlive:
         random: Callable[[], float] | None = None,
     ) -> None:
         """:param keep_alive: whether to send heartbeats, or only to watch for the end of the lease.
-        :param limit: for how long from now heartbeats are sent. None: until the task ends.
+        :param limit: heartbeats end so long after now; without it, when the task ends.
         :param random: see :class:`HeartbeatPlan`.
         """
         self._active = active

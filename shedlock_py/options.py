@@ -160,7 +160,7 @@ def check_fire_time(fire_time: object, *, of_decorator: bool) -> None:
 def parse_keep_alive(keep_alive: Any) -> bool | timedelta | None:
     """Return the option ``keep_alive``, with its duration parsed.
 
-    :raises ConfigurationError: it is no bool, duration or None. "no" and 1 are not taken for a bool.
+    :raises ConfigurationError: another value, such as "no" or 1.
     """
     if keep_alive is None or isinstance(keep_alive, bool):
         return keep_alive
@@ -176,7 +176,7 @@ def parse_keep_alive(keep_alive: Any) -> bool | timedelta | None:
 def keep_alive_of_text(text: str, what: str) -> bool | timedelta:
     """Parse the text of a variable: "true", "false" or "2h".
 
-    :raises ConfigurationError: it is none of these, or a duration of zero. ``what`` names the variable.
+    :raises ConfigurationError: another text. ``what`` names the variable.
     """
     found = boolean_of(text)
     if found is not None:

@@ -63,8 +63,8 @@ def punctuality(record: LockRecord, runs: Sequence[Run], *, grace: timedelta = D
     there are three at least. It is overdue ``grace`` later, and where the gaps decide, half of their median later, if
     that is longer. The lock of the doctor is no job: when it is due is unknown.
 
-    A job that runs is stuck ``grace`` after its next run was due by ``next_fire_time``; without one, ``grace`` after
-    three times its usual duration, the median of three runs at least. The second does not apply to a name that is held
+    A job that runs is stuck ``grace`` after the ``next_fire_time`` of its run. If the run has no such time, it is stuck
+    ``grace`` after three times the median duration of three or more runs. That does not apply to a name that is held
     nearly all the time, such as an election.
 
     :param runs: its last runs, newest first; those that were pauses or demotions do not count.
@@ -97,7 +97,7 @@ def punctuality(record: LockRecord, runs: Sequence[Run], *, grace: timedelta = D
 
 
 def _latest_end(runs: Sequence[Run]) -> tuple[datetime | None, Basis | None]:
-    """When the newest of ``runs``, which has no end, should have ended, and what says so."""
+    """Return when the newest of ``runs`` should have ended at the latest, and the basis of this moment."""
     last = runs[0]
     if last.next_fire_time is not None and last.next_fire_time > last.started:
         return last.next_fire_time, "next_fire_time"
@@ -147,9 +147,9 @@ def recent_runs(provider: Any, names: Iterable[str]) -> dict[str, list[Run]]:
 
 
 def stuck_names(provider: Any, records: Iterable[LockRecord]) -> set[str] | None:
-    """Which of ``records`` are stuck, with the default grace. Only those that are held cost a request.
+    """Return the names of ``records`` that are stuck, with the default grace. Reads the runs of held names.
 
-    None: the provider keeps no history, or its history cannot be read.
+    Returns None if the provider keeps no history, or if its history cannot be read.
     """
     if getattr(provider, "runs", None) is None:
         return None

@@ -25,7 +25,7 @@ from shedlock_py.request import LockRequest, check_hold_times
 
 
 class KeepAlive(click.types.BoolParamType):
-    """The type of a flag whose variable may also have a duration."""
+    """The type of ``--keep-alive``. Its variable may also have a duration."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):

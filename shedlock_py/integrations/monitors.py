@@ -60,8 +60,8 @@ class HealthchecksListener:
     ``configure(…, listeners=[HealthchecksListener({"nightly-report": "https://hc-ping.com/c2f5…"})])``
 
     The replica that runs a job sends ``<url>/start``, and at its end ``<url>``, or ``<url>/fail`` if the task raised or
-    was cancelled. A run that is lost for good sends ``<url>/fail``. A skip sends nothing, nor does a store that cannot
-    be reached: a job that nobody runs is missed by the service. Requests are sent by a thread of their own, so that a
+    was cancelled. A run that is lost for good sends ``<url>/fail``. A skip and an unreachable store send nothing: the
+    service misses a job that nobody runs. Requests are sent by a thread of their own, so that a
     service that is dead or slow delays no job. A message that it does not take is dropped.
 
     :param urls: the ping URL of each lock name; other locks send nothing. Or one URL for all of them, in which
@@ -112,7 +112,9 @@ class HealthchecksListener:
                 self._check_in(event, "/start", lease.claim_id, _run(lease))
             case TaskFinished(_, lease, _, outcome, error):
                 suffix = "" if outcome == "succeeded" else "/fail"
-                self._check_in(event, suffix, lease.claim_id, _run(lease), error and describe_error(error))
+                self._check_in(
+                    event, suffix, lease.claim_id, _run(lease), None if error is None else describe_error(error)
+                )
             case RunMissed(_, fire_time, reason, details) if reason in REPORTED_MISSES:
                 run = "a run" if fire_time is None else f"the run of {fire_time.isoformat()}"
                 self._check_in(event, "/fail", "", f"{run} was missed: {reason}", details)

@@ -93,11 +93,14 @@ class OpenTelemetryListener:
                 label = label_of(name, event.template, self._label)
                 self._short_span(f"skip {label}", {"shedlock.lock_name": name, **skip}, elapsed)
             case RunMissed(name, fire_time, reason):
-                missed = {"shedlock.outcome": "missed", "shedlock.miss_reason": reason}
-                when = {"shedlock.fire_time": None if fire_time is None else fire_time.isoformat()}
+                missed = {
+                    "shedlock.lock_name": name,
+                    "shedlock.outcome": "missed",
+                    "shedlock.miss_reason": reason,
+                    "shedlock.fire_time": None if fire_time is None else fire_time.isoformat(),
+                }
                 label = label_of(name, event.template, self._label)
-                attributes = {"shedlock.lock_name": name, **missed, **when}
-                self._short_span(f"missed {label}", attributes, error=f"the run was missed ({reason})")
+                self._short_span(f"missed {label}", missed, error=f"the run was missed ({reason})")
             case RunRecovered(_, lease, _, former_holder, recoveries):
                 if run := self._runs.get(lease):
                     run.span.set_attribute("shedlock.recoveries", recoveries)

@@ -302,7 +302,7 @@ class PausedCollector(_StoreCollector):
 class OverdueCollector(_StoreCollector):
     """The metric ``shedlock_overdue``: 1 for each job that is overdue or stuck. ``OverdueCollector(provider)``
 
-    The rules are those of ``shedlock overdue``. Each scrape reads the records of the store, and the last runs of all
+    It has the rules of ``shedlock overdue``. Each scrape reads the records of the store, and the last runs of all
     names: 2 requests for 200 names. One process that is scraped is enough for all replicas.
 
     :param provider: as for :class:`PausedCollector`, opened with ``history``.

@@ -27,9 +27,9 @@ class SentryCronListener:
     """Checks in at Sentry's cron monitors: ``configure(…, listeners=[SentryCronListener()])``
 
     The replica that runs a job reports ``in_progress``, and at its end ``ok``, or ``error`` if the task raised or was
-    cancelled, with its duration. A run that is missed for good reports ``error``. A skip reports nothing, nor does a
-    store that cannot be reached, and a job that nobody runs is missed by Sentry. The SDK sends in a thread of its own,
-    so that no job waits for Sentry.
+    cancelled, with its duration. A run that is lost for good reports ``error``. A skip and an unreachable store
+    report nothing: Sentry misses a job that nobody runs. The SDK sends in a thread of its own, so that no job waits for
+    Sentry.
 
     :param slugs: the monitor's slug for each lock name; other locks report nothing. None: all locks do, each to the
         monitor whose slug is the lock name in lower case, with "-" for all but a-z, 0-9 and "_", cut to 50 characters.

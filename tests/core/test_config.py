@@ -734,7 +734,7 @@ class TestOneStore:
         former = opened_providers(url)
         monkeypatch.chdir(tmp_path / "two")
         for refused in (
-            lambda: configure(url, keep_alive="no"),  # type: ignore[arg-type]  # on purpose
+            lambda: configure(url, keep_alive="no"),
             lambda: configure(url, default_lock_at_least_for="1h"),
             lambda: configure(url, async_provider=InMemoryLockProvider()),  # type: ignore[arg-type]  # on purpose
             lambda: Settings.from_env({"SHEDLOCK_STORE": url, "SHEDLOCK_KEEP_ALIVE": "maybe"}),
