@@ -1,0 +1,52 @@
+"""The steps by which a guard gets its lock. ``block`` has the program that decides on them, and takes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.provider import AsyncLockProvider, LockProvider, can, recover_of
+from shedlock_py.record import LockRecord
+from shedlock_py.request import LockRequest
+
+LONGEST_SLEEP = 1.0
+"""Seconds. A guard that waits longer consults its gates in between, so that a shutdown ends the wait."""
+
+
+class SkippedNow(Exception):
+    """Ends the attempts from within: the task is skipped, and its event was emitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Acquire the lock. The reply is the lease; None: it was refused."""
+
+    request: LockRequest
+    expected: LockRecord | None = None
+    """The record of a run that never ended, whose fire time is to be recovered; None: acquire as usual."""
+
+    def sent_to(self, store: LockProvider | AsyncLockProvider) -> Any:
+        """Send the request. An async provider returns what must be awaited."""
+        return store.acquire(self.request) if self.expected is None else recover_of(store)(self.request, self.expected)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read the lock record, which is the reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    seconds: float
+
+
+Step = Attempt | Read | Sleep
+
+
+def check_store(store: LockProvider | AsyncLockProvider, what: str, *methods: str) -> None:
+    """:raises ConfigurationError: the store lacks methods that a provider need not have."""
+    provider = getattr(store, "sync_provider", store)
+    for method in methods:
+        if not can(provider, method):
+            raise ConfigurationError(f"{what} needs a provider with the method {method}: {type(provider).__name__}")
