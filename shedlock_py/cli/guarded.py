@@ -11,7 +11,7 @@ from functools import partial
 from queue import Empty
 
 from shedlock_py._process import monotonic
-from shedlock_py.cli.child import FENCING_TOKEN, LOCK_NAME, SIGNALLED, CannotStart, Child, move_terminal
+from shedlock_py.cli.child import ENDING, FENCING_TOKEN, LOCK_NAME, SIGNALLED, CannotStart, Child, move_terminal
 from shedlock_py.cli.common import LOST
 from shedlock_py.cli.supervisor import FLUSH_SECONDS, Supervisor
 from shedlock_py.context import Skipped, current_lease, process_gates
@@ -73,6 +73,7 @@ class Guarded(Supervisor):
         self._keep_alive, self._grace = keep_alive, grace
         self._max_recoveries = max_recoveries
         self._passed_on: set[int] = set()
+        """The signals to this process that end commands."""
         self._provider: LockProvider | None = None
         self._is_unreachable = False
         self._is_lost = False
@@ -209,7 +210,7 @@ class Guarded(Supervisor):
                 self._end(child, message.reason if isinstance(message, LeaseLost) else None)
                 return LOST
             if message is not None:
-                self._passed_on.add(message)
+                self._passed_on |= {message} & ENDING
                 self.pass_on(child, message)
             if child.stopped_by is not None:
                 self.on_stopped(child, child.stopped_by)
