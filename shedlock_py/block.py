@@ -373,7 +373,8 @@ class BaseBlock:
             lease.outcome = "lost" if not lease.is_trusted() else "ok" if outcome == "succeeded" else outcome
         lease.error = None if failure is None else describe_error(failure)
         emit(TaskFinished(lease.name, lease, duration, outcome, failure))
-        if is_cut_short or (outcome == "cancelled" and not isinstance(failure, LeaseLostError)):
+        is_cut_short = is_cut_short or (outcome == "cancelled" and not isinstance(failure, LeaseLostError))
+        if is_cut_short and not lease.has_ended():
             self.cut_short(lease)
         if not (lease.is_trusted() or lease.is_lost() or lease.has_ended()):
             active.is_loss_reported = True

@@ -19,6 +19,7 @@ from shedlock_py.display import in_words
 from shedlock_py.errors import ProviderError, ProviderUnreachable, TaskNotDone
 from shedlock_py.events import (
     MISSES,
+    Event,
     LeaseLost,
     LockExtended,
     LostReason,
@@ -145,7 +146,9 @@ class Guarded(Supervisor):
         with suppress(Empty):
             while True:
                 message = self.messages.get(timeout=max(0.0, until - monotonic()))
-                if isinstance(message, int) and message not in (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP):
+                if isinstance(message, Event):
+                    self._note(message)
+                elif message not in (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP):
                     return SIGNALLED + message
         return None
 
@@ -230,9 +233,14 @@ class Guarded(Supervisor):
             message = self.messages.get(timeout=max(0.0, seconds))
         except Empty:
             return None
-        match message:
-            case int() | LeaseLost():
-                return message
+        if isinstance(message, int | LeaseLost):
+            return message
+        self._note(message)
+        return None
+
+    def _note(self, event: Event) -> None:
+        """Report an event, if it says something."""
+        match event:
             case ProviderFailed(operation="extend", error=error) if not self._is_unreachable:
                 self._is_unreachable = True
                 self.report(f"could not be extended, trying again: {error}")
@@ -244,7 +252,6 @@ class Guarded(Supervisor):
                 self.report(f"lost the run of {fire_time.isoformat()}: {MISSES[reason]}")
             case ProviderFailed(operation="release", error=error):
                 self.report(f"could not be released, and is held until its lease ends: {error}")
-        return None
 
     def _report_late(self, message: int | LeaseLost | None) -> None:
         """Report what was noticed only after the command had ended."""
