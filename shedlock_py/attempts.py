@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 from shedlock_py.errors import ConfigurationError
@@ -42,6 +44,16 @@ class Sleep:
 
 
 Step = Attempt | Read | Sleep
+
+
+def store_frames(error: BaseException, take: Callable[..., Any]) -> TracebackType | None:
+    """The frames of the store, which ``take`` has called, in the traceback of ``error``. None: it has another origin."""
+    found, traceback = None, error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code in (take.__code__, Attempt.sent_to.__code__):
+            found = traceback.tb_next
+        traceback = traceback.tb_next
+    return found
 
 
 def check_store(store: LockProvider | AsyncLockProvider, what: str, *methods: str) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 from shedlock_py._process import OwningProcess, is_from_signal, monotonic
 from shedlock_py._program import Program, run, run_async
-from shedlock_py.attempts import LONGEST_SLEEP, Attempt, Read, SkippedNow, Sleep, Step, check_store
+from shedlock_py.attempts import LONGEST_SLEEP, Attempt, Read, SkippedNow, Sleep, Step, check_store, store_frames
 from shedlock_py.config import emit, is_active, is_kept_alive, lock_request, resolve_async_provider, resolve_provider
 from shedlock_py.context import (
     ActiveLease,
@@ -303,7 +303,8 @@ class BaseBlock:
         waiting = Waiting(LONGEST, monotonic())
         while True:
             try:
-                return (yield Read())
+                record: LockRecord | None = yield Read()
+                return record
             except ProviderUnreachable as error:
                 self._warn_once(error)
             except Exception as error:
@@ -444,6 +445,9 @@ class Block(BaseBlock):
         except BaseException as error:
             self._is_unused = True
             self.__exit__(type(error), error, error.__traceback__)
+            frames = store_frames(error, type(self)._take)
+            if frames is not None:
+                raise error.with_traceback(frames)  # noqa: B904 (the same, without the frames of the program)
             raise
 
     def _take(self, step: Step) -> Any:
@@ -512,6 +516,9 @@ class AsyncBlock(BaseBlock):
         except BaseException as error:
             self._is_unused = True
             await self.__aexit__(type(error), error, error.__traceback__)
+            frames = store_frames(error, type(self)._take)
+            if frames is not None:
+                raise error.with_traceback(frames)  # noqa: B904 (the same, without the frames of the program)
             raise
 
     async def _take(self, step: Step) -> Any:

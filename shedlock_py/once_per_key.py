@@ -117,8 +117,10 @@ class _Once(BaseBlock):
 
         :raises TaskNotDone: the time is over, or nobody can know whether the task is done.
         """
+        lease: Lease | None
         if not is_active():
-            return (yield Attempt(request))
+            lease = yield Attempt(request)
+            return lease
         check_store(self._store, "run_once", "recover", "undo")
         waiting, watch = Waiting(self._wait, self._sent_at), Watch(ONCE, MOST_RECOVERIES)
         is_waiting = False
@@ -128,7 +130,7 @@ class _Once(BaseBlock):
             try:
                 record = yield Read()
                 self._replied_at = monotonic()
-                lease: Lease | None = None
+                lease = None
                 match Acquire() if record is None else watch.decide(record):
                     case Acquire():
                         lease = yield Attempt(request)

@@ -109,13 +109,14 @@ class Guarded(Supervisor):
         waiting, is_unreachable = Waiting(wait, monotonic(), self._request.fire_time), False
         while True:
             try:
-                skipped = try_once()
-                if not isinstance(skipped, Skipped):
+                done = try_once()
+                if not isinstance(done, Skipped):
                     return 0
+                skipped: Skipped | None = done
                 record = self._record() if waiting.is_on else None
-                pause = waiting.pause(monotonic(), record) if skipped.reason == "held" else None
+                pause = waiting.pause(monotonic(), record) if done.reason == "held" else None
             except ProviderUnreachable as error:
-                pause = waiting.pause(monotonic()) if waiting.is_on else None
+                pause, skipped = waiting.pause(monotonic()) if waiting.is_on else None, None
                 if pause is None:
                     raise
                 if not is_unreachable:
@@ -124,7 +125,7 @@ class Guarded(Supervisor):
             code = self._interrupted(pause or 0)
             if code is not None:
                 return code
-            if pause is None:
+            if pause is None and skipped is not None:
                 return skipped
 
     # Before the command runs

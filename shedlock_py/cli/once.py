@@ -115,12 +115,13 @@ def once(
                     "locks in memory are private to this process, so they lock nothing here; take sqlite:///file"
                 )
             Settings(listeners=(guarded.messages.put, *debug), holder=holder or None).apply()
-            done = guarded.run(opened, wait)
+            code = guarded.run(opened, wait)
+            assert isinstance(code, int)  # it is never skipped
     except CannotStart as error:
         fail(str(error), error.code)
     except TaskNotDone as error:
         fail(str(error), NOT_DONE)
-    sys.exit(done)
+    sys.exit(code)
 
 
 def _forget(provider: LockProvider, key: str, ctx: click.Context) -> None:

@@ -15,7 +15,9 @@ from shedlock_py import (
     AsyncInMemoryLockProvider,
     ConfigurationError,
     InMemoryLockProvider,
+    Lease,
     LeaseLost,
+    LockRecord,
     LockRequest,
     LockSkipped,
     ProviderUnreachable,
@@ -33,6 +35,7 @@ from shedlock_py import (
 from shedlock_py.record import ONCE
 from shedlock_py.testing import FakeClock, RecordingListener
 from tests.support.doubles import FaultyProvider
+from tests.support.locks import record_of
 from tests.support.logs import warnings_of
 
 REQUEST = LockRequest("migrate", "1m", holder="other", fire_time=ONCE)
@@ -57,6 +60,15 @@ class World:
         self.clock.advance(seconds)
         self.while_waiting()
 
+    def begin(self, request: LockRequest = REQUEST) -> Lease:
+        """Another replica begins."""
+        lease = self.store.acquire(request)
+        assert lease is not None
+        return lease
+
+    def record(self) -> LockRecord:
+        return record_of(self.store, "migrate")
+
     def elapsed(self) -> float:
         return self.clock() - self.began
 
@@ -79,7 +91,7 @@ def test_it_runs_once_and_then_is_done(world: World) -> None:
     assert world.run(lambda: ran.append("first")) is True
     assert world.run(lambda: ran.append("second")) is False
     assert ran == ["first"]
-    assert world.store.record("migrate").is_done
+    assert world.record().is_done
     assert [event.reason for event in world.events.of(LockSkipped)] == ["already_ran"]
 
 
@@ -94,14 +106,14 @@ def test_a_key_that_is_done_costs_one_read(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_task_that_raises_is_tried_by_the_next(world: World) -> None:
     with pytest.raises(ValueError, match="no column"):
         world.run(fail)
-    record = world.store.record("migrate")
+    record = world.record()
     assert (record.is_done, record.is_held) == (False, False)
     assert world.run() is True
     assert world.events.of(RunMissed) == []
 
 
 def test_a_caller_waits_until_another_has_done_it(world: World) -> None:
-    lease = world.store.acquire(REQUEST)
+    lease = world.begin()
     world.while_waiting = lambda: world.elapsed() > 20 and world.store.release(lease)
     assert world.run() is False
     assert 20 < world.elapsed() < 22
@@ -109,19 +121,19 @@ def test_a_caller_waits_until_another_has_done_it(world: World) -> None:
 
 
 def test_i14_a_caller_takes_over_when_the_runner_dies(world: World) -> None:
-    world.store.acquire(REQUEST)
+    world.begin()
     assert world.run() is True
     assert 60 <= world.elapsed() < 62
     [recovered] = world.events.of(RunRecovered)
     assert (recovered.fire_time, recovered.former_holder) == (None, "other")
-    assert world.store.record("migrate").is_done
+    assert world.record().is_done
 
 
 def test_a_recovered_task_that_raises_is_tried_by_the_next(world: World) -> None:
-    world.store.acquire(REQUEST)
+    world.begin()
     with pytest.raises(ValueError, match="no column"):
         world.run(fail)
-    assert not world.store.record("migrate").is_done
+    assert not world.record().is_done
     assert world.run() is True
 
 
@@ -134,7 +146,7 @@ def test_the_time_is_over(world: World) -> None:
 
 
 def test_without_a_wait_there_is_one_look(world: World) -> None:
-    world.store.acquire(REQUEST)
+    world.begin()
     with pytest.raises(TaskNotDone):
         world.run(wait=0)
     assert world.pauses == []
@@ -142,7 +154,12 @@ def test_without_a_wait_there_is_one_look(world: World) -> None:
 
 def test_i5_an_unreachable_store_is_tried_again(world: World, caplog: pytest.LogCaptureFixture) -> None:
     store = FaultyProvider(world.store, fail=["record", "acquire"])
-    world.while_waiting = lambda: world.elapsed() > 20 and store.recover()
+
+    def come_back() -> None:
+        if world.elapsed() > 20:
+            store.recover()
+
+    world.while_waiting = come_back
     assert world.run(provider=store) is True
     assert len(warnings_of(caplog, "unreachable")) == 1
 
@@ -154,10 +171,10 @@ def test_i5_a_store_that_stays_away_is_an_error(world: World) -> None:
 
 
 def test_it_is_not_begun_without_end(world: World) -> None:
-    world.store.acquire(REQUEST)
+    world.begin()
     for _ in range(15):
         world.clock.advance(60)
-        world.store.recover(REQUEST, world.store.record("migrate"))
+        world.store.recover(REQUEST, world.record())
     with pytest.raises(TaskNotDone, match=r"begun 16 times.*shedlock once --forget migrate"):
         world.run()
     assert world.store.forget_fire_time("migrate")
@@ -178,7 +195,7 @@ def test_after_a_pause_nobody_knows_whether_it_is_done(world: World) -> None:
 
 
 def test_the_name_of_a_job_with_fire_times_is_refused(world: World) -> None:
-    world.store.release(world.store.acquire(LockRequest("migrate", "1m", fire_time=datetime(2024, 5, 1, tzinfo=UTC))))
+    world.store.release(world.begin(LockRequest("migrate", "1m", fire_time=datetime(2024, 5, 1, tzinfo=UTC))))
     with pytest.raises(ConfigurationError, match="a job has this lock name"):
         world.run()
 
@@ -189,7 +206,7 @@ def test_inside_a_lease_of_that_name_it_is_refused(world: World) -> None:
 
 
 def test_a_shutdown_ends_the_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.store.acquire(REQUEST)
+    world.begin()
     world.while_waiting = lambda: monkeypatch.setattr(block, "process_gates", [lambda: "shutting_down"])
     with pytest.raises(TaskNotDone, match="shutting down"):
         world.run()
@@ -222,7 +239,7 @@ def test_where_locking_is_switched_off_it_runs() -> None:
 def test_a_task_that_loses_its_lease_has_run(world: World) -> None:
     assert world.run(lambda: world.clock.advance(timedelta(hours=1)))
     assert len(world.events.of(LeaseLost)) == 1
-    assert not world.store.record("migrate").is_done, "another may run it, too"
+    assert not world.record().is_done, "another may run it, too"
 
 
 # In real time

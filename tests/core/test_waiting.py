@@ -176,19 +176,19 @@ def test_one_event_for_the_whole_wait(world: World) -> None:
 
 @pytest.mark.parametrize("guard", ["attempt", "attempt_async"])
 def test_i14_a_store_that_is_unreachable_is_tried_again(
-    world: World, guard: str, caplog: pytest.LogCaptureFixture
+    world: World, guard: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for store in (world.store, world.async_store):
         store.fail("acquire")
-    began, real = world.clock(), world.clock.advance
+    began, advance = world.clock(), world.clock.advance
 
-    def advance(seconds: Any) -> None:
-        real(seconds)
+    def advance_until_it_is_back(duration: Any) -> None:
+        advance(duration)
         if world.clock() - began > 10:
             world.store.recover()
             world.async_store.recover()
 
-    world.clock.advance = advance  # type: ignore[method-assign]
+    monkeypatch.setattr(world.clock, "advance", advance_until_it_is_back)
     assert world.run(guard, wait="30s") == "ran"
     assert world.clock() - began == pytest.approx(10, abs=LONGEST_PAUSE)
     assert len(warnings_of(caplog, "unreachable")) == 1
