@@ -26,7 +26,7 @@ class Attempt:
 
     request: LockRequest
     expected: LockRecord | None = None
-    """The record of a run that never ended, whose fire time is to be recovered; None: acquire as usual."""
+    """Recover the run of this record, which never ended; None: acquire as usual."""
 
     def sent_to(self, store: LockProvider | AsyncLockProvider) -> Any:
         """Send the request. An async provider returns what must be awaited."""
@@ -47,7 +47,7 @@ Step = Attempt | Read | Sleep
 
 
 def store_frames(error: BaseException, take: Callable[..., Any]) -> TracebackType | None:
-    """The frames of the store, which ``take`` has called, in the traceback of ``error``. None: it has another origin."""
+    """Return the frames of the store, which ``take`` has called, in the traceback of ``error``, if it has any."""
     found, traceback = None, error.__traceback__
     while traceback is not None:
         if traceback.tb_frame.f_code in (take.__code__, Attempt.sent_to.__code__):

@@ -45,14 +45,14 @@ def run_once(
 ) -> bool:
     """Run ``task()`` once per key in the whole fleet, until it has succeeded: ``run_once("migrate-v42", migrate)``.
 
-    Returns True if this call has run the task, and False if it was done by another, before or while this call waited.
+    Return True if this call has run the task, and False if another call has, before or while this call waited.
     All callers return only when it is done. If the task raises, this caller gets the exception, and the next
     waiting one tries. If its process dies, a waiting one takes over when the lease ends. So the task must be
     idempotent: it runs again from its beginning, and if the store was away at its end, although it has succeeded.
 
     :param key: names the task and its version. It is also the lock name, 1 to 64 characters: ``shedlock list`` shows
         it as done, and a job must not use the same name. To let it run again: ``shedlock once --forget KEY``.
-    :param wait: how long to wait for another that runs the task, and for a store that is unreachable.
+    :param wait: how long to wait for another replica that runs the task, and for a store that is unreachable.
     :param options: ``provider``, ``lock_at_most_for`` and ``on_lost``, as for :func:`hold`. The lease lasts
         ``lock_at_most_for``, one minute by default, and is kept alive while the task runs.
     :raises TaskNotDone: the time is over, and the task is not done; or it was begun 16 times and never ended.
@@ -95,7 +95,7 @@ def _parsed(function: str, given: Any, *, is_async: bool = True) -> LockOptions:
 
 
 class _Once(BaseBlock):
-    """What differs from other blocks: the attempts, and the end of a task that raised."""
+    """A block with other attempts, and with another end for a task that raised."""
 
     def __init__(self, key: str, task: object, wait: Duration, options: LockOptions) -> None:
         self._wait = parse_duration(wait, "wait", zero=True)
@@ -183,7 +183,7 @@ class _Once(BaseBlock):
         )
 
     def _too_late(self, record: LockRecord | None, failure: Exception | None) -> Exception:
-        """The error after the wait, whose event is emitted."""
+        """Emit the event of the end of the wait, and return its error."""
         if failure is not None:
             self.failed("acquire", failure)
             return failure
@@ -204,7 +204,7 @@ class _Once(BaseBlock):
         release = super().release_of(lease, store)
         if release is None or not self._has_failed:
             return release
-        lease.fire_time = ONCE  # that of a recovered lease, too
+        lease.fire_time = ONCE  # a recovered lease has none
         return undo_of(store)
 
 
