@@ -231,7 +231,7 @@ _LOSSES: dict[LostReason, str] = {
 }
 
 
-_MISSES: dict[MissReason, str] = {
+MISSES: dict[MissReason, str] = {
     "unreachable": "the store was unreachable for too long",
     "cancelled": "its process was shut down",
     "no_room": "a run on time went first",
@@ -261,7 +261,7 @@ def log_listener(event: Event) -> None:
         case RunMissed(lock_name, fire_time, reason, details):
             run = "a run" if fire_time is None else f"the run of {fire_time.isoformat()}"
             more = f" ({details})" if details else ""
-            logger.warning("lock %r: %s is lost: %s%s", lock_name, run, _MISSES[reason], more)
+            logger.warning("lock %r: %s is lost: %s%s", lock_name, run, MISSES[reason], more)
         case RunRecovered(lock_name, _, fire_time, former_holder, recoveries):
             run = "a run" if fire_time is None else f"the run of {fire_time.isoformat()}"
             message = "lock %r: %s by %s never ended, so it runs here again (recovery %d)"

@@ -96,6 +96,8 @@ class LockOptions:
         check_fire_time(options.fire_time, of_decorator=function == "scheduler_lock")
         check_on_lost(options.on_lost, is_async=is_async)
         check_recovery(options.recover, options.max_recoveries)
+        if options.recover and options.keep_alive is False:
+            raise ConfigurationError(f"recover=True needs keep_alive=True: {WITHOUT_HEARTBEATS}")
         return options
 
     @property
@@ -208,6 +210,12 @@ def check_recovery(recover: object, max_recoveries: object) -> None:
         raise ConfigurationError(
             f"max_recoveries must be a number from 1 to {MOST_RECOVERIES}, not {quoted(max_recoveries)}"
         )
+
+
+WITHOUT_HEARTBEATS = (
+    "without heartbeats a run that is longer than lock_at_most_for looks like one whose process died, and would run "
+    "twice at the same time"
+)
 
 
 def is_async_callable(found: object) -> bool:

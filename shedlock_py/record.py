@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.lease import CLAIM_ID_BYTES
@@ -14,6 +14,8 @@ from shedlock_py.request import LONGEST_HOLDER, PAUSED_BY, validate_name
 LONGEST_OPERATOR = 100
 """Characters of who pauses a lock, so that a reason has room beside it."""
 _BEFORE_REASON = ": "
+ONCE = datetime(1970, 1, 2, 3, 4, 5, tzinfo=UTC)
+"""The fire time of every run of ``run_once``. It is the same for all runs of a key, and earlier than those of jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,12 @@ class LockRecord:
         return self.lock_until > self.read_at
 
     @property
+    def is_done(self) -> bool:
+        """Whether this is a key of ``run_once`` whose task has succeeded. After a pause the record does not say so."""
+        is_over = self.is_released is True and not self.is_held and self.pause is None
+        return is_over and self.last_fire_time == ONCE
+
+    @property
     def recoveries(self) -> int:
         """How often the run of ``last_fire_time`` was recovered: each time, its holder had died or given it back."""
         claim_id = self.locked_by[len(self.holder) + 1 :]
@@ -108,8 +116,15 @@ class LockRecord:
 
 
 def names_to_prune(records: Iterable[LockRecord], unused_for: timedelta) -> list[str]:
-    """The names that ``prune(unused_for)`` deletes: they are free, and were last held so long ago or longer."""
-    return [record.name for record in records if record.lock_until <= record.read_at - unused_for]
+    """The names that ``prune(unused_for)`` deletes: they are free, and were last held so long ago or longer.
+
+    Not the keys of ``run_once``: their tasks would run again.
+    """
+    return [
+        record.name
+        for record in records
+        if record.lock_until <= record.read_at - unused_for and record.last_fire_time != ONCE
+    ]
 
 
 def holder_of(locked_by: str) -> str:

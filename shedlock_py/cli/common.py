@@ -35,6 +35,7 @@ SOFTWARE = 70  # a mistake in shedlock_py itself
 IO_ERROR = 74  # the output cannot be written, as on a full disk or to a pipe that is closed
 LOST = 75  # ``shedlock run``: the lease was lost, and the command was ended
 CONFIG = 78  # the store's URL, a package that is missing, a value that cannot work
+NOT_DONE = 124  # ``shedlock once``: not done in time, as timeout(1) says it
 INTERRUPTED = 130  # Ctrl-C, as shells have it
 
 
@@ -166,7 +167,7 @@ class RunCommand(click.Command):
             usage = f"put -- before the command: {self._usage}"
             raise click.UsageError(f"{error.format_message().rstrip('.')}; {usage}", ctx) from None
         ctx.params["command"] = args[end + 1 :]
-        if not ctx.params["command"] and not ctx.resilient_parsing:
+        if not (ctx.params["command"] or ctx.params.get("forget") or ctx.resilient_parsing):
             raise click.UsageError(f"no command: {self._usage}", ctx)
         return rest
 

@@ -19,8 +19,10 @@ from shedlock_py.display import holder_of, in_words
 from shedlock_py.durations import LONGEST
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import log_listener
+from shedlock_py.lease import MOST_RECOVERIES
 from shedlock_py.options import LockOptions, check_keep_alive_limit, keep_alive_of_text
 from shedlock_py.provider import LockProvider
+from shedlock_py.recovery import DEFAULT_MOST_RECOVERIES
 from shedlock_py.request import LockRequest, check_hold_times
 
 
@@ -79,6 +81,22 @@ class KeepAlive(click.types.BoolParamType):
     help="Run once in each period, on all hosts together, however short the command is: 1h, 1d. Periods are counted "
     "from 1970 in UTC and begin half a minute early, so that full minutes are far from where they begin.",
 )
+@option(
+    "--recover",
+    envvar="SHEDLOCK_RECOVER",
+    is_flag=True,
+    help="For an idempotent command, with --once-per and --keep-alive: if it runs on another host, wait until it ends, "
+    "and run it here if that host dies. It runs at least once in each period, and may run twice.",
+)
+@option(
+    "--max-recoveries",
+    envvar="SHEDLOCK_MAX_RECOVERIES",
+    type=click.IntRange(1, MOST_RECOVERIES),
+    default=DEFAULT_MOST_RECOVERIES,
+    show_default=True,
+    metavar="N",
+    help="How often --recover runs it again in one period, on all hosts together.",
+)
 @duration_option(
     "--expected-every",
     envvar="SHEDLOCK_EXPECTED_EVERY",
@@ -115,6 +133,8 @@ def run(
     keep_alive_for: timedelta | None,
     wait: timedelta,
     once_per: timedelta | None,
+    recover: bool,
+    max_recoveries: int,
     expected_every: timedelta | None,
     skip_exit_code: int,
     grace: timedelta,
@@ -150,6 +170,9 @@ def run(
         if not keep_alive and ctx.get_parameter_source("keep_alive") is ParameterSource.COMMANDLINE:
             raise click.UsageError("--no-keep-alive and --keep-alive-for exclude each other", ctx)
         keep_alive = keep_alive_for
+    if recover and (once_per is None or not keep_alive):
+        missing = "--once-per" if once_per is None else "--keep-alive"
+        raise click.UsageError(f"--recover needs {missing}, too", ctx)
     try:
         check_keep_alive_limit(keep_alive, at_most, ("--keep-alive-for", "--at-most"))
         at_most = at_most if is_active() else LONGEST
@@ -162,7 +185,8 @@ def run(
 
     debug = (log_listener,) if ctx.find_root().params.get("debug") else ()
     try:
-        guarded = Guarded(request, command, keep_alive=keep_alive, grace=grace)
+        most = max_recoveries if recover else 0
+        guarded = Guarded(request, command, keep_alive=keep_alive, grace=grace, max_recoveries=most)
         with open_store(store) if is_active() else nullcontext() as provider:
             if not getattr(provider, "is_shared", True):
                 raise ConfigurationError(

@@ -69,7 +69,7 @@ def show(name: str, store: str | None, as_json: bool) -> None:
 
 def _lines(record: LockRecord) -> list[tuple[str, str]]:
     demoted, left = display.demoted_leader(record), display.in_words(record.remaining)
-    state = f"held, for another {left}" if record.is_held else "free"
+    state = f"held, for another {left}" if record.is_held else display.state_of(record)
     if record.is_held and demoted is not None:
         state = f"nobody leads: {demoted} was demoted, an election in {left}"
     pause = record.pause if record.is_paused else None
@@ -87,7 +87,7 @@ def _lines(record: LockRecord) -> list[tuple[str, str]]:
         ("locked at", f"{_moment(record.locked_at)}, {display.in_words(display.age(record))} ago"),
         ("lock until" if record.is_held else "locked until", _moment(record.lock_until)),
         ("fencing token", display.token_of(record)),
-        ("last fire time", _moment(record.last_fire_time)),
+        ("last fire time", _moment(display.fire_time_of(record))),
         ("store's clock", _moment(record.read_at)),
     ]
 

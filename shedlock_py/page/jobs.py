@@ -116,7 +116,7 @@ class Job:
         return f"in {display.in_words(self.next_in)}"
 
 
-_STATES = ("paused", "demoted", "held", "free")
+_STATES = ("paused", "demoted", "held", "free", "done")
 _SORT_KEYS: dict[str, Callable[[Job], Any]] = {
     "name": lambda job: job.record.name,
     "state": lambda job: _STATES.index(job.state),
@@ -182,7 +182,7 @@ class Query:
         match self.show:
             case "held":
                 return job.state in ("held", "demoted")
-            case "paused" | "free":
+            case "paused" | "free" | "done":
                 return job.state == self.show
             case "stuck" | "overdue":
                 return job.trouble == self.show

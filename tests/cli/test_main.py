@@ -94,7 +94,7 @@ def test_a_mistake_is_one_line(arguments: list[str], text: str) -> None:
 
 
 WITHOUT_VARIABLE = {
-    "--version", "--force", "--forget-fire-time", "--yes", "--allow-changes",
+    "--version", "--force", "--forget-fire-time", "--forget", "--yes", "--allow-changes",
     "--keep-alive-for",  # that of --keep-alive takes a duration, too
 }  # fmt: skip
 OF_NO_OPTION = {"SHEDLOCK_HISTORY", "SHEDLOCK_ACTIVE"}

@@ -17,6 +17,7 @@ import pytest
 from shedlock_py import LockRequest, Settings
 from shedlock_py.cli import child, common
 from shedlock_py.cli.lead import lead as lead_command
+from shedlock_py.cli.once import once as once_command
 from shedlock_py.cli.run import run as run_command
 from tests.cli import terminal
 from tests.cli.harness import in_a_process, run, shedlock_command, take
@@ -242,6 +243,8 @@ def test_every_option_has_its_variable(runs: Runs) -> None:
         "SHEDLOCK_HOLDER": "me",
         "SHEDLOCK_KEEP_ALIVE": "true",
         "SHEDLOCK_ONCE_PER": "1d",
+        "SHEDLOCK_RECOVER": "true",
+        "SHEDLOCK_MAX_RECOVERIES": "2",
         "SHEDLOCK_EXPECTED_EVERY": "25h",
         "SHEDLOCK_SKIP_EXIT_CODE": "44",
         "SHEDLOCK_WAIT": "100ms",
@@ -308,7 +311,11 @@ COMMON_CODES = {common.USAGE, common.UNAVAILABLE, common.SOFTWARE, common.CONFIG
 
 @pytest.mark.parametrize(
     ("command", "codes"),
-    [(run_command, {common.OK, common.LOST} | COMMON_CODES), (lead_command, COMMON_CODES)],
+    [
+        (run_command, {common.OK, common.LOST} | COMMON_CODES),
+        (once_command, {common.OK, common.NO, common.LOST, common.NOT_DONE} | COMMON_CODES),
+        (lead_command, COMMON_CODES),
+    ],
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_help_and_the_page_name_every_exit_code(command: click.Command, codes: set[int]) -> None:
@@ -317,7 +324,7 @@ def test_help_and_the_page_name_every_exit_code(command: click.Command, codes: s
     in_help = {int(code) for code in re.findall(r"^    (\d+) ", done.stdout, re.MULTILINE)}
     assert in_help == codes
     table = dict(re.findall(r"^\| (\d+) +\| (.+?) +\|", page.partition("## Exit codes")[2], re.MULTILINE))
-    of_others = {common.NO, common.INTERRUPTED, common.IO_ERROR}
+    of_others = {common.NO, common.INTERRUPTED, common.IO_ERROR, common.NOT_DONE}
     assert {int(code) for code in table} == {common.OK, common.LOST} | COMMON_CODES | of_others
 
 

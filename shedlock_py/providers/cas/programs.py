@@ -14,7 +14,7 @@ from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.cas.options import DEFAULT_CLOCK_ERROR
 from shedlock_py.providers.cas.server_time import ServerTime, UnknownTimeError, token_at
 from shedlock_py.providers.kit import Failure, StorePrograms, fire_time_too_late, kept_changing, unreachable
-from shedlock_py.record import LockRecord
+from shedlock_py.record import ONCE, LockRecord
 
 MOST_TRIES = 16
 """For copies that write the same record at the same time: one of them succeeds in each round."""
@@ -272,6 +272,7 @@ class CasPrograms(StorePrograms):
                 not _is_held(entry, now)
                 and now - record.lock_until >= unused_for
                 and (record.fencing_token or 0) < least
+                and record.last_fire_time != ONCE
             ):
                 deleted += bool((yield from self._ask(Delete(record.name, entry.version))))
         return deleted

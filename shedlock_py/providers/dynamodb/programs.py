@@ -42,7 +42,7 @@ from shedlock_py.providers.kit import (
     kept_changing,
     not_known,
 )
-from shedlock_py.record import LockRecord
+from shedlock_py.record import ONCE, LockRecord
 
 RECENT = 100.0
 """Seconds for which the time of a reply serves the claims after it. Two clocks may drift a tenth of a second apart
@@ -220,7 +220,8 @@ class DynamoDBPrograms(StorePrograms):
         least = token_at(self._earliest_of_all(reply.time))
         for entry in reply.entries:
             record, is_held = entry.record, self._is_held(entry, reply.time)
-            if not is_held and now - record.lock_until >= unused_for and (record.fencing_token or 0) < least:
+            is_old = now - record.lock_until >= unused_for and (record.fencing_token or 0) < least
+            if not is_held and is_old and record.last_fire_time != ONCE:
                 deleted += (yield from self._ask(Delete(entry))).is_done
         return deleted
 

@@ -16,7 +16,7 @@ from shedlock_py.history import Run
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.kit.operation import fire_time_too_late
 from shedlock_py.providers.kit.programs import StorePrograms
-from shedlock_py.record import LockRecord
+from shedlock_py.record import LockRecord, names_to_prune
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -133,10 +133,11 @@ class RecordPrograms(StorePrograms):
 
     def prune(self, unused_for: timedelta) -> Program[RecordCommand, Any, int]:
         def delete(records: Records, now: datetime) -> int:
-            old = [record for record in records.by_name.values() if now - record.lock_until >= unused_for]
-            for record in old:
-                del records.by_name[record.name]
-                records.runs.pop(record.name, None)
+            read = [replace(record, read_at=now) for record in records.by_name.values()]
+            old = names_to_prune(read, unused_for)
+            for name in old:
+                del records.by_name[name]
+                records.runs.pop(name, None)
             return len(old)
 
         deleted: int = yield delete

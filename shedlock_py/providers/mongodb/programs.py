@@ -44,7 +44,7 @@ from shedlock_py.providers.mongodb.commands import (
     undo,
     update,
 )
-from shedlock_py.record import LockRecord
+from shedlock_py.record import ONCE, LockRecord
 from shedlock_py.request import LONGEST_NAME
 
 KEPT_WITH_RUNS = timedelta(days=3652)
@@ -160,6 +160,7 @@ class MongoPrograms(StorePrograms):
     def prune(self, unused_for: timedelta) -> Program[Command, Any, int]:
         limit = {"$subtract": [NOW_MS, Int64(in_milliseconds(unused_for))]}
         old = {"lockUntil": {"$type": "date"}, "$expr": {"$lte": [UNTIL_MS, limit]}}
+        old["lastFireTime"] = {"$ne": Int64((ONCE - EPOCH) // MICROSECOND)}  # the keys of run_once stay
         result = yield Command("delete_many", {"filter": old})
         deleted: int = result.deleted_count
         return deleted

@@ -27,10 +27,20 @@ from shedlock_py.providers.kit import (
 )
 from shedlock_py.providers.redis.checks import server_checks
 from shedlock_py.providers.redis.clients import AnyClient
-from shedlock_py.providers.redis.commands import EPOCH, MICROSECOND, Call, Calls, Command, claim_args, run_args, script
+from shedlock_py.providers.redis.commands import (
+    EPOCH,
+    MICROSECOND,
+    Call,
+    Calls,
+    Command,
+    claim_args,
+    optional_microseconds,
+    run_args,
+    script,
+)
 from shedlock_py.providers.redis.errors import classify, is_refusal
 from shedlock_py.providers.redis.history import newest_of, runs_kept, sent, to_runs
-from shedlock_py.record import LockRecord
+from shedlock_py.record import ONCE, LockRecord
 
 _FIRE_TIME_TOO_LATE = -1
 """In the place of a fencing token."""
@@ -83,8 +93,9 @@ class RedisPrograms(StorePrograms):
 
     def prune(self, unused_for: timedelta) -> Program[Command, Any, int]:
         deleted = 0
+        args = (in_milliseconds(unused_for), optional_microseconds(ONCE))
         for keys in self._chunks((yield from self._scan(""))):
-            deleted += sum((yield Call(script("prune"), keys, (in_milliseconds(unused_for),))))
+            deleted += sum((yield Call(script("prune"), keys, args)))
         return deleted
 
     def record(self, name: str) -> Program[Command, Any, LockRecord | None]:

@@ -28,7 +28,7 @@ from shedlock_py.providers.sqlalchemy.schema import (
 from shedlock_py.providers.sqlalchemy.sqlite_files import read_mounts
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand
 from shedlock_py.providers.sqlalchemy.tables import SqlProgram, SqlTables
-from shedlock_py.record import LockRecord
+from shedlock_py.record import ONCE, LockRecord
 from shedlock_py.request import LockRequest
 
 
@@ -169,7 +169,10 @@ class SqlPrograms(SqlTables):
         yield from self._prepare("prune", None)
         if self._columns_in_session_zone:
             yield from self.records("", "prune")
-        command = SqlCommand(self._sql.prune, {"hold_ms": -in_milliseconds(unused_for)})
+        values: dict[str, object] = {"hold_ms": -in_milliseconds(unused_for)}
+        if self._sql.extra_columns:
+            values["once"] = self._sql.clock.to_store(ONCE)
+        command = SqlCommand(self._sql.prune, values)
         reply = yield command
         yield from self._history_after(command, may_take_long=True)
         return reply.changed

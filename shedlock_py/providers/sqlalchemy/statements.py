@@ -106,7 +106,10 @@ class Statements:
         # In the table of ShedLock for Java this is lock_until. Only an assignment keeps its value.
         forgotten = "last_fire_time = NULL, lock_until = lock_until"
         self.delete_fire_time = self.compile(f"UPDATE {{table}} SET {forgotten} WHERE {is_newest}", "count")
-        self.prune = self.compile("DELETE FROM {table} WHERE lock_until <= {until}", "count")
+        # The keys of run_once stay.
+        once = self.clock.moment.format("once")
+        no_key = f" AND (last_fire_time IS NULL OR last_fire_time <> {once})" if extra_columns else ""
+        self.prune = self.compile(f"DELETE FROM {{table}} WHERE lock_until <= {{until}}{no_key}", "count")
         select = self._select()
         size = "CAST(:size AS integer)" if dialect.name == "postgresql" else ":size"
         self.record = self.compile(f"{select} WHERE name = :name", "rows")

@@ -12,6 +12,7 @@ NAMES = [
     *(
         "flask",
         "kubernetes",
+        "migrations",
         "multi-tenant",
         "one-scheduler",
         "overdue-jobs",
