@@ -102,7 +102,11 @@ class DynamoDBPrograms(StorePrograms):
             reply = yield from self._ask(Read(name))
             time, entry = reply.time, reply.entry
             is_other = not force and entry is not None and not _is_own(entry, claim)
-            if is_other and self._is_refused(entry, claim, time) and not self._is_too_late(claim, time):
+            if (
+                is_other
+                and self._is_refused(entry, claim, None, time, force=False)
+                and not self._is_too_late(claim, time)
+            ):
                 return None
         for _ in range(MOST_TRIES):
             if self._is_too_late(claim, time):
@@ -126,16 +130,18 @@ class DynamoDBPrograms(StorePrograms):
             elif entry is not None and is_granted:  # an earlier copy of the command was carried out
                 claim.note = _written_in(entry)
                 return entry.record.fencing_token
-            elif force and not (claim.recoveries and self._is_dead(entry, before, time)):
-                return None
-            elif not force and self._is_refused(entry, claim, time):
+            elif self._is_refused(entry, claim, before, time, force=force):
                 return None
             if entry is not None:
                 least_token = max(least_token, (entry.record.fencing_token or 0) + 1)
                 seen = "" if self._is_held(entry, time) else entry.lock_until
         raise kept_changing(_operation(force), name)
 
-    def _is_refused(self, entry: Entry | None, claim: Claim, time: ServerTime) -> bool:
+    def _is_refused(
+        self, entry: Entry | None, claim: Claim, before: LockRecord | None, time: ServerTime, *, force: bool
+    ) -> bool:
+        if force:
+            return not (claim.recoveries and self._is_dead(entry, before, time))
         if entry is None:
             return False
         newest, fire_time = entry.record.last_fire_time, claim.request.fire_time
