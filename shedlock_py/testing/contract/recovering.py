@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -53,46 +53,40 @@ def again(name: str) -> LockRequest:
     return LockRequest(name, LONG, holder="recoverer", fire_time=FIRE_TIME)
 
 
+def says(is_released: bool, name: str, *replicas: LockProvider) -> None:
+    """Whether the record says that its run was ended."""
+    for replica in replicas:
+        assert record_of(replica, name).is_released is is_released
+        assert [record.is_released for record in replica.records(name)] == [is_released]
+
+
+@pytest.mark.usefixtures("recovery")
 class RecoveryContract(ContractBase):
     """What ``is_released`` of a record and ``recover`` promise.
 
     ``recover`` is not in the protocol :class:`LockProvider`: a provider that is made with the kit has it.
-
-    :cvar recovers: False for a store whose records do not say whether a run was ended.
     """
-
-    recovers: ClassVar[bool] = True
-
-    @pytest.fixture(autouse=True)
-    def _recovers(self) -> None:
-        if not self.recovers:
-            pytest.skip("the records of this store do not say whether a run was ended")
-
-    def _says(self, is_released: bool, name: str, *replicas: LockProvider) -> None:
-        for replica in replicas:
-            assert record_of(replica, name).is_released is is_released
-            assert [record.is_released for record in replica.records(name)] == [is_released]
 
     def test_i14_the_record_says_whether_a_run_was_ended(self, provider: Any, other: LockProvider, name: str) -> None:
         """By a release, an undo, or an operator."""
         lease = acquired(provider, LockRequest(name, LONG))
-        self._says(False, name, provider, other)
+        says(False, name, provider, other)
         assert provider.extend(lease, "2m") is lease
-        self._says(False, name, provider)
+        says(False, name, provider)
         assert provider.release(lease) is True
-        self._says(True, name, provider, other)
+        says(True, name, provider, other)
         lease = acquired(other, LockRequest(name, LONG))
-        self._says(False, name, provider)
+        says(False, name, provider)
         other.release(lease)
         lease = acquired(provider, LockRequest(name, LONG, LONG))
         assert provider.undo(lease) is True
-        self._says(True, name, other)
+        says(True, name, other)
         lease = provider.take_over(LockRequest(name, LONG))
-        self._says(False, name, provider)
+        says(False, name, provider)
         assert other.force_release(name) is True
-        self._says(True, name, provider, other)
+        says(True, name, provider, other)
         assert provider.release(lease) is False
-        self._says(True, name, provider)
+        says(True, name, provider)
 
     def test_i14_the_record_says_so_during_a_minimum_hold(
         self, provider: LockProvider, other: LockProvider, name: str
@@ -100,17 +94,17 @@ class RecoveryContract(ContractBase):
         """Also if an operator ends that, so that the run is ended twice."""
         assert provider.release(acquired(provider, LockRequest(name, LONG, LONG))) is True
         assert record_of(provider, name).is_held
-        self._says(True, name, provider, other)
+        says(True, name, provider, other)
         assert other.force_release(name) is True
-        self._says(True, name, provider, other)
+        says(True, name, provider, other)
 
     def test_i14_an_operators_pause_is_ended_by_resume(self, provider: Any, name: str) -> None:
         if not hasattr(provider, "pause"):
             pytest.skip("this provider has no pause")
         provider.pause(name, "1m")
-        self._says(False, name, provider)
+        says(False, name, provider)
         assert provider.resume(name) is True
-        self._says(True, name, provider)
+        says(True, name, provider)
 
     def test_i14_a_finished_run_never_looks_like_a_dead_one(
         self, provider: Any, other: LockProvider, name: str
@@ -129,11 +123,11 @@ class RecoveryContract(ContractBase):
         lost = acquired(provider, LockRequest(f"{name}/dead", SHORT))
         expired_record(provider, ended.name)
         for record in seen:
-            self._says(True, record.name, provider, other)
+            says(True, record.name, provider, other)
             assert other.recover(again(record.name), record) is None  # type: ignore[attr-defined]
-            self._says(True, record.name, provider)
+            says(True, record.name, provider)
         expired_record(provider, lost.name)
-        self._says(False, lost.name, provider, other)
+        says(False, lost.name, provider, other)
 
     def test_i1_of_n_racers_one_recovers_a_run(self, provider: Any, other: Any, name: str) -> None:
         dead = dead_run(provider, name)
@@ -156,7 +150,7 @@ class RecoveryContract(ContractBase):
         assert other.acquire(again(name)) is None
         assert provider.extend(lease, "2m") is lease
         assert provider.release(lease) is True
-        self._says(True, name, provider, other)
+        says(True, name, provider, other)
         assert other.acquire(again(name)) is None
         assert other.recover(again(name), dead) is None
         assert record_of(other, name).last_fire_time == FIRE_TIME
