@@ -1,4 +1,4 @@
-"""Recovery: a run whose holder died is taken for one, and one replica claims its fire time again."""
+"""Recovery: the record of a run tells whether its holder died, and one replica claims the fire time again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LATER = FIRE_TIME + timedelta(seconds=1)
 
 
 def dead_runs(provider: LockProvider, names: Sequence[str], holder: str = "dead") -> list[LockRecord]:
-    """The records of runs of :data:`FIRE_TIME` whose holder died: each lease has ended without a release."""
+    """The records of runs of :data:`FIRE_TIME` after their holder died: each lease has ended without a release."""
     for name in names:
         acquired(provider, LockRequest(name, SHORT, holder=holder, fire_time=FIRE_TIME))
     return [expired_record(provider, name) for name in names]
@@ -62,7 +62,7 @@ def says(is_released: bool, name: str, *replicas: LockProvider) -> None:
 
 @pytest.mark.usefixtures("recovery")
 class RecoveryContract(ContractBase):
-    """What ``is_released`` of a record and ``recover`` promise.
+    """The promises of ``is_released`` of a record, and of ``recover``.
 
     ``recover`` is not in the protocol :class:`LockProvider`: a provider that is made with the kit has it.
     """
@@ -143,7 +143,7 @@ class RecoveryContract(ContractBase):
         assert record.fencing_token > (dead.fencing_token or 0), "I7"
 
     def test_i11_a_recovered_run_runs_once_more(self, provider: Any, other: Any, name: str) -> None:
-        """No acquire gets its fire time, neither beside it nor after it."""
+        """No acquire gets its fire time while it runs, or after its end."""
         dead = dead_run(provider, name)
         assert other.acquire(again(name)) is None
         lease = provider.recover(again(name), dead)
