@@ -54,7 +54,7 @@ class Claim:
     """One acquisition while its request is under way. Make it before the first byte is sent: it reads the clock.
 
     :param new_claim_id: returns a claim id that was never used before; a simulation passes one that is repeatable.
-    :param recoveries: how often this fire time will have been recovered.
+    :param recoveries: how often this fire time will have been recovered; 0: this claim recovers no run.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Claim:
         recoveries: int = 0,
     ) -> None:
         self.request = request
-        self._recoveries = recoveries
+        self.recoveries = recoveries
         self.note: object = None
         """What the programs of the store want to find in :attr:`Lease.note`."""
         self._clock = clock
@@ -74,7 +74,7 @@ class Claim:
 
     def renew(self) -> None:
         """Take a new claim id. A request with the former one may reach the store late, and matches nothing."""
-        self.claim_id = f"{self._recoveries:x}{self._new_claim_id()[1:]}"
+        self.claim_id = f"{self.recoveries:x}{self._new_claim_id()[1:]}"
         self.locked_by = f"{self.request.holder}#{self.claim_id}"
         self._sent_at = self._clock()
 

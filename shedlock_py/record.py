@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.lease import CLAIM_ID_BYTES
-from shedlock_py.request import LONGEST_HOLDER, PAUSED_BY, validate_name
+from shedlock_py.request import DEMOTED, LONGEST_HOLDER, PAUSED_BY, validate_name
 
 LONGEST_OPERATOR = 100
 """Characters of who pauses a lock, so that a reason has room beside it."""
@@ -103,6 +103,11 @@ class LockRecord:
         None: its last holder was a job.
         """
         return Pause.from_holder(self.holder)
+
+    @property
+    def is_of_operator(self) -> bool:
+        """Whether its last holder was a pause or a demotion, which is no run."""
+        return self.pause is not None or DEMOTED.fullmatch(self.holder) is not None
 
     @property
     def is_paused(self) -> bool:

@@ -89,7 +89,7 @@ class Watch:
                 return Over("later_fire_time")
             if newest is None or newest < self.fire_time:
                 return Wait(self._pause(record)) if record.is_held else Acquire()
-        if record.pause is not None:
+        if record.is_of_operator:
             return Over("paused")
         if record.is_released:
             return Over("released")

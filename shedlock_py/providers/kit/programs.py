@@ -98,7 +98,8 @@ class StorePrograms(ABC):
         one, and raises :func:`fire_time_too_late` if it is later than now plus ``fire_time_tolerance``.
 
         :param force: take over: grant it from any holder, but only if the record is still ``before`` (by its fencing
-            token; None: there is no record). So a late copy of this command matches nothing.
+            token; None: there is no record). So a late copy of this command matches nothing. If ``claim.recoveries`` is
+            not 0, only if it has expired, too, and was not released: its holder has died.
         """
 
     @abstractmethod
@@ -281,7 +282,8 @@ class StorePrograms(ABC):
         """
         require(request, LockRequest, "recover", "LockRequest('nightly-report', '30m')")
         require(expected, LockRecord, "recover", "the LockRecord that record(name) returned")
-        if expected.name != request.name or expected.is_held or expected.is_released is not False:
+        is_of_dead_run = expected.is_released is False and not expected.is_held and not expected.is_of_operator
+        if expected.name != request.name or not is_of_dead_run:
             raise ConfigurationError(f"lock {request.name!r}: recover takes the record of a run that never ended")
         if expected.recoveries >= MOST_RECOVERIES:
             raise ConfigurationError(f"lock {request.name!r}: its run was recovered {MOST_RECOVERIES} times already")

@@ -59,6 +59,8 @@ class RecordPrograms(StorePrograms):
             if force:
                 if (record and record.fencing_token) != (before and before.fencing_token):
                     return None  # the record has changed since it was read
+                if claim.recoveries and record and (record.lock_until > now or record.is_released is not False):
+                    return None
             elif record and (record.lock_until > now or (fire_time and newest and fire_time <= newest)):
                 return None
             if newest and (fire_time is None or fire_time < newest):
@@ -201,6 +203,7 @@ def record_from_json(name: str, fields: dict[str, Any], read_at: datetime) -> Lo
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a lock record: {fields!r:.200}") from error
     is_aware = all(time is None or time.tzinfo for time in times.values()) and record.locked_at and record.lock_until
-    if not is_aware or type(record.fencing_token) is not int or type(record.locked_by) is not str:
+    is_odd = type(record.fencing_token) is not int or type(record.locked_by) is not str
+    if not is_aware or is_odd or record.is_released not in (None, False, True):
         raise ValueError(f"not a lock record: {fields!r:.200}")
     return record

@@ -68,7 +68,8 @@ class RedisPrograms(StorePrograms):
         args = (*claim_args(claim), self._calls.kept_ms, self.fire_time_tolerance // MICROSECOND)
         if force:
             former_token = None if before is None else before.fencing_token
-            args = (*args, b"" if former_token is None else former_token)
+            former_holder = before.locked_by if claim.recoveries and before is not None else ""
+            args = (*args, b"" if former_token is None else former_token, former_holder.encode())
         args += run_args(claim.request, runs_kept(self))
         call = Call(script(operation), (self._calls.key(claim.request.name),), args)
         token: int = yield from sent(call, claim.request.name, self)
@@ -171,7 +172,7 @@ def to_record(name: str, key: bytes, row: Sequence[bytes | None], now: int) -> L
 
     :raises ValueError: another program has written to it; with what to do.
     """
-    locked_by, *values = row
+    locked_by, *values, released_token, freed_token = row
     numbers: list[int | None] = []
     try:
         for field, value in zip(("locked_at", "lock_until", "fencing_token", "last_fire_time"), values, strict=True):
@@ -188,6 +189,7 @@ def to_record(name: str, key: bytes, row: Sequence[bytes | None], now: int) -> L
             fencing_token=fencing_token,
             last_fire_time=None if last_fire_time is None else EPOCH + last_fire_time * MICROSECOND,
             read_at=EPOCH + now * MICROSECOND,
+            is_released=values[2] in (released_token, freed_token) if values[2] else None,
         )
     except (ValueError, OverflowError) as error:
         raise ValueError(

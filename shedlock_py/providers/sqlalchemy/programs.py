@@ -56,6 +56,7 @@ class SqlPrograms(SqlTables):
         kind = ClaimKind.ACQUIRE
         if force:
             kind = ClaimKind.TAKE_OVER_ABSENT if before is None else ClaimKind.TAKE_OVER
+            kind = ClaimKind.RECOVER if claim.recoveries else kind
         statement = self._sql.claims[kind, request.fire_time is not None]
         command = SqlCommand(statement, values, can_grant=True)
         reply = yield self._with_history(command, trims=claim.claim_id[-1] in _TRIMMING)

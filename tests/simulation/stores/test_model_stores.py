@@ -278,7 +278,7 @@ def _shown_value(key: str, value: Any, world: World) -> Any:
     match key:
         case "runs":
             return [_shown({"": run}, world)[""] for run in value]
-        case "locked_by" | "lockedBy" | "releasedBy":
+        case "locked_by" | "lockedBy" | "releasedBy" | "endedBy":
             return world.without_ids(value)
         case "lives":
             return round(value / 60e3)
@@ -293,7 +293,7 @@ def _shown_value(key: str, value: Any, world: World) -> Any:
             | "ended"
         ):
             return _minutes(value)
-        case "released_token" | "releasedToken":
+        case "released_token" | "releasedToken" | "freed_token" | "freedToken":
             return _minutes(value)
     return value  # the holder's clock, and fire times, are the same in both
 

@@ -13,6 +13,7 @@ from shedlock_py.providers.kit import TimedOut, Undo
 from shedlock_py.providers.redis.quorum.broadcast import NoReply, NotAddressed, OnEach, Pause
 from shedlock_py.providers.redis.quorum.majority import (
     HELD,
+    NO_SUCH_RUN,
     OTHER,
     QUARANTINED,
     RAN,
@@ -31,6 +32,7 @@ MINE, A, B = (b"host#" + digit * 32 for digit in (b"7", b"1", b"9"))
 voted, held_a, held_b, vote_a, vote_b = (VOTED, 5), (HELD, A), (HELD, B), (OTHER, A), (OTHER, B)
 SILENT = NoReply("no reply")
 ran, quarantined, too_late, silent = (RAN, b""), (QUARANTINED, 5000), (TOO_LATE, b""), SILENT
+absent = (NO_SUCH_RUN, b"")
 
 # The replies, the verdict, and whether the broadcast need not wait for the silent servers.
 TABLE: list[tuple[list[Any], Verdict, bool]] = [
@@ -89,6 +91,28 @@ TABLE: list[tuple[list[Any], Verdict, bool]] = [
 def test_the_verdict_on_the_votes(replies: list[Any], verdict: Verdict, is_settled: bool) -> None:
     for first in range(len(replies)):  # no server is special
         tally = VoteTally(MINE, replies[first:] + replies[:first])
+        assert (tally.verdict(), tally.is_settled()) == (verdict, is_settled)
+
+
+RECOVERIES: list[tuple[list[Any], Verdict, bool]] = [
+    ([voted, voted, absent], Verdict.WON, True),
+    ([voted, voted, silent], Verdict.WON, True),
+    ([voted, voted, ran], Verdict.SKIP, True),  # the holder has released it, and did not reach the others
+    ([ran, silent, silent], Verdict.SKIP, True),
+    ([absent, absent, voted], Verdict.SKIP, True),
+    ([absent, absent, silent], Verdict.SKIP, True),
+    ([absent, voted, silent], Verdict.IMPOSSIBLE, False),  # the third may have it
+    ([absent, voted, quarantined], Verdict.IMPOSSIBLE, True),
+    ([held_a, held_a, absent], Verdict.SKIP, True),
+    ([vote_a, vote_a, voted], Verdict.SKIP, True),
+    ([absent, voted, vote_a], Verdict.SPLIT, True),  # a vote ends
+]
+
+
+@pytest.mark.parametrize(("replies", "verdict", "is_settled"), RECOVERIES)
+def test_the_verdict_on_the_votes_for_a_recovery(replies: list[Any], verdict: Verdict, is_settled: bool) -> None:
+    for first in range(len(replies)):
+        tally = VoteTally(MINE, replies[first:] + replies[:first], recovers=True)
         assert (tally.verdict(), tally.is_settled()) == (verdict, is_settled)
 
 
