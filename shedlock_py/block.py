@@ -34,6 +34,7 @@ from shedlock_py.events import (
     LockSkipped,
     Outcome,
     ProviderFailed,
+    RunRecovered,
     TaskFinished,
     logger,
 )
@@ -41,7 +42,7 @@ from shedlock_py.history import describe_error
 from shedlock_py.keepalive import BaseKeepAlive, ThreadKeepAlive
 from shedlock_py.lease import Lease
 from shedlock_py.options import LockOptions
-from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
+from shedlock_py.provider import AsyncLockProvider, LockProvider, recover_of, undo_of
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 from shedlock_py.waiting import Waiting
@@ -59,10 +60,14 @@ class BaseBlock:
     :param gates: those of the task, consulted before those of the process.
     :param fire_time: of this call, if ``options`` have a function for it.
     :param may_wait: whether the option ``wait`` applies to a lock with this record; by default to each.
+    :param watches: under ``recover=True``, whether the block itself watches a run that goes on elsewhere.
+    :param expected: the record of a run that never ended, which is claimed in place of an acquire.
     """
 
     skip: Skipped
     """Set when the block is skipped."""
+    record: LockRecord | None = None
+    """The lock record after the last refusal, if it was read."""
     enclosing_lease: Lease | None = None
     _owner: OwningProcess | None = None
     _sent_at = _replied_at = 0.0
@@ -81,8 +86,13 @@ class BaseBlock:
         gates: tuple[Gate, ...] = (),
         fire_time: object = None,
         may_wait: Callable[[LockRecord], bool] | None = None,
+        *,
+        watches: bool = True,
+        expected: LockRecord | None = None,
     ) -> None:
         self._may_wait = may_wait
+        self._watches = watches
+        self._expected = expected
         self.options = options
         self.spec = spec
         self._gates = gates
@@ -145,8 +155,17 @@ class BaseBlock:
             self.skipped(skip)
         return skip is None
 
+    def claim_of(self, store: LockProvider | AsyncLockProvider) -> Callable[[LockRequest], Any]:
+        """The operation that acquires the lock, or that claims the record of a run that never ended."""
+        expected = self._expected
+        if expected is None:
+            return store.acquire
+        recover = recover_of(store)
+        return lambda request: recover(request, expected)
+
     def refused(self, request: LockRequest, record: LockRecord | None, waiting: Waiting) -> float | None:
         """The store did not grant the lock. How long to wait for the next attempt; None: the task is skipped."""
+        self.record = record
         skip = lock_refused(request, record)
         may_wait = self._may_wait is None or (record is not None and self._may_wait(record))
         pause = waiting.pause(monotonic(), record) if skip.reason == "held" and may_wait else None
@@ -189,6 +208,8 @@ class BaseBlock:
         # The provider as the caller knows it.
         self._active = active = ActiveLease(lease, getattr(store, "sync_provider", store), self._owner)
         emit(LockAcquired(lease.name, lease, elapsed))
+        if (former := self._expected) is not None:
+            emit(RunRecovered(lease.name, lease, former.last_fire_time, former.holder, former.recoveries + 1))
         active.enter()
         return active
 
@@ -247,9 +268,10 @@ class Block(BaseBlock):
         self._store = store = resolve_provider(self.options.provider, self.name)
         self._sent_at = monotonic()
         waiting = Waiting(self.options.wait, self._sent_at, request.fire_time)
+        lease: Lease | None
         while True:
             try:
-                lease = self._lease = store.acquire(request)
+                lease = self._lease = self.claim_of(store)(request)
             except Exception as error:
                 self.failed("acquire", error)
                 raise
@@ -326,9 +348,10 @@ class AsyncBlock(BaseBlock):
         self._store = store = resolve_async_provider(self.options.provider, self.name)
         self._sent_at = monotonic()
         waiting = Waiting(self.options.wait, self._sent_at, request.fire_time)
+        lease: Lease | None
         while True:
             try:
-                lease = self._lease = await store.acquire(request)
+                lease = self._lease = await self.claim_of(store)(request)
             except Exception as error:
                 self.failed("acquire", error)
                 raise
