@@ -75,10 +75,14 @@ class BaseBlock:
     :param gates: those of the task, consulted before those of the process.
     :param fire_time: of this call, if ``options`` have a function for it.
     :param may_wait: whether the option ``wait`` applies to a lock with this record; by default to each.
+    :param watches: under ``recover=True``, whether the block itself watches a run that goes on elsewhere.
+    :param expected: the record of a run that never ended, which is claimed in place of an acquire.
     """
 
     skip: Skipped
     """Set when the block is skipped."""
+    record: LockRecord | None = None
+    """The lock record after the last refusal, if it was read."""
     enclosing_lease: Lease | None = None
     _store: LockProvider | AsyncLockProvider
     _owner: OwningProcess | None = None
@@ -104,8 +108,13 @@ class BaseBlock:
         gates: tuple[Gate, ...] = (),
         fire_time: object = None,
         may_wait: Callable[[LockRecord], bool] | None = None,
+        *,
+        watches: bool = True,
+        expected: LockRecord | None = None,
     ) -> None:
         self._may_wait = may_wait
+        self._watches = watches
+        self._recovered = expected
         self.options = options
         self.spec = spec
         self._gates = gates
@@ -192,13 +201,13 @@ class BaseBlock:
         :raises ProviderError: the store failed.
         """
         waiting = Waiting(self.options.wait, self._sent_at, request.fire_time)
-        recovers = self.options.recover and is_active()
+        recovers = self.options.recover and self._watches and is_active()
         if recovers:
             check_store(self._store, "recover=True", "recover")
         try:
             while True:
                 try:
-                    lease: Lease | None = yield Attempt(request)
+                    lease: Lease | None = yield Attempt(request, self._recovered)
                 except Exception as error:
                     pause = self._after_failure(error, waiting)
                     if pause is None:
@@ -231,6 +240,7 @@ class BaseBlock:
 
     def _after_refusal(self, request: LockRequest, record: LockRecord | None, waiting: Waiting) -> float | None:
         """The store did not grant the lock. How long to wait for the next attempt; None: the task is skipped."""
+        self.record = record
         skip = lock_refused(request, record)
         may_wait = self._may_wait is None or (record is not None and self._may_wait(record))
         pause = waiting.pause(monotonic(), record) if skip.reason == "held" and may_wait else None

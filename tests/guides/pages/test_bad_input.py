@@ -565,6 +565,16 @@ ROWS: dict[str, Row] = {
     "`lead` with a scheduler that runs already": [
         Refused(lambda: started(BackgroundScheduler(), lambda scheduler: lead(scheduler, elector())), "runs already"),
     ],
+    "`ShedLockExecutor(catch_up=…)` or `(recover=True)` with `once_per_fire_time=False`": [
+        Refused(lambda: ShedLockExecutor(catch_up="10m", once_per_fire_time=False), "catch_up cannot work"),
+        Refused(lambda: ShedLockExecutor(recover=True, once_per_fire_time=False), "recover cannot work"),
+    ],
+    "under `ShedLockExecutor`, `recover=True` without `keep_alive`": [
+        "tests/apscheduler/test_late_runs.py::test_recover_needs_keep_alive"
+    ],
+    "under `ShedLockExecutor`, `recover=True` and a plain lock": [
+        "tests/apscheduler/test_late_runs.py::test_recover_needs_fire_times"
+    ],
     "`ShedLockExecutor(elector=…)` around a process pool": [
         Refused(
             lambda: started(
