@@ -69,9 +69,9 @@ def release_on_sigterm(wait: Duration = "20s") -> None:
 
     From then on, guarded tasks that would begin are skipped (``"shutting_down"``). Tasks in other threads have
     ``wait`` to finish and to release their leases. Then the former handler is called. If there is none,
-    ``SystemExit(143)`` is raised in the main thread, whose own tasks and event loop end with their ``finally``. A second
-    SIGTERM does not wait. Meanwhile the main thread goes on; if it ends by itself, the interpreter waits for the tasks
-    of daemon threads too.
+    ``SystemExit(143)`` is raised in the main thread, whose own tasks and event loop end with their ``finally``. A
+    second SIGTERM does not wait. Meanwhile the main thread goes on; if it ends by itself, the interpreter waits for the
+    tasks of daemon threads too.
 
     A warning names the tasks that run longer than ``wait``. Nothing waits for them any more: neither ``shutdown()`` of
     a scheduler with a :class:`ShedLockExecutor`, nor Python, which otherwise joins all threads at its exit. Their
@@ -274,13 +274,17 @@ def _others() -> list[ActiveLease]:
 def _wait_for_others() -> None:
     while others := _others():
         if monotonic() >= _shutdown.until:
-            names = ", ".join(sorted({_describe(active) for active in others}))
-            _log(lambda: logger.warning("SIGTERM: still running, their leases are left to expire: %s", names))
+            _warn(", ".join(sorted({describe(active) for active in others})))
             return
         time.sleep(_POLL_SECONDS)
 
 
-def _describe(active: ActiveLease) -> str:
+def _warn(names: str) -> None:
+    _log(lambda: logger.warning("SIGTERM: still running, their leases are left to expire: %s", names))
+
+
+def describe(active: ActiveLease) -> str:
+    """The lock name of a guarded task, and its fire time."""
     fire_time = active.lease.fire_time
     return active.lease.name if fire_time is None else f"{active.lease.name} (of {fire_time.isoformat()})"
 

@@ -93,7 +93,7 @@ def wait_for_runs(executors: list[Any], seconds: float) -> list[str]:
 async def wait_for_runs_async(executors: list[Any], seconds: float) -> list[str]:
     """:func:`wait_for_runs` for asyncio."""
     until = monotonic() + seconds
-    while (jobs := _running_jobs(executors)) and (left := until - monotonic()) > 0:
+    while (jobs := _running_jobs(executors)) and (left := until - monotonic()) > 0:  # noqa: ASYNC110 (APScheduler has no event)
         await asyncio.sleep(min(_POLL_SECONDS, left))
     return jobs
 
