@@ -188,6 +188,7 @@ class BaseBlock:
         assert self._owner is not None
         # The provider as the caller knows it.
         self._active = active = ActiveLease(lease, getattr(store, "sync_provider", store), self._owner)
+        active.recovers = self.options.recover
         emit(LockAcquired(lease.name, lease, elapsed))
         active.enter()
         return active

@@ -290,11 +290,11 @@ def describe(active: ActiveLease) -> str:
 
 
 def _report() -> None:
-    """Emit that the runs in other threads end with the process."""
+    """Emit that the runs in other threads end with the process, unless another replica recovers them."""
     missed = [
         RunMissed(active.lease.name, active.lease.fire_time, "cancelled").filled_from(active.lease.template)
         for active in _others()
-        if active.lease.fire_time is not None
+        if active.lease.fire_time is not None and not active.recovers
     ]
     if missed:
         _log(lambda: [emit(event) for event in missed])

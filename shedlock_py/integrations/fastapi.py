@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import wraps
 from typing import Any, Unpack
 
-from shedlock_py.config import configure_store, is_configured, lock_request
+from shedlock_py.config import configure_store, is_active, is_configured, is_kept_alive, lock_request
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.integrations.ending import drain_schedulers_async, is_scheduler, stop_item, warn_of_running
@@ -211,8 +211,10 @@ def repeat_every(
 
         @wraps(function)
         async def begin() -> asyncio.Task[None]:
-            if is_configured():  # otherwise the durations' defaults may follow
+            if is_configured():  # otherwise the defaults may follow
                 lock_request(name, *durations)
+                if options.get("recover") and is_active() and not is_kept_alive(options.get("keep_alive")):
+                    raise ConfigurationError(f"{name}: recover=True needs keep_alive=True, here or in configure()")
             repetition = Repetition(
                 name=name,
                 function=function,

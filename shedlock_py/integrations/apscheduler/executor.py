@@ -123,7 +123,7 @@ class ShedLockExecutor(JobObserver):
         provider = check_provider(provider)
         if elector is not None and not isinstance(elector, LeaderElector | AsyncLeaderElector):
             raise ConfigurationError(f"elector must be a LeaderElector or an AsyncLeaderElector, not {quoted(elector)}")
-        self.begin_again()
+        self._stopping, self._draining = Event(), Event()
         self.inner: Any = None
         """The executor that runs the jobs, from the start of this one on."""
         self._executor = executor
@@ -181,7 +181,9 @@ class ShedLockExecutor(JobObserver):
         self._stopping.set()
 
     def begin_again(self) -> None:
-        self._draining, self._stopping = Event(), Event()
+        """After :meth:`stop_beginning`, let runs begin."""
+        self._draining.clear()
+        self._stopping.clear()
 
     def before_add(self, job: Any) -> None:
         """:raises ConfigurationError: ``once_per_fire_time=True``, and this job cannot run once per fire time."""
@@ -297,7 +299,7 @@ class ShedLockExecutor(JobObserver):
                 self.before_add(job)
         super().start(scheduler, alias)
         self._names = lock_names_of(scheduler)
-        self.begin_again()
+        self._stopping, self._draining = Event(), Event()
         self._started_at = monotonic()
         self._unseen_ids = set(self._locks.by_id)  # of which no job was submitted yet
         self.inner = inner
