@@ -76,8 +76,7 @@ def lifespan(
     async def context(app: Any) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             opened: Any = async_provider_from_url(provider) if isinstance(provider, str) else provider
-            if opened is not provider and hasattr(opened, "close"):
-                stack.push_async_callback(_close, opened)
+            stack.push_async_callback(_close, opened, is_own=opened is not provider)
             stack.enter_context(configure_store(opened, **defaults))
             if create_schema:
                 await (opened.create_schema() if is_async_provider(opened) else asyncio.to_thread(opened.create_schema))
@@ -143,8 +142,10 @@ async def _wait_for_cancelled_jobs() -> None:
         await asyncio.wait(jobs, timeout=_RELEASE_SECONDS)
 
 
-async def _close(provider: Any) -> None:
-    if not warn_of_running(provider):
+async def _close(provider: Any, *, is_own: bool) -> None:
+    """Close the connections of a provider that was opened here, unless a thread still needs them."""
+    is_used = warn_of_running(provider)
+    if is_own and not is_used and hasattr(provider, "close"):
         await provider.close()
 
 

@@ -106,6 +106,6 @@ class ShedLock:
                 stop_item(item)
             except Exception:  # the others must stop, too
                 logger.exception("%r did not stop", item)
-        is_opened = isinstance(self._given, str) or self._given is None
-        if is_opened and not warn_of_running(self.provider):
+        is_used = warn_of_running(self.provider)
+        if not is_used and (isinstance(self._given, str) or self._given is None):
             getattr(self.provider, "close", lambda: None)()
