@@ -185,7 +185,8 @@ def repeat_every(
         Both may be coroutine functions.
     :param lock: the lock name; by default the module and name of the function.
     :param drain: how long a run may go on when the task is cancelled; by default that of :func:`lifespan`, else 20 s.
-    :param options: as for :func:`hold_async`: ``lock_at_most_for``, ``provider``, ``keep_alive``, …
+    :param options: as for :func:`hold_async`: ``lock_at_most_for``, ``provider``, ``keep_alive``, ``recover``, … A run
+        is recovered within its slot, so ``recover=True`` needs a ``lock_at_most_for`` that is shorter than the slot.
     :raises ConfigurationError: a value that cannot work, or the function has a ``@scheduler_lock``. Durations that do
         not go with the defaults of :func:`configure` are refused by the call that starts the repetition; if
         ``configure()`` is called later, they are an error of each repetition.
@@ -213,7 +214,12 @@ def repeat_every(
         @wraps(function)
         async def begin() -> asyncio.Task[None]:
             if is_configured():  # otherwise the defaults may follow
-                lock_request(name, *durations)
+                request = lock_request(name, *durations)
+                if options.get("recover") and request.lock_at_most_for >= interval:
+                    raise ConfigurationError(
+                        f"{name}: recover=True needs a lock_at_most_for that is shorter than the slot of {interval}. Only "
+                        f"within its slot is a run recovered, after the lease of the former run has expired"
+                    )
                 if options.get("recover") and is_active() and not is_kept_alive(options.get("keep_alive")):
                     raise ConfigurationError(f"{name}: recover=True needs keep_alive=True, here or in configure()")
             repetition = Repetition(

@@ -1,8 +1,8 @@
 """One replica of a deployment: python -m tests.programs.deployed KIND URL LOG SECONDS OPTIONS
 
 KIND is "scheduler" (APScheduler) or "repeated" (``repeat_every``). The job runs SECONDS for each fire time, every second
-or in slots of two seconds. LOG gets a line when a run begins and when it ends. OPTIONS are JSON: those of ``lifespan``,
-and "lock" with those of the lock.
+or in slots of three seconds. LOG gets a line at the start of the replica, and when a run begins and ends. OPTIONS are
+JSON: those of ``lifespan``, and "lock" with those of the lock.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from shedlock_py.integrations.fastapi import lifespan, repeat_every
 
 async def main(kind: str, url: str, log: str, seconds: str, options: str) -> None:
     given: dict[str, Any] = json.loads(options)
-    lock = {"lock_at_most_for": "3s", "keep_alive": True} | given.pop("lock", {})
+    lock = {"lock_at_most_for": "1s", "keep_alive": True} | given.pop("lock", {})
 
     def note(what: str) -> None:
         lease = current_lease()
-        assert lease is not None
         with open(log, "a") as file:
-            file.write(f"{what} {lease.fire_time} {os.getpid()}\n")
+            file.write(f"{what} {lease.fire_time if lease else None} {os.getpid()}\n")
 
     async def job() -> None:
         note("begun")
@@ -43,10 +42,11 @@ async def main(kind: str, url: str, log: str, seconds: str, options: str) -> Non
         scheduler.add_job(scheduler_lock("job", **lock)(job), "cron", second="*", id="job", misfire_grace_time=30)
         start.append(scheduler)
     else:
-        start.append(repeat_every(seconds=2, lock="job", **lock)(job))
+        start.append(repeat_every(seconds=3, lock="job", **lock)(job))
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with lifespan(url, start=start, **given)(None):
+        note("up")
         await stop.wait()
 
 

@@ -27,6 +27,7 @@ class Deployment:
         provider_from_url(url).create_schema()
         self._words = ["-m", "tests.programs.deployed", kind, url, str(self._log), str(seconds), json.dumps(options)]
         self.replicas = [self._started() for _ in range(3)]
+        self.wait_for_replicas()
 
     def _started(self) -> Program:
         with self._errors.open("a") as errors:
@@ -53,6 +54,14 @@ class Deployment:
         self.replicas.append(self._started())
         replica.terminate()
         assert replica.wait(60) == 0
+        self.wait_for_replicas()
+
+    def wait_for_replicas(self) -> None:
+        def are_up() -> bool:
+            up = {pid for what, _, pid in self.lines() if what == "up"}
+            return {replica.pid for replica in self.replicas} <= up
+
+        wait_until(are_up, timeout=60, what="three replicas")
 
     def stop(self) -> None:
         for replica in self.replicas:
