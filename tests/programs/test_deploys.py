@@ -46,15 +46,20 @@ class Deployment:
 
     def restart_in_mid_job(self) -> None:
         """Replace the replica that runs the job."""
-        seen = len(self.lines())
-        wait_until(lambda: "begun" in [each[0] for each in self.lines()[seen:]], timeout=60, what="a run")
-        (running, *_) = [pid for what, _, pid in self.lines()[seen:] if what == "begun"]
-        (replica,) = [each for each in self.replicas if each.pid == running]
+        running: list[Program] = []
+        wait_until(lambda: running.extend(self.running()) or running, timeout=60, what="a run")
+        (replica,) = running
         self.replicas.remove(replica)
         self.replicas.append(self._started())
         replica.terminate()
         assert replica.wait(60) == 0
         self.wait_for_replicas()
+
+    def running(self) -> list[Program]:
+        """The replicas that run the job."""
+        lines = self.lines()
+        pids = [pid for what, fire_time, pid in lines if what == "begun" and ("ended", fire_time, pid) not in lines]
+        return [replica for replica in self.replicas if replica.pid in pids]
 
     def wait_for_replicas(self) -> None:
         def are_up() -> bool:
