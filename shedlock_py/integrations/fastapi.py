@@ -217,8 +217,8 @@ def repeat_every(
                 request = lock_request(name, *durations)
                 if options.get("recover") and request.lock_at_most_for >= interval:
                     raise ConfigurationError(
-                        f"{name}: recover=True needs a lock_at_most_for that is shorter than the slot of {interval}: a run "
-                        f"is recovered within its slot, when the lease of the former run has expired"
+                        f"{name}: recover=True needs a lock_at_most_for that is shorter than the slot of {interval}: a "
+                        f"run is recovered within its slot, when the lease of the former run has expired"
                     )
                 if options.get("recover") and is_active() and not is_kept_alive(options.get("keep_alive")):
                     raise ConfigurationError(f"{name}: recover=True needs keep_alive=True, here or in configure()")

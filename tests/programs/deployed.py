@@ -1,8 +1,8 @@
 """One replica of a deployment: python -m tests.programs.deployed KIND URL LOG SECONDS OPTIONS
 
 KIND is "scheduler" (APScheduler) or "repeated" (``repeat_every``). The job runs SECONDS for each fire time, each
-second or in slots of three seconds. LOG gets a line at the start of the replica, and when a run begins and ends. OPTIONS
-are JSON: those of ``lifespan``, and "lock" with those of the lock.
+second or in slots of three seconds. LOG gets a line at the start of the replica, and when a run begins and ends.
+OPTIONS are JSON: those of ``lifespan``, and "lock" with those of the lock.
 """
 
 from __future__ import annotations
