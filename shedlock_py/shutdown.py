@@ -296,8 +296,13 @@ def _report() -> None:
         for active in _others()
         if active.lease.fire_time is not None and not active.recovers
     ]
+
+    def write() -> None:
+        for event in missed:
+            emit(event)
+
     if missed:
-        _log(lambda: [emit(event) for event in missed])
+        _log(write)
 
 
 def _log(write: Callable[[], object]) -> None:

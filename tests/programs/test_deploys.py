@@ -46,9 +46,14 @@ class Deployment:
 
     def restart_in_mid_job(self) -> None:
         """Replace the replica that runs the job."""
-        running: list[Program] = []
-        wait_until(lambda: running.extend(self.running()) or running, timeout=60, what="a run")
-        (replica,) = running
+        found: list[Program] = []
+
+        def find() -> bool:
+            found[:] = self.running()
+            return bool(found)
+
+        wait_until(find, timeout=60, what="a run")
+        replica = found[0]
         self.replicas.remove(replica)
         self.replicas.append(self._started())
         replica.terminate()
