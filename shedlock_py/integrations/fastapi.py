@@ -17,10 +17,10 @@ from typing import Any, Unpack
 from shedlock_py.config import configure_store, is_active, is_configured, is_kept_alive, lock_request
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.integrations._ending import drain_schedulers_async, is_scheduler, stop_item, warn_of_running
-from shedlock_py.integrations._repeating import Repetition
+from shedlock_py.integrations import drain_schedulers_async, is_scheduler, stop_item, warn_of_running
 from shedlock_py.options import GuardOptions, LockOptions, is_async_provider
 from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.repeating import Repetition
 from shedlock_py.request import LockRequest
 from shedlock_py.texts import quoted
 from shedlock_py.urls import async_provider_from_url

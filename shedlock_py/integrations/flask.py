@@ -11,7 +11,7 @@ from shedlock_py.config import configure
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
-from shedlock_py.integrations._ending import drain_schedulers, stop_item, warn_of_running
+from shedlock_py.integrations import drain_schedulers, stop_item, warn_of_running
 from shedlock_py.provider import LockProvider
 from shedlock_py.urls import provider_from_url
 

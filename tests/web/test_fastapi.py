@@ -32,11 +32,12 @@ from shedlock_py import (
     configure,
     current_lease,
     provider_from_url,
+    repeating,
     reset,
     scheduler_lock,
 )
 from shedlock_py.config import Settings, lock_request
-from shedlock_py.integrations import _repeating, fastapi
+from shedlock_py.integrations import fastapi
 from shedlock_py.integrations.apscheduler import ShedLockExecutor, lead
 from shedlock_py.integrations.fastapi import lifespan, repeat_every
 from shedlock_py.testing import RecordingListener
@@ -109,7 +110,7 @@ def test_a_timer_that_is_early_repeats_no_slot(provider: InMemoryLockProvider, m
         def now(zone: Any) -> datetime:
             return datetime.now(zone) - timedelta(seconds=lags.pop(0) if lags else 0)
 
-    monkeypatch.setattr(_repeating, "datetime", Clock)
+    monkeypatch.setattr(repeating, "datetime", Clock)
     runs: list[None] = []
     recorded = RecordingListener()
     with configure(listeners=[recorded]):
