@@ -365,6 +365,7 @@ class BaseBlock:
         assert self._owner is not None
         # The provider as the caller knows it.
         self._active = active = ActiveLease(lease, getattr(store, "sync_provider", store), self._owner)
+        active.recovers = self.options.recover
         emit(LockAcquired(lease.name, lease, elapsed))
         if (former := self._recovered) is not None:
             fire_time = None if former.last_fire_time == ONCE else former.last_fire_time

@@ -58,6 +58,7 @@ class ActiveLease:
         self.ended_at = 0.0  # when the task ended, if keep-alive had to be stopped after it
         self.keep_alive: KeepAlive | None = None
         self.is_loss_reported = False
+        self.recovers = False  # if its run never ends, another replica runs it again
         self.alias: tuple[object, str] | None = None
         self.is_alias_used = False  # the function of the alias has found this lease
 

@@ -41,6 +41,7 @@ LAYERS = [
     ["async_keepalive"],
     ["block"],
     ["guard", "shutdown"],
+    ["repeating"],
     ["decorator", "once_per_key"],
     ["election.settings"],
     ["election.demotion", "election.observation"],
@@ -186,7 +187,7 @@ AT_ONCE = ("integrations", "testing", "providers", "page")
 def test_only_the_modules_for_asyncio_import_it_at_once() -> None:
     eager = {str(module) for module in MODULES if "asyncio" in imports_of(module, late=False)}
     core = {name for name in eager if name.partition("/")[0] not in AT_ONCE}
-    assert core == {"_aio", "async_keepalive", "blocking", "election/async_elector"}
+    assert core == {"_aio", "async_keepalive", "blocking", "election/async_elector", "repeating"}
     assert "providers/memory" not in eager
     for module in MODULES:
         if str(module) not in eager and module.parts[0] not in AT_ONCE:

@@ -28,7 +28,7 @@ class JobSkippedEvent(JobExecutionEvent):
     :ivar reason: ``"held"``: another holder has it. ``"already_ran"``: this fire time was granted before.
         ``"provider_error"``: the store failed (``on_provider_error="skip"``).
         ``"not_leader"``: another node leads (``elector``, ``@leader_only``). ``"shutting_down"``: this process got
-        SIGTERM (``release_on_sigterm``).
+        SIGTERM (``release_on_sigterm``), or ``drain`` was called.
     """
 
     def __init__(self, job_id: str, jobstore: str, run_time: datetime, lock_name: str, reason: str) -> None:

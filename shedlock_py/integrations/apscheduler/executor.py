@@ -27,6 +27,7 @@ from shedlock_py import AsyncLeaderElector, ConfigurationError, LeaderElector, L
 from shedlock_py.booleans import parse_boolean
 from shedlock_py.durations import Duration
 from shedlock_py.integrations.apscheduler.catch_up import jobs_of, parse_catch_up, refuse_leader_only, submit_missed
+from shedlock_py.integrations.apscheduler.drain import wait_for_runs
 from shedlock_py.integrations.apscheduler.events import SKIP_EVENTS, RunResult, SchedulerProxy, cannot_await
 from shedlock_py.integrations.apscheduler.fire_times import fire_time_of
 from shedlock_py.integrations.apscheduler.job_locks import JobLocks
@@ -47,6 +48,7 @@ from shedlock_py.integrations.apscheduler.options import (
 from shedlock_py.integrations.apscheduler.worker import JobProxy, snapshot_of
 from shedlock_py.options import LockOptions, check_provider
 from shedlock_py.recovery import DEFAULT_MOST_RECOVERIES
+from shedlock_py.shutdown import time_left
 from shedlock_py.spec import LockSpec
 from shedlock_py.texts import quoted
 from shedlock_py.urls import import_reference, provider_from_text
@@ -134,7 +136,7 @@ class ShedLockExecutor(JobObserver):
         provider = check_provider(provider)
         if elector is not None and not isinstance(elector, LeaderElector | AsyncLeaderElector):
             raise ConfigurationError(f"elector must be a LeaderElector or an AsyncLeaderElector, not {quoted(elector)}")
-        self._stopping = Event()
+        self._stopping, self._draining = Event(), Event()
         self.inner: Any = None
         """The executor that runs the jobs, from the start of this one on."""
         self._executor = executor
@@ -186,6 +188,7 @@ class ShedLockExecutor(JobObserver):
     def _look_for_late_runs(self, _event: object = None) -> None:
         if self._scheduler.state != STATE_RUNNING:
             return  # it may have been started paused
+        self.begin_again()  # after a drain
         if self._catch_up is not None:
             submit_missed(self._scheduler, self._alias, self._catch_up, self._submit_caught_up)
         for job in jobs_of(self._scheduler, self._alias):
@@ -197,13 +200,27 @@ class ShedLockExecutor(JobObserver):
     def shutdown(self, wait: bool = True) -> None:
         """Shut the inner executor down. Jobs that still run release their locks when they end.
 
-        Late runs that are still to come are given up.
+        Late runs that are still to come are given up. After SIGTERM, ``wait`` waits as long as
+        :func:`release_on_sigterm` says.
         """
         self._stopping.set()
         if self.inner is not None:
             self._scheduler.remove_listener(self._look_for_late_runs)
             self._late_runs.close()
+            left = time_left() if wait and isinstance(self.inner, BasePoolExecutor) else None
+            if left is not None:
+                wait = not wait_for_runs([self], left)
             self.inner.shutdown(wait)
+
+    def stop_beginning(self) -> None:
+        """Skip each run that would begin from now on, also if it was submitted before."""
+        self._draining.set()
+        self._stopping.set()
+
+    def begin_again(self) -> None:
+        """After :meth:`stop_beginning`, let runs begin."""
+        self._draining.clear()
+        self._stopping.clear()
 
     def before_add(self, job: Any) -> None:
         """:raises ConfigurationError: ``once_per_fire_time=True``, and this job cannot run once per fire time."""
@@ -302,6 +319,7 @@ class ShedLockExecutor(JobObserver):
             and _may_wait(self.inner),
             submitted_at=datetime.now(UTC),
             stopping=self._stopping,
+            draining=self._draining,
             skips_provider_errors=self._skips_provider_errors,
             skip_code=self._skip_code,
             # lead() has just checked that this node leads. A job that it submits has to run here.
@@ -338,7 +356,7 @@ class ShedLockExecutor(JobObserver):
                 self.before_add(job)
         super().start(scheduler, alias)
         self._names = lock_names_of(scheduler)
-        self._stopping = Event()
+        self._stopping, self._draining = Event(), Event()
         self._started_at = monotonic()
         self._unseen_ids = set(self._locks.by_id)  # of which no job was submitted yet
         self._late_runs = LateRuns(scheduler, inner, self._logger, self._catch_up)

@@ -94,6 +94,8 @@ class JobProxy:
     submitted_at: datetime
     stopping: Event | None
     """Set when the executor shuts down: no run waits any more. None in a process pool."""
+    draining: Event | None
+    """Set by ``drain``: no run begins any more. None in a process pool."""
     skips_provider_errors: bool
     skip_code: int
     elector: Any
@@ -116,7 +118,7 @@ class JobProxy:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By the fields: an inner executor may have set attributes of its own on the job.
-        given = {field.name: getattr(self, field.name) for field in fields(self)} | {"stopping": None}
+        given = {field.name: getattr(self, field.name) for field in fields(self)} | {"stopping": None, "draining": None}
         return JobProxy, tuple(given.values())
 
     def __getattr__(self, name: str) -> Any:
@@ -220,7 +222,7 @@ class JobProxy:
         return outcomes
 
     def _refuse(self, run_time: datetime) -> list[Outcome]:
-        """The event of a run that must not begin, because it is too late or this node does not lead. Empty: it may."""
+        """The event of a run that must not begin: too late, in a drain, or not on the leader. Empty: it may."""
         grace = self.job.misfire_grace_time if self.late is None else None
         if not self.is_catch_up and self._leaves_room(run_time):
             self.missed(run_time, "no_room")
@@ -230,7 +232,11 @@ class JobProxy:
         if grace is not None and now - run_time > timedelta(seconds=grace):
             return list(run_job(*self._call(run_time, _LONG_AGO)))  # missed, even if the clock is set back right now
         elector = self.elector
-        skip = decide_skip(elector.name, [not_leader(elector.is_leader)]) if elector is not None else None
+        if self.draining is not None and self.draining.is_set():
+            name = self.lock.name if isinstance(self.lock, LockRequest) else self.job.id
+            skip: Skipped | None = Skipped(name, "shutting_down")
+        else:
+            skip = decide_skip(elector.name, [not_leader(elector.is_leader)]) if elector is not None else None
         if skip is None:
             return []
         emit(LockSkipped(skip.lock_name, skip.reason, timedelta(0)))

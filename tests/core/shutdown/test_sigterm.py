@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -131,6 +132,18 @@ def test_what_does_not_end_in_time_keeps_its_lease(url: str, provider: LockProvi
         status, output, err = terminated(process)
     assert (status, output) == (143, ["a new task is skipped"])
     assert kind == "hung-log" or "their leases are left to expire: job" in err
+    assert not is_free(provider)
+
+
+@pytest.mark.slow("starts a program and waits for its end")
+def test_i14_a_job_that_hangs_does_not_outlast_the_wait(url: str, provider: LockProvider) -> None:
+    """Python joins the threads of a pool at its exit, and so did the shutdown of the scheduler."""
+    with application(url, "hung-job") as process:
+        status, output, err = terminated(process)
+    assert (status, output) == (143, ["a new task is skipped", "shut down", "atexit"])
+    first, last = err.splitlines()
+    assert re.fullmatch(r"SIGTERM: still running, their leases are left to expire: job \(of \S+\)", first)
+    assert re.fullmatch(r"lock 'job': the run of \S+ is lost: its process was shut down", last)
     assert not is_free(provider)
 
 
