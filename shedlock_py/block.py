@@ -415,14 +415,13 @@ class BaseBlock:
     def release_of(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any] | None:
         """The operation that ends the lease. None: the task has done it; or a forked child leaves its parent's block.
 
-        A lease under which no task ran is undone: no minimum hold, and its fire time can be granted again. One that was
-        recovered is left to expire instead, so that it can be recovered again: an undo would end the run. So is the
-        lease of a run that was given back, and soon.
+        A lease under which no task ran is undone: no minimum hold, and its fire time can be granted again. The lease of
+        a run that was given back expires soon, without a release, so that the run is recovered.
         """
         if lease.has_ended() or self._owner is None or not self._owner.is_current():
             return None
         if self._is_unused:
-            return undo_of(store) if self._recovered is None else None
+            return undo_of(store)
         if self._is_given_back:
             soon = max(lease.remaining_minimum(), timedelta(seconds=MILLISECOND))
             return partial(store.extend, lock_at_most_for=soon)

@@ -202,10 +202,7 @@ class _Once(BaseBlock):
     def release_of(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any] | None:
         """A task that raised ends with an undo, after which the fire time can be granted again."""
         release = super().release_of(lease, store)
-        if release is None or not self._has_failed:
-            return release
-        lease.fire_time = ONCE  # a recovered lease has none
-        return undo_of(store)
+        return release if release is None or not self._has_failed else undo_of(store)
 
 
 class OnceBlock(_Once, Block): ...

@@ -189,11 +189,8 @@ class Guarded(Supervisor):
             move_terminal(child.pid, os.getpgrp())
 
     def _give_back(self, lease: Lease | None) -> None:
-        """Undo the acquire: a command that was not started uses up neither ``--at-least`` nor its ``--once-per``.
-
-        A run that was recovered is not undone: that would end it.
-        """
-        if lease is None or self._provider is None or lease.fire_time != self._request.fire_time:
+        """Undo the acquire: a command that was not started uses up neither ``--at-least`` nor its ``--once-per``."""
+        if lease is None or self._provider is None:
             return
         try:
             if undo_of(self._provider)(lease):

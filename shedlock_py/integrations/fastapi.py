@@ -14,11 +14,18 @@ from datetime import timedelta
 from functools import wraps
 from typing import Any, Unpack
 
-from shedlock_py.config import configure_store, is_active, is_configured, is_kept_alive, lock_request
+from shedlock_py.config import (
+    configure_store,
+    is_active,
+    is_configured,
+    is_kept_alive,
+    keep_alive_limit,
+    lock_request,
+)
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.integrations import drain_schedulers_async, is_scheduler, stop_item, warn_of_running
-from shedlock_py.options import GuardOptions, LockOptions, is_async_provider
+from shedlock_py.options import GuardOptions, LockOptions, check_keep_alive_limit, is_async_provider, parse_keep_alive
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.repeating import Repetition
 from shedlock_py.request import LockRequest
@@ -220,7 +227,9 @@ def repeat_every(
                         f"{name}: recover=True needs a lock_at_most_for that is shorter than the slot of {interval}: a "
                         f"run is recovered within its slot, when the lease of the former run has expired"
                     )
-                if options.get("recover") and is_active() and not is_kept_alive(options.get("keep_alive")):
+                keep_alive = parse_keep_alive(options.get("keep_alive"))
+                check_keep_alive_limit(keep_alive_limit(keep_alive), request.lock_at_most_for)
+                if options.get("recover") and is_active() and not is_kept_alive(keep_alive):
                     raise ConfigurationError(f"{name}: recover=True needs keep_alive=True, here or in configure()")
             repetition = Repetition(
                 name=name,

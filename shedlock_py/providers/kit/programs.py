@@ -289,10 +289,7 @@ class StorePrograms(ABC):
             raise ConfigurationError(f"lock {request.name!r}: its run was recovered {MOST_RECOVERIES} times already")
         claim = Claim(request, self.clock, self.new_claim_id, expected.recoveries + 1)
         operation = Operation(self, "recover", request.name)
-        lease = yield from self.claimed(operation, claim, expected, force=True)
-        if lease is not None:
-            lease.fire_time = None  # an undo would count as the end of the run
-        return lease
+        return (yield from self.claimed(operation, claim, expected, force=True))
 
     def claimed(
         self, operation: Operation, claim: Claim, before: LockRecord | None, *, force: bool
