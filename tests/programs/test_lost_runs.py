@@ -1,0 +1,200 @@
+"""Situations in which schedulers lose runs, with real processes: each fire time runs, or a WARNING says why not."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shedlock_py import provider_from_url
+from shedlock_py.testing.proxy import TcpProxy
+from tests.support.forked import Program
+from tests.support.polling import let_pass, wait_until
+
+STORES = ("sqlite", "postgres", "redis")
+
+
+class App:
+    """Replicas with one job, their store, and a way to make the store unreachable."""
+
+    def __init__(self, url: str, outage: Callable[[], AbstractContextManager[object]], folder: Path) -> None:
+        self.url, self.outage = url, outage
+        self.report = folder / "report"
+        self.report.touch()
+        self._folder = folder
+        self._logs: list[Path] = []
+        self._stack = ExitStack()
+        self.provider: Any = self._stack.enter_context(closing(provider_from_url(url)))
+        self.provider.create_schema()
+
+    def start(self, count: int = 1, *, work: float = 0.0, **options: Any) -> list[Program]:
+        """Start replicas. ``lock``, ``executor`` and ``job``: options of the decorator, the executor and the job."""
+        config = {"url": self.url, "report": str(self.report), "work": work, "lock": {}, "executor": {}} | options
+        started = []
+        for _ in range(count):
+            log = self._folder / f"log-{len(self._logs)}"
+            self._logs.append(log)
+            command = ["-m", "tests.programs.replica_with_a_job", json.dumps(config)]
+            with log.open("w") as errors:
+                started.append(Program(command, stdin=subprocess.PIPE, stderr=errors))
+            self._stack.callback(self.stop, started[-1])
+        return started
+
+    def stop(self, program: Program) -> None:
+        if program.poll() is None:
+            program.communicate(timeout=60)
+
+    def kill(self, program: Program) -> None:
+        program.kill()
+        program.wait()
+
+    def times(self, what: str) -> Counter[datetime]:
+        """How often each fire time was begun, or ended."""
+        lines = [line.split() for line in self.report.read_text().splitlines()]
+        return Counter(datetime.fromisoformat(fire_time) for word, fire_time in lines if word == what)
+
+    def warnings(self) -> list[str]:
+        lines = [line for log in self._logs for line in log.read_text().splitlines()]
+        return [line for line in lines if line.startswith("WARNING shedlock_py")]
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@pytest.fixture(params=STORES)
+def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
+    with ExitStack() as stack:
+        if request.param == "sqlite":
+            file = tmp_path / "locks.db"
+
+            @contextmanager
+            def locked() -> Iterator[None]:
+                with closing(sqlite3.connect(file, isolation_level=None, timeout=30)) as other:
+                    other.execute("BEGIN EXCLUSIVE")
+                    yield
+
+            app = App(f"sqlite:///{file}?timeout=1s", locked, tmp_path)
+        else:
+            server = request.getfixturevalue(f"{request.param}_server")
+            proxy = stack.enter_context(TcpProxy(server.address))
+            url = str(
+                server.url(via=proxy.address)
+                if request.param == "redis"
+                else server.url("postgresql", via=proxy.address)
+            )
+
+            @contextmanager
+            def refused() -> Iterator[None]:
+                proxy.refuse()
+                yield
+                proxy.accept()
+
+            app = App(f"{url}{'&' if '?' in url else '?'}timeout=1s", refused, tmp_path)
+        stack.callback(app.close)
+        yield app
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def until(moment: datetime) -> None:
+    let_pass(max(0.0, (moment - now()).total_seconds()))
+
+
+def soon(seconds: float = 3.0) -> datetime:
+    """A full second that the replicas, which start in less than a second, are up at."""
+    return (now() + timedelta(seconds=seconds)).replace(microsecond=0)
+
+
+def daily(moment: datetime) -> dict[str, Any]:
+    return {"trigger": "cron", "hour": moment.hour, "minute": moment.minute, "second": moment.second}
+
+
+def test_i14_the_store_is_away_over_the_fire_time(app: App) -> None:
+    due = soon()
+    app.start(3, job={**daily(due), "misfire_grace_time": 30})
+    until(due - timedelta(seconds=1))
+    with app.outage():
+        until(due + timedelta(seconds=3))
+    wait_until(lambda: app.times("end"), timeout=60, what="the late run")
+    until(due + timedelta(seconds=8))  # for runs that are too many
+    assert app.times("end") == {due: 1}
+    assert app.warnings()
+
+
+def test_i14_the_holder_dies_in_mid_run(app: App) -> None:
+    due = soon()
+    lock = {"lock_at_most_for": "3s", "keep_alive": True, "recover": True}
+    replicas = {each.pid: each for each in app.start(3, work=4, lock=lock, job=daily(due))}
+    wait_until(lambda: app.times("begin"), timeout=30, what="the run begins")
+    record = app.provider.record("job")
+    app.kill(replicas[int(record.holder.rpartition(":")[2])])
+    wait_until(lambda: app.times("end"), timeout=60, what="another replica runs it")
+    assert app.times("begin") == {due: 2}
+    assert app.times("end") == {due: 1}
+    [warning] = app.warnings()
+    assert f"{due.isoformat()} by {record.holder} never ended, so it runs here again" in warning
+
+
+def test_i14_a_job_that_hangs_does_not_stop_the_next_run(app: App) -> None:
+    first = soon()
+    lock = {"lock_at_most_for": "1s", "keep_alive": "2s"}
+    job = {"trigger": "cron", "second": f"{first.second},{(first.second + 8) % 60}", "max_instances": 2}
+    app.start(2, work=60, lock=lock, job=job)
+    wait_until(lambda: len(app.times("begin")) == 2, timeout=60, what="the next run begins")
+    assert app.times("begin") == {first: 1, first + timedelta(seconds=8): 1}
+    assert any("was lost" in each for each in app.warnings())
+
+
+def test_i14_an_interval_is_longer_than_the_time_between_restarts(app: App) -> None:
+    ends = now() + timedelta(seconds=16)
+    while now() < ends:
+        replicas = app.start(2, executor={"catch_up": "1m"}, job={"trigger": "interval", "seconds": 4})
+        let_pass(3)
+        for replica in replicas:
+            app.stop(replica)
+    ran = app.times("end")
+    assert set(ran.values()) == {1}
+    assert len(ran) >= 3
+
+
+def test_a_paused_fire_time_is_not_caught_up(app: App) -> None:
+    due = soon()
+    options: dict[str, Any] = {"executor": {"catch_up": "1m"}, "job": daily(due)}
+    before = app.start(2, job={"trigger": "cron", "second": "*"})
+    wait_until(lambda: app.times("end"), timeout=30, what="a run before the pause")
+    for replica in before:
+        app.stop(replica)
+    due = soon()
+    options["job"] = {"trigger": "cron", "second": f"{due.second}"}
+    app.provider.pause("job", "1h", wait="10s")
+    replicas = app.start(2, **options)
+    until(due + timedelta(seconds=1))
+    app.provider.resume("job")
+    for replica in replicas:
+        app.stop(replica)
+    app.start(2, **options)
+    until(due + timedelta(seconds=4))
+    assert due not in app.times("begin")
+
+
+def test_i11_a_long_late_run_leaves_the_next_fire_time_alone(app: App) -> None:
+    """The late run begins 2 s before the next fire time, and takes 4 s."""
+    first = soon()
+    second = first + timedelta(seconds=8)
+    job = {"trigger": "cron", "second": f"{first.second},{second.second}", "misfire_grace_time": 30}
+    app.start(2, work=4, job=job)
+    until(first - timedelta(seconds=1))
+    with app.outage():
+        until(first + timedelta(seconds=5))
+    wait_until(lambda: app.times("end")[second], timeout=60, what="the run on time")
+    assert app.times("end") in ({first: 1, second: 1}, {second: 1})
