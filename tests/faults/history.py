@@ -37,6 +37,7 @@ class Operation:
     ============= ==================================================================================
     acquire       granted, skipped, error, cancelled
     take_over     granted, error, cancelled: an acquire by force
+    recover       granted, skipped, error, cancelled: the run of a dead holder
     extend        done, lost, error, cancelled
     release       done, lost, error, cancelled
     write         done, refused: a fenced write
@@ -253,7 +254,7 @@ class Reader:
             self.counts[worker, operation.kind, operation.outcome] += 1
             if operation.outcome == ("done" if operation.kind == "extend" else "granted"):
                 self.trusted_until[worker] = operation.trusted_until
-            if operation.kind in ("acquire", "take_over") and operation.outcome == "granted":
+            if operation.kind in ("acquire", "take_over", "recover") and operation.outcome == "granted":
                 self.holding[worker] = operation
                 self.last_grants[operation.name] = operation.end
             if operation.kind == "write" and operation.outcome == "done" and operation.token is not None:

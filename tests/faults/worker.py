@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from shedlock_py import Lease, LockRequest, ProviderError, try_hold, try_hold_async
+from shedlock_py.lease import MOST_RECOVERIES
+from shedlock_py.recovery import Acquire, Over, Recover, Wait, Watch
 from shedlock_py.urls import import_reference
 from tests.faults.history import Logbook
 from tests.faults.recording import AsyncRecordedProvider, RecordedProvider
@@ -62,6 +64,8 @@ class Behaviour:
     """It attempts at the multiples of this on its wall clock only, each of which is a fire time; 0: after a pause."""
     skew: float = 0.0
     """How far its wall clock is ahead."""
+    watches: bool = False
+    """It watches the run of a fire time that it was refused, until the next one, and recovers it."""
     is_careless: bool = False
     """Goes on working, and writes, when its lease is not trusted any more; the fencing token is to catch it."""
 
@@ -198,8 +202,12 @@ class Worker:
                     await self.work(lease)
 
     async def plainly(self, provider: Any) -> None:
-        acquire = provider.take_over if self.happens(self.behaviour.takes_over) else provider.acquire
-        lease = await reply_of(acquire(self.request()))
+        acquire, request = provider.acquire, self.request()
+        if self.happens(self.behaviour.takes_over):
+            acquire = provider.take_over
+        lease = await reply_of(acquire(request))
+        if lease is None and self.behaviour.watches:
+            lease = await self.recovered(provider, request)
         if lease is None:
             return
         try:
@@ -209,6 +217,24 @@ class Worker:
         finally:
             if not self.happens(self.behaviour.forgets):
                 await reply_of(provider.release(lease))
+
+    async def recovered(self, provider: Any, request: LockRequest) -> Lease | None:
+        watch = Watch(request.fire_time, max_recoveries=MOST_RECOVERIES, random=self.random.random)
+        until = (self._fired + 1) * self.behaviour.fires_every
+        while not self.is_done and time.time() + self.behaviour.skew < until:
+            lease = None
+            match watch.decide(await reply_of(provider.record(request.name))):
+                case Wait(seconds):
+                    await self.sleep(seconds)
+                case Recover(expected):
+                    lease = await reply_of(provider.recover(request, expected))
+                case Acquire():
+                    lease = await reply_of(provider.acquire(request))
+                case Over():
+                    return None
+            if lease is not None:
+                return lease  # type: ignore[no-any-return]  # of a provider of any kind
+        return None
 
     async def work(self, lease: Lease) -> bool:
         until = time.monotonic() + self.between(self.behaviour.work)

@@ -15,7 +15,7 @@ from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.providers.kit import StorePrograms, TimedOut, Undo
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
 from tests.faults.history import NEVER, Operation
-from tests.faults.recording import OUTCOMES
+from tests.faults.recording import CLAIMS, OUTCOMES
 from tests.simulation.log import Recorder
 from tests.simulation.network import Network
 from tests.simulation.world import Cancelled, Process, Signal, Task
@@ -75,6 +75,10 @@ class SimulatedProvider:
 
     async def take_over(self, request: LockRequest) -> Lease:
         lease: Lease = await self._claim("take_over", request, self.programs.take_over(request), False)
+        return lease
+
+    async def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
+        lease: Lease | None = await self._claim("recover", request, self.programs.recover(request, expected), False)
         return lease
 
     async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
@@ -173,7 +177,7 @@ class SimulatedProvider:
         try:
             reply = await carried_out
             outcome = OUTCOMES[kind][not reply]
-            if kind in ("acquire", "take_over"):
+            if kind in CLAIMS:
                 lease = reply
             return reply
         except GeneratorExit:

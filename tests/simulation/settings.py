@@ -21,6 +21,8 @@ class Job:
     """How many threads of a process try to run it."""
     fires_every: float = 0.0
     """A cron job: each multiple of this is a fire time."""
+    recovers: bool = False
+    """Nodes that were refused a fire time watch its run, and recover it."""
     extends: float = 0.4
     """How likely a task extends its lease, and then once more."""
 
@@ -48,6 +50,10 @@ def _job(random: Random, name: str, workers: int, kind: str, pace: int) -> Job:
     at_most = round(pace * round(6 * 8 ** random.random(), 1), 1)  # 6 s to 48 s, times pace
     if kind == "fire times":
         return Job(name, at_most, 0.0, 1, fires_every=float(pace * random.choice((15, 30, 60))))
+    if kind == "recoveries":
+        at_most = round(pace * random.uniform(6.0, 15.0), 1)
+        at_least = round(at_most * random.choice((0.0, 0.0, random.random())), 3)
+        return Job(name, at_most, at_least, 1, fires_every=float(pace * random.choice((30, 60))), recovers=True)
     at_least = random.choice((0.0, 0.5, 1.0)) * round(at_most * random.random(), 3)
     extends = 0.85 if kind == "repeating drivers" else Job.extends
     return Job(name, at_most, round(at_least, 3), workers, extends=extends)

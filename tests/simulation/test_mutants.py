@@ -21,6 +21,7 @@ SAMPLE = (
     "a demotion is ignored",
     "a failed extension passes for a success",
     "an undo by name",
+    "a release leaves no mark",
 )
 SLOW_SAMPLE = (
     "no undo is sent",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -218,6 +219,29 @@ def test_a_lock_that_has_ended_shows_the_same_times_whether_a_minority_still_hol
     (before,) = merged_records(replies([*ended, record("a", 0.001)]), Majority(3))
     (after,) = merged_records(replies([*ended, record("a", -0.001)]), Majority(3))
     assert before.lock_until == after.lock_until == ended[1].lock_until
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([False, False, None], False),  # None: a server without a record
+        ([False, True, None], True),
+        ([False, "silent", None], False),  # the silent one may have it
+        ([False, "other", "another"], None),
+        ([True, "other", "another"], True),
+    ],
+)
+def test_i14_a_run_was_ended_if_one_server_says_so_and_is_dead_if_a_majority_has_it(
+    found: list[Any], expected: bool | None
+) -> None:
+    servers = [
+        replace(free_a if isinstance(each, bool) else record(str(each), -60), is_released=each is True)
+        for each in found
+        if each not in (None, "silent")
+    ]
+    empty = [None] * found.count(None)
+    (merged,) = merged_records(replies([*servers, *empty]), Majority(3))
+    assert (merged.locked_by, merged.is_released) == ("a", expected)
 
 
 # The steps of a program

@@ -238,8 +238,19 @@ def _merged(found: Sequence[LockRecord | None], majority: Majority) -> LockRecor
         locked_at=sorted((record.locked_at for record in shown), reverse=True)[which],  # extending does not change it
         fencing_token=token(records),
         last_fire_time=max((record.last_fire_time for record in records if record.last_fire_time), default=None),
-        is_released=any(record.is_released for record in records),  # on one of them: see VoteTally
+        is_released=_is_released(records, majority, unknown),
     )
+
+
+def _is_released(records: Sequence[LockRecord], majority: Majority, unknown: int) -> bool | None:
+    """Whether a run was ended, from its records: one is enough, see :class:`VoteTally`.
+
+    None: too few servers have the run, so nobody can recover it.
+    """
+    found = {record.is_released for record in records}
+    if True in found:
+        return True
+    return None if None in found or len(records) + unknown < majority.count else False
 
 
 def merged_runs(found: Sequence[Iterable[Run]], majority: Majority) -> list[Run]:
