@@ -20,6 +20,7 @@ from tests.faults.scenarios import (
     herds,
     members,
     operators,
+    recoveries,
     servers,
     settings,
     soak,
@@ -226,6 +227,30 @@ def test_i11_one_run_of_a_fire_time(
     operations: tuple[Operation, ...], marks: tuple[Mark, ...], found: set[str]
 ) -> None:
     assert rules(fire_times.judge(history(*operations, marks=marks), Rules())) == found
+
+
+# Recoveries
+
+DEAD = Operation("w1", "acquire", "job", 0.0, 0.01, "granted", "c1", 1, 0.3, fire_time=100.0)
+FINISHED = Operation("w1", "release", "job", 0.2, 0.21, "done", "c1", 1)
+RECOVERED = Operation("w2", "recover", "job", 0.5, 0.51, "granted", "c2", 2, 0.3, fire_time=100.0)
+LATER_RUN = Operation("w3", "acquire", "job", 0.4, 0.41, "granted", "c3", 2, 0.05, fire_time=100.2)
+
+
+@pytest.mark.parametrize(
+    ("operations", "found"),
+    [
+        ((DEAD, RECOVERED), set()),
+        ((DEAD, RECOVERED, replace(RECOVERED, worker="w3", started=0.9, ended=0.91, claim="c3", token=3)), set()),
+        ((DEAD, replace(RECOVERED, outcome="skipped", claim="", token=None)), set()),
+        ((DEAD, FINISHED, RECOVERED), {"recovery"}),
+        ((DEAD, replace(FINISHED, outcome="lost"), RECOVERED), set()),
+        ((DEAD, LATER_RUN, replace(RECOVERED, token=3)), {"recovery"}),
+        ((DEAD, RECOVERED, replace(DEAD, worker="w3", started=0.9, ended=0.91, claim="c3", token=3)), {"fire time"}),
+    ],
+)
+def test_i14_what_may_be_recovered(operations: tuple[Operation, ...], found: set[str]) -> None:
+    assert rules(recoveries.judge(history(*operations), Rules())) == found
 
 
 # Clocks that jump
