@@ -19,6 +19,7 @@ from shedlock_py._process import OwningProcess, is_from_signal, monotonic
 from shedlock_py._program import Program, run, run_async
 from shedlock_py.attempts import LONGEST_SLEEP, Attempt, Read, SkippedNow, Sleep, Step, check_store, store_frames
 from shedlock_py.config import (
+    check_kept_alive,
     emit,
     is_active,
     is_kept_alive,
@@ -55,7 +56,7 @@ from shedlock_py.events import (
 from shedlock_py.history import describe_error
 from shedlock_py.keepalive import BaseKeepAlive, ThreadKeepAlive
 from shedlock_py.lease import Lease
-from shedlock_py.options import WITHOUT_HEARTBEATS, LockOptions, check_keep_alive_limit
+from shedlock_py.options import LockOptions, check_keep_alive_limit
 from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
 from shedlock_py.record import ONCE, LockRecord
 from shedlock_py.recovery import Acquire, Over, Recover, Wait, Watch
@@ -181,10 +182,7 @@ class BaseBlock:
                 f"lock {self.name!r}: recover=True needs a fire time, so that all replicas mean the same run: give "
                 f"once_per='1h' or fire_time=…"
             )
-        if is_active() and not is_kept_alive(self.options.keep_alive):
-            raise ConfigurationError(
-                f"lock {self.name!r}: recover=True needs keep_alive=True, here or in configure(): {WITHOUT_HEARTBEATS}"
-            )
+        check_kept_alive(f"lock {self.name!r}", self.options.keep_alive)
 
     def may_begin(self) -> bool:
         """Whether no gate refuses the task; else it is skipped."""

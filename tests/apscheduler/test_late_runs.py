@@ -1,5 +1,6 @@
 """Runs that begin late: the store was unreachable, a late run was in the way, or another replica died."""
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED
 from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.base import STATE_PAUSED
 
 from shedlock_py import (
@@ -412,6 +414,29 @@ def test_recover_needs_keep_alive(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         assert isinstance(event.exception, ConfigurationError)
         assert "needs keep_alive=True" in str(event.exception)
     assert len(warnings_of(caplog, "would fail", "needs keep_alive=True", logger="apscheduler")) == 1
+
+
+def test_recover_needs_a_store_that_can_recover(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the job is a coroutine function, which calls the store in threads."""
+    monkeypatch.setattr(InMemoryLockProvider, "recover", None)
+    provider = InMemoryLockProvider()
+
+    async def job() -> None: ...
+
+    async def main() -> None:
+        scheduler = AsyncIOScheduler(
+            executors={"default": ShedLockExecutor(None, provider, lock_all=True, recover=True)}
+        )
+        scheduler.add_job(job, "cron", hour=2, id="no-recover", timezone="UTC")
+        scheduler.start()
+        scheduler.shutdown()
+
+    with configure(keep_alive=True):
+        asyncio.run(main())
+    needs = "recover=True needs a provider with the method recover: InMemoryLockProvider"
+    assert len(warnings_of(caplog, "would fail", needs, logger="apscheduler")) == 1
 
 
 def test_recover_needs_fire_times(tmp_path: Path, events: list[Event], caplog: pytest.LogCaptureFixture) -> None:
