@@ -98,12 +98,9 @@ def problems_of(specs: Iterable[LockSpec]) -> Iterator[Check]:
 
 def problems_of_function(spec: LockSpec) -> Iterator[Check]:
     where = " and ".join(spec.functions)
-    for problem in (
-        lambda: _check_durations(spec),
-        lambda: _check_provider(spec),
-    ):
+    for check_part in (_check_durations, _check_provider):
         try:
-            problem()
+            check_part(spec)
         except ShedLockError as error:
             yield Check(FUNCTIONS, "failed", f"{where}: {error}")
         except Exception as error:  # a provider of another package can raise anything

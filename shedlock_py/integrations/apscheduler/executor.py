@@ -188,7 +188,8 @@ class ShedLockExecutor(JobObserver):
     def _look_for_late_runs(self, _event: object = None) -> None:
         if self._scheduler.state != STATE_RUNNING:
             return  # it may have been started paused
-        self.begin_again()  # after a drain
+        self._draining.clear()  # after a drain, runs begin again
+        self._stopping.clear()
         if self._catch_up is not None:
             submit_missed(self._scheduler, self._alias, self._catch_up, self._submit_caught_up)
         for job in jobs_of(self._scheduler, self._alias):
@@ -213,14 +214,9 @@ class ShedLockExecutor(JobObserver):
             self.inner.shutdown(wait)
 
     def stop_beginning(self) -> None:
-        """Skip each run that would begin from now on, also if it was submitted before."""
+        """Skip each run that would begin from now on, also one submitted before, until the scheduler is resumed."""
         self._draining.set()
         self._stopping.set()
-
-    def begin_again(self) -> None:
-        """After :meth:`stop_beginning`, let runs begin."""
-        self._draining.clear()
-        self._stopping.clear()
 
     def before_add(self, job: Any) -> None:
         """:raises ConfigurationError: ``once_per_fire_time=True``, and this job cannot run once per fire time."""
