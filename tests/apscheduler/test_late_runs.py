@@ -404,6 +404,32 @@ def test_i11_a_run_that_was_released_is_not_recovered(tmp_path: Path, events: li
     assert missed(events) == []
 
 
+class LosesTheFirstRead(InMemoryLockProvider):
+    has_lost = False
+
+    def record(self, name: str) -> Any:
+        if not self.has_lost:
+            self.has_lost = True
+            raise ProviderUnreachable("down", operation="record", lock_name=name)
+        return super().record(name)
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_i14_a_run_is_watched_though_the_read_after_its_refusal_failed(
+    kind: str, tmp_path: Path, events: list[Event]
+) -> None:
+    provider = LosesTheFirstRead()
+    with running(tmp_path, kind, provider=provider, recover=True) as app:
+        task, run_date = app.task(), now()
+        dies(provider, task.lock, run_date, "300ms")
+        app.add(task, None, "date", run_date=run_date)
+        app.wait(task, EVENT_JOB_EXECUTED)
+    assert provider.has_lost
+    assert task.runs == 1
+    assert [event.former_holder for event in events if isinstance(event, RunRecovered)] == ["dead"]
+    assert missed(events) == []
+
+
 def test_i14_without_recover_a_dead_holders_run_is_not_watched(tmp_path: Path, events: list[Event]) -> None:
     store = FaultyProvider(InMemoryLockProvider())
     with running(tmp_path, provider=store) as app:
