@@ -19,6 +19,7 @@ from shedlock_py._process import OwningProcess, is_from_signal, monotonic
 from shedlock_py._program import Program, run, run_async
 from shedlock_py.attempts import LONGEST_SLEEP, Attempt, Read, SkippedNow, Sleep, Step, check_store, store_frames
 from shedlock_py.config import (
+    check_kept_alive,
     emit,
     is_active,
     is_kept_alive,
@@ -55,7 +56,7 @@ from shedlock_py.events import (
 from shedlock_py.history import describe_error
 from shedlock_py.keepalive import BaseKeepAlive, ThreadKeepAlive
 from shedlock_py.lease import Lease
-from shedlock_py.options import WITHOUT_HEARTBEATS, LockOptions, check_keep_alive_limit
+from shedlock_py.options import LockOptions, check_keep_alive_limit
 from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
 from shedlock_py.record import ONCE, LockRecord
 from shedlock_py.recovery import Acquire, Over, Recover, Wait, Watch
@@ -181,10 +182,7 @@ class BaseBlock:
                 f"lock {self.name!r}: recover=True needs a fire time, so that all replicas mean the same run: give "
                 f"once_per='1h' or fire_time=…"
             )
-        if is_active() and not is_kept_alive(self.options.keep_alive):
-            raise ConfigurationError(
-                f"lock {self.name!r}: recover=True needs keep_alive=True, here or in configure(): {WITHOUT_HEARTBEATS}"
-            )
+        check_kept_alive(f"lock {self.name!r}", self.options.keep_alive)
 
     def may_begin(self) -> bool:
         """Whether no gate refuses the task; else it is skipped."""
@@ -231,10 +229,16 @@ class BaseBlock:
             return None
 
     def _read_once(self, request: LockRequest, waiting: Waiting) -> Program[Step, Any, LockRecord | None]:
-        """Read why the lock was refused, where that decides anything."""
+        """Read why the lock was refused, where that decides anything.
+
+        :raises ProviderUnreachable: under ``recover=True``, where the caller watches the run by this record.
+        """
         try:
             return (yield Read()) if request.fire_time is not None or waiting.is_on else None
         except Exception as error:  # of any kind: a provider of another package may raise anything
+            if self.options.recover and isinstance(error, ProviderUnreachable):
+                self.failed("acquire", error)
+                raise
             logger.debug("lock %r: could not read why it is not granted: %r", self.name, error)
             return None
 
@@ -404,12 +408,13 @@ class BaseBlock:
     def cut_short(self, lease: Lease) -> None:
         """The task was cancelled, or a signal has ended it. Under ``recover=True`` its run is given back."""
         fire_time = self._request.fire_time if self._request is not None else None
+        if fire_time is None:
+            return
         if self.options.recover:
             self._is_given_back = True
-            logger.warning(
-                "lock %r: the run of %s was cut short, and is given back for another replica", lease.name, fire_time
-            )
-        elif fire_time is not None:
+            message = "lock %r: the run of %s was cut short, and is given back for another replica"
+            logger.warning(message, lease.name, fire_time.isoformat())
+        else:
             emit(RunMissed(lease.name, fire_time, "cancelled").filled_from(self._template))
 
     def release_of(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any] | None:

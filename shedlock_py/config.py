@@ -18,6 +18,7 @@ from shedlock_py.events import Event, Listener, log_listener, log_raised, logger
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.options import (
     NO_URL,
+    WITHOUT_HEARTBEATS,
     check_keep_alive_limit,
     is_async_callable,
     is_async_provider,
@@ -322,6 +323,17 @@ def lock_request(
 def is_kept_alive(keep_alive: bool | timedelta | None) -> bool:
     """The option of a lock, or else the default; nothing is kept alive where nothing is locked."""
     return bool(_settings.keep_alive if keep_alive is None else keep_alive) and is_active()
+
+
+def check_kept_alive(what: str, keep_alive: bool | timedelta | None) -> None:
+    """Check that a guard with ``recover=True`` has heartbeats. ``what`` names its lock or job.
+
+    :raises ConfigurationError: it has none.
+    """
+    if is_active() and not is_kept_alive(keep_alive):
+        raise ConfigurationError(
+            f"{what}: recover=True needs keep_alive=True, here or in configure(): {WITHOUT_HEARTBEATS}"
+        )
 
 
 def keep_alive_limit(keep_alive: bool | timedelta | None) -> timedelta | None:

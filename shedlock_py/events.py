@@ -52,9 +52,9 @@ long."""
 MissReason = Literal[
     "unreachable", "cancelled", "no_room", "schedule_changed", "too_many_recoveries", "not_recoverable"
 ]
-"""Why a due run did not happen, or did not end: the store was unreachable for too long; the process shut down; a run on
-time went first; the newest fire time is not of this schedule; each recovery ended without a release; the lock record
-does not say whether the run ended."""
+"""Why a due run did not happen, or did not end: the store was unreachable for too long; it was cancelled, or its process
+shut down; a run on time went first; the newest fire time is not of this schedule; each recovery ended without a
+release; the lock record does not say whether the run ended."""
 
 OperatorAction = Literal["pause", "resume", "force_release", "demote", "prune"]
 """What an operator can do on the page."""
@@ -233,7 +233,7 @@ _LOSSES: dict[LostReason, str] = {
 
 MISSES: dict[MissReason, str] = {
     "unreachable": "the store was unreachable for too long",
-    "cancelled": "its process was shut down",
+    "cancelled": "it was cancelled, or its process shut down",
     "no_room": "a run on time went first",
     "schedule_changed": "the newest fire time that ran is not of this schedule: the schedule was changed, or the job "
     "was run by hand",

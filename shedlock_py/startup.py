@@ -6,8 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from shedlock_py.attempts import check_store
 from shedlock_py.checks import REACH, collecting, failed, private_store
 from shedlock_py.config import (
+    check_kept_alive,
     configured_providers,
     is_active,
     keep_alive_limit,
@@ -96,13 +98,9 @@ def problems_of(specs: Iterable[LockSpec]) -> Iterator[Check]:
 
 def problems_of_function(spec: LockSpec) -> Iterator[Check]:
     where = " and ".join(spec.functions)
-    resolve: Any = resolve_async_provider if spec.is_async else resolve_provider
-    for problem in (
-        lambda: _check_durations(spec),
-        lambda: resolve(spec.options.provider, spec.template),
-    ):
+    for check_part in (_check_durations, _check_provider):
         try:
-            problem()
+            check_part(spec)
         except ShedLockError as error:
             yield Check(FUNCTIONS, "failed", f"{where}: {error}")
         except Exception as error:  # a provider of another package can raise anything
@@ -113,6 +111,15 @@ def _check_durations(spec: LockSpec) -> None:
     options = spec.options
     request = lock_request(spec.name or "x", options.lock_at_most_for, options.lock_at_least_for)
     check_keep_alive_limit(keep_alive_limit(options.keep_alive), request.lock_at_most_for)
+    if options.recover:
+        check_kept_alive(f"lock {spec.template!r}", options.keep_alive)
+
+
+def _check_provider(spec: LockSpec) -> None:
+    resolve: Any = resolve_async_provider if spec.is_async else resolve_provider
+    store = resolve(spec.options.provider, spec.template)
+    if spec.options.recover and is_active():
+        check_store(store, "recover=True", "recover")
 
 
 def _stores(specs: Iterable[LockSpec]) -> list[Any]:

@@ -14,14 +14,7 @@ from datetime import timedelta
 from functools import wraps
 from typing import Any, Unpack
 
-from shedlock_py.config import (
-    configure_store,
-    is_active,
-    is_configured,
-    is_kept_alive,
-    keep_alive_limit,
-    lock_request,
-)
+from shedlock_py.config import check_kept_alive, configure_store, is_configured, keep_alive_limit, lock_request
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.integrations import drain_schedulers_async, is_scheduler, stop_item, warn_of_running
@@ -229,8 +222,8 @@ def repeat_every(
                     )
                 keep_alive = parse_keep_alive(options.get("keep_alive"))
                 check_keep_alive_limit(keep_alive_limit(keep_alive), request.lock_at_most_for)
-                if options.get("recover") and is_active() and not is_kept_alive(keep_alive):
-                    raise ConfigurationError(f"{name}: recover=True needs keep_alive=True, here or in configure()")
+                if options.get("recover"):
+                    check_kept_alive(f"lock {name!r}", keep_alive)
             repetition = Repetition(
                 name=name,
                 function=function,

@@ -1,7 +1,10 @@
 """Runs that begin late: the store was unreachable, a late run was in the way, or another replica died."""
 
+import asyncio
 import logging
+import threading
 from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED
 from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.base import STATE_PAUSED
 
 from shedlock_py import (
@@ -27,6 +31,7 @@ from shedlock_py import (
 )
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor, late_runs
 from shedlock_py.integrations.apscheduler.late_runs import LateRuns, retry_until
+from tests.apscheduler import test_catch_up
 from tests.apscheduler.app import ENDS, SLOW_PROCESS, App, Task, now, running, seconds, stop
 from tests.apscheduler.past import PastStore, daily, ran_at
 from tests.apscheduler.test_catch_up import Replica, started
@@ -287,6 +292,47 @@ def test_i14_the_run_on_time_begins_when_the_late_run_ends(tmp_path: Path, store
     assert record_of(store, task.lock).last_fire_time == on_time
 
 
+class LosesTheFirst(ThreadPoolExecutor):
+    """The worker of the first run dies, as that of a process pool may."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.lost = threading.Event()
+        self.may_lose = threading.Event()
+
+    def _do_submit_job(self, job: Any, run_times: list[datetime]) -> None:
+        if self.lost.is_set():
+            super()._do_submit_job(job, run_times)
+            return
+        self.lost.set()
+
+        def lose() -> None:
+            self.may_lose.wait()
+            self._run_job_error(job.id, BrokenProcessPool("a process was terminated abruptly"))
+
+        self._pool.submit(lose)
+
+
+def test_i14_the_run_on_time_begins_when_the_worker_of_the_late_run_died(
+    tmp_path: Path, store: PastStore, events: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = LosesTheFirst()
+    monkeypatch.setattr(test_catch_up, "make_inner", lambda _: inner)
+    fire_time = now().replace(microsecond=0) - seconds(60)
+    replica = Replica(tmp_path, "thread", store, store)
+    task = replica.plan(daily(fire_time))
+    ran_at(store, task.lock, fire_time - DAY)
+    with started(replica):
+        wait_until(inner.lost.is_set, what="the late run")
+        for _ in range(2):  # the first one waits for the late run
+            on_time = due_now(replica, task)
+            inner.may_lose.set()
+            assert replica.wait(task, *ENDS)[-1].scheduled_run_time == on_time
+            replica.events.clear()
+    assert task.runs == 2
+    assert missed(events) == []
+
+
 def test_i14_of_two_runs_on_time_the_newer_one_gets_the_room(
     tmp_path: Path, store: PastStore, events: list[Event]
 ) -> None:
@@ -360,6 +406,32 @@ def test_i11_a_run_that_was_released_is_not_recovered(tmp_path: Path, events: li
     assert missed(events) == []
 
 
+class LosesTheFirstRead(InMemoryLockProvider):
+    has_lost = False
+
+    def record(self, name: str) -> Any:
+        if not self.has_lost:
+            self.has_lost = True
+            raise ProviderUnreachable("down", operation="record", lock_name=name)
+        return super().record(name)
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_i14_a_run_is_watched_though_the_read_after_its_refusal_failed(
+    kind: str, tmp_path: Path, events: list[Event]
+) -> None:
+    provider = LosesTheFirstRead()
+    with running(tmp_path, kind, provider=provider, recover=True) as app:
+        task, run_date = app.task(), now()
+        dies(provider, task.lock, run_date, "300ms")
+        app.add(task, None, "date", run_date=run_date)
+        app.wait(task, EVENT_JOB_EXECUTED)
+    assert provider.has_lost
+    assert task.runs == 1
+    assert [event.former_holder for event in events if isinstance(event, RunRecovered)] == ["dead"]
+    assert missed(events) == []
+
+
 def test_i14_without_recover_a_dead_holders_run_is_not_watched(tmp_path: Path, events: list[Event]) -> None:
     store = FaultyProvider(InMemoryLockProvider())
     with running(tmp_path, provider=store) as app:
@@ -412,6 +484,29 @@ def test_recover_needs_keep_alive(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         assert isinstance(event.exception, ConfigurationError)
         assert "needs keep_alive=True" in str(event.exception)
     assert len(warnings_of(caplog, "would fail", "needs keep_alive=True", logger="apscheduler")) == 1
+
+
+def test_recover_needs_a_store_that_can_recover(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the job is a coroutine function, which calls the store in threads."""
+    monkeypatch.setattr(InMemoryLockProvider, "recover", None)
+    provider = InMemoryLockProvider()
+
+    async def job() -> None: ...
+
+    async def main() -> None:
+        scheduler = AsyncIOScheduler(
+            executors={"default": ShedLockExecutor(None, provider, lock_all=True, recover=True)}
+        )
+        scheduler.add_job(job, "cron", hour=2, id="no-recover", timezone="UTC")
+        scheduler.start()
+        scheduler.shutdown()
+
+    with configure(keep_alive=True):
+        asyncio.run(main())
+    needs = "recover=True needs a provider with the method recover: InMemoryLockProvider"
+    assert len(warnings_of(caplog, "would fail", needs, logger="apscheduler")) == 1
 
 
 def test_recover_needs_fire_times(tmp_path: Path, events: list[Event], caplog: pytest.LogCaptureFixture) -> None:

@@ -123,7 +123,7 @@ class Application:
 
     def lost(self, lock_name: str) -> list[str]:
         """The fire times that a WARNING names as lost by the shutdown."""
-        pattern = rf"lock '{lock_name}': the run of (\S+) is lost: its process was shut down"
+        pattern = rf"lock '{lock_name}': the run of (\S+) is lost: it was cancelled, or its process shut down"
         return re.findall(pattern, self.log.read_text())
 
     def check_rows(self, file: Path) -> None:

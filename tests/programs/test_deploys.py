@@ -104,7 +104,10 @@ def test_i14_a_run_that_a_deploy_cuts_short_is_never_repeated_and_has_one_warnin
     begun = deployment.runs("begun")
     assert set(begun.values()) == {1}
     assert deployment.runs("ended") == Counter()
-    lost = [re.search("the run of (.*) is lost: its process was shut down", line) for line in deployment.warnings()]
+    lost = [
+        re.search("the run of (.*) is lost: it was cancelled, or its process shut down", line)
+        for line in deployment.warnings()
+    ]
     assert Counter(match[1].replace("T", " ") if match else None for match in lost) == begun
 
 

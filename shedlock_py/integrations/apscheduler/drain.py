@@ -7,7 +7,6 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from apscheduler.events import EVENT_SCHEDULER_RESUMED
 from apscheduler.schedulers import SchedulerNotRunningError
 from apscheduler.schedulers.base import STATE_STOPPED
 
@@ -62,20 +61,12 @@ def stop_beginning(scheduler: Any) -> None:
     check_scheduler(scheduler, "drain(scheduler)")
     if getattr(scheduler, "runs_on_leader_only", False):
         raise ConfigurationError("drain(scheduler) is not for lead(scheduler, elector): its stop() waits for the jobs")
-    executors = [each for each in list(scheduler._executors.values()) if hasattr(each, "stop_beginning")]
-    for executor in executors:
-        executor.stop_beginning()
-    if scheduler.state == STATE_STOPPED:
-        return
-
-    def on_resume(_event: object) -> None:
-        scheduler.remove_listener(on_resume)
-        for executor in executors:
-            executor.begin_again()
-
-    with suppress(SchedulerNotRunningError):  # another thread has shut it down
-        scheduler.pause()
-        scheduler.add_listener(on_resume, EVENT_SCHEDULER_RESUMED)
+    for executor in list(scheduler._executors.values()):
+        if hasattr(executor, "stop_beginning"):
+            executor.stop_beginning()
+    if scheduler.state != STATE_STOPPED:
+        with suppress(SchedulerNotRunningError):  # another thread has shut it down
+            scheduler.pause()
 
 
 def executors_of(*schedulers: Any) -> list[Any]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from threading import Event
 from time import monotonic
 from typing import Any, Literal
@@ -188,7 +189,8 @@ class ShedLockExecutor(JobObserver):
     def _look_for_late_runs(self, _event: object = None) -> None:
         if self._scheduler.state != STATE_RUNNING:
             return  # it may have been started paused
-        self.begin_again()  # after a drain
+        self._draining.clear()  # after a drain, runs begin again
+        self._stopping.clear()
         if self._catch_up is not None:
             submit_missed(self._scheduler, self._alias, self._catch_up, self._submit_caught_up)
         for job in jobs_of(self._scheduler, self._alias):
@@ -213,14 +215,9 @@ class ShedLockExecutor(JobObserver):
             self.inner.shutdown(wait)
 
     def stop_beginning(self) -> None:
-        """Skip each run that would begin from now on, also if it was submitted before."""
+        """Skip each run that would begin from now on, also one submitted before, until the scheduler is resumed."""
         self._draining.set()
         self._stopping.set()
-
-    def begin_again(self) -> None:
-        """After :meth:`stop_beginning`, let runs begin."""
-        self._draining.clear()
-        self._stopping.clear()
 
     def before_add(self, job: Any) -> None:
         """:raises ConfigurationError: ``once_per_fire_time=True``, and this job cannot run once per fire time."""
@@ -362,10 +359,19 @@ class ShedLockExecutor(JobObserver):
         self._late_runs = LateRuns(scheduler, inner, self._logger, self._catch_up)
         self._alias = alias
         self.inner = inner
+        vars(inner).pop("_run_job_error", None)  # of an earlier start
+        inner._run_job_error = partial(self._run_died, inner._run_job_error)
         return SchedulerProxy(scheduler, self._logger, self._run_ended)
 
     def _run_ended(self, result: RunResult) -> None:
         self._late_runs.ended(result)
+
+    def _run_died(self, report: Callable[..., object], job_id: str, *error: Any) -> None:
+        """The inner executor has no result of a run. It calls nothing else then."""
+        try:
+            report(job_id, *error)
+        finally:
+            self._late_runs.died(job_id)
 
     def _warn_of_locks(self, job: Any, *, is_unlocked: bool) -> None:
         """Warn if ``job`` has no lock, or if ``locks`` names ids that no job has."""

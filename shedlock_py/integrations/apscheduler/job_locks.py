@@ -10,20 +10,25 @@ from typing import Any
 from apscheduler.util import iscoroutinefunction_partial
 
 from shedlock_py import ConfigurationError, LockRequest
-from shedlock_py.config import configured_providers, is_active, resolve_async_provider, resolve_provider
+from shedlock_py.attempts import check_store
+from shedlock_py.config import (
+    check_kept_alive,
+    configured_providers,
+    is_active,
+    resolve_async_provider,
+    resolve_provider,
+)
 from shedlock_py.integrations.apscheduler.fire_times import why_plain
 from shedlock_py.integrations.apscheduler.lock_names import LockNames, key_of
 from shedlock_py.integrations.apscheduler.notices import warn_of_plain_lock, warn_of_shared_lock
 from shedlock_py.integrations.apscheduler.options import (
     Lock,
     Provider,
-    check_keep_alive,
     find_lock_spec,
     lock_of_id,
     parse_lock,
 )
 from shedlock_py.options import LockOptions
-from shedlock_py.provider import recover_of
 from shedlock_py.spec import LockSpec
 from shedlock_py.urls import import_reference, provider_from_text
 
@@ -139,8 +144,8 @@ class JobLocks:
         )
         store = resolve(provider, name)
         if recover and is_active():
-            check_keep_alive(job.id, LockOptions() if spec is None else spec.options)
-            recover_of(store)
+            check_kept_alive(f'job "{job.id}"', None if spec is None else spec.options.keep_alive)
+            check_store(store, "recover=True", "recover")
 
     def _provider_of(self, job: Any) -> object:
         """The store of a job's lock. None: it is not known yet."""

@@ -12,7 +12,6 @@ from apscheduler.executors.base import BaseExecutor
 
 from shedlock_py import AsyncLockProvider, ConfigurationError, LockProvider, LockRequest
 from shedlock_py.booleans import parse_boolean
-from shedlock_py.config import is_active, is_kept_alive
 from shedlock_py.durations import is_duration
 from shedlock_py.options import LockOptions, check_recovery
 from shedlock_py.spec import LockSpec
@@ -117,15 +116,6 @@ def parse_recovery(recover: object, max_recoveries: object, *, once_per_fire_tim
             "recover cannot work with once_per_fire_time=False: the store must know which fire times were run"
         )
     return is_on, most
-
-
-def check_keep_alive(job_id: str, options: LockOptions) -> None:
-    """:raises ConfigurationError: the lock of a job with ``recover`` has no keep-alive."""
-    if is_active() and not is_kept_alive(options.keep_alive):
-        raise ConfigurationError(
-            f'recover=True of job "{job_id}" needs keep_alive=True, in its @scheduler_lock or in configure(): without'
-            " heartbeats a run that is longer than lock_at_most_for looks like a run whose process died"
-        )
 
 
 def parse_lock(lock: object, where: str, job_id: str = "…") -> LockSpec | LockRequest | None:

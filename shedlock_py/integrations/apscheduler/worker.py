@@ -18,7 +18,7 @@ from apscheduler.job import Job
 from shedlock_py import LockRequest, LockSkipped, ProviderError, ProviderUnreachable, RunMissed, Skipped
 from shedlock_py._process import is_from_signal
 from shedlock_py.block import AsyncBlock, Block
-from shedlock_py.config import configured_providers, emit, resolve_async_provider, resolve_provider
+from shedlock_py.config import check_kept_alive, configured_providers, emit, resolve_async_provider, resolve_provider
 from shedlock_py.context import add_alias, decide_skip, gates_of, leave_leases, not_leader
 from shedlock_py.election.base import leave_callbacks
 from shedlock_py.events import MissReason, logger
@@ -35,7 +35,7 @@ from shedlock_py.integrations.apscheduler.fire_times import fire_time_of, next_f
 from shedlock_py.integrations.apscheduler.job_locks import cannot_run_once
 from shedlock_py.integrations.apscheduler.lock_names import JobKey
 from shedlock_py.integrations.apscheduler.notices import warn_of_plain_lock
-from shedlock_py.integrations.apscheduler.options import check_keep_alive, find_lock_spec
+from shedlock_py.integrations.apscheduler.options import find_lock_spec
 from shedlock_py.options import LockOptions
 from shedlock_py.record import LockRecord
 from shedlock_py.urls import provider_from_text
@@ -310,7 +310,7 @@ class JobProxy:
         """:raises ConfigurationError: the run is to be recovered if its holder dies, and that cannot work."""
         recover = self.recover and request.fire_time is not None
         if recover:
-            check_keep_alive(self.job.id, options)
+            check_kept_alive(f'job "{self.job.id}"', options.keep_alive)
         return replace(options, wait=self._wait(request), recover=recover, max_recoveries=self.max_recoveries)
 
     def _block(self, kind: type[BlockT], request: LockRequest, options: LockOptions) -> BlockT:
