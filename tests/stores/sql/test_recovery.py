@@ -20,7 +20,7 @@ def expire(store: Store, name: str) -> None:
 
 
 @programs_on(USUAL_DRIVERS)
-@pytest.mark.parametrize("first", [AHEAD, AHEAD + 1])
+@pytest.mark.parametrize("first", [AHEAD, AHEAD + 1], ids=["even", "odd"])
 def test_i7_tokens_are_even_until_the_run_ends_also_ahead_of_the_clock(store: Store, first: int, name: str) -> None:
     provider: Any = store.provider()
     provider.release(acquired(provider, name))
