@@ -48,16 +48,17 @@ def run_once(
     Return True if this call has run the task, and False if another call has, before or while this call waited.
     All callers return only when it is done. If the task raises, this caller gets the exception, and the next
     waiting one tries. If its process dies, a waiting one takes over when the lease ends. So the task must be
-    idempotent: it runs again from its beginning, and if the store was away at its end, although it has succeeded.
+    idempotent: it runs again from its beginning. It does so, too, if the store was unreachable when it succeeded.
 
     :param key: names the task and its version. It is also the lock name, 1 to 64 characters: ``shedlock list`` shows
         it as done, and a job must not use the same name. To let it run again: ``shedlock once --forget KEY``.
-    :param wait: how long to wait for another replica that runs the task, and for a store that is unreachable.
+    :param wait: how long to wait for another replica that runs the task, and for a store that is unreachable ("5m",
+        seconds, ``timedelta``); zero: do not wait.
     :param options: ``provider``, ``lock_at_most_for`` and ``on_lost``, as for :func:`hold`. The lease lasts
         ``lock_at_most_for``, one minute by default, and is kept alive while the task runs.
     :raises TaskNotDone: the time is over, and the task is not done; or it was begun 16 times and never ended.
     :raises ConfigurationError: a value that cannot work; or ``key`` is the lock name of a job with fire times.
-    :raises ProviderError: the store failed. If it was unreachable, for all of the time.
+    :raises ProviderError: the store failed, or it was still unreachable when the time was over.
     """
     refuse_other_than_function("run_once", task)
     refuse_unfinished_function(task)
