@@ -229,10 +229,16 @@ class BaseBlock:
             return None
 
     def _read_once(self, request: LockRequest, waiting: Waiting) -> Program[Step, Any, LockRecord | None]:
-        """Read why the lock was refused, where that decides anything."""
+        """Read why the lock was refused, where that decides anything.
+
+        :raises ProviderUnreachable: under ``recover=True``, where the caller watches the run by this record.
+        """
         try:
             return (yield Read()) if request.fire_time is not None or waiting.is_on else None
         except Exception as error:  # of any kind: a provider of another package may raise anything
+            if self.options.recover and isinstance(error, ProviderUnreachable):
+                self.failed("acquire", error)
+                raise
             logger.debug("lock %r: could not read why it is not granted: %r", self.name, error)
             return None
 

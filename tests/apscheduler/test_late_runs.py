@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,6 +31,7 @@ from shedlock_py import (
 )
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor, late_runs
 from shedlock_py.integrations.apscheduler.late_runs import LateRuns, retry_until
+from tests.apscheduler import test_catch_up
 from tests.apscheduler.app import ENDS, SLOW_PROCESS, App, Task, now, running, seconds, stop
 from tests.apscheduler.past import PastStore, daily, ran_at
 from tests.apscheduler.test_catch_up import Replica, started
@@ -289,6 +292,47 @@ def test_i14_the_run_on_time_begins_when_the_late_run_ends(tmp_path: Path, store
     assert record_of(store, task.lock).last_fire_time == on_time
 
 
+class LosesTheFirst(ThreadPoolExecutor):
+    """The worker of the first run dies, as that of a process pool may."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.lost = threading.Event()
+        self.may_lose = threading.Event()
+
+    def _do_submit_job(self, job: Any, run_times: list[datetime]) -> None:
+        if self.lost.is_set():
+            super()._do_submit_job(job, run_times)
+            return
+        self.lost.set()
+
+        def lose() -> None:
+            self.may_lose.wait()
+            self._run_job_error(job.id, BrokenProcessPool("a process was terminated abruptly"))
+
+        self._pool.submit(lose)
+
+
+def test_i14_the_run_on_time_begins_when_the_worker_of_the_late_run_died(
+    tmp_path: Path, store: PastStore, events: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = LosesTheFirst()
+    monkeypatch.setattr(test_catch_up, "make_inner", lambda _: inner)
+    fire_time = now().replace(microsecond=0) - seconds(60)
+    replica = Replica(tmp_path, "thread", store, store)
+    task = replica.plan(daily(fire_time))
+    ran_at(store, task.lock, fire_time - DAY)
+    with started(replica):
+        wait_until(inner.lost.is_set, what="the late run")
+        for _ in range(2):  # the first one waits for the late run
+            on_time = due_now(replica, task)
+            inner.may_lose.set()
+            assert replica.wait(task, *ENDS)[-1].scheduled_run_time == on_time
+            replica.events.clear()
+    assert task.runs == 2
+    assert missed(events) == []
+
+
 def test_i14_of_two_runs_on_time_the_newer_one_gets_the_room(
     tmp_path: Path, store: PastStore, events: list[Event]
 ) -> None:
@@ -359,6 +403,32 @@ def test_i11_a_run_that_was_released_is_not_recovered(tmp_path: Path, events: li
         wait_until(lambda: not app.scheduler._executors["default"]._late_runs._entries)  # no public way
         assert store.calls["record"] <= 2  # one to explain the skip, one for the lease
     assert task.runs == 0
+    assert missed(events) == []
+
+
+class LosesTheFirstRead(InMemoryLockProvider):
+    has_lost = False
+
+    def record(self, name: str) -> Any:
+        if not self.has_lost:
+            self.has_lost = True
+            raise ProviderUnreachable("down", operation="record", lock_name=name)
+        return super().record(name)
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_i14_a_run_is_watched_though_the_read_after_its_refusal_failed(
+    kind: str, tmp_path: Path, events: list[Event]
+) -> None:
+    provider = LosesTheFirstRead()
+    with running(tmp_path, kind, provider=provider, recover=True) as app:
+        task, run_date = app.task(), now()
+        dies(provider, task.lock, run_date, "300ms")
+        app.add(task, None, "date", run_date=run_date)
+        app.wait(task, EVENT_JOB_EXECUTED)
+    assert provider.has_lost
+    assert task.runs == 1
+    assert [event.former_holder for event in events if isinstance(event, RunRecovered)] == ["dead"]
     assert missed(events) == []
 
 

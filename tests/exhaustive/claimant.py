@@ -127,8 +127,10 @@ class Claimants:
             Sent(operation, kind, self._command(command), is_awaited, before)
             for operation, kind, command, is_awaited, before in run.commands
         )
-        has_run = run.lease is not None and run.lease.fire_time is not None and not claimant.plan.is_later
-        runs = has_run and event.kind == "" and claimant.token is None
+        plan = claimant.plan
+        has_run = run.lease is not None and plan.has_fire_time and not plan.is_later
+        is_of_acquire = not plan.by_force and not plan.recovers
+        runs = has_run and is_of_acquire and event.kind == "" and claimant.token is None
         number = self._number_of(claimant.me, claimant.plan, history, run)
         return Effect(number, sent, run.is_skip, runs, run.broken)
 

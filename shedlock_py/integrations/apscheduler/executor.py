@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from threading import Event
 from time import monotonic
 from typing import Any, Literal
@@ -358,10 +359,19 @@ class ShedLockExecutor(JobObserver):
         self._late_runs = LateRuns(scheduler, inner, self._logger, self._catch_up)
         self._alias = alias
         self.inner = inner
+        vars(inner).pop("_run_job_error", None)  # of an earlier start
+        inner._run_job_error = partial(self._run_died, inner._run_job_error)
         return SchedulerProxy(scheduler, self._logger, self._run_ended)
 
     def _run_ended(self, result: RunResult) -> None:
         self._late_runs.ended(result)
+
+    def _run_died(self, report: Callable[..., object], job_id: str, *error: Any) -> None:
+        """The inner executor has no result of a run. It calls nothing else then."""
+        try:
+            report(job_id, *error)
+        finally:
+            self._late_runs.died(job_id)
 
     def _warn_of_locks(self, job: Any, *, is_unlocked: bool) -> None:
         """Warn if ``job`` has no lock, or if ``locks`` names ids that no job has."""

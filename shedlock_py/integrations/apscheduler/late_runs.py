@@ -112,6 +112,16 @@ class LateRuns:
         if result.is_late:
             self._late_run_ended(result.key)
 
+    def died(self, job_id: str) -> None:
+        """Called when the inner executor has lost a run without a result: its worker process was killed."""
+        with self._mutex:
+            keys = [key for key in self._running if key[1] == job_id]
+            for entry in list(self._entries.values()):
+                if entry.is_submitted and entry.key[0] in keys:
+                    self.remove(entry)
+        for key in keys:
+            self._late_run_ended(key)
+
     def close(self) -> None:
         """Give up the runs that are still to come. The executor shuts down."""
         self.scheduler.remove_listener(self._on_removal)
@@ -203,8 +213,8 @@ class LateRuns:
 
     def _late_run_ended(self, key: JobKey) -> None:
         with self._mutex:
-            self._running[key] -= 1
-            if self._running[key] > 0:
+            if self._running[key] > 1:
+                self._running[key] -= 1
                 return
             del self._running[key]
             kept = self._kept.pop(key, None)
