@@ -118,7 +118,7 @@ class SlotRun:
         if not task.cancelled():
             task.exception()  # it was logged
         if self._failure is not None:
-            emit(RunMissed(self._repetition.name, self._slot, "unreachable", str(self._failure)))
+            emit(RunMissed(self._repetition.name, self._slot, "cancelled", str(self._failure)))
 
     async def _attempt(self) -> None:
         repetition = self._repetition

@@ -26,8 +26,10 @@ from shedlock_py import (
     InMemoryLockProvider,
     LeaderElector,
     LockRequest,
+    ProviderFailed,
     ProviderNotConfigured,
     ProviderUnreachable,
+    RunMissed,
     TaskFinished,
     configure,
     current_lease,
@@ -200,6 +202,21 @@ def test_i5_i14_a_slot_without_a_reply_of_the_store_is_lost_with_two_warnings(
     first, last = warnings_of(caplog)
     assert "is late, because the store is unreachable; trying again" in first
     assert "is lost: the store was unreachable for too long" in last
+
+
+def test_i14_a_shutdown_ends_the_attempts_and_says_what_is_lost() -> None:
+    down, events = FaultyProvider(), RecordingListener()
+    down.fail()
+
+    async def main() -> None:
+        task = await repeat_every(seconds=3600, lock="job", provider=down)(lambda: None)()
+        await until(lambda: events.of(ProviderFailed))
+        task.cancel()
+        await asyncio.wait({task})
+
+    with configure(listeners=[events]):
+        asyncio.run(main())
+    assert [(event.lock_name, event.reason) for event in events.of(RunMissed)] == [("job", "cancelled")]
 
 
 @pytest.mark.slow("waits for the next slot")
