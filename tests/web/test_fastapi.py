@@ -233,6 +233,36 @@ def test_i14_a_slot_is_run_late_when_the_store_is_back(caplog: pytest.LogCapture
     assert "s late, because the store was unreachable" in warnings_of(caplog)[1]
 
 
+@pytest.mark.not_quick("waits for the next slot")
+@pytest.mark.parametrize("ends", [False, True], ids=["died", "runs"])
+def test_i14_a_run_is_watched_beyond_its_slot(provider: InMemoryLockProvider, ends: bool) -> None:
+    fire_times: list[datetime | None] = []
+
+    def job() -> None:
+        lease = current_lease()
+        assert lease is not None
+        fire_times.append(lease.fire_time)
+
+    options: dict[str, Any] = {"lock_at_most_for": "900ms", "keep_alive": True, "recover": True, "max_repetitions": 3}
+    begin = repeat_every(seconds=1, lock="job", provider=provider, **options)(job)
+
+    async def main() -> datetime:
+        await until(lambda: time.time() % 1 < 0.2)
+        slot = datetime.fromtimestamp(int(time.time()), UTC)
+        former = provider.acquire(LockRequest("job", "1400ms", fire_time=slot, holder="former"))
+        assert former is not None
+        task = await begin()
+        await until(lambda: datetime.now(UTC) > slot + timedelta(seconds=1.2))
+        if ends:
+            provider.release(former)
+        await task
+        return slot
+
+    slot = asyncio.run(main())
+    second = timedelta(seconds=1)
+    assert fire_times == ([slot + 2 * second] if ends else [slot, slot + 2 * second])
+
+
 @pytest.mark.parametrize("wait_first", [0.3, "300ms", timedelta(milliseconds=300)])
 def test_the_first_wait_can_be_written_as_any_duration(wait_first: Any, provider: InMemoryLockProvider) -> None:
     async def main() -> float:
