@@ -52,8 +52,8 @@ long."""
 MissReason = Literal[
     "unreachable", "cancelled", "no_room", "schedule_changed", "too_many_recoveries", "not_recoverable"
 ]
-"""Why a due run did not happen, or did not end: the store was unreachable for too long; it was cancelled, or its process
-shut down; a run on time went first; the newest fire time is not of this schedule; each recovery ended without a
+"""Why a due run did not happen, or did not end: the store was unreachable for too long; it was cancelled, or its
+process shut down; a run on time went first; the newest fire time is not of this schedule; each recovery ended without a
 release; the lock record does not say whether the run ended."""
 
 OperatorAction = Literal["pause", "resume", "force_release", "demote", "prune"]

@@ -147,10 +147,10 @@ def refuse_other_than_function(guard: str, task: object) -> None:
         raise TypeError(f"{guard} takes a function, and {task.__name__} is a class: give the method that does the work")
 
 
-def refuse_unfinished_function(task: Callable[..., Any]) -> None:
+def refuse_unfinished_function(task: Callable[..., Any], async_twin: str = "attempt_async or hold_async") -> None:
     """:raises TypeError: ``task`` is a coroutine or generator function, whose body would run after the release."""
     if is_async_callable(task):
-        raise TypeError(f"{task!r} is a coroutine function: use attempt_async or hold_async")
+        raise TypeError(f"{task!r} is a coroutine function: use {async_twin}")
     if inspect.isgeneratorfunction(task) or inspect.isasyncgenfunction(task):
         raise TypeError(
             f"{task!r} is a generator function: its body would run after the lock was released. Guard the function "

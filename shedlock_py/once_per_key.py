@@ -8,6 +8,7 @@ task that raises gives the fire time back. The run of a process that died is rec
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
@@ -32,6 +33,8 @@ from shedlock_py.waiting import Waiting
 
 __tracebackhide__ = hidden_frames
 ProviderT = TypeVar("ProviderT")
+_UNFILLED = re.compile(r"\{[^{}]*\}|\$[\w({]")
+"""A field of an f-string or a template, or a variable of a shell."""
 
 
 class OnceOptions(TypedDict, Generic[ProviderT], total=False):
@@ -48,19 +51,20 @@ def run_once(
     Return True if this call has run the task, and False if another call has, before or while this call waited.
     All callers return only when it is done. If the task raises, this caller gets the exception, and the next
     waiting one tries. If its process dies, a waiting one takes over when the lease ends. So the task must be
-    idempotent: it runs again from its beginning, and if the store was away at its end, although it has succeeded.
+    idempotent: it runs again from its beginning. It does so, too, if the store was unreachable when it succeeded.
 
     :param key: names the task and its version. It is also the lock name, 1 to 64 characters: ``shedlock list`` shows
         it as done, and a job must not use the same name. To let it run again: ``shedlock once --forget KEY``.
-    :param wait: how long to wait for another replica that runs the task, and for a store that is unreachable.
+    :param wait: how long to wait for another replica that runs the task, and for a store that is unreachable ("5m",
+        seconds, ``timedelta``); zero: do not wait.
     :param options: ``provider``, ``lock_at_most_for`` and ``on_lost``, as for :func:`hold`. The lease lasts
         ``lock_at_most_for``, one minute by default, and is kept alive while the task runs.
     :raises TaskNotDone: the time is over, and the task is not done; or it was begun 16 times and never ended.
     :raises ConfigurationError: a value that cannot work; or ``key`` is the lock name of a job with fire times.
-    :raises ProviderError: the store failed. If it was unreachable, for all of the time.
+    :raises ProviderError: the store failed, or it was still unreachable when the time was over.
     """
     refuse_other_than_function("run_once", task)
-    refuse_unfinished_function(task)
+    refuse_unfinished_function(task, "await run_once_async(…)")
     with OnceBlock(key, task, wait, _parsed("run_once", options, is_async=False)) as lease:
         if lease is not None:
             refuse_unfinished(task())
@@ -79,7 +83,10 @@ async def run_once_async(
         if lease is not None:
             work = task()
             if not inspect.isawaitable(work):
-                raise TypeError(f"{task!r} returned a {type(work).__name__}, not something to await: use run_once")
+                raise TypeError(
+                    f"{task!r} returned {type(work).__name__}, nothing to await: call run_once({key!r}, …), or in "
+                    f"async code run_once_async({key!r}, lambda: asyncio.to_thread(…))"
+                )
             refuse_unfinished(await work, was_awaited=True)
     return lease is not None
 
@@ -94,11 +101,21 @@ def _parsed(function: str, given: Any, *, is_async: bool = True) -> LockOptions:
     return LockOptions.parse(function, options, is_async=is_async)
 
 
+def refuse_unfilled(key: object) -> None:
+    """:raises ConfigurationError: a part of the key was to be filled in. Each release would have the same key."""
+    if isinstance(key, str) and (found := _UNFILLED.search(key)):
+        raise ConfigurationError(
+            f"key {key!r}: nothing fills in {found[0]!r}, so each release would have this key, and only the first one "
+            f'would run the task. In Python, write f"…" in front of it. In a shell, put the key in double quotes'
+        )
+
+
 class _Once(BaseBlock):
     """A block with other attempts, and with another end for a task that raised."""
 
     def __init__(self, key: str, task: object, wait: Duration, options: LockOptions) -> None:
         self._wait = parse_duration(wait, "wait", zero=True)
+        refuse_unfilled(key)
         request = lock_request(key, options.lock_at_most_for, timedelta(0), ONCE)
         super().__init__(request, LockOptions(**_without_request(options)), gates=gates_of(task))
         self._has_failed = False
@@ -189,7 +206,9 @@ class _Once(BaseBlock):
             return failure
         holder = record.holder if record is not None and record.is_held else None
         self.skipped(Skipped(self.name, "held", holder))
-        who = "" if holder is None else f"; it is {holder}" if record and record.is_paused else f"; {holder} runs it"
+        who = "" if holder is None else f"; {holder} runs it"
+        if record is not None and record.is_paused:
+            who = f"; it is {holder}. To end the pause: shedlock resume {self.name}"
         return TaskNotDone(f"run_once({self.name!r}) was not done within {self._wait}{who}")
 
     def finish(self, lease: Lease, failure: BaseException | None) -> None:

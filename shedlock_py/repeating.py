@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any
@@ -43,9 +43,20 @@ class Repetition:
     max_repetitions: int | None
     on_complete: Callable[[], Any] | None
     on_exception: Callable[[Exception], Any] | None
+    watching: dict[asyncio.Task[None], SlotRun] = field(default_factory=dict)
+    """Former slots whose run goes on in another worker, under ``recover=True``."""
 
     async def repeat(self) -> None:
         await asyncio.sleep(self.first.total_seconds())
+        try:
+            await self._repeat()
+        finally:
+            for task, run in list(self.watching.items()):
+                await run.drain(task)
+        if self.on_complete is not None:
+            await _call(self.on_complete)
+
+    async def _repeat(self) -> None:
         last, repetitions = None, 0
         while self.max_repetitions is None or repetitions < self.max_repetitions:
             now = datetime.now(UTC)
@@ -53,9 +64,9 @@ class Repetition:
             if slot != last:  # a timer may be early, by the wall clock
                 await SlotRun(self, slot).carry_out()
                 last, repetitions = slot, repetitions + 1
+            for task in [each for each in self.watching if each.done()]:
+                await self.watching.pop(task).ended(task)
             await asyncio.sleep((slot + self.interval - datetime.now(UTC)).total_seconds())
-        if self.on_complete is not None:
-            await _call(self.on_complete)
 
     async def failed(self, error: Exception, *, is_logged: bool = False) -> None:
         """Report an error of one slot, and raise it if the repetition is to end with it."""
@@ -87,17 +98,26 @@ class SlotRun:
     async def carry_out(self) -> None:
         """Carry it out in a task of its own, so that the repetition can be cancelled without it.
 
-        A retry ends with the slot, and so does the watch over the run of another worker (``recover=True``).
+        A retry ends with the slot. The watch over the run of another worker (``recover=True``) goes on beside the next
+        slots: its lease may last longer than its slot.
         """
         task = asyncio.create_task(self._attempt(), name=f"run {self._repetition.name}")
         try:
             await asyncio.wait({task}, timeout=(self._end_of_slot - datetime.now(UTC)).total_seconds())
-            if not self._is_granted and (self._failure is not None or self._repetition.options.get("recover")):
-                task.cancel()  # does nothing if it is done
+            if not (self._is_granted or task.done()):
+                if self._failure is not None:
+                    task.cancel()
+                elif self._repetition.options.get("recover"):
+                    self._repetition.watching[task] = self
+                    return
             await asyncio.wait({task})
         except asyncio.CancelledError:
-            await self._drain(task)
+            await self.drain(task)
             raise
+        await self.ended(task)
+
+    async def ended(self, task: asyncio.Task[None]) -> None:
+        """The run has ended, or is not to come any more."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
             emit(RunMissed(self._repetition.name, self._slot, "unreachable", str(failure)))
@@ -105,7 +125,7 @@ class SlotRun:
         if not task.cancelled():
             task.result()
 
-    async def _drain(self, task: asyncio.Task[None]) -> None:
+    async def drain(self, task: asyncio.Task[None]) -> None:
         """The repetition was cancelled: a run that has begun may end, for the drain time, or until a second one."""
         with suppress(asyncio.CancelledError):
             if self._has_begun:
@@ -118,7 +138,7 @@ class SlotRun:
         if not task.cancelled():
             task.exception()  # it was logged
         if self._failure is not None:
-            emit(RunMissed(self._repetition.name, self._slot, "unreachable", str(self._failure)))
+            emit(RunMissed(self._repetition.name, self._slot, "cancelled", str(self._failure)))
 
     async def _attempt(self) -> None:
         repetition = self._repetition

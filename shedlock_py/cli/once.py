@@ -19,7 +19,7 @@ from shedlock_py.cli.common import (
     option,
     store_option,
 )
-from shedlock_py.cli.names import name_argument, record_or_fail
+from shedlock_py.cli.names import key_argument, record_or_fail
 from shedlock_py.config import Settings, is_active
 from shedlock_py.display import holder_of, in_words
 from shedlock_py.errors import ConfigurationError, TaskNotDone
@@ -34,7 +34,7 @@ from shedlock_py.request import LockRequest
     usage="shedlock once KEY -- COMMAND",
     short_help="Run a command once per key, on all hosts together.",
 )
-@name_argument
+@key_argument
 @duration_option(
     "--wait",
     envvar="SHEDLOCK_ONCE_WAIT",
@@ -99,7 +99,10 @@ def once(
         return
     if not hasattr(os, "posix_spawn"):
         raise ConfigurationError("shedlock once needs Linux, macOS or another Unix; here, call run_once() in Python")
+    from shedlock_py.once_per_key import refuse_unfilled  # late: --forget does without it
+
     try:
+        refuse_unfilled(name)
         request = LockRequest(name, at_most, 0, holder or None, fire_time=ONCE)
     except ConfigurationError as error:
         raise click.UsageError(str(error), ctx) from error

@@ -185,8 +185,9 @@ def repeat_every(
         Both may be coroutine functions.
     :param lock: the lock name; by default the module and name of the function.
     :param drain: how long a run may go on when the task is cancelled; by default that of :func:`lifespan`, else 20 s.
-    :param options: as for :func:`hold_async`: ``lock_at_most_for``, ``provider``, ``keep_alive``, ``recover``, … A run
-        is recovered within its slot, so ``recover=True`` needs a ``lock_at_most_for`` that is shorter than the slot.
+    :param options: as for :func:`hold_async`: ``lock_at_most_for``, ``provider``, ``keep_alive``, ``recover``, … While
+        the lease of a run that died lasts, no other slot has its run: so ``recover=True`` needs a ``lock_at_most_for``
+        that is shorter than the slot.
     :raises ConfigurationError: a value that cannot work, or the function has a ``@scheduler_lock``. Durations that do
         not go with the defaults of :func:`configure` are refused by the call that starts the repetition; if
         ``configure()`` is called later, they are an error of each repetition.
@@ -217,8 +218,8 @@ def repeat_every(
                 request = lock_request(name, *durations)
                 if options.get("recover") and request.lock_at_most_for >= interval:
                     raise ConfigurationError(
-                        f"{name}: recover=True needs a lock_at_most_for that is shorter than the slot of {interval}: a "
-                        f"run is recovered within its slot, when the lease of the former run has expired"
+                        f"{name}: recover=True needs a lock_at_most_for that is shorter than the slot of {interval}: "
+                        f"a run is recovered when its lease has expired, and until then no slot has its run"
                     )
                 keep_alive = parse_keep_alive(options.get("keep_alive"))
                 check_keep_alive_limit(keep_alive_limit(keep_alive), request.lock_at_most_for)

@@ -31,7 +31,7 @@ COLUMNS = {
 }
 """What the list can be sorted by, with the title of its column."""
 FROM_RUNS = ("outcome", "took", "usual", "next")
-SHOWN = ("all", "held", "paused", "free", "stuck", "overdue", "failed")
+SHOWN = ("all", "held", "paused", "free", "done", "stuck", "overdue", "failed")
 SHOWN_FROM_RUNS = ("stuck", "overdue", "failed")
 BAD = ("failed", "lost", "vanished", "no end")
 

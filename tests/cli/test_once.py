@@ -193,3 +193,18 @@ def test_wait_covers_a_store_that_is_unreachable(runs: Runs) -> None:
     code, out, err = runs.run("job", "--at-most", "1m", "--wait", "1m", python="print('ran')")
     assert (code, out) == (0, "ran\n")
     assert err.count("trying again") == 1
+
+
+# Mistakes
+
+
+@in_a_process
+@pytest.mark.parametrize("key", ["migrate-$TAG", "migrate-$(TAG)", "migrate-{version}"])
+def test_a_key_that_no_shell_filled_in_is_refused(runs: Runs, key: str) -> None:
+    code, _, err = runs.run(key, verb="once", python="print('never')")
+    assert (code, "each release would have this key" in err) == (USAGE, True)
+
+
+def test_a_missing_key_is_named_as_in_the_guide(store: str) -> None:
+    result = run("once", store=store)
+    assert (result.exit_code, "Missing argument 'KEY'" in result.stderr) == (USAGE, True)

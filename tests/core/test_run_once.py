@@ -187,6 +187,12 @@ def test_a_pause_is_waited_for(world: World) -> None:
     assert world.elapsed() >= 30
 
 
+def test_a_pause_that_outlives_the_wait_names_the_command_that_ends_it(world: World) -> None:
+    world.store.pause("migrate", "30m", by="alice")
+    with pytest.raises(TaskNotDone, match=r"it is paused by alice\. To end the pause: shedlock resume migrate"):
+        world.run()
+
+
 def test_after_a_pause_nobody_knows_whether_it_is_done(world: World) -> None:
     world.run()
     world.store.pause("migrate", "30s", by="alice")

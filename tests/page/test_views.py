@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import AsyncInMemoryLockProvider, ConfigurationError, InMemoryLockProvider, LockRequest, ProviderError
+from shedlock_py import (
+    AsyncInMemoryLockProvider,
+    ConfigurationError,
+    InMemoryLockProvider,
+    LockRequest,
+    ProviderError,
+    run_once,
+)
 from shedlock_py.history import Run
 from shedlock_py.page import page_app
 from shedlock_py.provider import LockProvider
@@ -78,6 +85,13 @@ def test_the_list_is_sorted_as_asked(client: Client, sort: str, first: str) -> N
     html = client.html(f"/?sort={sort}")
     assert names_in(html)[0] == first
     assert f'aria-sort="{"descending" if sort.startswith("-") else "ascending"}"' in html
+
+
+def test_the_keys_of_run_once_are_done(sample: Sample) -> None:
+    assert run_once("migrate-v42", lambda: None, provider=sample.provider)
+    client = Client(page_app(sample.provider))
+    assert names_in(client.html("/?show=done")) == ["migrate-v42"]
+    assert "migrate-v42" not in names_in(client.html("/?show=free"))
 
 
 def test_i14_a_job_that_hangs_is_marked_and_listed_with_the_trouble(sample: Sample) -> None:

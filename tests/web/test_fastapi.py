@@ -26,8 +26,10 @@ from shedlock_py import (
     InMemoryLockProvider,
     LeaderElector,
     LockRequest,
+    ProviderFailed,
     ProviderNotConfigured,
     ProviderUnreachable,
+    RunMissed,
     TaskFinished,
     configure,
     current_lease,
@@ -202,6 +204,21 @@ def test_i5_i14_a_slot_without_a_reply_of_the_store_is_lost_with_two_warnings(
     assert "is lost: the store was unreachable for too long" in last
 
 
+def test_i14_a_shutdown_ends_the_attempts_and_says_what_is_lost() -> None:
+    down, events = FaultyProvider(), RecordingListener()
+    down.fail()
+
+    async def main() -> None:
+        task = await repeat_every(seconds=3600, lock="job", provider=down)(lambda: None)()
+        await until(lambda: events.of(ProviderFailed))
+        task.cancel()
+        await asyncio.wait({task})
+
+    with configure(listeners=[events]):
+        asyncio.run(main())
+    assert [(event.lock_name, event.reason) for event in events.of(RunMissed)] == [("job", "cancelled")]
+
+
 @pytest.mark.slow("waits for the next slot")
 def test_i14_a_slot_is_run_late_when_the_store_is_back(caplog: pytest.LogCaptureFixture) -> None:
     """Also the next slot has its run, although the late run is still going on when that slot begins."""
@@ -231,6 +248,36 @@ def test_i14_a_slot_is_run_late_when_the_store_is_back(caplog: pytest.LogCapture
         asyncio.run(main())
     assert fire_times[1] - fire_times[0] == slot
     assert "s late, because the store was unreachable" in warnings_of(caplog)[1]
+
+
+@pytest.mark.not_quick("waits for the next slot")
+@pytest.mark.parametrize("ends", [False, True], ids=["died", "runs"])
+def test_i14_a_run_is_watched_beyond_its_slot(provider: InMemoryLockProvider, ends: bool) -> None:
+    fire_times: list[datetime | None] = []
+
+    def job() -> None:
+        lease = current_lease()
+        assert lease is not None
+        fire_times.append(lease.fire_time)
+
+    options: dict[str, Any] = {"lock_at_most_for": "900ms", "keep_alive": True, "recover": True, "max_repetitions": 3}
+    begin = repeat_every(seconds=1, lock="job", provider=provider, **options)(job)
+
+    async def main() -> datetime:
+        await until(lambda: time.time() % 1 < 0.2)
+        slot = datetime.fromtimestamp(int(time.time()), UTC)
+        former = provider.acquire(LockRequest("job", "1400ms", fire_time=slot, holder="former"))
+        assert former is not None
+        task = await begin()
+        await until(lambda: datetime.now(UTC) > slot + timedelta(seconds=1.2))
+        if ends:
+            provider.release(former)
+        await task
+        return slot
+
+    slot = asyncio.run(main())
+    second = timedelta(seconds=1)
+    assert fire_times == ([slot + 2 * second] if ends else [slot, slot + 2 * second])
 
 
 @pytest.mark.parametrize("wait_first", [0.3, "300ms", timedelta(milliseconds=300)])

@@ -20,7 +20,7 @@ provider = AsyncSqlAlchemyLockProvider(os.environ.get("SHEDLOCK_STORE", "sqlite:
 scheduler = AsyncIOScheduler(
     executors={"default": ShedLockExecutor(provider=provider)},
     job_defaults={"misfire_grace_time": 30},
-    timezone="UTC",
+    timezone="UTC",  # DST repeats or skips an hour
 )
 
 

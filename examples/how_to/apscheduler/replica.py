@@ -18,7 +18,7 @@ provider = provider_from_url(os.environ.get("SHEDLOCK_STORE", "sqlite:///locks.d
 scheduler = BackgroundScheduler(
     executors={"default": ShedLockExecutor("threadpool")},
     job_defaults={"misfire_grace_time": 30},
-    timezone="UTC",
+    timezone="UTC",  # DST repeats or skips an hour
 )
 
 

@@ -25,7 +25,7 @@ provider = AsyncSqlAlchemyLockProvider(engine)
 scheduler = AsyncIOScheduler(
     executors={"default": ShedLockExecutor()},
     job_defaults={"misfire_grace_time": 30},
-    timezone="UTC",
+    timezone="UTC",  # DST repeats or skips an hour
 )
 
 

@@ -22,7 +22,7 @@ provider = provider_from_url(DATABASE_URL)  # from a URL, because it survives a 
 scheduler = BackgroundScheduler(
     executors={"default": ShedLockExecutor("threadpool")},
     job_defaults={"misfire_grace_time": 30},
-    timezone="UTC",
+    timezone="UTC",  # DST repeats or skips an hour
 )
 
 

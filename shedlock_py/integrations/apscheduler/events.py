@@ -60,7 +60,7 @@ class RunResult:
     """Job store and job id."""
     run_times: tuple[datetime, ...]
     is_late: bool
-    """The runs were late when they were submitted."""
+    """``LateRuns`` has submitted them, and counts them until they end."""
     events: list[JobExecutionEvent]
     later: list[Later]
 

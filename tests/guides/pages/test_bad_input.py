@@ -407,6 +407,35 @@ ROWS: dict[str, Row] = {
         Refused(lambda: sl.hold("job", keep_alive="5m", provider=STORE).__enter__(), "Give a short lock_at_most_for"),
         Refused(lambda: sl.attempt(sl.LockRequest("job", "1h"), job, keep_alive="30m", provider=STORE), "(1:00:00)"),
     ],
+    "`recover=True` without a fire time or without `keep_alive`; a `recover` that is no bool; a `max_recoveries` that "
+    "is not 1 to 15": [
+        Refused(lambda: guard(recover=True, keep_alive=True)(), "give once_per='1h' or fire_time=…"),
+        Refused(lambda: guard(recover=True, once_per="1h")(), "recover=True needs keep_alive=True"),
+        Refused(lambda: guard(recover="yes"), "recover must be True or False, not 'yes'"),
+        *(
+            Refused(partial(guard, max_recoveries=number), f"a number from 1 to 15, not {number!r}")
+            for number in (0, 16, "3", True, None)
+        ),
+    ],
+    "a task of `run_once` that is a coroutine function, one of `run_once_async` that is none, or the result of a "
+    "call": [
+        Refused(lambda: sl.run_once("v42", coroutine, provider=STORE), "use await run_once_async(…)", TypeError),
+        Refused(
+            lambda: asyncio.run(sl.run_once_async("v42", job, provider=STORE)),
+            "run_once_async('v42', lambda: asyncio.to_thread(…))",
+            TypeError,
+        ),
+        Refused(lambda: sl.run_once("v42", len("x"), provider=STORE), "without () after it", TypeError),
+        Refused(lambda: sl.run_once("v42", coroutine(), provider=STORE), "without ()", TypeError),
+    ],
+    'a key of `run_once` that nothing filled in: `"migrate-{version}"`, `"migrate-$TAG"`': [
+        Refused(lambda: sl.run_once("migrate-{version}", job, provider=STORE), "nothing fills in '{version}'"),
+        Refused(lambda: asyncio.run(sl.run_once_async("migrate-{v}", coroutine, provider=STORE)), 'write f"…"'),
+        *(
+            Refused(partial(sl.run_once, f"migrate-{tag}", job, provider=STORE), "put the key in double quotes")
+            for tag in ("$TAG", "${TAG}", "$(TAG)")
+        ),
+    ],
     "an `expected_every` that is zero, negative or no duration": [
         Refused(lambda: guard(expected_every=0), "expected_every=0 is zero"),
         Refused(lambda: sl.hold("job", expected_every=-1, provider=STORE), "expected_every"),
