@@ -51,7 +51,12 @@ class Deployment:
         provider: Any = provider_from_url(url)
         provider.create_schema()
         provider.close()
-        self._config = {"kind": kind, "url": url, "log": str(self._log), "name": f"job-{uuid4().hex[:8]}"}
+        self._config: dict[str, Any] = {
+            "kind": kind,
+            "url": url,
+            "log": str(self._log),
+            "name": f"job-{uuid4().hex[:8]}",
+        }
         self._config |= {"every": every, "work": work, "lock": lock or {}, "options": options}
         self._processes: dict[int, Process] = {}
         self._ended: set[int] = set()
