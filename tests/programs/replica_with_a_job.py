@@ -1,6 +1,9 @@
 """One replica with one scheduled job, for test_lost_runs.py: ``python -m tests.programs.replica_with_a_job JSON``.
 
-The job appends "begin FIRE_TIME" and "end FIRE_TIME" to the report. The replica ends when its standard input does.
+The first line of its standard input has the options of the job. The replica creates READY when it has imported all and
+waits for them, and removes READY when its scheduler has started. It ends when its standard input does.
+
+The job appends "begin FIRE_TIME" and "end FIRE_TIME" to the report.
 """
 
 import json
@@ -17,7 +20,7 @@ from shedlock_py.integrations.apscheduler import ShedLockExecutor
 
 
 def main(
-    url: str, report: str, work: float, lock: dict[str, Any], executor: dict[str, Any], job: dict[str, Any]
+    url: str, name: str, report: str, ready: str, work: float, lock: dict[str, Any], executor: dict[str, Any]
 ) -> None:
     logging.basicConfig(format="%(levelname)s %(name)s %(message)s", level=logging.WARNING, stream=sys.stderr)
     configure(url)
@@ -28,18 +31,20 @@ def main(
         with Path(report).open("a") as file:
             file.write(f"{what} {lease.fire_time and lease.fire_time.isoformat()}\n")
 
-    @scheduler_lock("job", **lock)
+    @scheduler_lock(name, **lock)
     def run() -> None:
         write("begin")
         time.sleep(work)
         write("end")
 
     scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor(**executor)}, timezone="UTC")
-    scheduler.add_job(run, id="job", **job)
-    scheduler.start()
-    Path(f"{report}.ready").touch()
-    sys.stdin.read()
-    scheduler.shutdown()
+    Path(ready).touch()
+    if line := sys.stdin.readline():
+        scheduler.add_job(run, id="job", **json.loads(line))
+        scheduler.start()
+        Path(ready).unlink()
+        sys.stdin.read()
+        scheduler.shutdown()
 
 
 if __name__ == "__main__":
