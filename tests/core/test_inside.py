@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -125,7 +126,7 @@ class TestTasksAndTimers:
         for arm in (loop.call_soon, loop.call_soon_threadsafe, lambda callback: loop.call_later(0.001, callback)):
             made: asyncio.Future[asyncio.Task[None]] = loop.create_future()
             async with hold_async("job"):
-                arm(lambda made=made: made.set_result(loop.create_task(assert_inside())))
+                arm(partial(lambda made: made.set_result(loop.create_task(assert_inside())), made))
                 await (await made)
 
     async def test_i1_what_outlives_the_task_is_not_inside(self, provider: InMemoryLockProvider) -> None:
