@@ -404,12 +404,13 @@ class BaseBlock:
     def cut_short(self, lease: Lease) -> None:
         """The task was cancelled, or a signal has ended it. Under ``recover=True`` its run is given back."""
         fire_time = self._request.fire_time if self._request is not None else None
+        if fire_time is None:
+            return
         if self.options.recover:
             self._is_given_back = True
-            logger.warning(
-                "lock %r: the run of %s was cut short, and is given back for another replica", lease.name, fire_time
-            )
-        elif fire_time is not None:
+            message = "lock %r: the run of %s was cut short, and is given back for another replica"
+            logger.warning(message, lease.name, fire_time.isoformat())
+        else:
             emit(RunMissed(lease.name, fire_time, "cancelled").filled_from(self._template))
 
     def release_of(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any] | None:

@@ -288,7 +288,9 @@ def interrupt() -> None:
 
 
 @pytest.mark.parametrize("ending", ["cancelled", "SIGTERM"])
-def test_i14_a_run_that_is_cut_short_is_given_back(monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+def test_i14_a_run_that_is_cut_short_is_given_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ending: str
+) -> None:
     world = World(monkeypatch, "sync")
 
     def end(number: int, frame: object) -> None:
@@ -304,6 +306,8 @@ def test_i14_a_run_that_is_cut_short_is_given_back(monkeypatch: pytest.MonkeyPat
     assert (record.is_released, record.remaining) == (False, timedelta(seconds=10)), "I4: the minimum hold is kept"
     assert len(world.events.of(LockReleased)) == 1
     assert world.events.of(RunMissed) == []
+    assert record.last_fire_time is not None
+    assert warnings_of(caplog, "was cut short", record.last_fire_time.isoformat())
     assert world.run() == "ran"
     assert world.elapsed() < 12
 
