@@ -12,6 +12,7 @@ NAMES = [
     *(
         "flask",
         "kubernetes",
+        "lost-runs",
         "migrations",
         "multi-tenant",
         "one-scheduler",
