@@ -178,8 +178,8 @@ class BaseBlock:
         """:raises ConfigurationError: ``recover=True`` cannot work here."""
         if request.fire_time is None:
             raise ConfigurationError(
-                f"lock {self.name!r}: recover=True needs a fire time, so that all replicas mean the same run: give "
-                f"once_per='1h' or fire_time=…"
+                f"lock {self.name!r}: recover=True needs a fire time, so that all replicas mean the same run: use "
+                f"ShedLockExecutor with APScheduler, elsewhere give once_per='1h' or fire_time=…"
             )
         if is_active() and not is_kept_alive(self.options.keep_alive):
             raise ConfigurationError(
