@@ -179,8 +179,8 @@ class BaseBlock:
         """:raises ConfigurationError: ``recover=True`` cannot work here."""
         if request.fire_time is None:
             raise ConfigurationError(
-                f"lock {self.name!r}: recover=True needs a fire time, so that all replicas mean the same run: give "
-                f"once_per='1h' or fire_time=…"
+                f"lock {self.name!r}: recover=True needs a fire time, so that all replicas mean the same run: use "
+                f"ShedLockExecutor with APScheduler, elsewhere give once_per='1h' or fire_time=…"
             )
         check_kept_alive(f"lock {self.name!r}", self.options.keep_alive)
 

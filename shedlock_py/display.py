@@ -82,8 +82,9 @@ def state_of(record: LockRecord) -> str:
 
 
 def fire_time_of(record: LockRecord) -> datetime | None:
-    """The newest fire time; None for a key of ``run_once``, whose fire time says nothing."""
-    return None if record.last_fire_time == ONCE else record.last_fire_time
+    """The newest fire time. None for a key of ``run_once``: it has ONCE, and after a failure a time just before."""
+    fire_time = record.last_fire_time
+    return None if fire_time is None or fire_time <= ONCE else fire_time
 
 
 def claim_id(record: LockRecord) -> str | None:

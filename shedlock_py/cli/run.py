@@ -72,7 +72,11 @@ class KeepAlive(click.types.BoolParamType):
     help="Extend the lock for so long at most: 2h. A command that takes longer is ended.",
 )
 @duration_option(
-    "--wait", envvar="SHEDLOCK_WAIT", zero=True, default="0s", help="Try for so long to get a lock that is held."
+    "--wait",
+    envvar="SHEDLOCK_WAIT",
+    zero=True,
+    default="0s",
+    help="Try for so long to get a lock that is held, or to reach a store that is unreachable.",
 )
 @duration_option(
     "--once-per",

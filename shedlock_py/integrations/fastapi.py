@@ -53,7 +53,8 @@ def lifespan(
     Coroutine jobs that still run are cancelled and release their locks. Last, the connections are closed. A job in a
     thread cannot be stopped: a warning names it, and its lease is kept until the process ends.
 
-    :param provider: a URL, as for :func:`async_provider_from_url`, or a provider of yours, which is not closed.
+    :param provider: a URL, as for :func:`async_provider_from_url`, or a provider of yours, which is not closed. A
+        scheduler with jobs that are ordinary functions needs ``provider_from_url(url)``, which serves both kinds.
     :param start: what runs while the application does: a scheduler of APScheduler, an elector, ``lead(…)``, or a
         function of :func:`repeat_every`.
     :param create_schema: call ``create_schema()``, which is safe in all workers at once.

@@ -222,7 +222,7 @@ def job_values(record: LockRecord, runs: Sequence[Run] | None) -> dict[str, Any]
         "job": job.row(),
         "name": record.name,
         "token": display.token_of(record),
-        "fire_time": display.local_iso(record.last_fire_time),
+        "fire_time": display.local_iso(display.fire_time_of(record)),
         "future_fire_time": tuple(map(display.printable, display.future_fire_time(record) or ())),
         "pause": display.pause_in_words(record) if record.is_paused else "",
         "charts": charts,

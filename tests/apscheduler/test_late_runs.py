@@ -14,6 +14,7 @@ import pytest
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.base import STATE_PAUSED
 
 from shedlock_py import (
@@ -28,6 +29,8 @@ from shedlock_py import (
     RunMissed,
     RunRecovered,
     configure,
+    reset,
+    scheduler_lock,
 )
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor, late_runs
 from shedlock_py.integrations.apscheduler.late_runs import LateRuns, retry_until
@@ -507,6 +510,18 @@ def test_recover_needs_a_store_that_can_recover(
         asyncio.run(main())
     needs = "recover=True needs a provider with the method recover: InMemoryLockProvider"
     assert len(warnings_of(caplog, "would fail", needs, logger="apscheduler")) == 1
+
+
+def test_a_missing_provider_is_warned_of_at_the_start_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor(recover=True)}, timezone="UTC")
+    scheduler.add_job(scheduler_lock("invoices", lock_at_most_for="1m")(print), "cron", day=1, id="invoices")
+    with reset(), configure(keep_alive=True):
+        scheduler.start()
+        try:
+            wait_until(lambda: warnings_of(caplog, "are not recovered here", logger="apscheduler"), what="the warning")
+        finally:
+            scheduler.shutdown()
+    assert [record.exc_info for record in caplog.records if record.exc_info] == []
 
 
 def test_recover_needs_fire_times(tmp_path: Path, events: list[Event], caplog: pytest.LogCaptureFixture) -> None:

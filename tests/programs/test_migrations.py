@@ -53,8 +53,9 @@ def project(tmp_path: Path) -> Path:
 
 def init_container() -> list[str]:
     deployment: Any = yaml.safe_load((PAGE.examples / "deployment.yaml").read_text())
-    [container] = deployment["spec"]["template"]["spec"]["initContainers"]
-    command: list[str] = container["command"]
+    [first, second] = deployment["spec"]["template"]["spec"]["initContainers"]
+    assert first["command"] == ["shedlock", "schema", "--create"]
+    command: list[str] = second["command"]
     return command
 
 

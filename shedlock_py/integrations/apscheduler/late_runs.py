@@ -28,6 +28,7 @@ from shedlock_py import ProviderFailed
 from shedlock_py._process import monotonic
 from shedlock_py._timers import WorkerPool, timer, worker_pool
 from shedlock_py.config import emit
+from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import MissReason
 from shedlock_py.integrations.apscheduler.events import Later, RunResult
 from shedlock_py.integrations.apscheduler.fire_times import is_last_fire_time, next_fire_time_of
@@ -239,6 +240,10 @@ class LateRuns:
                 future = _read_async(provider, name, self._loop)
             else:
                 future = worker_pool(provider, "requests").submit(partial(provider.record, name))
+        except ConfigurationError as error:  # at the start, where no run has needed the provider yet
+            if self.remove(entry):
+                self.logger.warning('runs of job "%s" are not recovered here: %s', entry.later.proxy.job.id, error)
+            return
         except Exception:
             if self.remove(entry):
                 self.logger.exception('the run of job "%s" that goes on elsewhere cannot be watched', entry.later.proxy)

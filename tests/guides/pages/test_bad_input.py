@@ -409,7 +409,8 @@ ROWS: dict[str, Row] = {
     ],
     "`recover=True` without a fire time or without `keep_alive`; a `recover` that is no bool; a `max_recoveries` that "
     "is not 1 to 15": [
-        Refused(lambda: guard(recover=True, keep_alive=True)(), "give once_per='1h' or fire_time=…"),
+        Refused(lambda: guard(recover=True, keep_alive=True)(), "use ShedLockExecutor with APScheduler"),
+        Refused(lambda: sl.attempt("job", job, recover=True), "elsewhere give once_per='1h' or fire_time=…"),
         Refused(lambda: guard(recover=True, once_per="1h")(), "recover=True needs keep_alive=True"),
         Refused(lambda: guard(recover="yes"), "recover must be True or False, not 'yes'"),
         *(
