@@ -63,7 +63,8 @@ def one_trial(store: Store, seed: int, **executor: Any) -> Report:
                 missed[event.fire_time] += 1
 
     with ExitStack() as stack:
-        via, outage = _outage(store, stack)
+        proxies, outage = outage_of(store, stack)
+        via = [proxy.address for proxy in proxies]
         stack.enter_context(configure(listeners=[note]))
         stack.enter_context(_silence())
         job = scheduler_lock(f"late-{uuid4().hex[:8]}", lock_at_most_for="1s")(run)
@@ -109,8 +110,8 @@ def _judge(runs: Counter[datetime], missed: Counter[datetime]) -> Iterator[Findi
             yield Finding("silent loss", "job", f"{at} did not run, and no event says so", at.timestamp())
 
 
-def _outage(store: Store, stack: ExitStack) -> tuple[list[Any], Outage]:
-    """What providers connect to, and how to make that unreachable."""
+def outage_of(store: Store, stack: ExitStack) -> tuple[list[TcpProxy], Outage]:
+    """What providers connect through, and how to make the store unreachable."""
     if store.name == "sqlite":
         return [], lambda: _locked(make_url(str(store.where((), is_async=False))).database or "")
     proxies = [stack.enter_context(TcpProxy(address)) for address in store.addresses]
@@ -126,7 +127,7 @@ def _outage(store: Store, stack: ExitStack) -> tuple[list[Any], Outage]:
             for proxy in proxies:
                 proxy.accept()
 
-    return [proxy.address for proxy in proxies], refused
+    return proxies, refused
 
 
 @contextmanager
