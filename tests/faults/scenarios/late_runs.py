@@ -43,8 +43,7 @@ def away_at_the_fire_time(store: Store, seed: int, number: int) -> Report:
     return one_trial(store, seed)
 
 
-def one_trial(store: Store, seed: int, **executor: Any) -> Report:
-    """:param executor: options of the executors, for a control."""
+def one_trial(store: Store, seed: int) -> Report:
     report, choice = Report(trials=1), random.Random(seed)
     runs: Counter[datetime] = Counter()
     missed: Counter[datetime] = Counter()
@@ -70,9 +69,7 @@ def one_trial(store: Store, seed: int, **executor: Any) -> Report:
         job = scheduler_lock(f"late-{uuid4().hex[:8]}", lock_at_most_for="1s")(run)
         for _ in range(NODES):
             provider = stack.enter_context(store.provider(via, timeout="1s"))
-            scheduler = BackgroundScheduler(
-                executors={"default": ShedLockExecutor(provider=provider, **executor)}, timezone="UTC"
-            )
+            scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor(provider=provider)}, timezone="UTC")
             scheduler.add_job(job, "cron", second=f"*/{EVERY.seconds}", id="job", misfire_grace_time=30)
             scheduler.start()
             stack.callback(scheduler.shutdown)
@@ -88,7 +85,7 @@ def one_trial(store: Store, seed: int, **executor: Any) -> Report:
             report.counts["outage"] += 1
             _wait_for_a_run(runs)
         _wait_for_a_run(runs)
-    report.findings += _judge(runs, missed)
+    report.findings += judge(runs, missed)
     report.counts["run"] += runs.total()
     report.counts["fire time missed"] += len([at for at in missed if not runs[at]])
     return report
@@ -100,7 +97,8 @@ def _wait_for_a_run(runs: Counter[datetime]) -> None:
     wait_until(lambda: any(at > now for at in [*runs]), timeout=TIMEOUT, what="a run")
 
 
-def _judge(runs: Counter[datetime], missed: Counter[datetime]) -> Iterator[Finding]:
+def judge(runs: Counter[datetime], missed: Counter[datetime]) -> Iterator[Finding]:
+    """Of each fire time from the first run to the last one."""
     first, last = min(runs), max(runs)
     due = {first + EVERY * number for number in range((last - first) // EVERY + 1)}
     for at in sorted(due | set(runs)):
