@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from uuid import uuid4
 
 from apscheduler.schedulers.background import BackgroundScheduler
