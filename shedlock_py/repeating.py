@@ -14,11 +14,14 @@ from functools import wraps
 from typing import Any
 
 from shedlock_py._process import monotonic
-from shedlock_py.config import emit, lock_request
+from shedlock_py.config import emit, lock_request, resolve_async_provider
+from shedlock_py.context import Skipped
 from shedlock_py.errors import ProviderUnreachable
 from shedlock_py.events import RunMissed
 from shedlock_py.events import logger as default_logger
 from shedlock_py.guard import attempt_async
+from shedlock_py.record import LockRecord
+from shedlock_py.request import LockRequest
 from shedlock_py.waiting import Waiting
 
 DEFAULT_DRAIN = timedelta(seconds=20)
@@ -148,9 +151,19 @@ class SlotRun:
             try:
                 request = lock_request(repetition.name, *repetition.durations, fire_time=self._slot)
                 request = replace(request, next_fire_time=self._end_of_slot)
-                await attempt_async(request, self._guarded(), **repetition.options)
-                self._failure = None
-                return
+                result = await attempt_async(request, self._guarded(), **repetition.options)
+                if not isinstance(result, Skipped) or self._failure is None:
+                    self._failure = None
+                    return
+                claimed = await self._lost_claim(request)
+                if claimed is None:
+                    self._failure = None
+                    return
+                # It is undone, and then the fire time is granted; or it expires.
+                pause = waiting.pause(monotonic()) if claimed.is_held else None
+                if pause is None:
+                    return
+                await asyncio.sleep(pause)
             except ProviderUnreachable as error:
                 if self._is_granted:  # the function has raised it
                     await repetition.failed(error)
@@ -167,6 +180,15 @@ class SlotRun:
                 self._failure = None
                 await repetition.failed(error)
                 return
+
+    async def _lost_claim(self, request: LockRequest) -> LockRecord | None:
+        """The record, if an earlier attempt of this replica was granted and its reply was lost."""
+        provider = resolve_async_provider(self._repetition.options.get("provider"), request.name)
+        record = await provider.record(request.name)
+        if record is None or record.is_released is not False:
+            return None
+        is_own = (record.holder, record.last_fire_time) == (request.holder, request.fire_time)
+        return record if is_own else None
 
     def _guarded(self) -> Callable[[], Awaitable[Any]]:
         function = self._repetition.function

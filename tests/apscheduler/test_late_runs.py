@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,26 @@ def test_i11_a_run_whose_own_claim_is_in_doubt_takes_place_when_that_is_undone(t
         task = app.task()
         assert app.run_once(task).code == EVENT_JOB_EXECUTED
         assert task.runs == 1
+
+
+class LosesItsUndo(LosesAReply):
+    """So the claim ends with its lease, which is short."""
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        return super().acquire(replace(request, lock_at_most_for=timedelta(milliseconds=100)))
+
+    def undo(self, lease: Lease) -> bool:
+        """Nothing arrives."""
+        return False
+
+
+def test_i14_a_run_whose_own_claim_expires_is_lost_with_an_event(tmp_path: Path, events: list[Event]) -> None:
+    with running(tmp_path, provider=LosesItsUndo()) as app:
+        task, run_date = app.task(), now()
+        app.add(task, None, "date", run_date=run_date, misfire_grace_time=60)
+        wait_until(lambda: missed(events), what="the event")
+        assert missed(events) == [(task.lock, run_date, "unreachable")]
+        assert task.runs == 0
 
 
 @pytest.mark.parametrize("kind", [SLOW_PROCESS])

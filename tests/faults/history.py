@@ -44,6 +44,8 @@ class Operation:
     check         trusted, untrusted: what ``lease.is_trusted()`` said
     force_release done, free, error, cancelled: whoever holds it
     prune         done, nothing, error, cancelled: of all names, so it has none
+    once          ran, learned, error: a call of ``run_once``
+    task          done, error: the task of such a call
     ============= ==================================================================================
 
     An error leaves open whether the store did it. None: it never ended.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from shedlock_py import LockRecord, LockRequest
+from shedlock_py import Lease, LockRecord, LockRequest
 from shedlock_py.durations import parse_duration
 from tests.faults.history import Entry, Logbook
 from tests.support.doubles import AsyncForwardingProvider, ForwardingProvider
@@ -77,4 +77,22 @@ class AsyncRecordedProvider(_Recording, AsyncForwardingProvider):
         with self.operation(operation, arguments) as entry:
             reply = await super().call(operation, *arguments)
             self.replied(operation, entry, reply)
+        return reply
+
+
+class OnceProvider(RecordedProvider):
+    """An undo is the end of the lease of a task that raised. It is recorded as a release."""
+
+    def undo(self, lease: Lease) -> Any:
+        with self.operation("release", (lease,)) as entry:
+            reply = self.inner.undo(lease)
+            self.replied("release", entry, reply)
+        return reply
+
+
+class AsyncOnceProvider(AsyncRecordedProvider):
+    async def undo(self, lease: Lease) -> Any:
+        with self.operation("release", (lease,)) as entry:
+            reply = await self.inner.undo(lease)
+            self.replied("release", entry, reply)
         return reply

@@ -25,7 +25,11 @@ from tests.support.ports import free_port
 from tests.support.processes import kill_tree
 from tests.support.scripts import PROJECT
 
-pytestmark = [pytest.mark.slow("restarts replicas while they run a job"), pytest.mark.not_quick("starts replicas")]
+pytestmark = [
+    pytest.mark.slow("restarts replicas while they run a job"),
+    pytest.mark.not_quick("starts replicas"),
+    pytest.mark.timeout(900),  # twenty restarts, a few for each fire time
+]
 RESTARTS = 20 if tiers.runs("all") else 4
 SERVERS = {
     "uvicorn": "uvicorn tests.programs.deployed:app --port {port}",

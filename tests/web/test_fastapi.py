@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -23,8 +24,10 @@ from shedlock_py import (
     AsyncInMemoryLockProvider,
     AsyncLeaderElector,
     ConfigurationError,
+    Event,
     InMemoryLockProvider,
     LeaderElector,
+    Lease,
     LockRequest,
     ProviderFailed,
     ProviderNotConfigured,
@@ -278,6 +281,43 @@ def test_i14_a_run_is_watched_beyond_its_slot(provider: InMemoryLockProvider, en
     slot = asyncio.run(main())
     second = timedelta(seconds=1)
     assert fire_times == ([slot + 2 * second] if ends else [slot, slot + 2 * second])
+
+
+class LosesAReply(InMemoryLockProvider):
+    """The reply of the first acquire is lost, and at first so is its undo."""
+
+    claimed: Lease | None = None
+
+    def __init__(self, undone_after: int) -> None:
+        super().__init__()
+        self.left = undone_after
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        if self.claimed is None:
+            self.claimed = super().acquire(replace(request, lock_at_most_for=timedelta(milliseconds=500)))
+            raise ProviderUnreachable("no reply", operation="acquire", lock_name=request.name)
+        self.left -= 1
+        if self.left == 0:
+            self.undo(self.claimed)
+        return super().acquire(request)
+
+
+@pytest.mark.slow("waits for the next slot")
+@pytest.mark.parametrize(("undone_after", "runs"), [(2, 1), (1000, 0)])
+def test_i14_a_slot_whose_own_claim_is_in_doubt_runs_or_is_lost_with_an_event(undone_after: int, runs: int) -> None:
+    ran: list[int] = []
+    events: list[Event] = []
+    store = LosesAReply(undone_after)
+    begin = repeat_every(seconds=4, max_repetitions=1, lock="job", provider=store)(lambda: ran.append(1))
+
+    async def main() -> None:
+        await until(lambda: time.time() % 4 < 0.5)
+        await (await begin())
+
+    with configure(listeners=[events.append]):
+        asyncio.run(main())
+    assert len(ran) == runs
+    assert len([event for event in events if isinstance(event, RunMissed)]) == 1 - runs
 
 
 @pytest.mark.parametrize("wait_first", [0.3, "300ms", timedelta(milliseconds=300)])

@@ -369,10 +369,13 @@ class JobProxy:
             return events
         if block.options.recover and (record.is_held or record.is_released is False):
             return [*events, Later(self, run_time, request, record=record)]
-        if self.late == "retry" and record.is_held and record.holder == request.holder:
+        if self.late == "retry" and record.holder == request.holder:
             # An acquire whose reply was lost. It is undone, and then the fire time is granted.
             error = f"lock {request.name!r}: an earlier attempt of this replica was granted, but its reply was lost"
-            return [self._later(run_time, request, ProviderUnreachable(error, operation="acquire"))]
+            if record.is_held:
+                return [self._later(run_time, request, ProviderUnreachable(error, operation="acquire"))]
+            if record.is_released is False:  # the undo was lost as well, and the lease has expired
+                self.missed(run_time, "unreachable", error)
         return events
 
     def _not_begun(self, run_time: datetime, request: LockRequest | None, error: BaseException) -> Outcome:

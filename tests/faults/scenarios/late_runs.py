@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from uuid import uuid4
 
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -43,8 +42,7 @@ def away_at_the_fire_time(store: Store, seed: int, number: int) -> Report:
     return one_trial(store, seed)
 
 
-def one_trial(store: Store, seed: int, **executor: Any) -> Report:
-    """:param executor: options of the executors, for a control."""
+def one_trial(store: Store, seed: int) -> Report:
     report, choice = Report(trials=1), random.Random(seed)
     runs: Counter[datetime] = Counter()
     missed: Counter[datetime] = Counter()
@@ -63,15 +61,14 @@ def one_trial(store: Store, seed: int, **executor: Any) -> Report:
                 missed[event.fire_time] += 1
 
     with ExitStack() as stack:
-        via, outage = _outage(store, stack)
+        proxies, outage = outage_of(store, stack)
+        via = [proxy.address for proxy in proxies]
         stack.enter_context(configure(listeners=[note]))
         stack.enter_context(_silence())
         job = scheduler_lock(f"late-{uuid4().hex[:8]}", lock_at_most_for="1s")(run)
         for _ in range(NODES):
             provider = stack.enter_context(store.provider(via, timeout="1s"))
-            scheduler = BackgroundScheduler(
-                executors={"default": ShedLockExecutor(provider=provider, **executor)}, timezone="UTC"
-            )
+            scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor(provider=provider)}, timezone="UTC")
             scheduler.add_job(job, "cron", second=f"*/{EVERY.seconds}", id="job", misfire_grace_time=30)
             scheduler.start()
             stack.callback(scheduler.shutdown)
@@ -87,7 +84,7 @@ def one_trial(store: Store, seed: int, **executor: Any) -> Report:
             report.counts["outage"] += 1
             _wait_for_a_run(runs)
         _wait_for_a_run(runs)
-    report.findings += _judge(runs, missed)
+    report.findings += judge(runs, missed)
     report.counts["run"] += runs.total()
     report.counts["fire time missed"] += len([at for at in missed if not runs[at]])
     return report
@@ -99,7 +96,8 @@ def _wait_for_a_run(runs: Counter[datetime]) -> None:
     wait_until(lambda: any(at > now for at in [*runs]), timeout=TIMEOUT, what="a run")
 
 
-def _judge(runs: Counter[datetime], missed: Counter[datetime]) -> Iterator[Finding]:
+def judge(runs: Counter[datetime], missed: Counter[datetime]) -> Iterator[Finding]:
+    """Of each fire time from the first run to the last one."""
     first, last = min(runs), max(runs)
     due = {first + EVERY * number for number in range((last - first) // EVERY + 1)}
     for at in sorted(due | set(runs)):
@@ -109,8 +107,8 @@ def _judge(runs: Counter[datetime], missed: Counter[datetime]) -> Iterator[Findi
             yield Finding("silent loss", "job", f"{at} did not run, and no event says so", at.timestamp())
 
 
-def _outage(store: Store, stack: ExitStack) -> tuple[list[Any], Outage]:
-    """What providers connect to, and how to make that unreachable."""
+def outage_of(store: Store, stack: ExitStack) -> tuple[list[TcpProxy], Outage]:
+    """What providers connect through, and how to make the store unreachable."""
     if store.name == "sqlite":
         return [], lambda: _locked(make_url(str(store.where((), is_async=False))).database or "")
     proxies = [stack.enter_context(TcpProxy(address)) for address in store.addresses]
@@ -126,7 +124,7 @@ def _outage(store: Store, stack: ExitStack) -> tuple[list[Any], Outage]:
             for proxy in proxies:
                 proxy.accept()
 
-    return [proxy.address for proxy in proxies], refused
+    return proxies, refused
 
 
 @contextmanager
