@@ -18,9 +18,9 @@ from uuid import uuid4
 
 import pytest
 
-from shedlock_py import provider_from_url
 from shedlock_py.testing.proxy import TcpProxy
 from tests.support.forked import Program
+from tests.support.locks import opened
 from tests.support.polling import let_pass, wait_until
 
 STORES = ("sqlite", "postgres", "redis")
@@ -38,8 +38,7 @@ class App:
         self._logs: list[Path] = []
         self._logs_of: dict[int, Path] = {}
         self._stack = ExitStack()
-        self.provider: Any = provider_from_url(url)
-        self._stack.callback(self.provider.close)
+        self.provider: Any = self._stack.enter_context(opened(url))
         self.provider.create_schema()
 
     def start(self, count: int = 1, *, work: float = 0.0, **options: Any) -> list[Program]:
