@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -474,6 +475,33 @@ def test_i14_a_replica_that_starts_watches_the_last_run_of_each_job(
         assert app.wait(dead, EVENT_JOB_EXECUTED)[0].scheduled_run_time == fire_time
         app.settle()
         assert [task.runs for task in (dead, done, old)] == [1, 0, 0]
+
+
+class AnotherIsFirst(PastStore):
+    """Another replica claims the missed run just before this one does, and dies."""
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        if request.fire_time is not None and request.holder != "dead":
+            super().acquire(replace(request, lock_at_most_for=seconds(0.2), holder="dead"))
+        return super().acquire(request)
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_i14_a_run_that_another_replica_caught_up_is_recovered_if_that_dies(
+    kind: str, tmp_path: Path, events: list[Event]
+) -> None:
+    store = AnotherIsFirst()
+    fire_time = now().replace(microsecond=0) - seconds(60)
+    with running(tmp_path, kind, provider=store, recover=True, catch_up="10m") as app:
+        task = app.task()
+        with store.at(fire_time - DAY):
+            store.release(acquired(store, task.lock, "1m", fire_time=fire_time - DAY, holder="dead"))
+        app.scheduler.pause()
+        app.add(task, None, daily(fire_time))
+        app.scheduler.resume()
+        app.wait(task, EVENT_JOB_EXECUTED)
+    assert task.runs == 1
+    assert [event.fire_time for event in events if isinstance(event, RunRecovered)] == [fire_time]
 
 
 def test_recover_needs_keep_alive(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

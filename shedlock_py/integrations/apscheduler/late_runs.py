@@ -321,7 +321,14 @@ class _Entry:
             self.wait(SCHEDULER_PAUSE)
             return
         later = self.later
-        proxy = replace(later.proxy, run_times=[later.run_time], lock=later.request, late=late, expected=expected)
+        proxy = replace(
+            later.proxy,
+            run_times=[later.run_time],
+            lock=later.request,
+            late=late,
+            expected=expected,
+            is_catch_up=later.proxy.is_catch_up and late == "retry",  # a watched run was granted: it is not missed
+        )
         self.runs.call(partial(self._submit, proxy))
 
     def _submit(self, proxy: JobProxy) -> None:
