@@ -118,6 +118,24 @@ def test_i14_a_run_whose_store_stays_away_is_lost_with_one_event_and_two_warning
     assert task.runs == 0
 
 
+@pytest.mark.not_quick("waits for a second")
+def test_i14_a_run_whose_event_loop_is_closed_is_lost_with_an_event(
+    tmp_path: Path, events: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(_: object) -> None:
+        raise RuntimeError("Event loop is closed")
+
+    monkeypatch.setattr(late_runs, "SHORTEST_RETRY", seconds(0.3))
+    monkeypatch.setattr(late_runs, "FIRST_PAUSE", 9)
+    with running(tmp_path, provider=FaultyProvider(fail=["acquire"])) as app:
+        late = app.scheduler._executors["default"]._late_runs  # no public way
+        monkeypatch.setattr(late, "_loop_call", closed)
+        task, run_date = app.task(), now()
+        app.add(task, None, "date", run_date=run_date, misfire_grace_time=1)
+        app.wait(task, *ENDS)
+    assert missed(events) == [(task.lock, run_date, "unreachable")]
+
+
 @pytest.mark.parametrize(
     ("following", "grace", "within", "expected"),
     [

@@ -165,6 +165,7 @@ class LateRuns:
             if not self._is_closed:
                 self.logger.exception("late runs have ended: the executor cannot be called any more")
                 self.close()
+            self._logged(function)  # it reports that its run is lost
 
     def submit(self, proxy: JobProxy) -> None:
         """:raises MaxInstancesReachedError: the job has no instance left."""
