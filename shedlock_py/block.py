@@ -398,9 +398,12 @@ class BaseBlock:
             lease.outcome = "lost" if not lease.is_trusted() else "ok" if outcome == "succeeded" else outcome
         lease.error = None if failure is None else describe_error(failure)
         emit(TaskFinished(lease.name, lease, duration, outcome, failure))
-        is_cut_short = is_cut_short or (outcome == "cancelled" and not isinstance(failure, LeaseLostError))
+        is_of_loss = outcome == "cancelled" and isinstance(failure, LeaseLostError)
+        is_cut_short = is_cut_short or (outcome == "cancelled" and not is_of_loss)
         if is_cut_short and not lease.has_ended():
             self.cut_short(lease)
+        # The store may still have a lease that is not trusted any more: after a release, the run would count as ended.
+        self._is_given_back |= self.options.recover and is_of_loss
         if not (lease.is_trusted() or lease.is_lost() or lease.has_ended()):
             active.is_loss_reported = True
             emit(LeaseLost(lease.name, lease, "overrun"))
@@ -412,8 +415,9 @@ class BaseBlock:
             return
         if self.options.recover:
             self._is_given_back = True
-            message = "lock %r: the run of %s was cut short, and is given back for another replica"
-            logger.warning(message, lease.name, fire_time.isoformat())
+            if lease.is_trusted():  # or else it is reported as lost, and may be recovered already
+                message = "lock %r: the run of %s was cut short, and is given back for another replica"
+                logger.warning(message, lease.name, fire_time.isoformat())
         else:
             emit(RunMissed(lease.name, fire_time, "cancelled").filled_from(self._template))
 

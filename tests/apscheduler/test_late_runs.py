@@ -123,6 +123,24 @@ def test_i14_a_run_whose_store_stays_away_is_lost_with_one_event_and_two_warning
     assert task.runs == 0
 
 
+@pytest.mark.not_quick("waits for a second")
+def test_i14_a_run_whose_event_loop_is_closed_is_lost_with_an_event(
+    tmp_path: Path, events: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(_: object) -> None:
+        raise RuntimeError("Event loop is closed")
+
+    monkeypatch.setattr(late_runs, "SHORTEST_RETRY", seconds(0.3))
+    monkeypatch.setattr(late_runs, "FIRST_PAUSE", 9)
+    with running(tmp_path, provider=FaultyProvider(fail=["acquire"])) as app:
+        late = app.scheduler._executors["default"]._late_runs  # no public way
+        monkeypatch.setattr(late, "_loop_call", closed)
+        task, run_date = app.task(), now()
+        app.add(task, None, "date", run_date=run_date, misfire_grace_time=1)
+        app.wait(task, *ENDS)
+    assert missed(events) == [(task.lock, run_date, "unreachable")]
+
+
 @pytest.mark.parametrize(
     ("following", "grace", "within", "expected"),
     [
@@ -500,6 +518,33 @@ def test_i14_a_replica_that_starts_watches_the_last_run_of_each_job(
         assert app.wait(dead, EVENT_JOB_EXECUTED)[0].scheduled_run_time == fire_time
         app.settle()
         assert [task.runs for task in (dead, done, old)] == [1, 0, 0]
+
+
+class AnotherIsFirst(PastStore):
+    """Another replica claims the missed run just before this one does, and dies."""
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        if request.fire_time is not None and request.holder != "dead":
+            super().acquire(replace(request, lock_at_most_for=seconds(0.2), holder="dead"))
+        return super().acquire(request)
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_i14_a_run_that_another_replica_caught_up_is_recovered_if_that_dies(
+    kind: str, tmp_path: Path, events: list[Event]
+) -> None:
+    store = AnotherIsFirst()
+    fire_time = now().replace(microsecond=0) - seconds(60)
+    with running(tmp_path, kind, provider=store, recover=True, catch_up="10m") as app:
+        task = app.task()
+        with store.at(fire_time - DAY):
+            store.release(acquired(store, task.lock, "1m", fire_time=fire_time - DAY, holder="dead"))
+        app.scheduler.pause()
+        app.add(task, None, daily(fire_time))
+        app.scheduler.resume()
+        app.wait(task, EVENT_JOB_EXECUTED)
+    assert task.runs == 1
+    assert [event.fire_time for event in events if isinstance(event, RunRecovered)] == [fire_time]
 
 
 def test_recover_needs_keep_alive(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,6 +15,8 @@ from shedlock_py import (
     ConfigurationError,
     InMemoryLockProvider,
     Lease,
+    LeaseLost,
+    LeaseLostError,
     LockAcquired,
     LockReleased,
     LockRequest,
@@ -272,6 +274,27 @@ def test_i14_a_recovered_lease_whose_task_never_began_is_given_back(
 # The end of a run that was cut short
 
 
+def test_i14_a_run_that_on_lost_cancelled_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the store still has the lease, because the trust window is shorter."""
+    world = World(monkeypatch, "async")
+
+    async def hang() -> None:
+        await asyncio.sleep(3600)
+
+    async def main(_: object) -> None:
+        options = RECOVER | {"keep_alive": "2m", "on_lost": "cancel"}
+        with configure(listeners=[world.events]), pytest.raises(LeaseLostError):
+            await attempt_async("job", hang, provider=world.in_place(), **options)
+
+    run_stepped(main, monkeypatch, world.clock)
+    world.clock.advance(60)
+    record = world.store.record("job")
+    assert (record.is_held, record.is_released) == (False, False)
+    assert len(world.events.of(LeaseLost)) == 1
+    assert world.run() == "ran"
+    assert len(world.events.of(RunRecovered)) == 1
+
+
 class Cancelled(BaseException):
     """What asyncio raises has this name."""
 
@@ -309,6 +332,22 @@ def test_i14_a_run_that_is_cut_short_is_given_back(
     assert len(warnings_of(caplog, "lock 'job': the run of 2024-05-01T12:00:00+00:00 was cut short")) == 1
     assert world.run() == "ran"
     assert world.elapsed() < 12
+
+
+def test_a_run_that_is_cut_short_after_its_lease_is_not_given_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(monkeypatch, "sync")
+
+    def outlive() -> None:
+        world.clock.advance(120)
+        raise Cancelled
+
+    with configure(world.store, listeners=[world.events]), pytest.raises(Cancelled):
+        attempt("job", outlive, **RECOVER)
+    assert warnings_of(caplog, "given back") == []
+    assert len(world.events.of(LeaseLost)) == 1
+    assert world.store.record("job").is_released is False
 
 
 @pytest.mark.parametrize("error", [ValueError(), SystemExit(1)], ids=repr)

@@ -166,6 +166,7 @@ class LateRuns:
             if not self._is_closed:
                 self.logger.exception("late runs have ended: the executor cannot be called any more")
                 self.close()
+            self._logged(function)  # it reports that its run is lost
 
     def submit(self, proxy: JobProxy) -> None:
         """:raises MaxInstancesReachedError: the job has no instance left."""
@@ -326,7 +327,14 @@ class _Entry:
             self.wait(SCHEDULER_PAUSE)
             return
         later = self.later
-        proxy = replace(later.proxy, run_times=[later.run_time], lock=later.request, late=late, expected=expected)
+        proxy = replace(
+            later.proxy,
+            run_times=[later.run_time],
+            lock=later.request,
+            late=late,
+            expected=expected,
+            is_catch_up=later.proxy.is_catch_up and late == "retry",  # a watched run was granted: it is not missed
+        )
         self.runs.call(partial(self._submit, proxy))
 
     def _submit(self, proxy: JobProxy) -> None:
