@@ -9,7 +9,7 @@ import enum
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from shedlock_py._program import Program
@@ -233,21 +233,26 @@ def _merged(found: Sequence[LockRecord | None], majority: Majority) -> LockRecor
         shown = [replace(record, lock_until=min(record.lock_until, record.read_at)) for record in records]
     shown.sort(key=lambda record: record.lock_until, reverse=True)
     which = min(majority.count, len(shown)) - 1
+    newest = max((record.last_fire_time for record in records if record.last_fire_time), default=None)
     return replace(
         shown[which],
         locked_at=sorted((record.locked_at for record in shown), reverse=True)[which],  # extending does not change it
         fencing_token=token(records),
-        last_fire_time=max((record.last_fire_time for record in records if record.last_fire_time), default=None),
-        is_released=_is_released(records, majority, unknown),
+        last_fire_time=newest,
+        is_released=_is_released(records, newest, majority, unknown),
     )
 
 
-def _is_released(records: Sequence[LockRecord], majority: Majority, unknown: int) -> bool | None:
-    """Whether a run was ended, from its records: one is enough, see :class:`VoteTally`.
+def _is_released(
+    records: Sequence[LockRecord], newest: datetime | None, majority: Majority, unknown: int
+) -> bool | None:
+    """Whether the run of ``newest`` was ended, from its records: one is enough, see :class:`VoteTally`.
+
+    A server that has undone the claim has the mark, too, and no longer the fire time. That run was not ended.
 
     None: too few servers have the run, so nobody can recover it.
     """
-    found = {record.is_released for record in records}
+    found = {record.is_released for record in records if record.last_fire_time == newest}
     if True in found:
         return True
     return None if None in found or len(records) + unknown < majority.count else False
