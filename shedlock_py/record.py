@@ -93,8 +93,7 @@ class LockRecord:
     @property
     def recoveries(self) -> int:
         """How often the run of ``last_fire_time`` was recovered: each time, its holder had died or given it back."""
-        claim_id = self.locked_by[len(self.holder) + 1 :]
-        return int(claim_id[0], 16) if claim_id else 0
+        return recoveries_of(self.locked_by)
 
     @property
     def pause(self) -> Pause | None:
@@ -137,3 +136,9 @@ def holder_of(locked_by: str) -> str:
     holder, _, claim_id = locked_by.rpartition("#")
     has_claim_id = len(claim_id) == 2 * CLAIM_ID_BYTES and set(claim_id) <= set("0123456789abcdef")
     return holder if has_claim_id else locked_by
+
+
+def recoveries_of(locked_by: str) -> int:
+    """The number of recoveries in the claim id of ``locked_by``; 0 if it has no claim id."""
+    claim_id = locked_by[len(holder_of(locked_by)) + 1 :]
+    return int(claim_id[0], 16) if claim_id else 0

@@ -102,6 +102,7 @@ def _run_to_json(run: Run, record: LockRecord) -> dict[str, Any]:
         "ended": display.utc(run.ended),
         "duration": None if run.duration is None else run.duration.total_seconds(),
         "outcome": run.outcome,
+        "recoveries": run.recoveries,
         "running": display.is_running(run, record),
         "pause": run.is_pause,
         "demotion": run.is_demotion,

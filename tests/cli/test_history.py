@@ -113,7 +113,7 @@ def test_history_as_json() -> None:
         "name": "job", "fencing_token": record.fencing_token, "holder": "web-1:7", "locked_by": record.locked_by,
         "started": record.started.isoformat(timespec="microseconds"),
         "ended": record.ended.isoformat(timespec="microseconds"), "duration": 1.5, "outcome": "failed",
-        "running": False, "pause": False, "demotion": False, "error": "ValueError: x",
+        "recoveries": 0, "running": False, "pause": False, "demotion": False, "error": "ValueError: x",
         "fire_time": "2026-01-02T03:04:05.000000+00:00", "next_fire_time": "2026-01-02T04:04:05.000000+00:00",
     }  # fmt: skip
     assert (pause["holder"], pause["pause"], pause["running"]) == ("paused by alice: migration", True, True)

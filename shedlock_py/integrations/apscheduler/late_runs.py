@@ -258,7 +258,8 @@ class LateRuns:
         if error is None:
             entry.decide(future.result())
             return
-        if isinstance(error, Exception) and self.has(entry):
+        if isinstance(error, Exception) and self.has(entry) and not entry.has_warned:
+            entry.has_warned = True
             emit(ProviderFailed(entry.later.request.name, "record", error))
         entry.wait(entry.next_pause())
 
@@ -406,6 +407,9 @@ class _Retry(_Entry):
 
 class _Reader(_Entry):
     """An entry that reads the record."""
+
+    has_warned = False
+    """An event has reported the first read that failed."""
 
     def due(self) -> None:
         self.runs.read(self)
