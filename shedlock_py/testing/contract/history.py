@@ -154,6 +154,7 @@ class HistoryContract(ContractBase):
         lease = keeper.recover(again(name), dead_run(keeper, name))
         new, old = keeper.runs(name)
         assert (old.holder, old.outcome, new.holder, new.outcome) == ("dead", "vanished", "recoverer", None)
+        assert (old.recoveries, new.recoveries) == (0, 1)
         assert new.fire_time == old.fire_time == FIRE_TIME
         assert keeper.release(lease)
         assert [run.outcome for run in keeper.runs(name)] == ["ok", "vanished"]
