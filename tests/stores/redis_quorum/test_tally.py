@@ -249,7 +249,7 @@ def test_i14_a_run_that_is_being_undone_was_not_ended(undone: int) -> None:
     """The first servers have given the fire time back already, the last ones have not."""
     claimed = replace(record("a", 60), last_fire_time=NOW, is_released=False)
     given_back = replace(claimed, lock_until=NOW, last_fire_time=None, is_released=True)
-    (merged,) = merged_records(replies([given_back] * undone + [claimed] * (3 - undone)), Majority(3))
+    (merged,) = merged_records([[given_back]] * undone + [[claimed]] * (3 - undone), Majority(3))
     assert (merged.last_fire_time, merged.is_released) == (NOW, False)
 
 
