@@ -1,4 +1,4 @@
-"""The steps by which a guard gets its lock. ``block`` has the program that decides on them, and takes them."""
+"""The steps of a guard that gets its lock. ``block`` decides on them and takes them."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 :class:`BaseBlock` has the decisions, in the order in which they are made. :class:`Block` and :class:`AsyncBlock` carry
 them out, line by line alike. They are not written as one program: Ctrl-C can come between any two steps, and a
 generator that is closed there could not release the lease any more. Only the attempts to get the lock are a program
-(:meth:`BaseBlock.attempts`), which holds no lease: the block notes the lease as soon as it is granted.
+(:meth:`BaseBlock.attempts`). The block notes the lease as soon as it is granted.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ class BaseBlock:
 
         None: the fire time was given back before that run began, so it is to be acquired.
 
-        :raises SkippedNow: there is nothing to recover.
+        :raises SkippedNow: nothing is left to recover.
         """
         watch = Watch(request.fire_time, self.options.max_recoveries)
         while True:

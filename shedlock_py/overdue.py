@@ -63,7 +63,7 @@ def punctuality(record: LockRecord, runs: Sequence[Run], *, grace: timedelta = D
     there are three at least. It is overdue ``grace`` later, and where the gaps decide, half of their median later, if
     that is longer. The lock of the doctor is no job: when it is due is unknown.
 
-    A job that runs is stuck ``grace`` after the ``next_fire_time`` of its run. If the run has no such time, it is stuck
+    A job that runs is stuck ``grace`` after the ``next_fire_time`` of its run. Without such a time, the run is stuck
     ``grace`` after three times the median duration of three or more runs. That does not apply to a name that is held
     nearly all the time, such as an election.
 

@@ -15,7 +15,7 @@ LONGEST_OPERATOR = 100
 """Characters of who pauses a lock, so that a reason has room beside it."""
 _BEFORE_REASON = ": "
 ONCE = datetime(1970, 1, 2, 3, 4, 5, tzinfo=UTC)
-"""The fire time of every run of ``run_once``. It is the same for all runs of a key, and earlier than those of jobs."""
+"""The fire time of every run of ``run_once``. All runs of a key have it. Fire times of jobs are later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class LockRecord:
 
     @property
     def is_done(self) -> bool:
-        """Whether this is a key of ``run_once`` whose task has succeeded. After a pause the record does not say so."""
+        """Whether this is a key of ``run_once``, and its task has succeeded. After a pause, nobody knows."""
         is_over = self.is_released is True and not self.is_held and self.pause is None
         return is_over and self.last_fire_time == ONCE
 
@@ -105,7 +105,7 @@ class LockRecord:
 
     @property
     def is_of_operator(self) -> bool:
-        """Whether its last holder was a pause or a demotion, which is no run."""
+        """Whether its last holder was a pause or a demotion, not a run."""
         return self.pause is not None or DEMOTED.fullmatch(self.holder) is not None
 
     @property
@@ -139,6 +139,6 @@ def holder_of(locked_by: str) -> str:
 
 
 def recoveries_of(locked_by: str) -> int:
-    """The number of recoveries in the claim id of ``locked_by``; 0 if it has no claim id."""
+    """The number of recoveries in the claim id of ``locked_by``; 0 without a claim id."""
     claim_id = locked_by[len(holder_of(locked_by)) + 1 :]
     return int(claim_id[0], 16) if claim_id else 0

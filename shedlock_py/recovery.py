@@ -45,7 +45,7 @@ class Acquire:
 
 @dataclass(frozen=True)
 class Over:
-    """There is nothing to recover.
+    """Nothing is left to recover.
 
     :ivar lost: why the run is lost, if nobody will run it: emit ``RunMissed``.
     """
@@ -58,7 +58,7 @@ Decision = Wait | Recover | Acquire | Over
 
 
 class Watch:
-    """What to do next for one fire time that this replica was refused.
+    """Decides about one fire time that this replica was refused.
 
     :param fire_time: the one that was refused; None: any.
     :param max_recoveries: how often one fire time is recovered, on all replicas together.

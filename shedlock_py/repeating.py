@@ -32,7 +32,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(eq=False)
 class Repetition:
-    """One decorated function, repeated. The parameters are those of ``repeat_every``."""
+    """One decorated function, repeated. ``repeat_every`` documents the parameters."""
 
     name: str
     function: Callable[[], Any]
@@ -47,7 +47,7 @@ class Repetition:
     on_complete: Callable[[], Any] | None
     on_exception: Callable[[Exception], Any] | None
     watching: dict[asyncio.Task[None], SlotRun] = field(default_factory=dict)
-    """Former slots whose run goes on in another worker, under ``recover=True``."""
+    """Former slots that another worker still runs, under ``recover=True``."""
 
     async def repeat(self) -> None:
         await asyncio.sleep(self.first.total_seconds())

@@ -73,9 +73,9 @@ def release_on_sigterm(wait: Duration = "20s") -> None:
     second SIGTERM does not wait. Meanwhile the main thread goes on; if it ends by itself, the interpreter waits for the
     tasks of daemon threads too.
 
-    A warning names the tasks that run longer than ``wait``. Nothing waits for them any more: neither ``shutdown()`` of
-    a scheduler with a :class:`ShedLockExecutor`, nor Python, which otherwise joins all threads at its exit. Their
-    leases are kept until the process ends, and then expire.
+    A warning names the tasks that run longer than ``wait``. The exit does not wait for them: ``shutdown()`` of a
+    scheduler with a :class:`ShedLockExecutor` returns, and Python does not join their threads. Their leases are kept
+    until the process ends, and then expire.
 
     Call it in the main thread, after frameworks have installed their own handlers. Calling it again changes ``wait``.
 

@@ -290,4 +290,4 @@ class GuardedOnce(Guarded):
         return 0
 
     def _give_back(self, lease: Lease | None) -> None:
-        """Do nothing: ``run_once`` gives back a key whose command did not succeed."""
+        """Do nothing: ``run_once`` gives the key back if the command did not succeed."""

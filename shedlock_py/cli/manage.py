@@ -130,7 +130,7 @@ def prune(unused_for: timedelta, finished: bool, dry_run: bool, store: str | Non
             names = sorted([*names_to_prune(provider.records(), unused_for), *keys])
             number = len(names)
         else:
-            for key in keys:  # a record without that fire time is pruned as all others are
+            for key in keys:  # without that fire time, the record is pruned like other records
                 cast(Any, provider).forget_fire_time(key)
             names, number = [], provider.prune(unused_for)
     if as_json:

@@ -74,7 +74,7 @@ def once(
 
     All hosts go on when it is done. If COMMAND fails, this host gets its exit code, and the next one tries. If this
     host dies, another takes over when its lease ends. So COMMAND must be idempotent. KEY names it and its version:
-    migrate-v42. It is also the lock name, so a job must not use the same one.
+    migrate-v42. It is also the lock name, so a job must not use the same name.
 
     \b
     Exit codes:

@@ -85,7 +85,7 @@ def is_scheduler(item: object) -> bool:
 
 
 def stop_item(item: Any) -> Any:
-    """Stop a scheduler, whose jobs were waited for, or an elector."""
+    """Stop a scheduler after its jobs were waited for, or an elector."""
     if is_scheduler(item):
         return item.shutdown(wait=False) if item.running else None
     return item.shutdown() if hasattr(item, "shutdown") else item.stop()

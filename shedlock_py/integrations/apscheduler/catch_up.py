@@ -37,7 +37,7 @@ def parse_catch_up(given: Duration | None, *, once_per_fire_time: bool | None, h
 
 
 def refuse_leader_only(scheduler: Any) -> None:
-    """:raises ConfigurationError: the scheduler works on the leader only, which has nothing to catch up."""
+    """:raises ConfigurationError: the scheduler works on the leader only, so nothing is left to catch up."""
     if getattr(scheduler, "runs_on_leader_only", False):
         raise ConfigurationError(
             "catch_up cannot work with lead(scheduler, elector): give the jobs a misfire_grace_time, within which the"

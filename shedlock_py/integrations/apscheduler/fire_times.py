@@ -72,7 +72,7 @@ def _is_scheduled_time(trigger: Any) -> bool:
 
 
 def is_on_schedule(trigger: Any, moment: datetime) -> bool:
-    """Whether ``moment`` can be a fire time of ``trigger`` as it is now."""
+    """Whether the present ``trigger`` can fire at ``moment``."""
     if isinstance(trigger, IntervalTrigger) or is_calendar_interval(trigger):
         return fire_time_of(trigger, moment) == moment
     try:

@@ -1,4 +1,4 @@
-"""Runs that begin later than their fire time: which of them are still to come, and what happens to them next.
+"""Late runs: runs that begin later than their fire time.
 
 A worker waits for nothing. It returns a :class:`Later` for a run that could not begin. :class:`LateRuns` has one entry
 for each job and fire time: a :class:`_Retry` if the store was unreachable, a :class:`_Watched` if the run goes on
@@ -39,7 +39,7 @@ from shedlock_py.record import LockRecord
 from shedlock_py.recovery import Acquire, Over, Recover, Wait, Watch
 
 FIRST_PAUSE = 1.0
-"""Seconds: the longest pause after the first attempt. Each further one is up to twice as long as the one before."""
+"""Seconds: the longest pause after the first attempt. Each further pause is up to twice as long."""
 LONGEST_PAUSE = 10.0
 SHORTEST_RETRY = timedelta(minutes=1)
 """A run is tried again for at least so long, if its next fire time is not sooner."""
@@ -66,7 +66,7 @@ class LateRuns:
         self._running: Counter[JobKey] = Counter()
         """Late runs that the inner executor has."""
         self._kept: dict[JobKey, JobProxy] = {}
-        """Runs on time whose job still has a late run here."""
+        """Runs on time that wait for a late run of the same job."""
         scheduler.add_listener(self._on_removal, EVENT_JOB_REMOVED | EVENT_ALL_JOBS_REMOVED | EVENT_JOBSTORE_REMOVED)
 
     # Called by the executor
@@ -169,7 +169,7 @@ class LateRuns:
             self._logged(function)  # it reports that its run is lost
 
     def submit(self, proxy: JobProxy) -> None:
-        """:raises MaxInstancesReachedError: the job has no instance left."""
+        """:raises MaxInstancesReachedError: all instances of the job run."""
         proxy = replace(proxy, submitted_at=datetime.now(UTC))
         with self._mutex:
             self._running[proxy.key] += 1
@@ -180,7 +180,7 @@ class LateRuns:
             raise
 
     def read(self, entry: _Reader) -> None:
-        """Read the record for ``entry``, and call one of its two methods, in any thread."""
+        """Read the record for ``entry``, and give it the result, in any thread."""
         self._pool.submit(partial(self._logged, partial(self._read, entry)))
 
     def is_paused(self) -> bool:
@@ -363,7 +363,7 @@ def retry_until(
 
 
 class _Retry(_Entry):
-    """A run whose store was unreachable. It is tried again until it is too late."""
+    """The store was unreachable, so the run is tried again until it is too late."""
 
     def __init__(self, runs: LateRuns, later: Later) -> None:
         super().__init__(runs, later)
@@ -499,7 +499,7 @@ def _loop_of(scheduler: Any) -> Any:
 
 
 def _loop_call(scheduler: Any) -> Callable[[Callable[[], object]], object] | None:
-    """How to call a function where ``scheduler`` gives jobs to its executors. None: it may be done in any thread."""
+    """How to call a function where ``scheduler`` gives jobs to its executors. None: any thread may do it."""
     call: Callable[[Callable[[], object]], object] | None = None
     if (loop := getattr(scheduler, "_eventloop", None)) is not None:
         call = loop.call_soon_threadsafe

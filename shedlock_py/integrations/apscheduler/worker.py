@@ -129,7 +129,7 @@ class JobProxy:
 
     @property
     def _jobstore_alias(self) -> str:
-        return self.jobstore  # a job that comes back from a process pool has none
+        return self.jobstore  # a job from a process pool lacks it
 
     @property
     def key(self) -> JobKey:
@@ -370,7 +370,7 @@ class JobProxy:
         if block.options.recover and (record.is_held or record.is_released is False):
             return [*events, Later(self, run_time, request, record=record)]
         if self.late == "retry" and record.holder == request.holder:
-            # An acquire whose reply was lost. It is undone, and then the fire time is granted.
+            # The reply to an acquire was lost. It is undone, and then the fire time is granted.
             error = f"lock {request.name!r}: an earlier attempt of this replica was granted, but its reply was lost"
             if record.is_held:
                 return [self._later(run_time, request, ProviderUnreachable(error, operation="acquire"))]

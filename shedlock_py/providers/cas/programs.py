@@ -333,7 +333,7 @@ def _shown(entry: Entry, now: datetime) -> LockRecord:
 
 
 def _is_released(entry: Entry) -> bool | None:
-    """None: another program has written the record, or the store does not keep ``is_released``."""
+    """None: the record does not say."""
     return True if entry.is_free else entry.record.is_released
 
 

@@ -148,7 +148,7 @@ class ProgramProvider(_AnyProvider, LockProvider):
     def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
         """Claim the fire time of a run that never ended, if the store still has exactly its record ``expected``.
 
-        None: the store has another record.
+        None: the record has changed.
 
         :raises ConfigurationError: ``expected`` is held, was released, or does not say.
         """

@@ -276,7 +276,7 @@ class StorePrograms(ABC):
     def recover(self, request: LockRequest, expected: LockRecord) -> Program[Any, Any, Lease | None]:
         """Claim the fire time of a run that never ended, if the store still has exactly its record ``expected``.
 
-        None: the store has another one. A claim in doubt is not undone: it expires, and then it can be recovered.
+        None: the record has changed. A claim in doubt is not undone: it expires, and then it can be recovered.
 
         :raises ConfigurationError: ``expected`` is not the record of a run that has expired without a release.
         """
