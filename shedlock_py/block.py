@@ -64,6 +64,8 @@ from shedlock_py.request import LockRequest
 from shedlock_py.waiting import FIRST_PAUSE, MILLISECOND, Waiting
 
 __tracebackhide__ = hidden_frames
+LONGEST_CONTEST = timedelta(seconds=2)
+"""For how long a guard attempts again to get a fire time that was refused, although nobody runs it."""
 
 if TYPE_CHECKING:
     from shedlock_py.async_keepalive import TaskKeepAlive
@@ -199,6 +201,7 @@ class BaseBlock:
         :raises ProviderError: the store failed.
         """
         waiting = Waiting(self.options.wait, self._sent_at, request.fire_time)
+        contested: Waiting | None = None
         recovers = self.options.recover and self._watches and is_active()
         if recovers:
             check_store(self._store, "recover=True", "recover")
@@ -221,7 +224,12 @@ class BaseBlock:
                         if lease is not None:
                             return lease
                         continue
-                    pause = self._after_refusal(request, record, waiting)
+                    pause = None
+                    if self._is_free_for(request, record):
+                        contested = contested or Waiting(LONGEST_CONTEST, monotonic())
+                        pause = contested.pause(monotonic())
+                    if pause is None:
+                        pause = self._after_refusal(request, record, waiting)
                     if pause is None:
                         return None
                 yield from self._slept(pause)
@@ -241,6 +249,13 @@ class BaseBlock:
                 raise
             logger.debug("lock %r: could not read why it is not granted: %r", self.name, error)
             return None
+
+    def _is_free_for(self, request: LockRequest, record: LockRecord | None) -> bool:
+        """Whether the store has refused a fire time that nobody runs: the lock became free since, or in a quorum the
+        attempts of several replicas have refused each other. A skip would lose the run on all replicas."""
+        if request.fire_time is None or record is None or record.is_held or self._recovered is not None:
+            return False
+        return record.last_fire_time is None or record.last_fire_time < request.fire_time
 
     def _after_refusal(self, request: LockRequest, record: LockRecord | None, waiting: Waiting) -> float | None:
         """The store did not grant the lock. How long to wait for the next attempt; None: the task is skipped."""

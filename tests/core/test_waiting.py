@@ -266,3 +266,32 @@ def test_a_pause_ends_with_the_time() -> None:
     waiting = Waiting(timedelta(milliseconds=10), now=5.0)
     assert waiting.pause(5.0) == pytest.approx(0.01)
     assert waiting.pause(5.01) is None
+
+
+# A fire time that was refused, although nobody runs it
+
+
+@pytest.mark.parametrize(("refusals", "outcome"), [(3, "ran"), (1000, "held")])
+@pytest.mark.parametrize("guard", ["attempt", "attempt_async"])
+def test_i14_a_fire_time_that_nobody_runs_is_attempted_again(
+    world: World, guard: str, refusals: int, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quorum refuses it if the attempts of several replicas refuse each other."""
+    assert world.run("attempt", fire_time=NOON) == "ran"
+    programs, left = world.store.inner.programs, iter(range(refusals))
+    claim = programs.claim
+
+    def refused(*arguments: Any, **options: Any) -> Any:
+        if next(left, None) is None:
+            return (yield from claim(*arguments, **options))
+        return None
+
+    for provider in (world.store.inner, world.async_store.inner):
+        monkeypatch.setattr(provider.programs, "claim", refused)
+    assert world.run(guard, fire_time=NOON + timedelta(hours=1)) == outcome
+
+
+def test_a_fire_time_that_is_refused_because_it_runs_elsewhere_costs_one_attempt(world: World) -> None:
+    world.store.inner.acquire(LockRequest("job", "1m", fire_time=NOON))
+    assert world.run("attempt", fire_time=NOON) == "held"
+    assert (world.store.calls["acquire"], world.pauses) == (1, [])

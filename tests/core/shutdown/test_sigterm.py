@@ -154,7 +154,8 @@ def test_a_second_signal_does_not_wait(url: str, provider: LockProvider) -> None
         assert process.stdout is not None
         assert process.stdout.readline() == "shutting down\n"  # two at the same time are one
         status, output, err = terminated(process)
-    assert (status, err) == (143, "")
+    assert status == 143
+    assert err in ("", "SIGTERM: still running, their leases are left to expire: job\n")  # if there is time to log it
     assert ENDED not in output
     assert not is_free(provider)
 
