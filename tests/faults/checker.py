@@ -130,7 +130,7 @@ class Report:
 
 def check(history: History, rules: Rules | None = None) -> Report:
     rules = rules or Rules()
-    report = Report(trials=1, counts=_counts(history))
+    report = Report(trials=1, counts=counts_of(history))
     by_name: dict[str, list[LeaseHistory]] = defaultdict(list)
     for lease in leases_of(history):
         by_name[lease.name].append(lease)
@@ -163,7 +163,7 @@ def check(history: History, rules: Rules | None = None) -> Report:
     return report
 
 
-def _counts(history: History) -> Counter[str]:
+def counts_of(history: History) -> Counter[str]:
     counts = Counter(f"{operation.kind} {operation.outcome or 'unended'}" for operation in history.operations)
     return counts + Counter(mark.kind for mark in history.marks)
 
@@ -243,6 +243,8 @@ def _minimum_holds(leases: list[LeaseHistory], rules: Rules) -> Iterator[Finding
 def _lost_grants(
     attempts: list[Operation], leases: list[LeaseHistory], history: History, rules: Rules
 ) -> Iterator[Finding]:
+    if all(attempt.outcome != "skipped" for attempt in attempts):
+        return
     holds = sorted(holds_of(attempts, leases, history, rules))
     begins = [begin for begin, _, _ in holds]
     longest = list(accumulate(holds, longer))

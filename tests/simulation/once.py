@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar
 from unittest.mock import patch
 
@@ -12,6 +13,9 @@ from shedlock_py import Lease, ProviderError, TaskNotDone, block, once_per_key
 from shedlock_py._program import run_async
 from shedlock_py.attempts import Attempt, Sleep, Step
 from shedlock_py.options import LockOptions
+from shedlock_py.record import ONCE
+from shedlock_py.recovery import Watch
+from shedlock_py.waiting import Waiting
 from tests.faults.history import Operation
 from tests.simulation.dice import Dice
 from tests.simulation.schedule import EVERY_NODE
@@ -42,10 +46,6 @@ class Current:
     def random() -> float:
         return Current.process.random.random()
 
-    @staticmethod
-    def uniform(least: float, most: float) -> float:
-        return Current.process.random.uniform(least, most)
-
 
 @contextmanager
 def in_virtual_time() -> Iterator[None]:
@@ -53,7 +53,9 @@ def in_virtual_time() -> Iterator[None]:
     with ExitStack() as stack:
         for module in (once_per_key, block):
             stack.enter_context(patch.object(module, "monotonic", Current.clock))
-        stack.enter_context(patch("random.SystemRandom", Current))
+        for decides in (Waiting, Watch):
+            with_dice = partial(decides, random=Current.random)
+            stack.enter_context(patch.object(once_per_key, decides.__name__, with_dice))
         yield
 
 
@@ -66,7 +68,7 @@ class OnceCall(once_per_key._Once):
         at_most = timedelta(seconds=worker.job.at_most)
         options = LockOptions.parse(
             "run_once",
-            {"lock_at_most_for": at_most, "keep_alive": True, "fire_time": once_per_key.ONCE, "recover": True},
+            {"lock_at_most_for": at_most, "keep_alive": True, "fire_time": ONCE, "recover": True},
         )
         super().__init__(key, None, wait, options)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 ELECTIONS = ("elections", "handovers", "observed", "jumping elections", "drifting elections")
 """Kinds of schedules in which electors run, not workers."""
-PERIOD = 30.0
+PERIOD = 40.0
 """Seconds, times the pace, after which ``run_once`` is called for another key."""
 
 

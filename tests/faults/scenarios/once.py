@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
-from tests.faults.checker import Finding, Report, Rules, check
+from tests.faults.checker import Finding, Report, Rules, check, counts_of
 from tests.faults.fleet import EVERYBODY, TIMEOUT, Fleet
 from tests.faults.history import History, Operation
 from tests.faults.registry import by_trial, scenario
@@ -64,7 +64,7 @@ def judge(history: History, rules: Rules) -> Report:
     """What :func:`check` says of the leases; and that the keys are done once."""
     report = check(without_skips(as_acquires(history)), rules)
     report.findings += [*_run_again(history), *_learned_early(history), *_not_told(history), *_stuck(history)]
-    report.counts = check(history).counts
+    report.counts = counts_of(history)
     return report
 
 
