@@ -44,7 +44,9 @@ class Operation:
     check         trusted, untrusted: what ``lease.is_trusted()`` said
     force_release done, free, error, cancelled: whoever holds it
     prune         done, nothing, error, cancelled: of all names, so it has none
-    once          ran, learned, error: a call of ``run_once``
+    once          ran, learned, raised, error, cancelled: a call of ``run_once``; in a simulation also
+                  stuck: it was not done in time, although nothing was wrong
+    record        done, error, cancelled: a read of the lock record
     task          done, error: the task of such a call
     ============= ==================================================================================
 

@@ -283,6 +283,9 @@ GRANTED = Operation("w1", "acquire", "key", 0.0, 0.01, "granted", "c1", 1, 0.3, 
 DONE = Operation("w1", "task", "key", 0.02, 0.1, "done", "c1", 1)
 ENDED = Operation("w1", "release", "key", 0.11, 0.12, "done", "c1", 1)
 LEARNED = Operation("w2", "once", "key", 0.0, 0.2, "learned")
+READ = Operation("w2", "record", "key", 0.3, 0.31, "done")
+EARLY = replace(READ, started=0.1, ended=0.13)
+TOO_LATE = replace(LEARNED, ended=0.4, outcome="error", error="TaskNotDone: …")
 AGAIN = Operation("w2", "acquire", "key", 0.5, 0.51, "granted", "c2", 2, 0.3, fire_time=100.0)
 
 
@@ -296,6 +299,10 @@ AGAIN = Operation("w2", "acquire", "key", 0.5, 0.51, "granted", "c2", 2, 0.3, fi
         ((GRANTED, replace(DONE, outcome="error"), ENDED, LEARNED), {"once"}),
         ((GRANTED, DONE, replace(ENDED, outcome="error"), replace(AGAIN, kind="recover")), set()),
         ((GRANTED, DONE, replace(LEARNED, ended=0.105)), {"once"}),
+        ((GRANTED, DONE, ENDED, TOO_LATE, READ), {"once"}),
+        ((GRANTED, DONE, ENDED, TOO_LATE, EARLY), set()),
+        ((GRANTED, replace(DONE, outcome="error"), ENDED, TOO_LATE, READ), set()),
+        ((GRANTED, replace(LEARNED, outcome="stuck")), {"once"}),
     ],
 )
 def test_i14_a_key_is_done_once(operations: tuple[Operation, ...], found: set[str]) -> None:

@@ -37,7 +37,7 @@ class SimulatedProvider:
         """:param programs: with the clock and the claim ids of ``process``.
         :param is_calm: whether nothing goes wrong with a node between two moments.
         """
-        self._is_calm = is_calm
+        self.is_calm = is_calm
         self.programs = programs
         self._process = process
         self._network = network
@@ -89,6 +89,11 @@ class SimulatedProvider:
 
     async def release(self, lease: Lease) -> bool:
         is_done: bool = await self._recorded(self._of_lease("release", lease, 0.0), self.programs.release(lease), lease)
+        return is_done
+
+    async def undo(self, lease: Lease) -> bool:
+        """Of a lease whose task raised: it is recorded as a release."""
+        is_done: bool = await self._recorded(self._of_lease("release", lease, 0.0), self.programs.undo(lease), lease)
         return is_done
 
     async def record(self, name: str) -> LockRecord | None:
@@ -167,7 +172,7 @@ class SimulatedProvider:
     def _undone_by(self, operation: Operation, outcome: str) -> float:
         now = self._process.world.now
         has_failed = operation.kind == "acquire" and outcome in ("error", "cancelled")
-        is_calm = has_failed and self._is_calm(self._process.number, operation.started, now + 2 * UNDO_SECONDS)
+        is_calm = has_failed and self.is_calm(self._process.number, operation.started, now + 2 * UNDO_SECONDS)
         return now + UNDO_SECONDS if is_calm else float("inf")
 
     async def _noted(self, number: int, operation: Operation, carried_out: Awaitable[Any], lease: Lease | None) -> Any:

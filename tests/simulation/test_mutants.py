@@ -22,6 +22,7 @@ SAMPLE = (
     "a failed extension passes for a success",
     "an undo by name",
     "a release leaves no mark",
+    "a task that raises keeps its fire time",
 )
 SLOW_SAMPLE = (
     "no undo is sent",

@@ -5,13 +5,14 @@ Each key is done, every process learns it, and a task that was known to be done 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
-from tests.faults.checker import Finding, Report, Rules, check
+from tests.faults.checker import Finding, Report, Rules, check, counts_of
 from tests.faults.fleet import EVERYBODY, TIMEOUT, Fleet
-from tests.faults.history import History
+from tests.faults.history import History, Operation
 from tests.faults.registry import by_trial, scenario
 from tests.faults.rules import rules_of
 from tests.faults.scenarios.late_runs import outage_of
@@ -62,8 +63,8 @@ def one_trial(store: Store, seed: int, *, provider: str | None = None) -> Report
 def judge(history: History, rules: Rules) -> Report:
     """What :func:`check` says of the leases; and that the keys are done once."""
     report = check(without_skips(as_acquires(history)), rules)
-    report.findings += [*_run_again(history), *_learned_early(history)]
-    report.counts = check(history).counts
+    report.findings += [*_run_again(history), *_learned_early(history), *_not_told(history), *_stuck(history)]
+    report.counts = counts_of(history)
     return report
 
 
@@ -80,8 +81,7 @@ def without_skips(history: History) -> History:
 
 def _run_again(history: History) -> Iterator[Finding]:
     """A grant of a key whose task was done and released."""
-    done = {task.claim for task in history.of("task", outcome="done")}
-    ends = {end.name: end for end in reversed(history.of("release", outcome="done")) if end.claim in done}
+    ends = {end.name: end for end in reversed([*_ends_of_done(history)]) if end.outcome == "done"}
     for run in history.of("acquire", "recover", outcome="granted"):
         end = ends.get(run.name)
         if end is not None and (run.token or 0) > (end.token or 0):
@@ -90,8 +90,38 @@ def _run_again(history: History) -> Iterator[Finding]:
 
 def _learned_early(history: History) -> Iterator[Finding]:
     """A process learned that the key is done before a runner began to release the lease of a task that was done."""
-    done = {task.claim for task in history.of("task", outcome="done")}
+    ends = _by_name(_ends_of_done(history))
     for call in history.of("once", outcome="learned"):
-        ends = [end for end in history.of("release") if end.name == call.name and end.claim in done]
-        if not any(end.started < call.end for end in ends):
+        if not any(end.started < call.end for end in ends[call.name]):
             yield Finding("once", call.name, f"{call.worker} learned that it is done, and it was not", call.end)
+
+
+def _not_told(history: History) -> Iterator[Finding]:
+    """A call ended with TaskNotDone, although its last read began after the end of a task that was done."""
+    ends = _by_name(end for end in _ends_of_done(history) if end.outcome == "done")
+    reads = _by_name(history.of("record", outcome="done"))
+    for call in history.of("once"):
+        if call.outcome != "stuck" and not call.error.startswith("TaskNotDone"):
+            continue
+        own = [r.started for r in reads[call.name] if r.worker == call.worker and call.started <= r.started < call.end]
+        if any(end.end < max(own, default=call.started) for end in ends[call.name]):
+            yield Finding("once", call.name, f"{call.worker} was not told that it is done", call.end)
+
+
+def _stuck(history: History) -> Iterator[Finding]:
+    """Nobody has run the task while a call waited, although nothing was wrong."""
+    for call in history.of("once", outcome="stuck"):
+        yield Finding("once", call.name, f"{call.worker} waited in vain, although nothing was wrong", call.end)
+
+
+def _ends_of_done(history: History) -> Iterator[Operation]:
+    """The releases of the leases under which a task was done."""
+    done = {task.claim for task in history.of("task", outcome="done")}
+    return (end for end in history.of("release") if end.claim in done)
+
+
+def _by_name(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
+    found: dict[str, list[Operation]] = defaultdict(list)
+    for operation in operations:
+        found[operation.name].append(operation)
+    return found
