@@ -25,6 +25,7 @@ from shedlock_py.errors import (
     ProviderNotConfigured,
     ProviderUnreachable,
     ShedLockError,
+    TaskNotDone,
 )
 from shedlock_py.events import (
     ElectionEvent,
@@ -41,6 +42,8 @@ from shedlock_py.events import (
     LockSkipped,
     OperatorActed,
     ProviderFailed,
+    RunMissed,
+    RunRecovered,
     TaskFinished,
 )
 from shedlock_py.guard import Executed, attempt, attempt_async, hold, hold_async, try_hold, try_hold_async
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
     from shedlock_py.election.async_elector import AsyncLeaderElector
     from shedlock_py.election.base import leader_only
     from shedlock_py.election.elector import LeaderElector
+    from shedlock_py.once_per_key import run_once, run_once_async
     from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider
     from shedlock_py.startup import check, check_async
 else:
@@ -66,6 +70,7 @@ else:
         "leader_only": "shedlock_py.election.base",
         **dict.fromkeys(("AsyncInMemoryLockProvider", "InMemoryLockProvider"), "shedlock_py.providers.memory"),
         **dict.fromkeys(("check", "check_async"), "shedlock_py.startup"),
+        **dict.fromkeys(("run_once", "run_once_async"), "shedlock_py.once_per_key"),
     }
 
     def __getattr__(name: str) -> object:
@@ -113,10 +118,13 @@ __all__ = [
     "ProviderFailed",
     "ProviderNotConfigured",
     "ProviderUnreachable",
+    "RunMissed",
+    "RunRecovered",
     "Settings",
     "ShedLockError",
     "Skipped",
     "TaskFinished",
+    "TaskNotDone",
     "assert_locked",
     "async_provider_from_url",
     "attempt",
@@ -133,6 +141,8 @@ __all__ = [
     "provider_from_url",
     "release_on_sigterm",
     "reset",
+    "run_once",
+    "run_once_async",
     "scheduler_lock",
     "set_active",
     "try_hold",

@@ -13,7 +13,7 @@ from shedlock_py.durations import Duration
 from shedlock_py.errors import ProviderUnreachable, as_exception, hidden_frames
 from shedlock_py.events import logger
 from shedlock_py.lease import Lease
-from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
+from shedlock_py.provider import AsyncLockProvider, LockProvider, recover_of, undo_of
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 
@@ -115,6 +115,11 @@ class ThreadedProvider(AsyncLockProvider):
     async def take_over(self, request: LockRequest) -> Lease:
         # If the caller is cancelled, the lease is left to expire: the former holder may still trust its own.
         return await shielded(self._call("requests", self.sync_provider.take_over, request))
+
+    async def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
+        # As for take_over: the lease of a cancelled caller expires, and then it can be recovered again.
+        operation: Callable[..., Lease | None] = recover_of(self.sync_provider)
+        return await shielded(self._call("requests", operation, request, expected))
 
     async def prune(self, unused_for: Duration) -> int:
         return await self._call("requests", self.sync_provider.prune, unused_for)

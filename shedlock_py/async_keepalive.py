@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable
+from datetime import timedelta
 
 from shedlock_py._aio import start_task
 from shedlock_py._process import is_from_signal, monotonic
@@ -21,8 +22,15 @@ from shedlock_py.provider import AsyncLockProvider
 class TaskKeepAlive(BaseKeepAlive):
     """Keep-alive of async code. With "cancel", a lost lease becomes a ``LeaseLostError`` out of the block."""
 
-    def __init__(self, active: ActiveLease, store: AsyncLockProvider, keep_alive: bool, on_lost: OnLost) -> None:
-        super().__init__(active, keep_alive, on_lost)
+    def __init__(
+        self,
+        active: ActiveLease,
+        store: AsyncLockProvider,
+        keep_alive: bool,
+        on_lost: OnLost,
+        limit: timedelta | None = None,
+    ) -> None:
+        super().__init__(active, keep_alive, on_lost, limit)
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None

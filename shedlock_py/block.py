@@ -2,7 +2,8 @@
 
 :class:`BaseBlock` has the decisions, in the order in which they are made. :class:`Block` and :class:`AsyncBlock` carry
 them out, line by line alike. They are not written as one program: Ctrl-C can come between any two steps, and a
-generator that is closed there could not release the lease any more.
+generator that is closed there could not release the lease any more. Only the attempts to get the lock are a program
+(:meth:`BaseBlock.attempts`). The block notes the lease as soon as it is granted.
 """
 
 from __future__ import annotations
@@ -10,11 +11,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never
 
 from shedlock_py._process import OwningProcess, is_from_signal, monotonic
-from shedlock_py.config import emit, is_active, is_kept_alive, lock_request, resolve_async_provider, resolve_provider
+from shedlock_py._program import Program, run, run_async
+from shedlock_py.attempts import LONGEST_SLEEP, Attempt, Read, SkippedNow, Sleep, Step, check_store, store_frames
+from shedlock_py.config import (
+    check_kept_alive,
+    emit,
+    is_active,
+    is_kept_alive,
+    keep_alive_limit,
+    lock_request,
+    resolve_async_provider,
+    resolve_provider,
+)
 from shedlock_py.context import (
     ActiveLease,
     Gate,
@@ -26,6 +39,7 @@ from shedlock_py.context import (
     process_gates,
     running,
 )
+from shedlock_py.durations import LONGEST
 from shedlock_py.errors import ConfigurationError, LeaseLostError, ProviderUnreachable, as_exception, hidden_frames
 from shedlock_py.events import (
     LeaseLost,
@@ -34,19 +48,24 @@ from shedlock_py.events import (
     LockSkipped,
     Outcome,
     ProviderFailed,
+    RunMissed,
+    RunRecovered,
     TaskFinished,
     logger,
 )
 from shedlock_py.history import describe_error
 from shedlock_py.keepalive import BaseKeepAlive, ThreadKeepAlive
 from shedlock_py.lease import Lease
-from shedlock_py.options import LockOptions
+from shedlock_py.options import LockOptions, check_keep_alive_limit
 from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
-from shedlock_py.record import LockRecord
+from shedlock_py.record import ONCE, LockRecord
+from shedlock_py.recovery import Acquire, Over, Recover, Wait, Watch
 from shedlock_py.request import LockRequest
-from shedlock_py.waiting import Waiting
+from shedlock_py.waiting import FIRST_PAUSE, MILLISECOND, Waiting
 
 __tracebackhide__ = hidden_frames
+LONGEST_CONTEST = timedelta(seconds=2)
+"""For how long a guard attempts again to get a fire time that was refused, although nobody runs it."""
 
 if TYPE_CHECKING:
     from shedlock_py.async_keepalive import TaskKeepAlive
@@ -59,11 +78,16 @@ class BaseBlock:
     :param gates: those of the task, consulted before those of the process.
     :param fire_time: of this call, if ``options`` have a function for it.
     :param may_wait: whether the option ``wait`` applies to a lock with this record; by default to each.
+    :param watches: under ``recover=True``, whether the block itself watches a run that goes on elsewhere.
+    :param expected: the record of a run that never ended, which is claimed in place of an acquire.
     """
 
     skip: Skipped
     """Set when the block is skipped."""
+    record: LockRecord | None = None
+    """The lock record after the last refusal, if it was read."""
     enclosing_lease: Lease | None = None
+    _store: LockProvider | AsyncLockProvider
     _owner: OwningProcess | None = None
     _sent_at = _replied_at = 0.0
     _lease: Lease | None = None
@@ -71,6 +95,12 @@ class BaseBlock:
     _active: ActiveLease | None = None
     _is_unused = False
     """The lease was granted, but the task will not run."""
+    _recovered: LockRecord | None = None
+    """The record of the run that never ended, which this block has recovered or is about to."""
+    _is_given_back = False
+    """The run was cut short, and another replica is to recover it."""
+    _has_warned = False
+    """The log has the first failure of the store."""
     _kept_alive: BaseKeepAlive | None = None
 
     def __init__(
@@ -81,8 +111,13 @@ class BaseBlock:
         gates: tuple[Gate, ...] = (),
         fire_time: object = None,
         may_wait: Callable[[LockRecord], bool] | None = None,
+        *,
+        watches: bool = True,
+        expected: LockRecord | None = None,
     ) -> None:
         self._may_wait = may_wait
+        self._watches = watches
+        self._recovered = expected
         self.options = options
         self.spec = spec
         self._gates = gates
@@ -136,7 +171,20 @@ class BaseBlock:
         request = self._request or lock_request(
             self.name, options.lock_at_most_for, options.lock_at_least_for, template=self._template
         )
-        return options.for_a_run(request, self._fire_time) if self.may_begin() else None
+        check_keep_alive_limit(keep_alive_limit(options.keep_alive), request.lock_at_most_for)
+        self._request = request = options.for_a_run(request, self._fire_time)
+        if options.recover:
+            self._check_recovery(request)
+        return request if self.may_begin() else None
+
+    def _check_recovery(self, request: LockRequest) -> None:
+        """:raises ConfigurationError: ``recover=True`` cannot work here."""
+        if request.fire_time is None:
+            raise ConfigurationError(
+                f"lock {self.name!r}: recover=True needs a fire time, so that all replicas mean the same run: use "
+                f"ShedLockExecutor with APScheduler, elsewhere give once_per='1h' or fire_time=…"
+            )
+        check_kept_alive(f"lock {self.name!r}", self.options.keep_alive)
 
     def may_begin(self) -> bool:
         """Whether no gate refuses the task; else it is skipped."""
@@ -145,14 +193,162 @@ class BaseBlock:
             self.skipped(skip)
         return skip is None
 
-    def refused(self, request: LockRequest, record: LockRecord | None, waiting: Waiting) -> float | None:
+    # The attempts to get the lock
+
+    def attempts(self, request: LockRequest) -> Program[Step, Any, Lease | None]:
+        """Try until the lock is granted. None: the task is skipped.
+
+        :raises ProviderError: the store failed.
+        """
+        waiting = Waiting(self.options.wait, self._sent_at, request.fire_time)
+        contested: Waiting | None = None
+        recovers = self.options.recover and self._watches and is_active()
+        if recovers:
+            check_store(self._store, "recover=True", "recover")
+        try:
+            while True:
+                try:
+                    lease: Lease | None = yield Attempt(request, self._recovered)
+                except Exception as error:
+                    pause = self._after_failure(error, waiting)
+                    if pause is None:
+                        self.failed("acquire", error)
+                        raise
+                else:
+                    if lease is not None:
+                        return lease
+                    self._replied_at = monotonic()
+                    record = yield from (self._read() if recovers else self._read_once(request, waiting))
+                    if recovers and record is not None and record.last_fire_time == request.fire_time:
+                        lease = yield from self._watched(request, record)
+                        if lease is not None:
+                            return lease
+                        continue
+                    pause = None
+                    if self._is_free_for(request, record):
+                        contested = contested or Waiting(LONGEST_CONTEST, monotonic())
+                        pause = contested.pause(monotonic())
+                    if pause is None:
+                        pause = self._after_refusal(request, record, waiting)
+                    if pause is None:
+                        return None
+                yield from self._slept(pause)
+        except SkippedNow:
+            return None
+
+    def _read_once(self, request: LockRequest, waiting: Waiting) -> Program[Step, Any, LockRecord | None]:
+        """Read why the lock was refused, where that decides anything.
+
+        :raises ProviderUnreachable: under ``recover=True``, where the caller watches the run by this record.
+        """
+        try:
+            return (yield Read()) if request.fire_time is not None or waiting.is_on else None
+        except Exception as error:  # of any kind: a provider of another package may raise anything
+            if self.options.recover and isinstance(error, ProviderUnreachable):
+                self.failed("acquire", error)
+                raise
+            logger.debug("lock %r: could not read why it is not granted: %r", self.name, error)
+            return None
+
+    def _is_free_for(self, request: LockRequest, record: LockRecord | None) -> bool:
+        """Whether the store has refused a fire time that nobody runs: the lock became free since, or in a quorum the
+        attempts of several replicas have refused each other. A skip would lose the run on all replicas."""
+        if request.fire_time is None or record is None or record.is_held or self._recovered is not None:
+            return False
+        return record.last_fire_time is None or record.last_fire_time < request.fire_time
+
+    def _after_refusal(self, request: LockRequest, record: LockRecord | None, waiting: Waiting) -> float | None:
         """The store did not grant the lock. How long to wait for the next attempt; None: the task is skipped."""
+        self.record = record
         skip = lock_refused(request, record)
         may_wait = self._may_wait is None or (record is not None and self._may_wait(record))
         pause = waiting.pause(monotonic(), record) if skip.reason == "held" and may_wait else None
         if pause is None:
             self.skipped(skip)
         return pause
+
+    def _after_failure(self, error: Exception, waiting: Waiting) -> float | None:
+        """An attempt has failed. How long to wait for the next one; None: the error is raised."""
+        is_retried = isinstance(error, ProviderUnreachable) and waiting.is_on and self._may_wait is None
+        pause = waiting.pause(monotonic()) if is_retried else None
+        if pause is not None:
+            self._warn_once(error)
+        return pause
+
+    def _slept(self, seconds: float) -> Program[Step, Any, None]:
+        """Wait.
+
+        :raises SkippedNow: a gate has refused the task meanwhile.
+        """
+        while seconds > 0:
+            yield Sleep(min(seconds, LONGEST_SLEEP))
+            seconds -= LONGEST_SLEEP
+            if not self.may_begin():
+                raise SkippedNow
+
+    def _warn_once(self, error: Exception) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning("lock %r: the store is unreachable, it is tried again: %s", self.name, error)
+
+    # Recovery
+
+    def _watched(self, request: LockRequest, record: LockRecord | None) -> Program[Step, Any, Lease | None]:
+        """Watch the run of this fire time on another replica, and recover it if it never ends.
+
+        None: the fire time was given back before that run began, so it is to be acquired.
+
+        :raises SkippedNow: nothing is left to recover.
+        """
+        watch = Watch(request.fire_time, self.options.max_recoveries)
+        while True:
+            pause = FIRST_PAUSE
+            match watch.decide(record):
+                case Acquire():
+                    return None
+                case Over(_, lost):
+                    if lost is not None:
+                        emit(RunMissed(self.name, request.fire_time, lost).filled_from(self._template))
+                    self.skipped(lock_refused(request, record))
+                    raise SkippedNow
+                case Wait(seconds):
+                    pause = seconds
+                case Recover(expected):
+                    lease = yield from self._recover(request, expected)
+                    if lease is not None:
+                        return lease
+            yield from self._slept(pause)
+            record = yield from self._read()
+            self._replied_at = monotonic()
+
+    def _recover(self, request: LockRequest, expected: LockRecord) -> Program[Step, Any, Lease | None]:
+        """Claim the run that never ended. None: another replica was faster, or the outcome is unknown."""
+        self._recovered = expected
+        try:
+            lease: Lease | None = yield Attempt(request, expected)
+        except ProviderUnreachable as error:
+            self._warn_once(error)
+            lease = None
+        except Exception as error:
+            self.failed("acquire", error)
+            raise
+        if lease is None:
+            self._recovered = None
+        return lease
+
+    def _read(self) -> Program[Step, Any, LockRecord | None]:
+        """Read the record, again and again while the store is unreachable."""
+        waiting = Waiting(LONGEST, monotonic())
+        while True:
+            try:
+                record: LockRecord | None = yield Read()
+                return record
+            except ProviderUnreachable as error:
+                self._warn_once(error)
+            except Exception as error:
+                self.failed("acquire", error)
+                raise
+            yield from self._slept(waiting.pause(monotonic()) or LONGEST_SLEEP)
 
     def skipped(self, skip: Skipped) -> None:
         self.skip = skip
@@ -188,7 +384,11 @@ class BaseBlock:
         assert self._owner is not None
         # The provider as the caller knows it.
         self._active = active = ActiveLease(lease, getattr(store, "sync_provider", store), self._owner)
+        active.recovers = self.options.recover
         emit(LockAcquired(lease.name, lease, elapsed))
+        if (former := self._recovered) is not None:
+            fire_time = None if former.last_fire_time == ONCE else former.last_fire_time
+            emit(RunRecovered(lease.name, lease, fire_time, former.holder, former.recoveries + 1))
         active.enter()
         return active
 
@@ -200,6 +400,7 @@ class BaseBlock:
         if not active.owner.is_current():
             return  # a forked child leaves the block; the task belongs to its parent
         outcome: Outcome = "succeeded"
+        is_cut_short = isinstance(failure, SystemExit | KeyboardInterrupt) and is_from_signal(failure)
         if isinstance(failure, SystemExit) and not failure.code:
             failure = None  # sys.exit() is how a program says that all went well
         if failure is not None:
@@ -212,20 +413,47 @@ class BaseBlock:
             lease.outcome = "lost" if not lease.is_trusted() else "ok" if outcome == "succeeded" else outcome
         lease.error = None if failure is None else describe_error(failure)
         emit(TaskFinished(lease.name, lease, duration, outcome, failure))
+        is_of_loss = outcome == "cancelled" and isinstance(failure, LeaseLostError)
+        is_cut_short = is_cut_short or (outcome == "cancelled" and not is_of_loss)
+        if is_cut_short and not lease.has_ended():
+            self.cut_short(lease)
+        # The store may still have a lease that is not trusted any more: after a release, the run would count as ended.
+        self._is_given_back |= self.options.recover and is_of_loss
         if not (lease.is_trusted() or lease.is_lost() or lease.has_ended()):
             active.is_loss_reported = True
             emit(LeaseLost(lease.name, lease, "overrun"))
 
+    def cut_short(self, lease: Lease) -> None:
+        """The task was cancelled, or a signal has ended it. Under ``recover=True`` its run is given back."""
+        fire_time = self._request.fire_time if self._request is not None else None
+        if fire_time is None:
+            return
+        if self.options.recover:
+            self._is_given_back = True
+            if lease.is_trusted():  # or else it is reported as lost, and may be recovered already
+                message = "lock %r: the run of %s was cut short, and is given back for another replica"
+                logger.warning(message, lease.name, fire_time.isoformat())
+        else:
+            emit(RunMissed(lease.name, fire_time, "cancelled").filled_from(self._template))
+
     def release_of(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any] | None:
         """The operation that ends the lease. None: the task has done it; or a forked child leaves its parent's block.
 
-        A lease under which no task ran is undone: no minimum hold, and its fire time can be granted again.
+        A lease under which no task ran is undone: no minimum hold, and its fire time can be granted again. The lease of
+        a run that was given back expires soon, without a release, so that the run is recovered.
         """
         if lease.has_ended() or self._owner is None or not self._owner.is_current():
             return None
-        return undo_of(store) if self._is_unused else store.release
+        if self._is_unused:
+            return undo_of(store)
+        if self._is_given_back:
+            soon = max(lease.remaining_minimum(), timedelta(seconds=MILLISECOND))
+            return partial(store.extend, lock_at_most_for=soon)
+        return store.release
 
     def released(self, lease: Lease, was_held: bool) -> None:
+        if self._is_given_back:
+            lease._begin_release()  # it is not trusted any more
         if self._active is None:
             return  # granted too late: this lease had no LockAcquired
         if was_held:
@@ -246,39 +474,34 @@ class Block(BaseBlock):
             return self.enclosing_lease
         self._store = store = resolve_provider(self.options.provider, self.name)
         self._sent_at = monotonic()
-        waiting = Waiting(self.options.wait, self._sent_at, request.fire_time)
-        while True:
-            try:
-                lease = self._lease = store.acquire(request)
-            except Exception as error:
-                self.failed("acquire", error)
-                raise
-            if lease is not None:
-                break
-            self._replied_at = monotonic()
-            record: LockRecord | None = None
-            try:
-                if request.fire_time is not None or waiting.is_on:
-                    record = store.record(self.name)
-            except Exception as error:  # of any kind: a provider of another package may raise anything
-                logger.debug("lock %r: could not read why it is not granted: %r", self.name, error)
-            pause = self.refused(request, record, waiting)
-            if pause is not None:
-                time.sleep(pause)
-            if pause is None or not self.may_begin():
-                return None
         try:
+            lease = run(self.attempts(request), self._take)
+            if lease is None:
+                return None
             active = self.start(lease, store)
             is_renewed = is_kept_alive(self.options.keep_alive)
             if is_renewed or (self.options.on_lost != "continue" and is_active()):
-                kept = ThreadKeepAlive(active, store, is_renewed, self.options.on_lost)
+                limit = keep_alive_limit(self.options.keep_alive)
+                kept = ThreadKeepAlive(active, store, is_renewed, self.options.on_lost, limit)
                 kept.__enter__()
                 self._kept_alive = kept
             return lease
         except BaseException as error:
             self._is_unused = True
             self.__exit__(type(error), error, error.__traceback__)
+            frames = store_frames(error, type(self)._take)
+            if frames is not None:
+                raise error.with_traceback(frames)  # noqa: B904 (the same, without the frames of the program)
             raise
+
+    def _take(self, step: Step) -> Any:
+        match step:
+            case Attempt():
+                self._lease = step.sent_to(self._store)
+                return self._lease
+            case Sleep(seconds):
+                return time.sleep(seconds)
+        return self._store.record(self.name)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         lease, self._lease = self._lease, None
@@ -304,7 +527,7 @@ class Block(BaseBlock):
         release = self.release_of(lease, self._store)
         if release is not None:
             try:
-                self.released(lease, release(lease))
+                self.released(lease, bool(release(lease)))
             except (Exception, SystemExit) as error:
                 self.failed("release", error, lease)
 
@@ -316,48 +539,43 @@ class AsyncBlock(BaseBlock):
     _kept_alive: TaskKeepAlive | None = None
 
     async def __aenter__(self) -> Lease | None:
-        import asyncio  # late, as is what loads it
-
-        from shedlock_py.async_keepalive import TaskKeepAlive
+        from shedlock_py.async_keepalive import TaskKeepAlive  # late: loads asyncio
 
         request = self.begin()
         if request is None:
             return self.enclosing_lease
         self._store = store = resolve_async_provider(self.options.provider, self.name)
         self._sent_at = monotonic()
-        waiting = Waiting(self.options.wait, self._sent_at, request.fire_time)
-        while True:
-            try:
-                lease = self._lease = await store.acquire(request)
-            except Exception as error:
-                self.failed("acquire", error)
-                raise
-            if lease is not None:
-                break
-            self._replied_at = monotonic()
-            record: LockRecord | None = None
-            try:
-                if request.fire_time is not None or waiting.is_on:
-                    record = await store.record(self.name)
-            except Exception as error:  # of any kind: a provider of another package may raise anything
-                logger.debug("lock %r: could not read why it is not granted: %r", self.name, error)
-            pause = self.refused(request, record, waiting)
-            if pause is not None:
-                await asyncio.sleep(pause)
-            if pause is None or not self.may_begin():
-                return None
         try:
+            lease = await run_async(self.attempts(request), self._take)
+            if lease is None:
+                return None
             active = self.start(lease, store)
             is_renewed = is_kept_alive(self.options.keep_alive)
             if is_renewed or (self.options.on_lost != "continue" and is_active()):
-                kept = TaskKeepAlive(active, store, is_renewed, self.options.on_lost)
+                limit = keep_alive_limit(self.options.keep_alive)
+                kept = TaskKeepAlive(active, store, is_renewed, self.options.on_lost, limit)
                 await kept.__aenter__()
                 self._kept_alive = kept
             return lease
         except BaseException as error:
             self._is_unused = True
             await self.__aexit__(type(error), error, error.__traceback__)
+            frames = store_frames(error, type(self)._take)
+            if frames is not None:
+                raise error.with_traceback(frames)  # noqa: B904 (the same, without the frames of the program)
             raise
+
+    async def _take(self, step: Step) -> Any:
+        import asyncio
+
+        match step:
+            case Attempt():
+                self._lease = await step.sent_to(self._store)
+                return self._lease
+            case Sleep(seconds):
+                return await asyncio.sleep(seconds)
+        return await self._store.record(self.name)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
@@ -387,6 +605,6 @@ class AsyncBlock(BaseBlock):
         release = self.release_of(lease, self._store)
         if release is not None:
             try:
-                self.released(lease, await release(lease))
+                self.released(lease, bool(await release(lease)))
             except (Exception, SystemExit) as error:
                 self.failed("release", error, lease)

@@ -16,7 +16,7 @@ from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import OperatorActed, OperatorAction
 from shedlock_py.provider import can
-from shedlock_py.record import LockRecord, Pause, names_to_prune
+from shedlock_py.record import ONCE, LockRecord, Pause, names_to_prune
 
 ACTIONS: tuple[OperatorAction, ...] = get_args(OperatorAction)
 MOST_NAMES = 20
@@ -158,6 +158,8 @@ def _release(provider: Any, name: str, values: Mapping[str, str], by: str) -> st
     record = _unchanged(provider, name, values)
     if record.is_paused and values.get("sure") != "yes":
         raise NotDone(f"{display.printable(name)} is {display.pause_in_words(record)}: tick that you are sure.")
+    if record.last_fire_time == ONCE and can(provider, "forget_fire_time"):
+        provider.forget_fire_time(name)  # its task has not succeeded: the next caller of run_once runs it
     if not provider.force_release(name):
         raise NotDone(f"{display.printable(name)} is not held any more.")
     return f"it was held by {display.holder_of(record)} for {display.in_words(display.age(record))}"

@@ -11,12 +11,20 @@ from types import TracebackType
 from typing import Any, cast
 
 from shedlock_py._process import is_from_signal
-from shedlock_py.booleans import boolean_of, parse_boolean
+from shedlock_py.booleans import boolean_of
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderNotConfigured
 from shedlock_py.events import Event, Listener, log_listener, log_raised, logger
 from shedlock_py.lease import Claim, Lease
-from shedlock_py.options import NO_URL, check_keep_alive, is_async_callable, is_async_provider
+from shedlock_py.options import (
+    NO_URL,
+    WITHOUT_HEARTBEATS,
+    check_keep_alive_limit,
+    is_async_callable,
+    is_async_provider,
+    keep_alive_of_text,
+    parse_keep_alive,
+)
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.request import LockRequest, check_hold_times, checked_lock_name, validate_holder
 from shedlock_py.texts import quoted
@@ -31,7 +39,7 @@ class Settings:
     async_provider: AsyncLockProvider | str | None = field(default=None, repr=False)
     default_lock_at_most_for: timedelta | None = timedelta(minutes=10)
     default_lock_at_least_for: timedelta = timedelta(0)
-    keep_alive: bool = False
+    keep_alive: bool | timedelta = False
     holder: str | None = None
     listeners: tuple[Listener, ...] = (log_listener,)
 
@@ -41,7 +49,7 @@ class Settings:
 
         ``SHEDLOCK_STORE`` (a URL as for :func:`provider_from_url`, or ``"pkg.module:provider_or_factory"``),
         ``SHEDLOCK_LOCK_AT_MOST_FOR`` ("10m"), ``SHEDLOCK_LOCK_AT_LEAST_FOR`` ("0s"), ``SHEDLOCK_KEEP_ALIVE``
-        (true or false), ``SHEDLOCK_HOLDER``. One that is absent or empty leaves the default of :func:`configure`.
+        (true, false or "2h"), ``SHEDLOCK_HOLDER``. One that is absent or empty leaves the default of :func:`configure`.
         ``SHEDLOCK_ACTIVE`` needs no call: see :func:`set_active`.
 
         :param environ: in place of ``os.environ``.
@@ -69,7 +77,7 @@ class Settings:
 
         :raises ConfigurationError: they cannot work.
         """
-        check_keep_alive(self.keep_alive)
+        keep_alive = parse_keep_alive(self.keep_alive) or False
         _checked_listeners(self.listeners)
         sync, asynchronous = self.provider, self.async_provider
         sync = provider_from_text(sync) if isinstance(sync, str) else sync
@@ -80,7 +88,9 @@ class Settings:
             raise ConfigurationError(f"{type(asynchronous).__name__} is not an async provider: configure(provider=…)")
         if self.default_lock_at_most_for is not None:
             check_hold_times(self.default_lock_at_most_for, self.default_lock_at_least_for)
-        return replace(self, provider=sync, async_provider=asynchronous)
+            names = ("keep_alive", "default_lock_at_most_for")
+            check_keep_alive_limit(keep_alive, self.default_lock_at_most_for, names)
+        return replace(self, provider=sync, async_provider=asynchronous, keep_alive=keep_alive)
 
 
 def _parse_store(text: str, variable: str) -> Any:
@@ -94,7 +104,7 @@ VARIABLES: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
     "SHEDLOCK_STORE": ("provider", _parse_store),
     "SHEDLOCK_LOCK_AT_MOST_FOR": ("default_lock_at_most_for", parse_duration),
     "SHEDLOCK_LOCK_AT_LEAST_FOR": ("default_lock_at_least_for", partial(parse_duration, zero=True)),
-    "SHEDLOCK_KEEP_ALIVE": ("keep_alive", parse_boolean),
+    "SHEDLOCK_KEEP_ALIVE": ("keep_alive", keep_alive_of_text),
     "SHEDLOCK_HOLDER": ("holder", lambda text, _: validate_holder(text)),
 }
 """Of :meth:`Settings.from_env`: the field that each variable sets, and what parses its text and its name."""
@@ -151,7 +161,7 @@ def configure(
     async_provider: AsyncLockProvider | str = _UNCHANGED,
     default_lock_at_most_for: Duration | None = _UNCHANGED,
     default_lock_at_least_for: Duration = _UNCHANGED,
-    keep_alive: bool = _UNCHANGED,
+    keep_alive: bool | Duration = _UNCHANGED,
     holder: str | None = _UNCHANGED,
     listeners: Iterable[Listener] = _UNCHANGED,
     create_schema: bool = False,
@@ -171,7 +181,8 @@ def configure(
     :param default_lock_at_most_for: for locks without a ``lock_at_most_for``; initially 10 minutes. None: every
         lock must have its own.
     :param default_lock_at_least_for: for locks without a ``lock_at_least_for``; initially zero.
-    :param keep_alive: renew leases, every third of them, until their task ends; an option of each lock, too.
+    :param keep_alive: renew leases, every third of them, until their task ends; with a duration such as "2h", for so
+        long at most; an option of each lock, too.
     :param holder: how this process is named in lock records; ``host:pid`` by default.
     :param listeners: called with every event, besides the one that writes to the logger ``shedlock_py``.
     :param create_schema: create the tables of the store, if they are missing. Safe when ten processes do it at once.
@@ -309,9 +320,26 @@ def lock_request(
     return LockRequest(name, at_most, at_least, settings.holder, fire_time, template)
 
 
-def is_kept_alive(keep_alive: bool | None) -> bool:
+def is_kept_alive(keep_alive: bool | timedelta | None) -> bool:
     """The option of a lock, or else the default; nothing is kept alive where nothing is locked."""
-    return (_settings.keep_alive if keep_alive is None else keep_alive) and is_active()
+    return bool(_settings.keep_alive if keep_alive is None else keep_alive) and is_active()
+
+
+def check_kept_alive(what: str, keep_alive: bool | timedelta | None) -> None:
+    """Check that a guard with ``recover=True`` has heartbeats. ``what`` names its lock or job.
+
+    :raises ConfigurationError: it has none.
+    """
+    if is_active() and not is_kept_alive(keep_alive):
+        raise ConfigurationError(
+            f"{what}: recover=True needs keep_alive=True, here or in configure(): {WITHOUT_HEARTBEATS}"
+        )
+
+
+def keep_alive_limit(keep_alive: bool | timedelta | None) -> timedelta | None:
+    """Return how long after the start of a run its heartbeats end; None without a limit."""
+    limit = _settings.keep_alive if keep_alive is None else keep_alive
+    return limit if isinstance(limit, timedelta) and is_active() else None
 
 
 # Running without locks

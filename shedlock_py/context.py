@@ -1,22 +1,20 @@
 """Whether a task may begin: the leases that the running code is inside of, and the gates.
 
-Inside is what the guarded task calls or awaits, in the same process, while its lease lives: its own code, the tasks
-that it makes, and threads that run in a copy of its context (``asyncio.to_thread``). A context variable carries the
-lease there. asyncio also copies the context into the callbacks of timers that the task starts, and into the tasks that
-those make. They are not inside, and neither is a forked child; see :meth:`ActiveLease.is_live_here`.
+Code is inside a lease if it runs in the context of the guarded task while its lease lives. A context variable carries
+the lease. Python copies the context into tasks, timers, and the threads of ``asyncio.to_thread``. A forked child is not
+inside.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar, copy_context
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from shedlock_py._process import OwningProcess
 from shedlock_py.config import as_async_provider, as_provider, configured_providers, emit
@@ -28,9 +26,6 @@ from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 
 __tracebackhide__ = hidden_frames
-
-if TYPE_CHECKING:
-    import asyncio
 
 POLL_SECONDS = 0.005
 
@@ -53,39 +48,24 @@ class ActiveLease:
         self.owner = owner
         self.parent = current.get()
         self.thread = get_ident()
-        self._loop, self._task = _running_task()
         self.finished = False
         self.ended_at = 0.0  # when the task ended, if keep-alive had to be stopped after it
         self.keep_alive: KeepAlive | None = None
         self.is_loss_reported = False
+        self.recovers = False  # if its run never ends, another replica runs it again
         self.alias: tuple[object, str] | None = None
         self.is_alias_used = False  # the function of the alias has found this lease
 
     def is_live_here(self) -> bool:
-        """Whether the task runs, under a trusted lease, and calls or awaits the running code, which has its context.
-
-        Not in a forked child. Not in a callback of an event loop, nor on another loop: a timer that the task has
-        started, such as a scheduler's, has the task's context too.
-        """
-        if self.finished or not self.lease.is_trusted() or not self.owner.is_current():
-            return False
-        loop, task = _running_task()
-        if loop is None:
-            return True  # ordinary code, in this thread or in one that was given the context
-        if self._task is None:
-            return self.thread == get_ident()  # the task is ordinary code, which runs this loop itself
-        return loop is self._loop and task is not None
+        """Whether the task runs under a trusted lease, in this process."""
+        return not self.finished and self.lease.is_trusted() and self.owner.is_current()
 
     def enter(self) -> None:
-        if self._task is not None and not isinstance(self._loop.get_task_factory(), _TaskFactory):
-            with suppress(NotImplementedError):  # not every event loop has task factories
-                self._loop.set_task_factory(_TaskFactory(self._loop.get_task_factory()))
         running.add(self)
         current.set(self)
 
     def leave(self) -> None:
         self.finished = True
-        self._loop = self._task = None  # their contexts refer to this lease
         while self.parent is not None and self.parent.finished:
             self.parent = self.parent.parent  # a job that starts its own next run must not grow a chain
         active = current.get()
@@ -103,44 +83,6 @@ current: ContextVar[ActiveLease | None] = ContextVar("shedlock_py_current", defa
 def leave_leases() -> None:
     """Let the running context be inside of no lease."""
     current.set(None)
-
-
-def _running_task() -> tuple[Any, object]:
-    """The event loop that runs in this thread, and its current task; a callback of the loop has none."""
-    loaded = sys.modules.get("asyncio")  # not imported here: most programs do without
-    if loaded is None:
-        return None, None
-    try:
-        loop = loaded.get_running_loop()
-    except (RuntimeError, AttributeError):  # AttributeError: another thread is importing it at this moment
-        return None, None
-    return loop, loaded.current_task(loop)
-
-
-class _TaskFactory:
-    """Lets a task that a callback of the event loop makes begin outside of every lease.
-
-    asyncio copies the context of a task into the timers that it starts, and from there into the tasks that these make:
-    all later jobs of a scheduler to which a guarded task adds a job would run inside that task's lease. asyncio does
-    not record which task made which, so this factory clears the context variable when the task is made.
-    """
-
-    def __init__(self, wrapped: Callable[..., asyncio.Future[Any]] | None) -> None:
-        import asyncio
-
-        def make(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Future[Any]:
-            return asyncio.Task(coro, loop=loop, **options)
-
-        self._make: Callable[..., asyncio.Future[Any]] = make if wrapped is None else wrapped
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Future[Any]:
-        if current.get() is not None:
-            running_loop, maker = _running_task()
-            if running_loop is not None and maker is None:
-                context = copy_context()
-                context.run(leave_leases)
-                return context.run(self._make, loop, coro, **options)
-        return self._make(loop, coro, **options)
 
 
 def find_live(name: str | None = None) -> ActiveLease | None:

@@ -23,6 +23,7 @@ from shedlock_py.guard import (
 )
 from shedlock_py.options import KeywordOptions, LockOptions, OnLost, check_on_lost, is_async_callable
 from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.recovery import DEFAULT_MOST_RECOVERIES
 from shedlock_py.spec import LockSpec, declared
 
 P = ParamSpec("P")
@@ -159,11 +160,13 @@ def scheduler_lock(
     lock_at_least_for: Duration | None = None,
     *,
     provider: LockProvider | AsyncLockProvider | str | None = None,
-    keep_alive: bool | None = None,
+    keep_alive: bool | Duration | None = None,
     on_lost: OnLost = "continue",
     expected_every: Duration | None = None,
     once_per: Duration | None = None,
     fire_time: Callable[..., datetime] | None = None,
+    recover: bool = False,
+    max_recoveries: int = DEFAULT_MOST_RECOVERIES,
     on_skip: Any = None,
 ) -> Any:
     """Run the function only where its lock is free; skip the call where it is held elsewhere.
@@ -188,12 +191,17 @@ def scheduler_lock(
     :param provider: the store of this lock, as a provider or a URL, which is opened at the first call; by default the
         configured one, looked up at each call.
     :param keep_alive: extend the lease, every third of it, until the task ends; by default that of :func:`configure`.
-        ``lock_at_most_for`` is then how soon others may run it if this process dies, and can be short.
+        ``lock_at_most_for`` is then how soon others may run it if this process dies, and can be short. With a duration
+        such as "2h", for so long at most: a run that hangs then loses its lease, and others run the task again.
     :param on_lost: what happens when the lease is lost while the task runs: "continue" (a ``LeaseLost`` event and a
         warning, as always), or a callable that gets the event; for ``async def`` also "cancel": the task is cancelled
         and the call raises :class:`LeaseLostError`.
     :param expected_every: how often it is expected to start, at the latest, on all replicas together: with run history
         ``shedlock overdue`` finds a job that does not. By default it judges by the scheduler, or by the last runs.
+    :param recover: for an idempotent task with ``once_per`` or ``fire_time`` and ``keep_alive``. A call that is refused
+        because the task runs elsewhere waits until that run ends. If the run never ends, because its process died, the
+        call runs the task again. So a task runs at least once for each fire time, and may run twice.
+    :param max_recoveries: how often one fire time is run again, on all replicas together.
     :param on_skip: what a skipped call returns; a callable is called with the :class:`Skipped` (and awaited, if it
         is a coroutine function); an exception is raised, a class of them is called with a message first.
     :raises ConfigurationError: a name or duration that cannot work.
@@ -213,6 +221,8 @@ def scheduler_lock(
         "expected_every": expected_every,
         "once_per": once_per,
         "fire_time": fire_time,
+        "recover": recover,
+        "max_recoveries": max_recoveries,
     }
     return functools.partial(_decorate, LockSpec(name, LockOptions.parse("scheduler_lock", options)), on_skip)
 

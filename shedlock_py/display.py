@@ -10,7 +10,7 @@ from shlex import quote
 
 from shedlock_py.history import Run
 from shedlock_py.once import LONGEST_LEAD
-from shedlock_py.record import LockRecord
+from shedlock_py.record import ONCE, LockRecord
 from shedlock_py.texts import in_words as in_words
 from shedlock_py.texts import one_line as one_line
 from shedlock_py.texts import printable as printable
@@ -75,10 +75,16 @@ def running_in_words(record: LockRecord) -> str:
 
 def state_of(record: LockRecord) -> str:
     if not record.is_held:
-        return "free"
+        return "done" if record.is_done else "free"
     if record.is_paused:
         return "paused"
     return "held" if demoted_leader(record) is None else "demoted"
+
+
+def fire_time_of(record: LockRecord) -> datetime | None:
+    """The newest fire time. None for a key of ``run_once``: it has ONCE, and after a failure a time just before."""
+    fire_time = record.last_fire_time
+    return None if fire_time is None or fire_time <= ONCE else fire_time
 
 
 def claim_id(record: LockRecord) -> str | None:

@@ -10,7 +10,8 @@
     ├── LeaseError
     │   ├── LeaseLostError                       the lease ended while something still relied on it
     │   └── NotLocked                            code that needs a lease ran without one
-    └── LockNotAcquired                          ``hold`` was not granted the lock; its block does not run
+    ├── LockNotAcquired                          ``hold`` was not granted the lock; its block does not run
+    └── TaskNotDone                              ``run_once``: the task of the key has not succeeded in time
 
 Only ``hold`` and ``hold_async`` raise ``LockNotAcquired``. Everywhere else a skip is a value: see ``Skipped``.
 """
@@ -72,6 +73,10 @@ class LeaseLostError(LeaseError):
 
 class NotLocked(LeaseError):
     """Code that must run under a lease was called without a live one."""
+
+
+class TaskNotDone(ShedLockError):
+    """``run_once`` has waited in vain: the task of its key has not succeeded anywhere, and this call did not run it."""
 
 
 hidden_frames = methodcaller("errisinstance", ShedLockError)

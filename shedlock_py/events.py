@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Literal, Self
 
 from shedlock_py.lease import Lease
@@ -41,13 +41,20 @@ SkipReason = Literal["held", "already_ran", "provider_error", "shutting_down", "
 """Why a task did not run: the lock was held; its fire time had run; the store failed and the caller chose to skip; this
 process received SIGTERM (``release_on_sigterm``); this node is not the leader."""
 
-LostReason = Literal["overrun", "revoked", "unreachable"]
+LostReason = Literal["overrun", "revoked", "unreachable", "kept_too_long"]
 """How a lease was lost: the task outlived it; somebody took it over or freed it by force, or the store forgot it;
-keep-alive could not reach the store for too long."""
+keep-alive could not reach the store for too long; the task ran longer than ``keep_alive`` allows."""
 
 StopReason = Literal["resigned", "revoked", "unreachable"]
 """Why a leadership ended: on purpose; taken over, demoted or forgotten by the store; the store was unreachable for too
 long."""
+
+MissReason = Literal[
+    "unreachable", "cancelled", "no_room", "schedule_changed", "too_many_recoveries", "not_recoverable"
+]
+"""Why a due run did not happen, or did not end: the store was unreachable for too long; it was cancelled, or its
+process shut down; a run on time went first; the newest fire time is not of this schedule; each recovery ended without a
+release; the lock record does not say whether the run ended."""
 
 OperatorAction = Literal["pause", "resume", "force_release", "demote", "prune"]
 """What an operator can do on the page."""
@@ -151,6 +158,30 @@ class TaskFinished(LockEvent):
 
 
 @dataclass(frozen=True)
+class RunMissed(LockEvent):
+    """A due run did not happen, or did not end, and no replica is known to run it later."""
+
+    fire_time: datetime | None
+    reason: MissReason
+    details: str = ""
+    """More about the reason, for people to read."""
+
+
+@dataclass(frozen=True)
+class RunRecovered(LockEvent):
+    """This replica runs a fire time again, because the run of another replica never ended (``recover=True``).
+
+    It comes right after ``LockAcquired``.
+    """
+
+    lease: Lease
+    fire_time: datetime | None
+    former_holder: str
+    recoveries: int
+    """How often this fire time was recovered, with this time."""
+
+
+@dataclass(frozen=True)
 class OperatorActed(LockEvent):
     """An operator has changed a lock on the page or in Django's admin. Emitted in the process that serves it.
 
@@ -196,15 +227,27 @@ _LOSSES: dict[LostReason, str] = {
     "above the longest run",
     "revoked": "while the task ran it was freed or taken over by force, or the store forgot it",
     "unreachable": "the store was unreachable for so long that another replica may get its lease of {}",
+    "kept_too_long": "the task ran longer than keep_alive allows, so another replica may run it as well; it may hang",
+}
+
+
+MISSES: dict[MissReason, str] = {
+    "unreachable": "the store was unreachable for too long",
+    "cancelled": "it was cancelled, or its process shut down",
+    "no_room": "a run on time went first",
+    "schedule_changed": "the newest fire time that ran is not of this schedule: the schedule was changed, or the job "
+    "was run by hand",
+    "too_many_recoveries": "each of its runs ended without a release (max_recoveries)",
+    "not_recoverable": "its lock record does not say whether the run has ended",
 }
 
 
 def log_listener(event: Event) -> None:
     """Write an event to the logger ``shedlock_py``.
 
-    ERROR: the store failed, so that a lock was not freed, or a node could not lead. WARNING: a lease or a leadership
-    was lost, an operator changed a lock, or the store failed to extend a lease or to read a record, which is retried.
-    INFO: other events of elections. DEBUG: all other events.
+    ERROR: the store failed, so that a lock was not freed, or a node could not lead. WARNING: a lease, a leadership or a
+    run was lost, a run was recovered, an operator changed a lock, or the store failed to extend a lease or to read a
+    record, which is retried. INFO: other events of elections. DEBUG: all other events.
     """
     match event:
         case LockSkipped(lock_name, reason):
@@ -215,6 +258,14 @@ def log_listener(event: Event) -> None:
             logger.debug("lock %r: task %s after %s", lock_name, outcome, duration)
         case LockReleased(lock_name) | LockExtended(lock_name):
             logger.debug("lock %r: %s", lock_name, type(event).__name__)
+        case RunMissed(lock_name, fire_time, reason, details):
+            run = "a run" if fire_time is None else f"the run of {fire_time.isoformat()}"
+            more = f" ({details})" if details else ""
+            logger.warning("lock %r: %s is lost: %s%s", lock_name, run, MISSES[reason], more)
+        case RunRecovered(lock_name, _, fire_time, former_holder, recoveries):
+            run = "a run" if fire_time is None else f"the run of {fire_time.isoformat()}"
+            message = "lock %r: %s by %s never ended, so it runs here again (recovery %d)"
+            logger.warning(message, lock_name, run, former_holder, recoveries)
         case LeaseLost(lock_name, lease, reason):
             logger.warning("lock %r was lost: %s", lock_name, _LOSSES[reason].format(lease.lock_at_most_for))
         case ProviderFailed(lock_name, operation, error):

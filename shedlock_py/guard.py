@@ -60,9 +60,10 @@ def hold(lock: str | LockRequest, **options: Unpack[GuardOptions[LockProvider]])
 
     :param lock: the lock name, or a whole :class:`LockRequest`.
     :param options: as for :func:`scheduler_lock`: ``lock_at_most_for``, ``lock_at_least_for``, ``provider``,
-        ``once_per``, ``fire_time`` (an aware datetime), ``keep_alive``, ``on_lost``, ``expected_every``.
+        ``once_per``, ``fire_time`` (an aware datetime), ``keep_alive``, ``on_lost``, ``expected_every``, ``recover``,
+        ``max_recoveries``.
         ``on_lost="cancel"`` is for async code: ``LeaseLostError`` out of the block. ``wait="30s"`` tries for so long to
-        get a lock that is held; without it, there is one attempt.
+        get a lock that is held, or to reach a store that is unreachable; without it, there is one attempt.
     :raises LockNotAcquired: the lock is held elsewhere, or another reason to skip; the block did not run.
     :raises ConfigurationError: a value that cannot work, or no provider.
     :raises ProviderError: the store failed; the block did not run. A failing release is logged, never raised.
@@ -146,10 +147,10 @@ def refuse_other_than_function(guard: str, task: object) -> None:
         raise TypeError(f"{guard} takes a function, and {task.__name__} is a class: give the method that does the work")
 
 
-def refuse_unfinished_function(task: Callable[..., Any]) -> None:
+def refuse_unfinished_function(task: Callable[..., Any], async_twin: str = "attempt_async or hold_async") -> None:
     """:raises TypeError: ``task`` is a coroutine or generator function, whose body would run after the release."""
     if is_async_callable(task):
-        raise TypeError(f"{task!r} is a coroutine function: use attempt_async or hold_async")
+        raise TypeError(f"{task!r} is a coroutine function: use {async_twin}")
     if inspect.isgeneratorfunction(task) or inspect.isasyncgenfunction(task):
         raise TypeError(
             f"{task!r} is a generator function: its body would run after the lock was released. Guard the function "

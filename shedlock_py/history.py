@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import get_args
 
 from shedlock_py.lease import Lease, RunOutcome
-from shedlock_py.record import Pause, holder_of
+from shedlock_py.record import Pause, holder_of, recoveries_of
 from shedlock_py.request import DEMOTED
 
 LONGEST_ERROR = 200
@@ -50,6 +50,11 @@ class Run:
     def holder(self) -> str:
         """Who ran it, for people to read."""
         return holder_of(self.locked_by)
+
+    @property
+    def recoveries(self) -> int:
+        """How often its fire time was recovered, with this run; 0: this run began on time."""
+        return recoveries_of(self.locked_by)
 
     @property
     def is_pause(self) -> bool:

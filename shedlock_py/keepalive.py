@@ -27,6 +27,7 @@ MAX_IN_FLIGHT = 3
 """Heartbeats of one lease that may wait for a reply at the same time."""
 STOP_SECONDS = 10.0
 """The longest time for which the end of a task waits for a heartbeat without a reply."""
+_NEVER = float("-inf")
 
 
 class HeartbeatPlan:
@@ -74,16 +75,21 @@ class BaseKeepAlive:
         active: ActiveLease,
         keep_alive: bool,
         on_lost: OnLost,
+        limit: timedelta | None = None,
         *,
         random: Callable[[], float] | None = None,
     ) -> None:
         """:param keep_alive: whether to send heartbeats, or only to watch for the end of the lease.
+        :param limit: heartbeats end so long after now; without it, when the task ends.
         :param random: see :class:`HeartbeatPlan`.
         """
         self._active = active
         self._lease = active.lease
         self._clock = active.lease.now
-        self._sends = keep_alive
+        # Until when heartbeats are sent.
+        self._keep_until = float("inf") if keep_alive else _NEVER
+        if keep_alive and limit is not None:
+            self._keep_until = self._clock() + limit.total_seconds()
         self._on_lost = on_lost
         # How long a heartbeat extends the lease: as long as the guard, or later the task, has requested.
         self._lock_for = self._lease.lock_at_most_for
@@ -105,8 +111,8 @@ class BaseKeepAlive:
             if not self._is_over and not lease.is_trusted():
                 # The task itself may have tried to extend the lease.
                 is_revoked = lease.is_lost() and not self._in_flight and not self._is_queued
-                self._lose("revoked" if is_revoked else self._why_untrusted())
-            elif not self._is_over and self._sends and self._clock() >= self._plan.due:
+                self._lose("revoked" if is_revoked else self._why_untrusted(lease.trusted_until))
+            elif not self._is_over and self._plan.due <= self._clock() < self._keep_until:
                 self._plan.sent(lease.lock_at_most_for, self._clock())
                 if not self._is_queued and not self._pauses and self._in_flight < MAX_IN_FLIGHT:
                     self._is_queued = True
@@ -126,8 +132,10 @@ class BaseKeepAlive:
 
     def _sleeps_for(self) -> float:
         """For how many seconds nothing is due."""
-        until = min(self._plan.due, self._lease.trusted_until) if self._sends else self._lease.trusted_until
-        return max(0.0, until - self._clock())
+        now, until = self._clock(), self._lease.trusted_until
+        if max(self._plan.due, now) < self._keep_until:
+            until = min(self._plan.due, until)
+        return max(0.0, until - now)
 
     def _start_heartbeat(self) -> None:
         raise NotImplementedError
@@ -149,7 +157,7 @@ class BaseKeepAlive:
         with self._mutex:
             is_wanted = self._is_queued and not self._pauses and not self._is_over and self._lease.is_trusted()
             self._is_queued = False
-            if not is_wanted:
+            if not is_wanted or self._clock() >= self._keep_until:
                 return
             self._plan.sent(self._lease.lock_at_most_for, self._clock())
             self._in_flight += 1
@@ -175,7 +183,7 @@ class BaseKeepAlive:
                 self._extended()
                 self._events.append(LockExtended(self._lease.name, self._lease))
             else:
-                self._lose("revoked" if self._clock() < trusted_until else self._why_untrusted())
+                self._lose("revoked" if self._clock() < trusted_until else self._why_untrusted(trusted_until))
 
     def _extended(self) -> None:
         self._is_queued = False
@@ -193,7 +201,9 @@ class BaseKeepAlive:
         self._plan.failed(self._lease.lock_at_most_for, self._clock())
         self._events.append(ProviderFailed(self._lease.name, "extend", error, self._lease))
 
-    def _why_untrusted(self) -> LostReason:
+    def _why_untrusted(self, trusted_until: float) -> LostReason:
+        if _NEVER < self._keep_until <= trusted_until:
+            return "kept_too_long"
         return "unreachable" if self._plan.failures or self._in_flight or self._is_queued else "overrun"
 
     def _lose(self, reason: LostReason) -> None:
@@ -259,8 +269,15 @@ class ThreadKeepAlive(BaseKeepAlive):
     the release could hold the lock again.
     """
 
-    def __init__(self, active: ActiveLease, store: LockProvider, keep_alive: bool, on_lost: OnLost) -> None:
-        super().__init__(active, keep_alive, on_lost)
+    def __init__(
+        self,
+        active: ActiveLease,
+        store: LockProvider,
+        keep_alive: bool,
+        on_lost: OnLost,
+        limit: timedelta | None = None,
+    ) -> None:
+        super().__init__(active, keep_alive, on_lost, limit)
         self._store = store
 
     def __enter__(self) -> None:

@@ -40,6 +40,8 @@ RunOutcome = Literal["ok", "failed", "cancelled", "lost", "vanished"]
 holder; or never reported an end, and another run has followed."""
 
 CLAIM_ID_BYTES = 16
+MOST_RECOVERIES = 15
+"""The first hexadecimal digit of a claim id counts them."""
 _NEVER = float("-inf")
 
 
@@ -52,10 +54,18 @@ class Claim:
     """One acquisition while its request is under way. Make it before the first byte is sent: it reads the clock.
 
     :param new_claim_id: returns a claim id that was never used before; a simulation passes one that is repeatable.
+    :param recoveries: how often this fire time will have been recovered; 0: this claim recovers no run.
     """
 
-    def __init__(self, request: LockRequest, clock: Clock, new_claim_id: Callable[[], str] = random_claim_id) -> None:
+    def __init__(
+        self,
+        request: LockRequest,
+        clock: Clock,
+        new_claim_id: Callable[[], str] = random_claim_id,
+        recoveries: int = 0,
+    ) -> None:
         self.request = request
+        self.recoveries = recoveries
         self.note: object = None
         """What the programs of the store want to find in :attr:`Lease.note`."""
         self._clock = clock
@@ -64,7 +74,7 @@ class Claim:
 
     def renew(self) -> None:
         """Take a new claim id. A request with the former one may reach the store late, and matches nothing."""
-        self.claim_id = self._new_claim_id()
+        self.claim_id = f"{self.recoveries:x}{self._new_claim_id()[1:]}"
         self.locked_by = f"{self.request.holder}#{self.claim_id}"
         self._sent_at = self._clock()
 
@@ -106,7 +116,8 @@ class Lease:
     """What ``name`` was filled from, if anything."""
     holder: str
     claim_id: str
-    """Random, new for every acquisition: proves *this* acquisition to the store."""
+    """New for every acquisition: proves *this* acquisition to the store. Random, but for the first digit: 0, or how
+    often this fire time was recovered."""
     fencing_token: int | None
     """Grows with every acquisition of this name. None where the store keeps none (``extra_columns=False``)."""
     locked_by: str

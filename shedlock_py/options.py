@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, Literal, TypedDict, TypeVar
+from typing import Any, Generic, Literal, TypedDict, TypeVar, cast
 
-from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.booleans import boolean_of
+from shedlock_py.durations import Duration, is_duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import LeaseLost
+from shedlock_py.lease import MOST_RECOVERIES
 from shedlock_py.once import current_slot, slot_of
 from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.recovery import DEFAULT_MOST_RECOVERIES
 from shedlock_py.request import LockRequest, check_hold_times, in_utc
 from shedlock_py.texts import quoted
 from shedlock_py.urls import checked_text, provider_from_text
@@ -32,9 +36,11 @@ class KeywordOptions(TypedDict, Generic[ProviderT], total=False):
 
     once_per: Duration | None
     provider: ProviderT | str | None
-    keep_alive: bool | None
+    keep_alive: bool | Duration | None
     on_lost: OnLost
     expected_every: Duration | None
+    recover: bool
+    max_recoveries: int
 
 
 class GuardOptions(KeywordOptions[ProviderT], Generic[ProviderT], total=False):
@@ -54,13 +60,16 @@ class LockOptions:
     lock_at_least_for: timedelta | None = None
     provider: LockProvider | AsyncLockProvider | str | None = field(default=None, repr=False)
     """A URL, perhaps with a password, is opened at the first use."""
-    keep_alive: bool | None = None
+    keep_alive: bool | timedelta | None = None
+    """A duration: heartbeats end so long after the start of the run."""
     on_lost: OnLost = "continue"
     expected_every: timedelta | None = None
     once_per: timedelta | None = None
     fire_time: datetime | Callable[..., datetime] | None = None
     """For a decorated function a function of the call's arguments."""
     wait: timedelta | None = None
+    recover: bool = False
+    max_recoveries: int = DEFAULT_MOST_RECOVERIES
 
     @classmethod
     def parse(cls, function: str, given: Mapping[str, Any], *, is_async: bool = True) -> LockOptions:
@@ -79,12 +88,16 @@ class LockOptions:
         for name, may_be_zero in _DURATIONS.items():
             if given.get(name) is not None:
                 parsed[name] = parse_duration(given[name], name, zero=may_be_zero)
+        parsed["keep_alive"] = parse_keep_alive(given.get("keep_alive"))
         options = cls(**parsed)
         if options.lock_at_most_for is not None:
             check_hold_times(options.lock_at_most_for, options.lock_at_least_for or timedelta(0))
+            check_keep_alive_limit(options.keep_alive, options.lock_at_most_for)
         check_fire_time(options.fire_time, of_decorator=function == "scheduler_lock")
-        check_keep_alive(options.keep_alive)
         check_on_lost(options.on_lost, is_async=is_async)
+        check_recovery(options.recover, options.max_recoveries)
+        if options.recover and options.keep_alive is False:
+            raise ConfigurationError(f"recover=True needs keep_alive=True: {WITHOUT_HEARTBEATS}")
         return options
 
     @property
@@ -146,10 +159,63 @@ def check_fire_time(fire_time: object, *, of_decorator: bool) -> None:
         )
 
 
-def check_keep_alive(keep_alive: object) -> None:
-    """:raises ConfigurationError: ``keep_alive`` is neither a bool nor None; "no" would be true."""
-    if keep_alive is not None and not isinstance(keep_alive, bool):
-        raise ConfigurationError(f"keep_alive must be True or False, not {quoted(keep_alive)}")
+def parse_keep_alive(keep_alive: Any) -> bool | timedelta | None:
+    """Return the option ``keep_alive``, with its duration parsed.
+
+    :raises ConfigurationError: another value, such as "no" or 1.
+    """
+    if keep_alive is None or isinstance(keep_alive, bool):
+        return keep_alive
+    with suppress(ConfigurationError):
+        if keep_alive != 1:
+            return parse_duration(keep_alive, "keep_alive")
+    raise ConfigurationError(
+        f"keep_alive must be True, False, or a duration such as '2h' after which heartbeats end, "
+        f"not {quoted(keep_alive)}"
+    )
+
+
+def keep_alive_of_text(text: str, what: str) -> bool | timedelta:
+    """Parse the text of a variable: "true", "false" or "2h".
+
+    :raises ConfigurationError: another text. ``what`` names the variable.
+    """
+    found = boolean_of(text)
+    if found is not None:
+        return found
+    if not is_duration(text):
+        raise ConfigurationError(f"{what}={quoted(text)} is neither true nor false, nor a duration such as '2h'")
+    return parse_duration(text, what)
+
+
+def check_keep_alive_limit(
+    keep_alive: bool | timedelta | None,
+    lock_at_most_for: timedelta,
+    names: tuple[str, str] = ("keep_alive", "lock_at_most_for"),
+) -> None:
+    """:raises ConfigurationError: heartbeats would end before the first lease does."""
+    if isinstance(keep_alive, timedelta) and keep_alive <= lock_at_most_for:
+        raise ConfigurationError(
+            f"{names[0]} ({keep_alive}) must be longer than {names[1]} ({lock_at_most_for}): it limits how long "
+            f"heartbeats extend the lease. Give a short {names[1]}, such as 30s, and the longest run as {names[0]}"
+        )
+
+
+def check_recovery(recover: object, max_recoveries: object) -> None:
+    """:raises ConfigurationError: ``recover`` is not a bool, or ``max_recoveries`` is not a number from 1 to 15."""
+    if not isinstance(recover, bool):
+        raise ConfigurationError(f"recover must be True or False, not {quoted(recover)}")
+    is_number = isinstance(max_recoveries, int) and not isinstance(max_recoveries, bool)
+    if not is_number or not 1 <= cast(int, max_recoveries) <= MOST_RECOVERIES:
+        raise ConfigurationError(
+            f"max_recoveries must be a number from 1 to {MOST_RECOVERIES}, not {quoted(max_recoveries)}"
+        )
+
+
+WITHOUT_HEARTBEATS = (
+    "without heartbeats a run that is longer than lock_at_most_for looks like one whose process died, and would run "
+    "twice at the same time"
+)
 
 
 def is_async_callable(found: object) -> bool:

@@ -10,6 +10,8 @@ error, both ``from`` the driver's. Never None or False in place of an error, nor
 A provider may also have these, which are looked up by name where they are used; ``providers.kit`` has most of them:
 
 - ``undo(lease)`` gives an unused acquisition back: free at once, and its fire time can be granted again.
+- ``recover(request, expected)`` claims the fire time of a run that never ended, if the store still has exactly the
+  record ``expected``. None: it has another one.
 - ``forget_fire_time(name)`` lets any fire time of ``name`` be granted again.
 - ``pause(name, for_, …)`` and ``resume(name)`` are for operators: see :class:`~shedlock_py.record.Pause`.
 - ``runs(name, limit)`` and ``recent_runs(names, limit)`` read run history.
@@ -29,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from shedlock_py.durations import Duration
-from shedlock_py.errors import ProviderError
+from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.lease import Lease
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
@@ -129,6 +131,17 @@ def require_file(provider: object) -> None:
             operation="open",
             hint="is the path right? To create the file: shedlock schema --create",
         )
+
+
+def recover_of(provider: LockProvider | AsyncLockProvider) -> Callable[[LockRequest, LockRecord], Any]:
+    """``provider.recover``, which claims the fire time of a run that never ended.
+
+    :raises ConfigurationError: the provider cannot recover runs.
+    """
+    recover: Callable[[LockRequest, LockRecord], Any] | None = getattr(provider, "recover", None)
+    if recover is None:
+        raise ConfigurationError(f"recover=True needs a provider with the method recover: {type(provider).__name__}")
+    return recover
 
 
 def undo_of(provider: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any]:

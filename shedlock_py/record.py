@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.lease import CLAIM_ID_BYTES
-from shedlock_py.request import LONGEST_HOLDER, PAUSED_BY, validate_name
+from shedlock_py.request import DEMOTED, LONGEST_HOLDER, PAUSED_BY, validate_name
 
 LONGEST_OPERATOR = 100
 """Characters of who pauses a lock, so that a reason has room beside it."""
 _BEFORE_REASON = ": "
+ONCE = datetime(1970, 1, 2, 3, 4, 5, tzinfo=UTC)
+"""The fire time of every run of ``run_once``. All runs of a key have it. Fire times of jobs are later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,9 @@ class LockRecord:
     last_fire_time: datetime | None
     read_at: datetime = field(compare=False)
     """The store's clock when it was read."""
+    is_released: bool | None = field(default=None, compare=False)
+    """Whether the last acquisition was ended on purpose: released, undone, or freed by an operator. False: its holder
+    runs, or has died. None: the record does not say, as one that ShedLock for Java wrote."""
 
     @property
     def holder(self) -> str:
@@ -80,12 +85,28 @@ class LockRecord:
         return self.lock_until > self.read_at
 
     @property
+    def is_done(self) -> bool:
+        """Whether this is a key of ``run_once``, and its task has succeeded. After a pause, nobody knows."""
+        is_over = self.is_released is True and not self.is_held and self.pause is None
+        return is_over and self.last_fire_time == ONCE
+
+    @property
+    def recoveries(self) -> int:
+        """How often the run of ``last_fire_time`` was recovered: each time, its holder had died or given it back."""
+        return recoveries_of(self.locked_by)
+
+    @property
     def pause(self) -> Pause | None:
         """Who has paused this lock, and why, until ``lock_until``; of a free lock the pause that ended last.
 
         None: its last holder was a job.
         """
         return Pause.from_holder(self.holder)
+
+    @property
+    def is_of_operator(self) -> bool:
+        """Whether its last holder was a pause or a demotion, not a run."""
+        return self.pause is not None or DEMOTED.fullmatch(self.holder) is not None
 
     @property
     def is_paused(self) -> bool:
@@ -99,8 +120,15 @@ class LockRecord:
 
 
 def names_to_prune(records: Iterable[LockRecord], unused_for: timedelta) -> list[str]:
-    """The names that ``prune(unused_for)`` deletes: they are free, and were last held so long ago or longer."""
-    return [record.name for record in records if record.lock_until <= record.read_at - unused_for]
+    """The names that ``prune(unused_for)`` deletes: they are free, and were last held so long ago or longer.
+
+    Not the keys of ``run_once``: their tasks would run again.
+    """
+    return [
+        record.name
+        for record in records
+        if record.lock_until <= record.read_at - unused_for and record.last_fire_time != ONCE
+    ]
 
 
 def holder_of(locked_by: str) -> str:
@@ -108,3 +136,9 @@ def holder_of(locked_by: str) -> str:
     holder, _, claim_id = locked_by.rpartition("#")
     has_claim_id = len(claim_id) == 2 * CLAIM_ID_BYTES and set(claim_id) <= set("0123456789abcdef")
     return holder if has_claim_id else locked_by
+
+
+def recoveries_of(locked_by: str) -> int:
+    """The number of recoveries in the claim id of ``locked_by``; 0 without a claim id."""
+    claim_id = locked_by[len(holder_of(locked_by)) + 1 :]
+    return int(claim_id[0], 16) if claim_id else 0

@@ -6,17 +6,20 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from shedlock_py.attempts import check_store
 from shedlock_py.checks import REACH, collecting, failed, private_store
 from shedlock_py.config import (
+    check_kept_alive,
     configured_providers,
     is_active,
+    keep_alive_limit,
     lock_request,
     resolve_async_provider,
     resolve_provider,
     why_no_provider,
 )
 from shedlock_py.errors import ConfigurationError, ProviderError, ShedLockError
-from shedlock_py.options import is_async_provider, required_provider
+from shedlock_py.options import check_keep_alive_limit, is_async_provider, required_provider
 from shedlock_py.overdue import DOCTOR
 from shedlock_py.provider import Check, can, require_file
 from shedlock_py.spec import LockSpec, declared_specs
@@ -95,17 +98,28 @@ def problems_of(specs: Iterable[LockSpec]) -> Iterator[Check]:
 
 def problems_of_function(spec: LockSpec) -> Iterator[Check]:
     where = " and ".join(spec.functions)
-    resolve: Any = resolve_async_provider if spec.is_async else resolve_provider
-    for problem in (
-        lambda: lock_request(spec.name or "x", spec.options.lock_at_most_for, spec.options.lock_at_least_for),
-        lambda: resolve(spec.options.provider, spec.template),
-    ):
+    for check_part in (_check_durations, _check_provider):
         try:
-            problem()
+            check_part(spec)
         except ShedLockError as error:
             yield Check(FUNCTIONS, "failed", f"{where}: {error}")
         except Exception as error:  # a provider of another package can raise anything
             yield Check(FUNCTIONS, "failed", f"{where}: {error!r}")
+
+
+def _check_durations(spec: LockSpec) -> None:
+    options = spec.options
+    request = lock_request(spec.name or "x", options.lock_at_most_for, options.lock_at_least_for)
+    check_keep_alive_limit(keep_alive_limit(options.keep_alive), request.lock_at_most_for)
+    if options.recover:
+        check_kept_alive(f"lock {spec.template!r}", options.keep_alive)
+
+
+def _check_provider(spec: LockSpec) -> None:
+    resolve: Any = resolve_async_provider if spec.is_async else resolve_provider
+    store = resolve(spec.options.provider, spec.template)
+    if spec.options.recover and is_active():
+        check_store(store, "recover=True", "recover")
 
 
 def _stores(specs: Iterable[LockSpec]) -> list[Any]:

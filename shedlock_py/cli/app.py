@@ -98,7 +98,8 @@ class Commands(click.Group):
 
 
 _COMMANDS = _LateCommands({
-    "run": "run:run", "lead": "lead:lead", "list": "show:list_", "show": "show:show", "watch": "watch:watch",
+    "run": "run:run", "once": "once:once", "lead": "lead:lead", "list": "show:list_", "show": "show:show",
+    "watch": "watch:watch",
     "history": "history:history", "overdue": "history:overdue", "page": "page:page",
     "pause": "pause:pause", "resume": "pause:resume", "release": "manage:release", "prune": "manage:prune",
     "schema": "manage:schema", "doctor": "doctor:doctor", "leader": "manage:leader", "demote": "manage:demote",

@@ -35,15 +35,16 @@ SOFTWARE = 70  # a mistake in shedlock_py itself
 IO_ERROR = 74  # the output cannot be written, as on a full disk or to a pipe that is closed
 LOST = 75  # ``shedlock run``: the lease was lost, and the command was ended
 CONFIG = 78  # the store's URL, a package that is missing, a value that cannot work
+NOT_DONE = 124  # ``shedlock once``: not done in time, as timeout(1) says it
 INTERRUPTED = 130  # Ctrl-C, as shells have it
 
 
-def option(*names: str, envvar: str, **settings: Any) -> Callable[[F], F]:
+def option(*names: str, envvar: str | None, **settings: Any) -> Callable[[F], F]:
     """A click option that shows its variable of the environment in ``--help``."""
     return click.option(*names, envvar=envvar, show_envvar=True, **settings)
 
 
-def duration_option(*names: str, envvar: str, zero: bool = False, **settings: Any) -> Callable[[F], F]:
+def duration_option(*names: str, envvar: str | None, zero: bool = False, **settings: Any) -> Callable[[F], F]:
     """An option for a duration as people write it: 10m, 1h30m, 250ms."""
 
     def duration(value: str) -> timedelta:
@@ -166,7 +167,7 @@ class RunCommand(click.Command):
             usage = f"put -- before the command: {self._usage}"
             raise click.UsageError(f"{error.format_message().rstrip('.')}; {usage}", ctx) from None
         ctx.params["command"] = args[end + 1 :]
-        if not ctx.params["command"] and not ctx.resilient_parsing:
+        if not (ctx.params["command"] or ctx.params.get("forget") or ctx.resilient_parsing):
             raise click.UsageError(f"no command: {self._usage}", ctx)
         return rest
 

@@ -11,15 +11,26 @@ from functools import partial
 from queue import Empty
 
 from shedlock_py._process import monotonic
-from shedlock_py.cli.child import FENCING_TOKEN, LOCK_NAME, SIGNALLED, CannotStart, Child, move_terminal
+from shedlock_py.cli.child import ENDING, FENCING_TOKEN, LOCK_NAME, SIGNALLED, CannotStart, Child, move_terminal
 from shedlock_py.cli.common import LOST
 from shedlock_py.cli.supervisor import FLUSH_SECONDS, Supervisor
-from shedlock_py.context import Skipped, current_lease
+from shedlock_py.context import Skipped, current_lease, process_gates
 from shedlock_py.display import in_words
-from shedlock_py.errors import ProviderError
-from shedlock_py.events import LeaseLost, LockExtended, LostReason, ProviderFailed
+from shedlock_py.errors import ProviderError, ProviderUnreachable, TaskNotDone
+from shedlock_py.events import (
+    MISSES,
+    Event,
+    LeaseLost,
+    LockExtended,
+    LostReason,
+    ProviderFailed,
+    RunMissed,
+    RunRecovered,
+    SkipReason,
+)
 from shedlock_py.guard import attempt
 from shedlock_py.lease import Lease
+from shedlock_py.once_per_key import run_once
 from shedlock_py.provider import LockProvider, undo_of
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
@@ -39,15 +50,31 @@ class CommandFailed(Exception):
         self.code = code
 
 
+class CancelledError(CommandFailed):
+    """A signal to this process ended the command. By this name, the guard knows a cancellation."""
+
+
 class Guarded(Supervisor):
     """One run of a command.
 
     :raises CannotStart: there is no such program.
     """
 
-    def __init__(self, request: LockRequest, command: Sequence[str], *, keep_alive: bool, grace: timedelta) -> None:
+    def __init__(
+        self,
+        request: LockRequest,
+        command: Sequence[str],
+        *,
+        keep_alive: bool | timedelta,
+        grace: timedelta,
+        max_recoveries: int = 0,
+    ) -> None:
+        """:param max_recoveries: 0: do not recover the run of another host."""
         self._request = request
         self._keep_alive, self._grace = keep_alive, grace
+        self._max_recoveries = max_recoveries
+        self._passed_on: set[int] = set()
+        """The signals to this process that end commands."""
         self._provider: LockProvider | None = None
         self._is_unreachable = False
         self._is_lost = False
@@ -61,29 +88,51 @@ class Guarded(Supervisor):
         :raises CannotStart: the system refuses to execute the command.
         """
         self._provider = provider
-        # The queue receives LeaseLost. But the guard watches a lease without keep-alive only if there is an on_lost.
-        try_once = partial(
-            attempt, self._request, self._task, provider=provider, keep_alive=self._keep_alive, on_lost=lambda _: None
-        )
-        waiting = Waiting(wait, monotonic(), self._request.fire_time)
+        process_gates.append(self._gate)
         try:
-            while isinstance(skipped := try_once(), Skipped):
-                record = self._record() if waiting.is_on else None
-                pause = waiting.pause(monotonic(), record) if skipped.reason == "held" else None
-                code = self._interrupted(pause or 0)
-                if code is not None:
-                    return code
-                if pause is None:
-                    return skipped
-            return 0
+            return self._guard(provider, wait)
         except CommandFailed as failed:
             return failed.code
         finally:
+            process_gates.remove(self._gate)
             while not self.messages.empty():
                 self._report_late(self.next_message(0))
             self.flush(FLUSH_SECONDS)
 
+    def _guard(self, provider: LockProvider | None, wait: timedelta) -> int | Skipped:
+        # The queue receives LeaseLost. But the guard watches a lease without keep-alive only if there is an on_lost.
+        try_once = partial(
+            attempt, self._request, self._task, provider=provider, keep_alive=self._keep_alive, on_lost=lambda _: None
+        )
+        if self._max_recoveries:
+            try_once = partial(try_once, recover=True, max_recoveries=self._max_recoveries)
+        waiting, is_unreachable = Waiting(wait, monotonic(), self._request.fire_time), False
+        while True:
+            try:
+                done = try_once()
+                if not isinstance(done, Skipped):
+                    return 0
+                skipped: Skipped | None = done
+                record = self._record() if waiting.is_on else None
+                pause = waiting.pause(monotonic(), record) if done.reason == "held" else None
+            except ProviderUnreachable as error:
+                pause, skipped = waiting.pause(monotonic()) if waiting.is_on else None, None
+                if pause is None:
+                    raise
+                if not is_unreachable:
+                    is_unreachable = True
+                    self.report(f"could not be acquired, trying again: {error}")
+            code = self._interrupted(pause or 0)
+            if code is not None:
+                return code
+            if pause is None and skipped is not None:
+                return skipped
+
     # Before the command runs
+
+    def _gate(self) -> SkipReason | None:
+        """A signal ends what the guard waits for: another host's run, or the store."""
+        return "shutting_down" if self._is_idle and self._is_interrupted else None
 
     def _record(self) -> LockRecord | None:
         """When the lock is free, as far as the store says so."""
@@ -98,7 +147,9 @@ class Guarded(Supervisor):
         with suppress(Empty):
             while True:
                 message = self.messages.get(timeout=max(0.0, until - monotonic()))
-                if isinstance(message, int) and message not in (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP):
+                if isinstance(message, Event):
+                    self._note(message)
+                elif message not in (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP):
                     return SIGNALLED + message
         return None
 
@@ -109,6 +160,7 @@ class Guarded(Supervisor):
         self._is_idle = False
         code = self._interrupted()
         if code is not None:
+            self._passed_on.add(code - SIGNALLED)
             self._give_back(lease)
         elif lease is None:  # this process was stopped since the grant, until the lease had ended
             self._is_lost = True
@@ -116,6 +168,8 @@ class Guarded(Supervisor):
             code = LOST
         else:
             code = self._run(lease)
+        if code - SIGNALLED in self._passed_on:
+            raise CancelledError(code)
         if code != 0:
             raise CommandFailed(code)
 
@@ -157,6 +211,7 @@ class Guarded(Supervisor):
                 self._end(child, message.reason if isinstance(message, LeaseLost) else None)
                 return LOST
             if message is not None:
+                self._passed_on |= {message} & ENDING
                 self.pass_on(child, message)
             if child.stopped_by is not None:
                 self.on_stopped(child, child.stopped_by)
@@ -176,17 +231,25 @@ class Guarded(Supervisor):
             message = self.messages.get(timeout=max(0.0, seconds))
         except Empty:
             return None
-        match message:
-            case int() | LeaseLost():
-                return message
+        if isinstance(message, int | LeaseLost):
+            return message
+        self._note(message)
+        return None
+
+    def _note(self, event: Event) -> None:
+        """Report an event, if it says something."""
+        match event:
             case ProviderFailed(operation="extend", error=error) if not self._is_unreachable:
                 self._is_unreachable = True
                 self.report(f"could not be extended, trying again: {error}")
             case LockExtended():
                 self._is_unreachable = False
+            case RunRecovered(former_holder=former_holder):
+                self.report(f"runs again: the run on {former_holder} never ended")
+            case RunMissed(fire_time=fire_time, reason=reason) if fire_time is not None:
+                self.report(f"lost the run of {fire_time.isoformat()}: {MISSES[reason]}")
             case ProviderFailed(operation="release", error=error):
                 self.report(f"could not be released, and is held until its lease ends: {error}")
-        return None
 
     def _report_late(self, message: int | LeaseLost | None) -> None:
         """Report what was noticed only after the command had ended."""
@@ -202,6 +265,29 @@ class Guarded(Supervisor):
                 return "was freed or taken over by force, or the store forgot it"
             case "unreachable":
                 return "was lost: the store has not replied for so long that others may get the lock"
+            case "kept_too_long" if isinstance(self._keep_alive, timedelta):
+                return f"was lost: the command takes longer than --keep-alive-for {in_words(self._keep_alive)}"
             case _ if self._keep_alive:
                 return "was lost: it could not be extended"
         return f"was lost: the command takes longer than --at-most {in_words(self._request.lock_at_most_for)}"
+
+
+class GuardedOnce(Guarded):
+    """One run of a command of ``shedlock once``."""
+
+    def _guard(self, provider: LockProvider | None, wait: timedelta) -> int:
+        request = self._request
+        at_most = request.lock_at_most_for
+        try:
+            run_once(
+                request.name, self._task, wait, provider=provider, lock_at_most_for=at_most, on_lost=lambda _: None
+            )
+        except TaskNotDone:
+            code = self._interrupted()
+            if code is None:
+                raise
+            return code
+        return 0
+
+    def _give_back(self, lease: Lease | None) -> None:
+        """Do nothing: ``run_once`` gives the key back if the command did not succeed."""

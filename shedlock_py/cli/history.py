@@ -28,13 +28,13 @@ from shedlock_py.cli.common import (
 from shedlock_py.cli.names import name_argument, prefix_argument, record_or_fail
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.history import MOST_RUNS, Run
-from shedlock_py.overdue import Punctuality, punctuality, recent_runs
+from shedlock_py.overdue import DOCTOR, TROUBLES, Punctuality, punctuality, recent_runs
 from shedlock_py.provider import LockProvider, can
 from shedlock_py.record import LockRecord
 
 STYLES = {
     "ok": "green", "running": "green", "failed": "red", "cancelled": "magenta", "lost": "red", "vanished": "red",
-    "paused": "yellow", "demoted": "magenta", "overdue": "red", "on_time": "green",
+    "paused": "yellow", "demoted": "magenta", "overdue": "red", "stuck": "red", "on_time": "green",
 }  # fmt: skip
 """Colours that are readable on white as on black."""
 
@@ -102,6 +102,7 @@ def _run_to_json(run: Run, record: LockRecord) -> dict[str, Any]:
         "ended": display.utc(run.ended),
         "duration": None if run.duration is None else run.duration.total_seconds(),
         "outcome": run.outcome,
+        "recoveries": run.recoveries,
         "running": display.is_running(run, record),
         "pause": run.is_pause,
         "demotion": run.is_demotion,
@@ -121,39 +122,60 @@ def _run_to_json(run: Run, record: LockRecord) -> dict[str, Any]:
     help="How late a job may start. Where only the times of its last runs say when it is due: half of the usual time "
     "between two, if that is longer.",
 )
+@option(
+    "--unknown-exit-code",
+    envvar="SHEDLOCK_UNKNOWN_EXIT_CODE",
+    type=click.IntRange(0, 255),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="The exit code when no job is overdue or stuck, but some have too few runs to know.",
+)
 @store_option
 @json_option
-def overdue(prefix: str, grace: timedelta, store: str | None, as_json: bool) -> None:
-    """Show the jobs that have not started when they should, of the locks whose names start with PREFIX.
+def overdue(prefix: str, grace: timedelta, unknown_exit_code: int, store: str | None, as_json: bool) -> None:
+    """Show the jobs that have not started when they should, or that hang, of the locks whose names start with PREFIX.
 
     A job is due when its last run said that the next one would start: from expected_every of its lock, or from its
     scheduler (under APScheduler). Otherwise after the median time between its last ten runs (four at
-    least). One that runs is not overdue, nor is one that is paused; paused ones are shown. With --json all are.
+    least). One that is paused is not overdue; paused ones are shown. With --json all are.
+
+    A job that still runs when its next run is due is stuck. Where nothing says when that is: after three times the
+    median duration of its last runs (three at least that ended well).
 
     Needs run history, as: shedlock history.
 
-    Exit code 1: a job is overdue.
+    Exit code 1: a job is overdue or stuck.
     """
     with open_store(store) as opened:
         provider = _keeping(opened)
         records: list[LockRecord] = provider.records(prefix)
         runs = recent_runs(provider, [record.name for record in records])
     found = [(record, punctuality(record, runs.get(record.name, ()), grace=grace)) for record in records]
-    late = [job for _, job in found if job.state == "overdue"]
+    is_bad = any(job.state in TROUBLES for _, job in found)
+    unknown = sum(job.state == "unknown" and job.name != DOCTOR for _, job in found)
     if as_json:
         print_json([_job_to_json(job, record) for record, job in found])
-    elif shown := [(job, record) for record, job in found if job.state in ("overdue", "paused")]:
-        shown.sort(key=lambda each: each[0].state)  # overdue before paused
-        titles = ("Lock", "State", "Last started", "Due", "Late", "By")
-        _print_table(titles, [_job_cells(job, record) for job, record in shown], styled=1)
     else:
-        unknown = sum(job.state == "unknown" for _, job in found)
-        seldom = f", {unknown} of them with too few runs to know" if unknown else ""
-        note(f"no job is overdue: {display.counted(len(found), 'lock')}{seldom}")
-    sys.exit(NO if late else OK)
+        shown = [(job, record) for record, job in found if job.state in SHOWN]
+        shown.sort(key=lambda each: SHOWN.index(each[0].state))
+        titles = ("Lock", "State", "Last started", "Due", "Late", "By")
+        if shown:
+            _print_table(titles, [_job_cells(job, record) for job, record in shown], styled=1)
+        if unknown or not shown:
+            verdict = "" if is_bad else "no job is overdue: "
+            seldom = f", {unknown} of them with too few runs to know" if unknown else ""
+            note(f"{verdict}{display.counted(len(found), 'lock')}{seldom}")
+    sys.exit(NO if is_bad else unknown_exit_code if unknown else OK)
 
 
-BASES = {"next_fire_time": "planned", "cadence": "usual gap", None: display.NOTHING}
+SHOWN = (*TROUBLES, "paused")
+BASES = {
+    "next_fire_time": "planned",
+    "cadence": "usual gap",
+    "duration": "usual duration",
+    None: display.NOTHING,
+}
 
 
 def _job_cells(job: Punctuality, record: LockRecord) -> tuple[str, ...]:

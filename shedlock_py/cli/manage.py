@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from shlex import quote
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -27,8 +28,8 @@ from shedlock_py.display import age, counted, demoted_leader, holder_of, in_word
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.election.settings import ElectionDurations
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.provider import can
-from shedlock_py.record import LockRecord, names_to_prune
+from shedlock_py.provider import LockProvider, can
+from shedlock_py.record import ONCE, LockRecord, names_to_prune
 
 
 @click.command()
@@ -78,6 +79,8 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
             )
         # Before the lock is freed: the next acquire may store a fire time of its own.
         is_forgotten = forget_fire_time and provider.forget_fire_time(name)
+        if record.last_fire_time == ONCE and record.is_held and not forget_fire_time:
+            provider.forget_fire_time(name)  # its task has not succeeded: the next caller of run_once runs it
         if record.is_held and not provider.force_release(name):
             forgotten = "; its fire time is forgotten" if is_forgotten else ""
             fail(f"lock {name!r} is not held any more{forgotten}", NO)
@@ -105,20 +108,30 @@ def _is_sure(record: LockRecord) -> bool:
     required=True,
     help="Only those that were last held longer than this ago, as 90d.",
 )
+@option(
+    "--finished",
+    envvar="SHEDLOCK_PRUNE_FINISHED",
+    is_flag=True,
+    help="Also the keys of run_once: their tasks can run again.",
+)
 @option("--dry-run", envvar="SHEDLOCK_PRUNE_DRY_RUN", is_flag=True, help="Delete nothing, name what would be deleted.")
 @store_option
 @json_option
-def prune(unused_for: timedelta, dry_run: bool, store: str | None, as_json: bool) -> None:
+def prune(unused_for: timedelta, finished: bool, dry_run: bool, store: str | None, as_json: bool) -> None:
     """Delete the records of locks that are free and were not used for a long time.
 
-    Does no harm to tasks: the next acquisition makes a new record. But last fire times are forgotten. Not for a SQL
+    Does no harm to tasks: the next acquisition makes a new record. But last fire times are forgotten. The keys of
+    run_once stay, unless --finished is given. Not for a SQL
     table that ShedLock for Java uses as well: it remembers which records it made, and makes no new one until restarted.
     """
     with open_store(store) as provider:
+        keys = _old_keys(provider, unused_for) if finished else []
         if dry_run:
-            names = names_to_prune(provider.records(), unused_for)
+            names = sorted([*names_to_prune(provider.records(), unused_for), *keys])
             number = len(names)
         else:
+            for key in keys:  # without that fire time, the record is pruned like other records
+                cast(Any, provider).forget_fire_time(key)
             names, number = [], provider.prune(unused_for)
     if as_json:
         print_json({"deleted": 0 if dry_run else number, "would_delete": names if dry_run else None})
@@ -127,6 +140,14 @@ def prune(unused_for: timedelta, dry_run: bool, store: str | None, as_json: bool
         click.echo(printable(name))
     done = "would delete" if dry_run else "deleted"
     (note if dry_run else click.echo)(f"{done} {counted(number, 'lock record')}")
+
+
+def _old_keys(provider: LockProvider, unused_for: timedelta) -> list[str]:
+    """The keys of ``run_once`` that are free, and were last held so long ago."""
+    if not can(provider, "forget_fire_time"):
+        raise ConfigurationError(f"{provider!r} cannot forget a fire time: it has no forget_fire_time()")
+    keys = [replace(record, last_fire_time=None) for record in provider.records() if record.last_fire_time == ONCE]
+    return names_to_prune(keys, unused_for)
 
 
 @click.command(short_help="Print the SQL of the tables, or run it.")

@@ -51,6 +51,7 @@ def _valid(validate: Callable[[object], str]) -> Callable[[click.Context, click.
 
 
 name_argument = click.argument("name", shell_complete=_complete_names, callback=_valid(validate_name))
+key_argument = click.argument("name", metavar="KEY", shell_complete=_complete_names, callback=_valid(validate_name))
 prefix_argument = click.argument("prefix", default="", shell_complete=_complete_names, callback=_valid(validate_prefix))
 
 

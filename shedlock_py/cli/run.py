@@ -6,8 +6,10 @@ import os
 import sys
 from contextlib import nullcontext, suppress
 from datetime import timedelta
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from shedlock_py.cli.common import RunCommand, duration_option, fail, open_store, option, printable, store_option, warn
 from shedlock_py.cli.names import name_argument
@@ -17,9 +19,23 @@ from shedlock_py.display import holder_of, in_words
 from shedlock_py.durations import LONGEST
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import log_listener
-from shedlock_py.options import LockOptions
+from shedlock_py.lease import MOST_RECOVERIES
+from shedlock_py.options import LockOptions, check_keep_alive_limit, keep_alive_of_text
 from shedlock_py.provider import LockProvider
+from shedlock_py.recovery import DEFAULT_MOST_RECOVERIES
 from shedlock_py.request import LockRequest, check_hold_times
+
+
+class KeepAlive(click.types.BoolParamType):
+    """The type of ``--keep-alive``. Its variable may also have a duration."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return super().convert(value, param, ctx)
+        try:
+            return keep_alive_of_text(value, "SHEDLOCK_KEEP_ALIVE") if value.strip() else False
+        except ConfigurationError as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.command(
@@ -45,11 +61,22 @@ from shedlock_py.request import LockRequest, check_hold_times
 @option(
     "--keep-alive/--no-keep-alive",
     envvar="SHEDLOCK_KEEP_ALIVE",
+    type=KeepAlive(),
     default=False,
-    help="Extend the lock, every third of --at-most, until the command ends.",
+    help="Extend the lock, every third of --at-most, until the command ends. The variable can have a duration, as "
+    "--keep-alive-for.",
 )
 @duration_option(
-    "--wait", envvar="SHEDLOCK_WAIT", zero=True, default="0s", help="Try for so long to get a lock that is held."
+    "--keep-alive-for",
+    envvar=None,
+    help="Extend the lock for so long at most: 2h. A command that takes longer is ended.",
+)
+@duration_option(
+    "--wait",
+    envvar="SHEDLOCK_WAIT",
+    zero=True,
+    default="0s",
+    help="Try for so long to get a lock that is held, or to reach a store that is unreachable.",
 )
 @duration_option(
     "--once-per",
@@ -57,6 +84,22 @@ from shedlock_py.request import LockRequest, check_hold_times
     metavar="PERIOD",
     help="Run once in each period, on all hosts together, however short the command is: 1h, 1d. Periods are counted "
     "from 1970 in UTC and begin half a minute early, so that full minutes are far from where they begin.",
+)
+@option(
+    "--recover",
+    envvar="SHEDLOCK_RECOVER",
+    is_flag=True,
+    help="For an idempotent command, with --once-per and --keep-alive: if it runs on another host, wait until it ends, "
+    "and run it here if that host dies. It runs at least once in each period, and may run twice.",
+)
+@option(
+    "--max-recoveries",
+    envvar="SHEDLOCK_MAX_RECOVERIES",
+    type=click.IntRange(1, MOST_RECOVERIES),
+    default=DEFAULT_MOST_RECOVERIES,
+    show_default=True,
+    metavar="N",
+    help="How often --recover runs it again in one period, on all hosts together.",
 )
 @duration_option(
     "--expected-every",
@@ -90,9 +133,12 @@ def run(
     name: str,
     at_most: timedelta,
     at_least: timedelta,
-    keep_alive: bool,
+    keep_alive: bool | timedelta,
+    keep_alive_for: timedelta | None,
     wait: timedelta,
     once_per: timedelta | None,
+    recover: bool,
+    max_recoveries: int,
     expected_every: timedelta | None,
     skip_exit_code: int,
     grace: timedelta,
@@ -124,8 +170,16 @@ def run(
             "shedlock run needs Linux, macOS or another Unix; here, guard a Python function with @scheduler_lock"
         )
     options = LockOptions(expected_every=expected_every, once_per=once_per)
-    at_most = at_most if is_active() else LONGEST
+    if keep_alive_for is not None:
+        if not keep_alive and ctx.get_parameter_source("keep_alive") is ParameterSource.COMMANDLINE:
+            raise click.UsageError("--no-keep-alive and --keep-alive-for exclude each other", ctx)
+        keep_alive = keep_alive_for
+    if recover and (once_per is None or not keep_alive):
+        missing = "--once-per" if once_per is None else "--keep-alive"
+        raise click.UsageError(f"--recover needs {missing}, too", ctx)
     try:
+        check_keep_alive_limit(keep_alive, at_most, ("--keep-alive-for", "--at-most"))
+        at_most = at_most if is_active() else LONGEST
         check_hold_times(at_most, at_least, ("--at-most", "--at-least"))
         request = options.for_a_run(LockRequest(name, at_most, at_least, holder or None))
     except ConfigurationError as error:
@@ -135,7 +189,8 @@ def run(
 
     debug = (log_listener,) if ctx.find_root().params.get("debug") else ()
     try:
-        guarded = Guarded(request, command, keep_alive=keep_alive, grace=grace)
+        most = max_recoveries if recover else 0
+        guarded = Guarded(request, command, keep_alive=keep_alive, grace=grace, max_recoveries=most)
         with open_store(store) if is_active() else nullcontext() as provider:
             if not getattr(provider, "is_shared", True):
                 raise ConfigurationError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import click
 
@@ -10,6 +11,7 @@ from shedlock_py import display
 from shedlock_py.cli import tables
 from shedlock_py.cli.common import json_option, note, open_store, option, print_json, printable, store_option, warn
 from shedlock_py.cli.names import name_argument, prefix_argument, record_or_fail
+from shedlock_py.overdue import stuck_names
 from shedlock_py.record import LockRecord
 
 
@@ -22,18 +24,23 @@ def list_(prefix: str, held: bool, store: str | None, as_json: bool) -> None:
     """Show all locks whose names start with PREFIX.
 
     A terminal of 110 columns or more also shows fencing tokens and fire times. Piped, one lock a line with everything,
-    the times in ISO 8601.
+    the times in ISO 8601. With --json and run history, also whether its job is stuck, as: shedlock overdue.
     """
     with open_store(store) as provider:
         records = [record for record in provider.records(prefix) if record.is_held or not held]
+        stuck = stuck_names(provider, records) if as_json else None
     if as_json:
-        print_json([tables.to_json(record) for record in records])
+        print_json([_to_json(record, stuck) for record in records])
     elif records:
         tables.print_records(records)
     else:
         which = f"{'held ' if held else ''}locks{f' that start with {prefix!r}' if prefix else ''}"
         note(f"no {which} in the store")
     _warn_of_fire_times(*records)
+
+
+def _to_json(record: LockRecord, stuck: set[str] | None) -> dict[str, Any]:
+    return tables.to_json(record) | {"stuck": None if stuck is None else record.name in stuck}
 
 
 def _warn_of_fire_times(*records: LockRecord) -> None:
@@ -52,8 +59,9 @@ def show(name: str, store: str | None, as_json: bool) -> None:
     """
     with open_store(store) as provider:
         record = record_or_fail(provider, name)
+        stuck = stuck_names(provider, [record]) if as_json else None
     if as_json:
-        print_json(tables.to_json(record))
+        print_json(_to_json(record, stuck))
     else:
         tables.print_columns(_lines(record))
     _warn_of_fire_times(record)
@@ -61,7 +69,7 @@ def show(name: str, store: str | None, as_json: bool) -> None:
 
 def _lines(record: LockRecord) -> list[tuple[str, str]]:
     demoted, left = display.demoted_leader(record), display.in_words(record.remaining)
-    state = f"held, for another {left}" if record.is_held else "free"
+    state = f"held, for another {left}" if record.is_held else display.state_of(record)
     if record.is_held and demoted is not None:
         state = f"nobody leads: {demoted} was demoted, an election in {left}"
     pause = record.pause if record.is_paused else None
@@ -79,7 +87,7 @@ def _lines(record: LockRecord) -> list[tuple[str, str]]:
         ("locked at", f"{_moment(record.locked_at)}, {display.in_words(display.age(record))} ago"),
         ("lock until" if record.is_held else "locked until", _moment(record.lock_until)),
         ("fencing token", display.token_of(record)),
-        ("last fire time", _moment(record.last_fire_time)),
+        ("last fire time", _moment(display.fire_time_of(record))),
         ("store's clock", _moment(record.read_at)),
     ]
 

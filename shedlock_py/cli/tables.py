@@ -20,6 +20,7 @@ from shedlock_py.display import (
     NOTHING,
     age,
     claim_id,
+    fire_time_of,
     holder_of,
     in_words,
     local_iso,
@@ -35,7 +36,7 @@ WIDE = 110
 """Columns of a terminal from which on a table has everything."""
 LEAST_WIDTHS = {"": 72, "Since": 58, "Remaining": 44}
 """Columns of a terminal below which a column of the table is left out: lock names and holders need the room."""
-STYLES = {"held": "green", "demoted": "magenta", "paused": "yellow", "free": ""}
+STYLES = {"held": "green", "demoted": "magenta", "paused": "yellow", "done": "", "free": ""}
 """Colours that are readable on white as on black."""
 
 
@@ -67,6 +68,7 @@ def to_json(record: LockRecord) -> dict[str, Any]:
         "name": record.name,
         "held": record.is_held,
         "demoted": state_of(record) == "demoted",
+        "done": record.is_done,
         "paused": pause is not None,
         "paused_by": None if pause is None else pause.by,
         "pause_reason": None if pause is None else pause.reason,
@@ -93,7 +95,7 @@ def print_records(records: Sequence[LockRecord]) -> None:
         since, since_age = local_iso(record.locked_at), f"{age(record).total_seconds():.0f}s"
         rows.append((
             printable(record.name), state_of(record), remaining, since, since_age, token_of(record),
-            local_iso(record.last_fire_time), holder_of(record),
+            local_iso(fire_time_of(record)), holder_of(record),
         ))  # fmt: skip
     print_columns(rows)
 
@@ -135,6 +137,6 @@ def records_table(records: Sequence[LockRecord], width: int, parts_left: Sequenc
         elif is_wide:
             cells.append(token_of(record))
         if is_wide:
-            cells.append(local_time(record.last_fire_time, record.read_at))
+            cells.append(local_time(fire_time_of(record), record.read_at))
         table.add_row(*(cells[number] for number in shown))
     return table

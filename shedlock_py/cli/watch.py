@@ -168,7 +168,13 @@ class Watch:
 def _compare(known: _Known | None, record: LockRecord) -> tuple[Kind | None, _Known]:
     """What changed since the last read of a lock, and what is known of it now."""
     if known is None or known.record.locked_by != record.locked_by:
-        kinds: dict[str, Kind] = {"free": "ran", "demoted": "demoted", "paused": "paused", "held": "acquired"}
+        kinds: dict[str, Kind] = {
+            "free": "ran",
+            "done": "ran",
+            "demoted": "demoted",
+            "paused": "paused",
+            "held": "acquired",
+        }
         return kinds[state_of(record)], _Known(record, record.lock_until - record.locked_at)
     before = known.record
     was_shortened = known.was_shortened or record.lock_until < before.lock_until

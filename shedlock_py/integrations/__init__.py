@@ -1,13 +1,20 @@
-"""Adapters to tools that run or watch jobs, each of which is an extra. Here: what the listeners share."""
+"""Adapters to tools that run or watch jobs, each of which is an extra. Here: what several of them share."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, get_args
 
-from shedlock_py.events import logger
+from shedlock_py.context import running
+from shedlock_py.events import MissReason, logger
+from shedlock_py.shutdown import describe
 
 Label = Callable[[str], str]
+REPORTED_MISSES = frozenset(get_args(MissReason)) - {"unreachable", "cancelled"}
+"""The reasons of a ``RunMissed`` that is a failed check-in. Where the store was unreachable, another replica may have
+run the job; if none did, the monitoring service misses it. A run that was cancelled has checked in as failed."""
 
 
 def label_of(name: str, template: str | None, label: Label | None) -> str:
@@ -66,3 +73,51 @@ def missing_extra(extra: str, package: str, error: ModuleNotFoundError) -> Modul
         f"shedlock_py.integrations.{extra} needs the package {package!r}: pip install 'shedlock_py[{extra}]'",
         name=error.name,
     )
+
+
+# How an application ends: its schedulers are drained and shut down, and its store is closed last.
+
+
+def is_scheduler(item: object) -> bool:
+    """Whether ``item`` is a scheduler of APScheduler, which may not be installed."""
+    schedulers: Any = sys.modules.get("apscheduler.schedulers.base")
+    return schedulers is not None and isinstance(item, schedulers.BaseScheduler)
+
+
+def stop_item(item: Any) -> Any:
+    """Stop a scheduler after its jobs were waited for, or an elector."""
+    if is_scheduler(item):
+        return item.shutdown(wait=False) if item.running else None
+    return item.shutdown() if hasattr(item, "shutdown") else item.stop()
+
+
+def drain_schedulers(items: Iterable[Any], seconds: float) -> None:
+    """Let the schedulers among ``items`` begin no run, and wait for the runs of all of them, so long at most."""
+    schedulers = list(filter(is_scheduler, items))
+    if schedulers:
+        from shedlock_py.integrations.apscheduler.drain import executors_of, stop_beginning, wait_for_runs
+
+        for scheduler in schedulers:
+            stop_beginning(scheduler)
+        wait_for_runs(executors_of(*schedulers), seconds)
+
+
+async def drain_schedulers_async(items: Iterable[Any], seconds: float) -> None:
+    """:func:`drain_schedulers` for asyncio."""
+    schedulers = list(filter(is_scheduler, items))
+    if schedulers:
+        from shedlock_py.integrations.apscheduler.drain import executors_of, stop_beginning, wait_for_runs_async
+
+        for scheduler in schedulers:
+            stop_beginning(scheduler)
+        await wait_for_runs_async(executors_of(*schedulers), seconds)
+
+
+def warn_of_running(provider: Any) -> bool:
+    """Whether guarded tasks of this process still use ``provider``: it must not be closed, and a warning names them."""
+    store = getattr(provider, "sync_provider", provider)
+    left = [active for active in list(running) if active.owner.is_current() and active.provider is store]
+    if left:
+        names = ", ".join(sorted({describe(active) for active in left}))
+        logger.warning("still running after the drain time, their leases are kept until the process ends: %s", names)
+    return bool(left)

@@ -8,8 +8,10 @@ from typing import Any
 
 from shedlock_py._process import OwningProcess
 from shedlock_py.config import configure
+from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
+from shedlock_py.integrations import drain_schedulers, stop_item, warn_of_running
 from shedlock_py.provider import LockProvider
 from shedlock_py.urls import provider_from_url
 
@@ -20,12 +22,16 @@ class ShedLock:
     """An extension: ``shedlock = ShedLock("postgresql://…", start=[scheduler])``, and ``shedlock.init_app(app)``.
 
     :meth:`init_app` configures; it may be called before a fork. :meth:`start` belongs into each worker, after the fork:
-    gunicorn's ``post_worker_init``, uWSGI's ``@postfork``, or the line after ``init_app`` where nothing forks. What it
-    has started stops when the worker ends, in reverse order; jobs that run are waited for.
+    gunicorn's ``post_worker_init``, uWSGI's ``@postfork``, or the line after ``init_app`` where nothing forks. Call
+    :meth:`stop` when the worker ends, as in gunicorn's ``worker_exit``. No new run begins then, jobs that run have the
+    time ``drain``, and all is stopped, in reverse order. A process that ends without it waits for the jobs as long as
+    they take, because Python joins their threads.
 
     :param provider: a URL, or a provider of yours, which is not closed. None: ``app.config["SHEDLOCK_STORE"]``.
     :param start: what runs while the worker does: a scheduler of APScheduler, an elector, ``lead(…)``.
     :param create_schema: call ``create_schema()`` in :meth:`start`, which is safe in all workers at once.
+    :param drain: how long :meth:`stop` waits for jobs that run. Shorter than the server's time for the end of a worker
+        (gunicorn's ``graceful_timeout``: 30 s).
     :param defaults: as for :func:`configure`: ``default_lock_at_most_for``, ``listeners``, …
     """
 
@@ -35,6 +41,7 @@ class ShedLock:
         *,
         start: Iterable[Any] = (),
         create_schema: bool = True,
+        drain: Duration = "20s",
         **defaults: Any,
     ) -> None:
         self.provider: LockProvider | None = None
@@ -42,6 +49,7 @@ class ShedLock:
         self._given = provider
         self._items = list(start)
         self._creates_schema = create_schema
+        self._drain = parse_duration(drain, "drain", zero=True).total_seconds()
         self._defaults = defaults
         self._started: list[Any] = []
         self._owner: OwningProcess | None = None
@@ -83,16 +91,21 @@ class ShedLock:
             raise
 
     def stop(self) -> None:
-        """Stop everything, wait for the jobs that run, and close the connections. Does nothing in a forked child."""
+        """Wait for the jobs that run, stop everything, and close the connections. Does nothing in a forked child.
+
+        A job that still runs keeps its thread, its lease and the connections.
+        """
         if self._owner is None or not self._owner.is_current():
             return
         self._owner = None
         atexit.unregister(self.stop)
+        drain_schedulers(self._started, self._drain)
         while self._started:
             item = self._started.pop()
             try:
-                item.shutdown() if hasattr(item, "shutdown") else item.stop()
+                stop_item(item)
             except Exception:  # the others must stop, too
                 logger.exception("%r did not stop", item)
-        if isinstance(self._given, str) or self._given is None:
+        is_used = warn_of_running(self.provider)
+        if not is_used and (isinstance(self._given, str) or self._given is None):
             getattr(self.provider, "close", lambda: None)()

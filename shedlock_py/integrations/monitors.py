@@ -18,10 +18,20 @@ from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID
 
 import shedlock_py
-from shedlock_py import ConfigurationError, Event, Lease, LeaseLost, LockAcquired, LockEvent, TaskFinished
+from shedlock_py import (
+    ConfigurationError,
+    Event,
+    Lease,
+    LeaseLost,
+    LockAcquired,
+    LockEvent,
+    RunMissed,
+    RunRecovered,
+    TaskFinished,
+)
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.history import describe_error
-from shedlock_py.integrations import Label, Slugs, label_of, missing_extra
+from shedlock_py.integrations import REPORTED_MISSES, Label, Slugs, label_of, missing_extra
 from shedlock_py.outbox import DeliveryFailed, Outbox
 
 try:
@@ -50,8 +60,9 @@ class HealthchecksListener:
     ``configure(…, listeners=[HealthchecksListener({"nightly-report": "https://hc-ping.com/c2f5…"})])``
 
     The replica that runs a job sends ``<url>/start``, and at its end ``<url>``, or ``<url>/fail`` if the task raised or
-    was cancelled. A skip sends nothing, and a job that nobody runs is missed by the service. Requests are sent by a
-    thread of their own: a service that is dead or slow delays no job, and a message that it does not take is dropped.
+    was cancelled. A run that is lost for good sends ``<url>/fail``. A skip and an unreachable store send nothing: the
+    service misses a job that nobody runs. Requests are sent by a thread of their own, so that a
+    service that is dead or slow delays no job. A message that it does not take is dropped.
 
     :param urls: the ping URL of each lock name; other locks send nothing. Or one URL for all of them, in which
         ``{name}`` is replaced by the lock name as a slug: ``"https://hc-ping.com/ping-key/{name}?create=1"``. A slug
@@ -98,17 +109,20 @@ class HealthchecksListener:
     def __call__(self, event: Event) -> None:
         match event:
             case LockAcquired(_, lease):
-                self._check_in(event, lease, "/start")
+                self._check_in(event, "/start", lease.claim_id, _run(lease))
             case TaskFinished(_, lease, _, outcome, error):
-                self._check_in(event, lease, "" if outcome == "succeeded" else "/fail", error)
+                suffix = "" if outcome == "succeeded" else "/fail"
+                self._check_in(
+                    event, suffix, lease.claim_id, _run(lease), None if error is None else describe_error(error)
+                )
+            case RunMissed(_, fire_time, reason, details) if reason in REPORTED_MISSES:
+                run = "a run" if fire_time is None else f"the run of {fire_time.isoformat()}"
+                self._check_in(event, "/fail", "", f"{run} was missed: {reason}", details)
 
-    def _check_in(self, event: LockEvent, lease: Lease, suffix: str, error: BaseException | None = None) -> None:
+    def _check_in(self, event: LockEvent, suffix: str, claim_id: str, *lines: str | None) -> None:
         url = self._url_of(event)
         if url is not None:
-            lines = [f"{lease.holder}, fencing token {lease.fencing_token}"]
-            if error is not None:
-                lines.append(describe_error(error))
-            self._outbox.put(_Post(_ping_url(url, suffix, lease.claim_id), "\n".join(lines), _TEXT))
+            self._outbox.put(_Post(_ping_url(url, suffix, claim_id), "\n".join(filter(None, lines)), _TEXT))
 
     def _url_of(self, event: LockEvent) -> str | None:
         label = label_of(event.lock_name, event.template, self._label)
@@ -118,11 +132,15 @@ class HealthchecksListener:
         return self._urls.get(event.lock_name) or self._urls.get(label)
 
 
+def _run(lease: Lease) -> str:
+    return f"{lease.holder}, fencing token {lease.fencing_token}"
+
+
 class WebhookListener:
     """Posts events as JSON: ``configure(…, listeners=[WebhookListener("https://example.com/hooks/jobs")])``
 
-    By default the start and the end of each run, and a lost lease. Skips are events of the replicas that did *not*
-    run, so they are not among them. Sent as those of :class:`HealthchecksListener` are.
+    By default the start and the end of each run, a lost lease, and a run that was missed or recovered. Skips are events
+    of the replicas that did *not* run, so they are not among them. Sent as those of :class:`HealthchecksListener` are.
 
     :param events: which events; a base class means all of its subclasses, ``Event`` all events.
     :param headers: further headers of the requests, such as ``{"Authorization": "Bearer …"}``.
@@ -133,7 +151,7 @@ class WebhookListener:
     def __init__(
         self,
         url: str,
-        events: Iterable[type[Event]] = (LockAcquired, TaskFinished, LeaseLost),
+        events: Iterable[type[Event]] = (LockAcquired, TaskFinished, LeaseLost, RunMissed, RunRecovered),
         *,
         headers: Mapping[str, str] | None = None,
         timeout: Duration = DEFAULT_TIMEOUT,
@@ -230,7 +248,7 @@ def _ping_url(url: str, suffix: str, claim_id: str) -> str:
     parts = urlsplit(url)
     try:
         run_id = f"rid={UUID(hex=claim_id)}"
-    except ValueError:  # of a provider that makes other claim ids
+    except ValueError:  # of a run that was missed, or of a provider that makes other claim ids
         run_id = ""
     query = "&".join(filter(None, (parts.query, run_id)))
     return urlunsplit(parts._replace(path=parts.path.rstrip("/") + suffix, query=query, fragment=""))

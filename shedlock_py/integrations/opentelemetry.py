@@ -23,6 +23,8 @@ from shedlock_py import (
     LockReleased,
     LockSkipped,
     ProviderFailed,
+    RunMissed,
+    RunRecovered,
     TaskFinished,
 )
 from shedlock_py.integrations import Label, label_of, missing_extra
@@ -46,8 +48,8 @@ class OpenTelemetryListener:
     """One span for each guarded run: ``configure(…, listeners=[OpenTelemetryListener()])``
 
     The span lasts from the request for the lock to its release, and is the current one while the task runs: the task's
-    own spans become its children. A skip, a store that fails, and the changes of a leadership are short spans of their
-    own.
+    own spans become its children. A skip, a missed run, a store that fails, and the changes of a leadership are short
+    spans of their own.
 
     :param tracer_provider: the global one by default, which may be set later.
     :param label: makes the name of a lock in names of spans, which should be few:
@@ -90,6 +92,19 @@ class OpenTelemetryListener:
                 skip = {"shedlock.outcome": "skipped", "shedlock.skip_reason": reason}
                 label = label_of(name, event.template, self._label)
                 self._short_span(f"skip {label}", {"shedlock.lock_name": name, **skip}, elapsed)
+            case RunMissed(name, fire_time, reason):
+                missed = {
+                    "shedlock.lock_name": name,
+                    "shedlock.outcome": "missed",
+                    "shedlock.miss_reason": reason,
+                    "shedlock.fire_time": None if fire_time is None else fire_time.isoformat(),
+                }
+                label = label_of(name, event.template, self._label)
+                self._short_span(f"missed {label}", missed, error=f"the run was missed ({reason})")
+            case RunRecovered(_, lease, _, former_holder, recoveries):
+                if run := self._runs.get(lease):
+                    run.span.set_attribute("shedlock.recoveries", recoveries)
+                    run.span.set_attribute("shedlock.former_holder", former_holder)
             case LeadershipStarted(name, holder, term):
                 self._short_span(f"leadership started {name}", _leadership(name, holder, term))
             case LeadershipStopped(name, holder, term, reason):

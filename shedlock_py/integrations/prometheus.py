@@ -6,9 +6,9 @@ Every metric is described in ``docs/observability/index.md``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 from weakref import WeakSet
 
 from shedlock_py import (
@@ -26,11 +26,17 @@ from shedlock_py import (
     LockSkipped,
     OperatorActed,
     ProviderFailed,
+    RunMissed,
+    RunRecovered,
     TaskFinished,
 )
-from shedlock_py.events import LostReason, Outcome, SkipReason, logger
+from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.events import LostReason, MissReason, Outcome, SkipReason, logger
 from shedlock_py.integrations import Label, label_of, missing_extra
 from shedlock_py.options import is_async_provider, required_provider
+from shedlock_py.overdue import DEFAULT_GRACE, TROUBLES, punctuality, recent_runs
+from shedlock_py.provider import can
+from shedlock_py.record import LockRecord
 from shedlock_py.request import validate_prefix
 from shedlock_py.spec import declared_lock_names
 
@@ -39,7 +45,7 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra("prometheus", "prometheus_client", error) from error
 
-__all__ = ["PausedCollector", "PrometheusListener"]
+__all__ = ["OverdueCollector", "PausedCollector", "PrometheusListener"]
 
 ACQUISITIONS = ("acquired", *(reason for reason in get_args(SkipReason) if reason != "provider_error"), "failed")
 OPERATIONS = ("acquire", "extend", "release")
@@ -59,7 +65,7 @@ class PrometheusListener:
 
     :param registry: where the metrics are registered; ``prometheus_client.REGISTRY`` by default.
     :param lock_names: names that are known in advance, such as those given to ``hold`` and ``attempt``.
-    :param label: makes the label ``lock`` of a lock name. Each value is some seventy time series for ever, so let many
+    :param label: makes the label ``lock`` of a lock name. Each value is some ninety time series for ever, so let many
         names share one: ``lambda name: name.partition(":")[0]``. By default names that were filled from a template
         ("sync-{tenant}") share the template as their label; ``label=str`` takes each whole name.
     :raises ConfigurationError: the registry has these metrics already: one listener is enough for a process.
@@ -101,6 +107,12 @@ class PrometheusListener:
         )
         self._tasks = counter("shedlock_tasks", "Guarded tasks that have ended, by outcome.", ["lock", "outcome"])
         self._lost = counter("shedlock_leases_lost", "Leases that ended before their task.", ["lock", "reason"])
+        self._missed = counter(
+            "shedlock_runs_missed", "Due runs that did not happen, or did not end.", ["lock", "reason"]
+        )
+        self._recovered = counter(
+            "shedlock_runs_recovered", "Runs of another replica that never ended, run again here.", ["lock"]
+        )
         self._extensions = counter("shedlock_extensions", "Leases extended, on purpose or by keep-alive.", ["lock"])
         self._failures = counter(
             "shedlock_provider_failures", "Operations at which the store failed.", ["lock", "operation"]
@@ -149,6 +161,10 @@ class PrometheusListener:
                     self._running_now.labels(lock).dec()
             case LeaseLost(_, _, reason):
                 self._lost.labels(lock, reason).inc()
+            case RunMissed(_, _, reason):
+                self._missed.labels(lock, reason).inc()
+            case RunRecovered():
+                self._recovered.labels(lock).inc()
             case LockExtended():
                 self._extensions.labels(lock).inc()
             case ProviderFailed(_, operation):
@@ -169,9 +185,11 @@ class PrometheusListener:
             self._tasks.labels(lock, outcome)
         for reason in get_args(LostReason):
             self._lost.labels(lock, reason)
+        for reason in get_args(MissReason):
+            self._missed.labels(lock, reason)
         for operation in OPERATIONS:
             self._failures.labels(lock, operation)
-        for metric in (self._extensions, self._held, self._acquire, self._running_now):
+        for metric in (self._recovered, self._extensions, self._held, self._acquire, self._running_now):
             metric.labels(lock)
 
     # Called by the registry
@@ -205,7 +223,61 @@ def _is_of_a_job(event: LockEvent) -> bool:
     return True
 
 
-class PausedCollector:
+class _StoreCollector:
+    """A metric that each scrape reads from the store."""
+
+    _metric: tuple[str, str]
+    """Its name and its help text."""
+    _labels: tuple[str, ...]
+
+    def __init__(
+        self,
+        provider: LockProvider | str,
+        registry: CollectorRegistry | None = None,
+        *,
+        prefix: str = "",
+        label: Label | None = None,
+    ) -> None:
+        self._provider: Any = required_provider(provider)
+        kind = type(self).__name__
+        if is_async_provider(self._provider):
+            raise ConfigurationError(f"{kind} needs a provider for ordinary code: a scrape awaits nothing")
+        self._prefix = validate_prefix(prefix)
+        self._label = label
+        self._has_failed = False
+        try:
+            (REGISTRY if registry is None else registry).register(self)
+        except ValueError as error:
+            raise ConfigurationError(f"this registry has one {kind} already, which is enough") from error
+
+    def collect(self) -> Iterator[Metric]:
+        """The metric, from what the store has now."""
+        try:
+            found = {
+                (label_of(name, None, self._label), *values)
+                for name, *values in self._read(self._provider.records(self._prefix))
+            }
+        except Exception as error:  # a scrape must not fail because of the store
+            level = logging.DEBUG if self._has_failed else logging.WARNING
+            logger.log(level, "no %s: %s", self._metric[0], error)
+            self._has_failed = True
+            return
+        self._has_failed = False
+        for metric in self.describe():
+            for values in sorted(found):
+                metric.add_sample(metric.name, dict(zip(self._labels, values, strict=True)), 1)
+            yield metric
+
+    def describe(self) -> Iterable[Metric]:
+        """The name of the metric, without a request to the store."""
+        return [Metric(*self._metric, "gauge")]
+
+    def _read(self, records: Sequence[LockRecord]) -> Iterator[tuple[str, ...]]:
+        """The values of the labels of each series, with the lock name first."""
+        raise NotImplementedError
+
+
+class PausedCollector(_StoreCollector):
     """The metric ``shedlock_paused``: 1 for each lock that an operator has paused. ``PausedCollector(provider)``
 
     A replica skips a paused lock as one that is held, so no listener knows of pauses: each scrape reads the records of
@@ -220,6 +292,30 @@ class PausedCollector:
     :raises ConfigurationError: an async provider; or the registry has this metric already.
     """
 
+    _metric = "shedlock_paused", "1: an operator has paused the lock; absent: nobody has."
+    _labels = ("lock",)
+
+    def _read(self, records: Sequence[LockRecord]) -> Iterator[tuple[str, ...]]:
+        return ((record.name,) for record in records if record.is_paused)
+
+
+class OverdueCollector(_StoreCollector):
+    """The metric ``shedlock_overdue``: 1 for each job that is overdue or stuck. ``OverdueCollector(provider)``
+
+    It has the rules of ``shedlock overdue``. Each scrape reads the records of the store, and the last runs of all
+    names: 2 requests for 200 names. One process that is scraped is enough for all replicas.
+
+    :param provider: as for :class:`PausedCollector`, opened with ``history``.
+    :param registry: as for :class:`PrometheusListener`.
+    :param prefix: as for :class:`PausedCollector`.
+    :param label: as for :class:`PausedCollector`. Only jobs that are overdue or stuck have a series.
+    :param grace: how late a job may start or end.
+    :raises ConfigurationError: an async provider, or one without run history; or the registry has this metric already.
+    """
+
+    _metric = "shedlock_overdue", "1: the job is overdue or stuck (state); absent: it is neither."
+    _labels = ("lock", "state")
+
     def __init__(
         self,
         provider: LockProvider | str,
@@ -227,33 +323,17 @@ class PausedCollector:
         *,
         prefix: str = "",
         label: Label | None = None,
+        grace: Duration = DEFAULT_GRACE,
     ) -> None:
-        self._provider: LockProvider = required_provider(provider)
-        if is_async_provider(self._provider):
-            raise ConfigurationError("PausedCollector needs a provider for ordinary code: a scrape awaits nothing")
-        self._prefix = validate_prefix(prefix)
-        self._label = label
-        self._has_failed = False
-        try:
-            (REGISTRY if registry is None else registry).register(self)
-        except ValueError as error:
-            raise ConfigurationError("this registry has a PausedCollector already: one is enough") from error
+        self._grace = parse_duration(grace, "grace", zero=True)
+        provider = required_provider(provider)
+        if not can(provider, "runs"):
+            raise ConfigurationError(f"OverdueCollector needs run history, and {provider!r} has no runs()")
+        super().__init__(provider, registry, prefix=prefix, label=label)
 
-    def collect(self) -> Iterator[Metric]:
-        """The metric, from what the store has now."""
-        try:
-            records = self._provider.records(self._prefix)
-            paused = {label_of(record.name, None, self._label) for record in records if record.is_paused}
-        except Exception as error:  # a scrape must not fail because of the store
-            logger.log(logging.DEBUG if self._has_failed else logging.WARNING, "no shedlock_paused: %s", error)
-            self._has_failed = True
-            return
-        self._has_failed = False
-        for metric in self.describe():
-            for lock in sorted(paused):
-                metric.add_sample(metric.name, {"lock": lock}, 1)
-            yield metric
-
-    def describe(self) -> Iterable[Metric]:
-        """The name of the metric, without a request to the store."""
-        return [Metric("shedlock_paused", "1: an operator has paused the lock; absent: nobody has.", "gauge")]
+    def _read(self, records: Sequence[LockRecord]) -> Iterator[tuple[str, ...]]:
+        runs = recent_runs(self._provider, [record.name for record in records])
+        for record in records:
+            state = punctuality(record, runs.get(record.name, ()), grace=self._grace).state
+            if state in TROUBLES:
+                yield record.name, state

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from shedlock_py import ConfigurationError, Event, LockAcquired, LockEvent, TaskFinished
-from shedlock_py.integrations import Label, Slugs, label_of, missing_extra
+from shedlock_py import ConfigurationError, Event, LockAcquired, LockEvent, RunMissed, TaskFinished
+from shedlock_py.integrations import REPORTED_MISSES, Label, Slugs, label_of, missing_extra
 
 try:
     from sentry_sdk.crons import capture_checkin
@@ -27,8 +27,9 @@ class SentryCronListener:
     """Checks in at Sentry's cron monitors: ``configure(…, listeners=[SentryCronListener()])``
 
     The replica that runs a job reports ``in_progress``, and at its end ``ok``, or ``error`` if the task raised or was
-    cancelled, with its duration. A skip reports nothing, and a job that nobody runs is missed by Sentry. The SDK sends
-    in a thread of its own, so that no job waits for Sentry.
+    cancelled, with its duration. A run that is lost for good reports ``error``. A skip and an unreachable store
+    report nothing: Sentry misses a job that nobody runs. The SDK sends in a thread of its own, so that no job waits for
+    Sentry.
 
     :param slugs: the monitor's slug for each lock name; other locks report nothing. None: all locks do, each to the
         monitor whose slug is the lock name in lower case, with "-" for all but a-z, 0-9 and "_", cut to 50 characters.
@@ -68,8 +69,10 @@ class SentryCronListener:
             case TaskFinished(_, lease, duration, outcome):
                 status = "ok" if outcome == "succeeded" else "error"
                 self._check_in(event, status, lease.claim_id, duration=duration.total_seconds())
+            case RunMissed(_, _, reason) if reason in REPORTED_MISSES:
+                self._check_in(event, "error", None)  # a check-in of its own
 
-    def _check_in(self, event: LockEvent, status: str, claim_id: str, **more: Any) -> None:
+    def _check_in(self, event: LockEvent, status: str, claim_id: str | None, **more: Any) -> None:
         slug = self._slug_of(event)
         if slug:
             # The claim id is the id of the check-in: 32 hexadecimal digits, and a new one for each run.

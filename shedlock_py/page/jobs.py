@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from shedlock_py import display
 from shedlock_py.history import Run
-from shedlock_py.overdue import RECENT, Punctuality, punctuality
+from shedlock_py.overdue import RECENT, TROUBLES, Punctuality, punctuality, usual_duration
 from shedlock_py.record import LockRecord
 
 ROWS = 200
@@ -31,8 +31,8 @@ COLUMNS = {
 }
 """What the list can be sorted by, with the title of its column."""
 FROM_RUNS = ("outcome", "took", "usual", "next")
-SHOWN = ("all", "held", "paused", "free", "overdue", "failed")
-SHOWN_FROM_RUNS = ("overdue", "failed")
+SHOWN = ("all", "held", "paused", "free", "done", "stuck", "overdue", "failed")
+SHOWN_FROM_RUNS = ("stuck", "overdue", "failed")
 BAD = ("failed", "lost", "vanished", "no end")
 
 
@@ -67,16 +67,17 @@ class Job:
     @cached_property
     def usual(self) -> timedelta | None:
         """The median duration of the runs that ended well."""
-        took = sorted(run.duration for run in self._own_runs if run.outcome == "ok" and run.duration is not None)
-        return took[len(took) // 2] if took else None
+        return usual_duration(self._own_runs)
 
     @cached_property
     def punctuality(self) -> Punctuality | None:
         return None if self.runs is None else punctuality(self.record, self.runs[:RECENT])
 
     @property
-    def is_overdue(self) -> bool:
-        return self.punctuality is not None and self.punctuality.state == "overdue"
+    def trouble(self) -> str:
+        """ "stuck", "overdue" or nothing."""
+        state = "" if self.punctuality is None else self.punctuality.state
+        return state if state in TROUBLES else ""
 
     @property
     def has_failed(self) -> bool:
@@ -84,7 +85,7 @@ class Job:
 
     @cached_property
     def next_in(self) -> timedelta | None:
-        """Until its next run is due; negative: it is late. None: nobody knows."""
+        """Until its next run is due; negative: it is late, or the run that hangs is. None: nobody knows."""
         due = self.punctuality and self.punctuality.due
         return due - self.record.read_at if due else None
 
@@ -104,7 +105,7 @@ class Job:
             "took": display.NOTHING if self.took is None else display.in_words(self.took),
             "usual": display.NOTHING if self.usual is None else display.in_words(self.usual),
             "next": self.next_in_words(),
-            "is_overdue": self.is_overdue,
+            "trouble": self.trouble,
         }
 
     def next_in_words(self) -> str:
@@ -115,7 +116,7 @@ class Job:
         return f"in {display.in_words(self.next_in)}"
 
 
-_STATES = ("paused", "demoted", "held", "free")
+_STATES = ("paused", "demoted", "held", "free", "done")
 _SORT_KEYS: dict[str, Callable[[Job], Any]] = {
     "name": lambda job: job.record.name,
     "state": lambda job: _STATES.index(job.state),
@@ -181,10 +182,10 @@ class Query:
         match self.show:
             case "held":
                 return job.state in ("held", "demoted")
-            case "paused" | "free":
+            case "paused" | "free" | "done":
                 return job.state == self.show
-            case "overdue":
-                return job.is_overdue
+            case "stuck" | "overdue":
+                return job.trouble == self.show
             case "failed":
                 return job.has_failed
         return True

@@ -22,7 +22,7 @@ from shedlock_py.page.views import (
 from shedlock_py.provider import LockProvider
 
 MOST_DETAILS = 100
-"""Jobs with timelines and a table of runs: what is overdue, failed, paused or held first, then what ran last."""
+"""Jobs with timelines and a table of runs: what is stuck, overdue, failed, paused or held first, then what ran last."""
 
 
 def report(provider: LockProvider, elections: Sequence[str] = ()) -> str:
@@ -62,4 +62,4 @@ def report(provider: LockProvider, elections: Sequence[str] = ()) -> str:
 def _interest(job: Job) -> tuple[bool, bool, bool, float]:
     """Sorts what needs attention first."""
     newest = -job.record.locked_at.timestamp()
-    return not job.is_overdue, not job.has_failed, not job.record.is_held, newest
+    return not job.trouble, not job.has_failed, not job.record.is_held, newest

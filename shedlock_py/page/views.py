@@ -13,8 +13,8 @@ from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import OperatorAction
 from shedlock_py.history import MOST_RUNS, Run
-from shedlock_py.overdue import RECENT
-from shedlock_py.page.jobs import BAD, COLUMNS, FROM_RUNS, ROWS, SHOWN, Job, Query
+from shedlock_py.overdue import RECENT, TROUBLES
+from shedlock_py.page.jobs import BAD, COLUMNS, FROM_RUNS, ROWS, SHOWN, SHOWN_FROM_RUNS, Job, Query
 from shedlock_py.page.lanes import DAY, WEEK, chart
 from shedlock_py.page.reading import Store
 from shedlock_py.provider import can
@@ -69,7 +69,7 @@ class Views:
                 "title": "Jobs",
                 "query": query,
                 "columns": {key: title for key, title in COLUMNS.items() if has_history or key not in FROM_RUNS},
-                "shows": SHOWN if has_history else [show for show in SHOWN if show not in ("overdue", "failed")],
+                "shows": SHOWN if has_history else [show for show in SHOWN if show not in SHOWN_FROM_RUNS],
                 "rows": [job.row() for job in visible],
                 "total": len(records),
                 "number": len(selected),
@@ -206,7 +206,7 @@ def counts_of(records: Sequence[LockRecord], jobs: Sequence[Job] | None) -> list
         (sum(record.is_paused for record in records), "paused", False),
     ]
     if jobs is not None and all(job.runs is not None for job in jobs):
-        counts += [(sum(job.is_overdue for job in jobs), "overdue", True)]
+        counts += [(sum(job.trouble == trouble for job in jobs), trouble, True) for trouble in TROUBLES]
         counts += [(sum(job.has_failed for job in jobs), "failed", True)]
     return counts
 
@@ -222,7 +222,7 @@ def job_values(record: LockRecord, runs: Sequence[Run] | None) -> dict[str, Any]
         "job": job.row(),
         "name": record.name,
         "token": display.token_of(record),
-        "fire_time": display.local_iso(record.last_fire_time),
+        "fire_time": display.local_iso(display.fire_time_of(record)),
         "future_fire_time": tuple(map(display.printable, display.future_fire_time(record) or ())),
         "pause": display.pause_in_words(record) if record.is_paused else "",
         "charts": charts,

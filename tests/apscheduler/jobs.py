@@ -10,7 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shedlock_py import InMemoryLockProvider, Lease, LockRequest, ProviderUnreachable, configure, scheduler_lock
+from shedlock_py import (
+    InMemoryLockProvider,
+    Lease,
+    LockRequest,
+    ProviderError,
+    ProviderUnreachable,
+    configure,
+    scheduler_lock,
+)
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 
 LONGEST_WAIT = 20.0  # seconds
@@ -98,13 +106,13 @@ def partial_of_locked(lock: str) -> Any:
 
 
 class DownProvider(InMemoryLockProvider):
-    """A store that is down."""
+    """A store that refuses this user, so that it is of no use to try again."""
 
     def acquire(self, request: LockRequest) -> Lease | None:
         try:
             raise OSError("connection refused")
         except OSError as error:
-            raise ProviderUnreachable("the store is down", operation="acquire", lock_name=request.name) from error
+            raise ProviderError("the store is down", operation="acquire", lock_name=request.name) from error
 
 
 @scheduler_lock("{lock}", "1m", provider=DownProvider())
@@ -134,3 +142,20 @@ def name_by_first_argument(job: Any) -> Any:
 def configure_java_table(url: str) -> None:
     """Of a worker process: its locks are in a table of ShedLock for Java."""
     configure(SqlAlchemyLockProvider(url, extra_columns=False))
+
+
+class SwitchedProvider(SqlAlchemyLockProvider):
+    """A store that is unreachable until there is a file ``up`` beside it."""
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        directory = Path(os.environ["SHEDLOCK_TEST_SWITCH"])
+        if (directory / "up").exists():
+            return super().acquire(request)
+        (directory / "failed").touch()
+        raise ProviderUnreachable("the store is down", operation="acquire", lock_name=request.name)
+
+
+def make_switched_provider() -> SwitchedProvider:
+    provider = SwitchedProvider(f"sqlite:///{os.environ['SHEDLOCK_TEST_SWITCH']}/switched.db")
+    provider.create_schema()
+    return provider

@@ -11,7 +11,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED
+from apscheduler.events import EVENT_JOB_EXECUTED
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.combining import AndTrigger, OrTrigger
@@ -19,30 +19,28 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
-from shedlock_py import ConfigurationError, InMemoryLockProvider, LeaderElector, LockProvider, LockRequest, set_active
+from shedlock_py import (
+    ConfigurationError,
+    Event,
+    LeaderElector,
+    LockProvider,
+    LockRecord,
+    LockRequest,
+    RunMissed,
+    configure,
+    set_active,
+)
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor, install, lead
-from shedlock_py.integrations.apscheduler.catch_up import last_run_time
+from shedlock_py.integrations.apscheduler.catch_up import is_missed, last_run_time
 from shedlock_py.integrations.apscheduler.worker import JOB_TASK
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.apscheduler.app import ENDS, SLOW_PROCESS, App, Task, make_inner, now, seconds, sqlite_locks, stop
-from tests.support.doubles import FaultyProvider
+from tests.apscheduler.past import PastStore, daily, ran_at
 from tests.support.loop_threads import EventLoopThread
 from tests.support.polling import wait_until
 
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 WITHIN = timedelta(minutes=10)
-
-
-def daily(run_time: datetime) -> CronTrigger:
-    """Fires at this time of each day, and so once in the past day."""
-    return CronTrigger(hour=run_time.hour, minute=run_time.minute, second=run_time.second, timezone="UTC")
-
-
-def ran_at(provider: LockProvider, lock: str, fire_time: datetime | None) -> None:
-    """Record a run of ``fire_time``; None: of a lock that is used without fire times."""
-    lease = provider.acquire(LockRequest(lock, "1m", fire_time=fire_time))
-    assert lease is not None
-    provider.release(lease)
 
 
 class Replica(App):
@@ -84,12 +82,12 @@ def started(replica: Replica, **options: Any) -> Iterator[Replica]:
 
 
 @pytest.fixture
-def provider() -> InMemoryLockProvider:
-    return InMemoryLockProvider()
+def provider() -> PastStore:
+    return PastStore()
 
 
 @pytest.fixture
-def replica(tmp_path: Path, provider: InMemoryLockProvider) -> Replica:
+def replica(tmp_path: Path, provider: PastStore) -> Replica:
     return Replica(tmp_path, "thread", provider, provider)
 
 
@@ -107,7 +105,7 @@ def test_i11_each_missed_run_runs_once_when_all_replicas_restart(jobs: int, tmp_
             task, fire_time = replicas[0].task(), began - seconds(1 + number)
             for replica in replicas:
                 replica.plan(daily(fire_time), task)
-            ran_at(store, task.lock, fire_time - DAY)
+            ran_at(store, task.lock, fire_time - DAY, url)
             missed[task.id] = (task, fire_time)
         for replica in replicas:
             stack.enter_context(started(replica))
@@ -176,13 +174,15 @@ def test_a_missed_run_runs_late(kind: str, tmp_path: Path, caplog: pytest.LogCap
     with ExitStack() as stack:
         given: Any
         provider: LockProvider
+        url = None
         if kind == "process":
-            given, provider = stack.enter_context(sqlite_locks(tmp_path))
+            url, provider = stack.enter_context(sqlite_locks(tmp_path))
+            given = url
         else:
-            given = provider = InMemoryLockProvider()
+            given = provider = PastStore()
         replica = Replica(tmp_path, kind, given, provider)
         task = replica.plan(daily(fire_time))
-        ran_at(provider, task.lock, fire_time - DAY)
+        ran_at(provider, task.lock, fire_time - DAY, url)
         with caplog.at_level(logging.INFO), started(replica):
             [event] = replica.wait(task, *ENDS)
             assert (event.code, event.scheduled_run_time) == (EVENT_JOB_EXECUTED, fire_time)
@@ -210,7 +210,7 @@ def test_a_missed_run_runs_late(kind: str, tmp_path: Path, caplog: pytest.LogCap
         "no locking",
     ],
 )
-def test_nothing_is_caught_up(why: str, replica: Replica, provider: InMemoryLockProvider) -> None:
+def test_nothing_is_caught_up(why: str, replica: Replica, provider: PastStore) -> None:
     fire_time = now().replace(microsecond=0) - seconds(60)
     task, options = replica.task(), dict[str, Any]()
     match why:
@@ -248,28 +248,17 @@ def test_nothing_is_caught_up(why: str, replica: Replica, provider: InMemoryLock
     assert (replica.codes(task, *ENDS), task.runs) == ([], 0)
 
 
-def test_while_the_lock_is_held_the_run_is_skipped(replica: Replica, provider: InMemoryLockProvider) -> None:
+def test_while_the_lock_is_held_the_run_is_skipped(replica: Replica, provider: PastStore) -> None:
     fire_time = now().replace(microsecond=0) - seconds(60)
     task = replica.plan(daily(fire_time))
-    assert provider.acquire(LockRequest(task.lock, "1m", fire_time=fire_time - DAY))
+    with provider.at(fire_time - DAY):
+        assert provider.acquire(LockRequest(task.lock, "2d", fire_time=fire_time - DAY))
     with started(replica):
         [event] = replica.wait(task, *ENDS)
     assert (event.code, event.reason, task.runs) == (EVENT_JOB_SKIPPED, "held", 0)
 
 
-def test_i5_without_an_answer_of_the_store_nothing_runs(tmp_path: Path, provider: InMemoryLockProvider) -> None:
-    down = FaultyProvider(provider)
-    down.fail()
-    replica = Replica(tmp_path, "thread", down, provider)
-    task = replica.plan(daily(now() - seconds(60)))
-    with started(replica):
-        [event] = replica.wait(task, *ENDS)
-    assert (event.code, task.runs) == (EVENT_JOB_ERROR, 0)
-
-
-def test_a_scheduler_that_starts_paused_catches_up_when_it_is_resumed(
-    replica: Replica, provider: InMemoryLockProvider
-) -> None:
+def test_a_scheduler_that_starts_paused_catches_up_when_it_is_resumed(replica: Replica, provider: PastStore) -> None:
     fire_time = now().replace(microsecond=0) - seconds(60)
     task = replica.plan(daily(fire_time))
     ran_at(provider, task.lock, fire_time - DAY)
@@ -277,15 +266,75 @@ def test_a_scheduler_that_starts_paused_catches_up_when_it_is_resumed(
         assert replica.codes(task, *ENDS) == []
         replica.scheduler.resume()
         assert replica.wait(task, *ENDS)[0].code == EVENT_JOB_EXECUTED
+        replica.settle()
+    assert task.runs == 1
+
+
+def test_i14_each_resume_catches_up(replica: Replica, provider: PastStore) -> None:
+    """APScheduler drops what was due in its own pause, because the grace time is a second."""
+    fire_time = now().replace(microsecond=0) - seconds(60)
+    task = replica.task()
+    with started(replica):
         replica.scheduler.pause()
-        ran_again = daily(now() - seconds(2))
-        replica.scheduler.reschedule_job(task.id, trigger=ran_again)
+        replica.plan(daily(fire_time), task)
+        ran_at(provider, task.lock, fire_time - DAY)
+        replica.scheduler.resume()
+        assert replica.wait(task, *ENDS)[0].scheduled_run_time == fire_time
+        replica.scheduler.pause()
         replica.scheduler.resume()
         replica.settle()
-    assert task.runs == 1  # the first time only: later pauses are not its start
+    assert task.runs == 1
 
 
-def test_install_on_a_running_scheduler_catches_up(tmp_path: Path, provider: InMemoryLockProvider) -> None:
+def test_i14_an_interval_job_runs_although_its_processes_live_shorter_than_its_interval(
+    tmp_path: Path, provider: PastStore
+) -> None:
+    """The job has no record, and its interval is longer than ``catch_up``. Each replica lives for a moment."""
+    task = Replica(tmp_path, "thread", provider, provider).task()
+    for _ in range(3):
+        replica = Replica(tmp_path, "thread", provider, provider)
+        replica.plan(IntervalTrigger(hours=5000), task)
+        with started(replica):
+            wait_until(lambda: task.runs, what="the run of the slot")
+            replica.settle()
+    assert task.runs == 1
+
+
+@pytest.mark.parametrize("began_before", [30, 90])
+def test_i14_a_run_that_an_operator_paused_was_not_missed(
+    began_before: int, replica: Replica, provider: PastStore
+) -> None:
+    """The pause ended half a minute after the fire time, or half a minute before it."""
+    fire_time = now().replace(microsecond=0) - seconds(120)
+    task = replica.plan(daily(fire_time))
+    ran_at(provider, task.lock, fire_time - DAY)
+    with provider.at(fire_time - seconds(began_before)):
+        provider.pause(task.lock, "1m", by="alice")
+    with started(replica):
+        if began_before == 30:
+            replica.settle()
+        else:
+            replica.wait(task, EVENT_JOB_EXECUTED)
+    assert task.runs == (began_before == 90)
+
+
+def test_i14_a_schedule_that_a_deploy_has_moved_is_not_caught_up_and_says_so(
+    replica: Replica, provider: PastStore
+) -> None:
+    events: list[Event] = []
+    fire_time = now().replace(microsecond=0) - seconds(60)
+    task = replica.plan(daily(fire_time))
+    ran_at(provider, task.lock, fire_time - HOUR)
+    with configure(listeners=[events.append]), started(replica):
+        wait_until(lambda: events, what="the event")
+        replica.settle()
+    [event] = [event for event in events if isinstance(event, RunMissed)]
+    assert (event.lock_name, event.fire_time, event.reason) == (task.lock, fire_time, "schedule_changed")
+    assert task.id in event.details
+    assert task.runs == 0
+
+
+def test_install_on_a_running_scheduler_catches_up(tmp_path: Path, provider: PastStore) -> None:
     fire_time = now().replace(microsecond=0) - seconds(60)
     scheduler = BackgroundScheduler(timezone="UTC")
     app = App(scheduler, provider, tmp_path, "thread")
@@ -300,7 +349,7 @@ def test_install_on_a_running_scheduler_catches_up(tmp_path: Path, provider: InM
         stop(app)
 
 
-def test_options_that_cannot_work(provider: InMemoryLockProvider) -> None:
+def test_options_that_cannot_work(provider: PastStore) -> None:
     with pytest.raises(ConfigurationError, match="catch_up cannot work with once_per_fire_time=False"):
         ShedLockExecutor(catch_up="10m", once_per_fire_time=False)
     with pytest.raises(ConfigurationError, match="catch_up='ten' is not a duration"):
@@ -318,6 +367,47 @@ NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)  # a Monday
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
+HOURLY = CronTrigger(minute=0, timezone="UTC")
+EACH_HOUR = IntervalTrigger(hours=1)
+
+
+def record(
+    last: float | None, locked_at: float | None = None, until: float | None = None, by: str = "web-1"
+) -> LockRecord:
+    """A record with times in hours before noon."""
+    began = last if locked_at is None else locked_at
+    assert began is not None
+    ended = began if until is None else until
+    fire_time = None if last is None else NOON - last * HOUR
+    return LockRecord("job", by, NOON - began * HOUR, NOON - ended * HOUR, 1, fire_time, NOON + HOUR / 2)
+
+
+@pytest.mark.parametrize(
+    ("trigger", "found", "expected"),
+    [
+        (HOURLY, None, False),
+        (EACH_HOUR, None, True),
+        (HOURLY, record(1), True),
+        (HOURLY, record(0), False),
+        (HOURLY, record(-0.1), False),
+        (HOURLY, record(None, 1), False),
+        (EACH_HOUR, record(None, 1), True),
+        (HOURLY, record(1, -0.1), False),
+        (EACH_HOUR, record(1, -0.1), False),
+        (HOURLY, record(1, 0.1, -0.1, "paused by alice"), False),
+        (HOURLY, record(1, 0.2, 0.1, "paused by alice"), True),
+        (HOURLY, record(1, -0.1, -0.2, "paused by alice"), True),
+        (HOURLY, record(1.5), None),
+        (EACH_HOUR, record(0.5), None),
+        (EACH_HOUR, record(1.5), True),
+        (OrTrigger([HOURLY, CronTrigger(hour=10, minute=30, timezone="UTC")]), record(1.5), True),
+        (CronTrigger(hour=13, timezone=BERLIN), record(24), True),
+    ],
+)  # fmt: skip
+def test_what_was_missed_at_noon(trigger: Any, found: LockRecord | None, expected: bool | None) -> None:
+    assert is_missed(found, trigger, NOON, is_of_trigger=True) is expected
+
+
 @pytest.mark.parametrize(
     ("trigger", "within", "expected"),
     [
@@ -333,7 +423,10 @@ BERLIN = ZoneInfo("Europe/Berlin")
         (IntervalTrigger(hours=1, start_date=NOON - 2.5 * HOUR, jitter=99), HOUR, NOON - HOUR / 2),
         (IntervalTrigger(hours=1, start_date=NOON - timedelta(minutes=630)), WITHIN, None),
         (IntervalTrigger(minutes=7, start_date=NOON + timedelta(minutes=7)), WITHIN, NOON - timedelta(minutes=5)),
-        (IntervalTrigger(hours=5, start_date=NOON + timedelta(hours=5)), WITHIN, None),
+        (IntervalTrigger(hours=5, start_date=NOON + timedelta(hours=5)), WITHIN, NOON - timedelta(hours=3)),
+        (IntervalTrigger(hours=5, start_date=NOON + timedelta(hours=6)), WITHIN, None),
+        (IntervalTrigger(hours=5, start_date=NOON - timedelta(hours=6)), WITHIN, NOON - timedelta(hours=1)),
+        (IntervalTrigger(hours=1, start_date=NOON - DAY, end_date=NOON - 2.5 * HOUR), 3 * HOUR, NOON - 3 * HOUR),
         (OrTrigger([CronTrigger(hour=hour, timezone="UTC") for hour in (3, 5)]), DAY, NOON - 7 * HOUR),
         (AndTrigger([CronTrigger(hour=3, timezone="UTC")]), DAY, None),
         (CronTrigger(minute="*", jitter=5, timezone="UTC"), WITHIN, None),

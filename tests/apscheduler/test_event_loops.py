@@ -16,13 +16,16 @@ from apscheduler.triggers.interval import IntervalTrigger
 from shedlock_py import (
     AsyncInMemoryLockProvider,
     InMemoryLockProvider,
+    Lease,
+    LockRequest,
+    ProviderUnreachable,
     Skipped,
     attempt_async,
     current_lease,
     hold,
     scheduler_lock,
 )
-from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor
+from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor, late_runs
 from tests.apscheduler import jobs
 from tests.apscheduler.app import ENDS, App, Task, now, running
 from tests.support.polling import wait_until
@@ -42,10 +45,31 @@ def check(app: App, finish: Callable[[Task], Any]) -> None:
         assert finish(task).code == code
         assert not app.is_held(task)
     assert task.runs == 2
+    app.events.clear()
+    app.provider.failures = 2  # type: ignore[attr-defined]  # a double
+    app.add(task)
+    assert finish(task).code == EVENT_JOB_EXECUTED  # late, in the right thread
+
+
+class Stumbling(InMemoryLockProvider):
+    """The next acquires fail."""
+
+    failures = 0
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise ProviderUnreachable("down", operation="acquire", lock_name=request.name)
+        return super().acquire(request)
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_runs, "FIRST_PAUSE", 0.01)
 
 
 def options(executor: str | None) -> tuple[Any, dict[str, Any]]:
-    provider = InMemoryLockProvider()
+    provider = Stumbling()
     return provider, {"executors": {"default": ShedLockExecutor(executor, provider)}, "timezone": "UTC"}
 
 

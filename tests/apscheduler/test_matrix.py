@@ -15,7 +15,7 @@ from apscheduler.events import (
 )
 from apscheduler.triggers.interval import IntervalTrigger
 
-from shedlock_py import ProviderUnreachable, hold
+from shedlock_py import ProviderError, hold
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED
 from tests.apscheduler.app import ENDS, KINDS, App, Task, now, running, seconds, stop
 from tests.support.polling import wait_until
@@ -211,7 +211,7 @@ def test_i5_the_job_does_not_run_when_the_store_is_down(app: App) -> None:
     task = app.task()
     event = app.run_once(task, app.function("locked_by_nobody"))
     assert event.code == EVENT_JOB_ERROR
-    assert isinstance(event.exception, ProviderUnreachable)
+    assert isinstance(event.exception, ProviderError)
     assert event.exception.lock_name == task.lock
     assert "acquire" in event.traceback
     assert task.runs == 0

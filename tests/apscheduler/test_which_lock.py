@@ -296,7 +296,8 @@ def in_a_new_thread(function: Any) -> Any:
 def on_a_new_event_loop(function: Any) -> Any:
     @functools.wraps(function)
     async def call(*args: Any) -> Any:
-        return await asyncio.to_thread(lambda: asyncio.run(function(*args)))
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, lambda: asyncio.run(function(*args)))  # without the context
 
     return call
 

@@ -113,7 +113,7 @@ def test_history_as_json() -> None:
         "name": "job", "fencing_token": record.fencing_token, "holder": "web-1:7", "locked_by": record.locked_by,
         "started": record.started.isoformat(timespec="microseconds"),
         "ended": record.ended.isoformat(timespec="microseconds"), "duration": 1.5, "outcome": "failed",
-        "running": False, "pause": False, "demotion": False, "error": "ValueError: x",
+        "recoveries": 0, "running": False, "pause": False, "demotion": False, "error": "ValueError: x",
         "fire_time": "2026-01-02T03:04:05.000000+00:00", "next_fire_time": "2026-01-02T04:04:05.000000+00:00",
     }  # fmt: skip
     assert (pause["holder"], pause["pause"], pause["running"]) == ("paused by alice: migration", True, True)
@@ -246,10 +246,60 @@ def test_a_paused_job_is_listed_as_paused_and_is_not_overdue() -> None:
 
 
 def test_a_running_job_is_not_overdue() -> None:
-    every("report", "10m", 4)
+    for _ in range(4):
+        ran("report", 300)
+        clock.advance("10m")
     provider.acquire(LockRequest("report", "5h"))
-    clock.advance("4h")
+    clock.advance("15m")
     assert run("overdue", store=STORE).exit_code == 0
+
+
+def test_i14_a_job_that_hangs_is_stuck() -> None:
+    for _ in range(4):
+        ran("report", 300)
+        clock.advance("10m")
+    ran("late", 1, next_fire_time=clock_now() + timedelta(minutes=5))
+    provider.acquire(LockRequest("report", "5h"))
+    provider.pause("paused", "5h", by="alice")
+    clock.advance("17m")
+    done = run("overdue", store=STORE)
+    assert (done.exit_code, done.stderr) == (1, "")
+    lines = [line.split() for line in done.stdout.splitlines()[1:]]
+    assert [line[:2] for line in lines] == [["report", "stuck"], ["late", "overdue"], ["paused", "paused"]]
+    assert lines[0][4:] == ["2m", "usual", "duration"]
+    assert run("overdue", "--grace", "2m", "report", store=STORE).exit_code == 0
+    [job] = json.loads(run("overdue", "report", "--json", store=STORE).stdout)
+    assert (job["state"], job["basis"], job["late"]) == ("stuck", "duration", 120)
+
+
+@pytest.mark.parametrize("command", ["list", "show"])
+def test_list_and_show_as_json_know_what_is_stuck(command: str) -> None:
+    lease = provider.acquire(LockRequest("job", "5h", next_fire_time=clock_now() + timedelta(hours=1)))
+    assert lease is not None
+
+    def stuck(store: str = STORE) -> object:
+        found = json.loads(run(command, "job", "--json", store=store).stdout)
+        return (found[0] if command == "list" else found)["stuck"]
+
+    assert stuck() is False
+    clock.advance("62m")
+    assert stuck() is True
+    assert stuck(f"{__name__}:without_history") is stuck(f"{__name__}:WithoutRuns") is None
+    provider.release(lease)
+    assert stuck() is False
+
+
+def test_jobs_with_too_few_runs_have_an_exit_code_of_their_own() -> None:
+    deque(checks_of(provider), maxlen=0)
+    assert run("overdue", "--unknown-exit-code", "3", store=STORE).exit_code == 0  # the doctor's lock is no job
+    ran("new")
+    done = run("overdue", "--unknown-exit-code", "3", store=STORE)
+    assert (done.exit_code, done.stderr) == (3, "no job is overdue: 2 locks, 1 of them with too few runs to know\n")
+    assert run("overdue", "--json", store=STORE, SHEDLOCK_UNKNOWN_EXIT_CODE="3").exit_code == 3
+    every("report", "10m", 4)
+    clock.advance("6m")
+    done = run("overdue", "--unknown-exit-code", "3", store=STORE)
+    assert (done.exit_code, done.stderr) == (1, "3 locks, 1 of them with too few runs to know\n")
 
 
 def test_overdue_as_json() -> None:

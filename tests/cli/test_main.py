@@ -93,7 +93,10 @@ def test_a_mistake_is_one_line(arguments: list[str], text: str) -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (64, "", text)
 
 
-WITHOUT_VARIABLE = {"--version", "--force", "--forget-fire-time", "--yes", "--allow-changes"}
+WITHOUT_VARIABLE = {
+    "--version", "--force", "--forget-fire-time", "--forget", "--yes", "--allow-changes",
+    "--keep-alive-for",  # that of --keep-alive takes a duration, too
+}  # fmt: skip
 OF_NO_OPTION = {"SHEDLOCK_HISTORY", "SHEDLOCK_ACTIVE"}
 
 

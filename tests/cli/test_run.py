@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import click
@@ -16,6 +17,7 @@ import pytest
 from shedlock_py import LockRequest, Settings
 from shedlock_py.cli import child, common
 from shedlock_py.cli.lead import lead as lead_command
+from shedlock_py.cli.once import once as once_command
 from shedlock_py.cli.run import run as run_command
 from tests.cli import terminal
 from tests.cli.harness import in_a_process, run, shedlock_command, take
@@ -241,6 +243,8 @@ def test_every_option_has_its_variable(runs: Runs) -> None:
         "SHEDLOCK_HOLDER": "me",
         "SHEDLOCK_KEEP_ALIVE": "true",
         "SHEDLOCK_ONCE_PER": "1d",
+        "SHEDLOCK_RECOVER": "true",
+        "SHEDLOCK_MAX_RECOVERIES": "2",
         "SHEDLOCK_EXPECTED_EVERY": "25h",
         "SHEDLOCK_SKIP_EXIT_CODE": "44",
         "SHEDLOCK_WAIT": "100ms",
@@ -270,12 +274,48 @@ def test_the_command_line_and_from_env_read_the_same_words(monkeypatch: pytest.M
             assert (word, context.params["keep_alive"], Settings.from_env().keep_alive) == (word, expected, expected)
 
 
+@pytest.mark.parametrize(
+    ("variable", "arguments", "expected"),
+    [
+        ("2h", [], timedelta(hours=2)),
+        ("2h", ["--no-keep-alive"], False),
+        ("2h", ["--keep-alive"], True),
+        ("false", ["--keep-alive-for", "3h"], timedelta(hours=3)),
+    ],
+)
+def test_a_limit_of_keep_alive_comes_from_the_variable_or_from_the_option(
+    variable: str, arguments: list[str], expected: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[object] = []
+    monkeypatch.setattr("shedlock_py.cli.guarded.Guarded", lambda *_, keep_alive, **__: found.append(keep_alive))
+    result = run(
+        "run", "job", "--at-most", "1m", *arguments, "--", "true", store="nosuch", SHEDLOCK_KEEP_ALIVE=variable
+    )
+    assert (result.exit_code, found) == (common.CONFIG, [expected])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--keep-alive-for", "30s"], "--keep-alive-for (0:00:30) must be longer than --at-most (0:01:00)"),
+        (["--no-keep-alive", "--keep-alive-for", "2h"], "--no-keep-alive and --keep-alive-for exclude each other"),
+    ],
+)
+def test_a_limit_of_keep_alive_that_cannot_work(arguments: list[str], message: str) -> None:
+    result = run("run", "job", "--at-most", "1m", *arguments, "--", "true", store="nosuch")
+    assert (result.exit_code, message in result.stderr) == (common.USAGE, True)
+
+
 COMMON_CODES = {common.USAGE, common.UNAVAILABLE, common.SOFTWARE, common.CONFIG, child.NOT_EXECUTABLE, child.NOT_FOUND}
 
 
 @pytest.mark.parametrize(
     ("command", "codes"),
-    [(run_command, {common.OK, common.LOST} | COMMON_CODES), (lead_command, COMMON_CODES)],
+    [
+        (run_command, {common.OK, common.LOST} | COMMON_CODES),
+        (once_command, {common.OK, common.NO, common.LOST, common.NOT_DONE} | COMMON_CODES),
+        (lead_command, COMMON_CODES),
+    ],
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_help_and_the_page_name_every_exit_code(command: click.Command, codes: set[int]) -> None:
@@ -284,7 +324,7 @@ def test_help_and_the_page_name_every_exit_code(command: click.Command, codes: s
     in_help = {int(code) for code in re.findall(r"^    (\d+) ", done.stdout, re.MULTILINE)}
     assert in_help == codes
     table = dict(re.findall(r"^\| (\d+) +\| (.+?) +\|", page.partition("## Exit codes")[2], re.MULTILINE))
-    of_others = {common.NO, common.INTERRUPTED, common.IO_ERROR}
+    of_others = {common.NO, common.INTERRUPTED, common.IO_ERROR, common.NOT_DONE}
     assert {int(code) for code in table} == {common.OK, common.LOST} | COMMON_CODES | of_others
 
 

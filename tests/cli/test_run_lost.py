@@ -72,6 +72,13 @@ def test_kept_alive_it_runs_longer_than_its_lease(runs: Runs) -> None:
     assert runs.run("job", "--at-most", "1s", "--keep-alive", python=python) == (0, "done\n", "")
 
 
+def test_i3_a_command_that_hangs_is_ended_after_the_limit(runs: Runs) -> None:
+    process = runs.start_ready("job", "--at-most", "1s", "--keep-alive-for", "1.5s", python=REPORTS)
+    code, out, err = runs.end(process)
+    assert (code, out) == (75, "got SIGTERM\n")
+    assert "lock 'job' was lost: the command takes longer than --keep-alive-for 1.5s; the command gets" in err
+
+
 def test_revoked_without_keep_alive_is_told_at_the_end(runs: Runs) -> None:
     python = "print('ready', flush=True); input()"
     process = runs.start_ready("job", "--at-most", "1m", python=python, stdin=subprocess.PIPE)

@@ -23,8 +23,8 @@ from tests.support.ports import free_port
 
 KEYS = {
     "paused", "paused_by", "pause_reason",
-    "name", "held", "demoted", "holder", "claim_id", "locked_by", "locked_at", "lock_until", "remaining",
-    "fencing_token", "last_fire_time",
+    "name", "held", "done", "demoted", "holder", "claim_id", "locked_by", "locked_at", "lock_until", "remaining",
+    "fencing_token", "last_fire_time", "stuck",
 }  # fmt: skip
 HOSTILE_NAME = "\x1b[2J\x1b]0;owned\x07[red]x[/red]\n\x9b31m\u202eevil"
 HOSTILE_HOLDER = "[link=http://evil]me[/link]\r\x1b[1A"

@@ -22,6 +22,7 @@ from shedlock_py.testing.contract.fencing import FencingContract
 from shedlock_py.testing.contract.guarding import GuardContract
 from shedlock_py.testing.contract.names import NamesContract
 from shedlock_py.testing.contract.pausing import AsyncPauseContract, PauseContract
+from shedlock_py.testing.contract.recovering import RecoveryContract
 from shedlock_py.testing.contract.threads import ThreadsContract
 from shedlock_py.testing.contract.tools import ToolsContract
 
@@ -57,6 +58,7 @@ class AsyncSample(ContractBase):
     test_i2_force_release_ends_a_lease_for_its_holder = ToolsContract.test_i2_force_release_ends_a_lease_for_its_holder
     test_a_released_lock_is_free_at_once = ExclusionContract.test_a_released_lock_is_free_at_once
     test_no_job_runs_during_a_pause = PauseContract.test_no_job_runs_during_a_pause
+    test_i11_a_recovered_run_runs_once_more = RecoveryContract.test_i11_a_recovered_run_runs_once_more
 
 
 class AsyncClient(AsyncSample, CancellationContract):
@@ -81,6 +83,13 @@ class EachPromise(ContractBase):
     test_i11_one_fire_time_one_run = FencingContract.test_i11_one_fire_time_one_run
     test_i12_undo_frees_at_once_without_minimum_hold = (
         GivingBackContract.test_i12_undo_frees_at_once_without_minimum_hold
+    )
+    test_i14_a_finished_run_never_looks_like_a_dead_one = (
+        RecoveryContract.test_i14_a_finished_run_never_looks_like_a_dead_one
+    )
+    test_i1_of_n_racers_one_recovers_a_run = RecoveryContract.test_i1_of_n_racers_one_recovers_a_run
+    test_i1_a_held_record_is_not_recovered_whatever_the_replica_has_read = (
+        RecoveryContract.test_i1_a_held_record_is_not_recovered_whatever_the_replica_has_read
     )
     test_create_schema_again_changes_nothing = ToolsContract.test_create_schema_again_changes_nothing
     prefix = NamesContract.prefix

@@ -45,6 +45,7 @@ from shedlock_py.config import (
     configure_store,
     configured_providers,
     is_kept_alive,
+    keep_alive_limit,
     lock_request,
     resolve_async_provider,
     resolve_provider,
@@ -379,6 +380,17 @@ class TestFromEnv:
         assert record.holder == "replica-1"
         assert not is_kept_alive(None)  # restored
 
+    def test_keep_alive_with_a_limit(self) -> None:
+        with Settings.from_env({"SHEDLOCK_KEEP_ALIVE": "2h"}).apply():
+            assert is_kept_alive(None)
+            assert keep_alive_limit(None) == timedelta(hours=2)
+            assert keep_alive_limit(True) is None
+            configure(keep_alive="3h")
+            assert keep_alive_limit(None) == timedelta(hours=3)
+            assert not is_kept_alive(False)
+            assert keep_alive_limit(False) is None
+        assert keep_alive_limit(timedelta(hours=1)) == timedelta(hours=1)
+
     def test_empty_is_absent(self) -> None:
         assert Settings.from_env(dict.fromkeys(VARIABLES, " ")) == Settings.from_env({})
 
@@ -409,7 +421,7 @@ class TestFromEnv:
             ("LOCK_AT_MOST_FOR", "0s", "SHEDLOCK_LOCK_AT_MOST_FOR='0s' is zero"),
             ("LOCK_AT_LEAST_FOR", "-1s", "SHEDLOCK_LOCK_AT_LEAST_FOR='-1s' is"),
             ("LOCK_AT_LEAST_FOR", "1h", "longer than lock_at_most_for"),
-            ("KEEP_ALIVE", "maybe", "SHEDLOCK_KEEP_ALIVE='maybe' is neither true nor false"),
+            ("KEEP_ALIVE", "maybe", "SHEDLOCK_KEEP_ALIVE='maybe' is neither true nor false, nor a duration"),
             ("HOLDER", "x" * 500, "holder"),
         ],
     )
@@ -722,7 +734,7 @@ class TestOneStore:
         former = opened_providers(url)
         monkeypatch.chdir(tmp_path / "two")
         for refused in (
-            lambda: configure(url, keep_alive="no"),  # type: ignore[arg-type]  # on purpose
+            lambda: configure(url, keep_alive="no"),
             lambda: configure(url, default_lock_at_least_for="1h"),
             lambda: configure(url, async_provider=InMemoryLockProvider()),  # type: ignore[arg-type]  # on purpose
             lambda: Settings.from_env({"SHEDLOCK_STORE": url, "SHEDLOCK_KEEP_ALIVE": "maybe"}),

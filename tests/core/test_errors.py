@@ -19,6 +19,7 @@ def test_every_error_is_a_shedlock_error_of_its_kind() -> None:
         "LeaseLostError": "LeaseError",
         "NotLocked": "LeaseError",
         "LockNotAcquired": "ShedLockError",
+        "TaskNotDone": "ShedLockError",
     }
     assert issubclass(shedlock_py.ConfigurationError, ValueError)
 

@@ -46,6 +46,7 @@ EVENTS: list[tuple[Event, int, str]] = [
     (LeaseLost("job", lease, "overrun"), logging.WARNING, "raise lock_at_most_for"),
     (LeaseLost("job", lease, "revoked"), logging.WARNING, "taken over by force"),
     (LeaseLost("job", lease, "unreachable"), logging.WARNING, "was unreachable"),
+    (LeaseLost("job", lease, "kept_too_long"), logging.WARNING, "longer than keep_alive allows"),
     (ProviderFailed("job", "acquire", OSError("gone")), logging.ERROR, "acquire failed: gone"),
     (ProviderFailed("job", "release", OSError("gone"), lease), logging.ERROR, "release failed: gone"),
     (ProviderFailed("job", "extend", OSError("gone"), lease), logging.WARNING, "extend failed: gone"),  # tried again

@@ -1,18 +1,17 @@
 """Who is inside of a lease: the code that the task calls or awaits, in this process, while the lease lives."""
 
 import asyncio
-import contextvars
 import copy
 import multiprocessing
 import pickle
 import sys
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import pytest
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -35,7 +34,6 @@ from shedlock_py import (
     hold,
     hold_async,
     provider_from_url,
-    scheduler_lock,
 )
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.testing.forks import in_child
@@ -47,22 +45,6 @@ T = TypeVar("T")
 
 async def never() -> None:
     pytest.fail("the task ran beside another")
-
-
-async def assert_not_inside() -> None:
-    """Of the lock "job", which is held."""
-    assert current_lease() is None
-    with pytest.raises(NotLocked):
-        assert_locked("job")
-    assert await attempt_async("job", never) == Skipped("job")
-
-
-async def made_by_a_timer(work: Callable[[], Coroutine[Any, Any, T]], **options: Any) -> T:
-    """The result of a task that a callback of the event loop makes."""
-    loop = asyncio.get_running_loop()
-    made: asyncio.Future[asyncio.Task[T]] = loop.create_future()
-    loop.call_later(0, lambda: made.set_result(loop.create_task(work(), **options)))
-    return await (await made)
 
 
 async def assert_inside() -> None:
@@ -139,107 +121,65 @@ class TestTasksAndTimers:
             await asyncio.create_task(of_a_child())
             await extend_lock_async("10m")
 
-    async def test_i1_a_timer_is_not_and_nor_is_a_task_that_it_makes(self, provider: InMemoryLockProvider) -> None:
+    async def test_a_timer_of_the_task_is_inside_while_the_lease_lives(self, provider: InMemoryLockProvider) -> None:
         loop = asyncio.get_running_loop()
         for arm in (loop.call_soon, loop.call_soon_threadsafe, lambda callback: loop.call_later(0.001, callback)):
-            outcome: asyncio.Future[object] = loop.create_future()
-
-            def fire(outcome: asyncio.Future[object] = outcome) -> None:
-                try:
-                    assert current_lease() is None
-                    assert attempt("job", lambda: pytest.fail("ran in a timer")) == Skipped("job")
-                    loop.create_task(assert_not_inside()).add_done_callback(outcome.set_result)
-                except BaseException as error:
-                    outcome.set_exception(error)
-
+            made: asyncio.Future[asyncio.Task[None]] = loop.create_future()
             async with hold_async("job"):
-                arm(fire)
-                task: Any = await outcome
-                await task
+                arm(partial(lambda made: made.set_result(loop.create_task(assert_inside())), made))
+                await (await made)
 
-    async def test_i1_nor_what_such_a_task_makes_and_awaits(self, provider: InMemoryLockProvider) -> None:
-        async def grandchild() -> None:
-            await asyncio.gather(assert_not_inside())
-            await asyncio.to_thread(lambda: asyncio.run(assert_not_inside()))
+    async def test_i1_what_outlives_the_task_is_not_inside(self, provider: InMemoryLockProvider) -> None:
+        loop = asyncio.get_running_loop()
+        has_ended = asyncio.Event()
 
+        async def outlives() -> None:
+            await has_ended.wait()
+            assert current_lease() is None
+            assert await attempt_async("job", never) == Skipped("job")
+
+        made: asyncio.Future[asyncio.Task[None]] = loop.create_future()
         async with hold_async("job"):
-            await made_by_a_timer(grandchild)
+            task = asyncio.create_task(outlives())
+            loop.call_later(0.01, lambda: made.set_result(loop.create_task(outlives())))
+        other = provider.acquire(LockRequest("job", "1m"))
+        has_ended.set()
+        await task
+        await (await made)
+        assert other is not None
 
-    async def test_i1_nor_is_another_event_loop_in_a_thread_of_the_task(self, provider: InMemoryLockProvider) -> None:
-        async with hold_async("job"):
-            await asyncio.to_thread(lambda: asyncio.run(assert_not_inside()))
-
-    async def test_i1_an_asyncio_scheduler_to_which_it_adds_a_job(self, provider: InMemoryLockProvider) -> None:
-        """Its timer is armed in the context of the task; so were all later jobs of that scheduler."""
-        ran: list[str] = []
-        both_were_called = asyncio.Event()
-        scheduler = AsyncIOScheduler()
-        scheduler.start(paused=False)
-
-        @scheduler_lock("report", "1m")
-        async def rebuild() -> None:
-            ran.append("rebuild begins")
-            scheduler.add_job(export, id="first")
-            scheduler.add_job(observe, "interval", seconds=0.01, id="second")
-            async with asyncio.timeout(20):
-                await both_were_called.wait()
-            ran.append("rebuild ends")
-
-        @scheduler_lock("report", "1m", on_skip=lambda skipped: ran.append("export skipped"))
-        async def export() -> None:
-            ran.append("export")
-
-        async def observe() -> None:
-            if "export skipped" in ran or "export" in ran:
-                assert current_lease() is None
-                both_were_called.set()
-
-        try:
-            await rebuild()
-        finally:
-            scheduler.shutdown(wait=False)
-        assert ran == ["rebuild begins", "export skipped", "rebuild ends"]
-
-    async def test_i1_nor_are_jobs_of_a_scheduler_that_the_task_has_started(
+    async def test_a_scheduler_that_the_task_starts_is_inside_until_the_task_ends(
         self, provider: InMemoryLockProvider
     ) -> None:
-        seen: asyncio.Future[Lease | None] = asyncio.get_running_loop().create_future()
+        """Its timer has the context of the task. The documentation says to start it outside."""
+        seen: asyncio.Queue[Lease | None] = asyncio.Queue()
+        scheduler = AsyncIOScheduler()
 
         async def job() -> None:
-            seen.set_result(current_lease())
+            await seen.put(current_lease())
 
-        async with hold_async("job"), asyncio.timeout(20):
-            scheduler = AsyncIOScheduler()
-            scheduler.add_job(job)
-            scheduler.start()
-            assert await seen is None
+        async with asyncio.timeout(20):
+            async with hold_async("job") as lease:
+                scheduler.start()
+                scheduler.add_job(job, "interval", seconds=0.01)
+                assert await seen.get() is lease
+            while await seen.get() is not None:
+                pass
             scheduler.shutdown(wait=False)
 
-    async def test_i1_nor_is_what_a_thread_of_the_task_gives_to_an_event_loop(
-        self, provider: InMemoryLockProvider
-    ) -> None:
-        """Python cannot distinguish it from a scheduler's timer: both begin as a callback of the loop."""
+    async def test_an_event_loop_in_a_thread_of_the_task_is_inside(self, provider: InMemoryLockProvider) -> None:
+        """As asgiref's ``async_to_sync`` makes it."""
+        async with hold_async("job"):
+            await asyncio.to_thread(lambda: asyncio.run(assert_inside()))
+
+    async def test_what_a_thread_gives_to_an_event_loop_is_inside(self, provider: InMemoryLockProvider) -> None:
         loop = asyncio.get_running_loop()
 
         def in_thread() -> None:
-            assert_locked("job")
-            asyncio.run_coroutine_threadsafe(assert_not_inside(), loop).result(20)
+            asyncio.run_coroutine_threadsafe(assert_inside(), loop).result(20)
 
         async with hold_async("job"):
             await asyncio.to_thread(in_thread)
-
-    async def test_i1_nor_is_what_an_ordinary_task_gives_to_the_loop_of_another_thread(
-        self, provider: InMemoryLockProvider
-    ) -> None:
-        loop = asyncio.get_running_loop()
-
-        def in_thread() -> None:
-            with hold("job"):
-                asyncio.run_coroutine_threadsafe(assert_not_inside(), loop).result(20)
-
-        thread = threading.Thread(target=in_thread)
-        thread.start()
-        await asyncio.to_thread(thread.join, 30)
 
     def test_an_ordinary_task_that_runs_an_event_loop_is_inside_there(self, provider: InMemoryLockProvider) -> None:
         async def main() -> None:
@@ -252,70 +192,17 @@ class TestTasksAndTimers:
     async def test_an_ordinary_block_in_a_coroutine(self, provider: InMemoryLockProvider) -> None:
         with hold("job"):
             await asyncio.gather(assert_inside())
-            await made_by_a_timer(assert_not_inside)
 
-
-class TestTaskFactories:
-    """The guard wraps the task factory of the event loop. Applications must not notice."""
-
-    async def test_the_applications_own_still_makes_the_tasks(self, provider: InMemoryLockProvider) -> None:
-        made: list[asyncio.Task[Any]] = []
-
-        def factory(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
-            made.append(asyncio.Task(coro, loop=loop, **kwargs))
-            return made[-1]
-
+    async def test_a_guard_leaves_the_task_factory_alone(self, provider: InMemoryLockProvider) -> None:
         loop = asyncio.get_running_loop()
-        loop.set_task_factory(factory)
-        try:
-            for _ in range(3):
-                async with hold_async("job"):
-                    task = asyncio.create_task(assert_inside(), name="mine")
-                    assert task in made
-                    assert task.get_name() == "mine"
-                    await task
-                await self.check_a_timer()
-            count = len(made)
-            await asyncio.create_task(asyncio.sleep(0))
-            assert len(made) == count + 1  # wrapped once, however many guards there were
-        finally:
-            loop.set_task_factory(None)
-
-    async def test_one_that_is_set_later_is_wrapped_by_the_next_guard(self, provider: InMemoryLockProvider) -> None:
-        loop = asyncio.get_running_loop()
-        await self.check_a_timer()
-        loop.set_task_factory(None)
-        await self.check_a_timer()
-
-    @pytest.mark.skipif(sys.version_info < (3, 12), reason="new in Python 3.12")
-    async def test_eager_tasks_are_inside_and_a_timer_is_not(self, provider: InMemoryLockProvider) -> None:
-        """They run up to their first wait while they are made."""
-        loop = asyncio.get_running_loop()
-        loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009 (mypy reads it as Python 3.11)
-        try:
-            async with hold_async("job"):
-                await asyncio.gather(assert_inside(), asyncio.create_task(assert_inside()))
-            await self.check_a_timer()
-        finally:
-            loop.set_task_factory(None)
-
-    async def test_a_context_that_was_given_is_the_tasks(self, provider: InMemoryLockProvider) -> None:
-        variable = contextvars.ContextVar("variable", default=0)
-        context = contextvars.copy_context()
-        context.run(variable.set, 7)
-
-        async def seen() -> int:
-            variable.set(variable.get() + 1)
-            return variable.get()
-
+        before = loop.get_task_factory()
         async with hold_async("job"):
-            assert await asyncio.create_task(seen(), context=context) == 8
-            assert await made_by_a_timer(seen, context=context) == 9
-        assert context[variable] == 9
+            assert loop.get_task_factory() is before
+        assert loop.get_task_factory() is before
 
-    async def check_a_timer(self) -> None:
+    async def test_a_task_that_a_library_makes_by_itself_is_inside(self, provider: InMemoryLockProvider) -> None:
         async with hold_async("job"):
-            await made_by_a_timer(assert_not_inside)
+            await asyncio.Task(assert_inside())
 
 
 async def test_the_caller_of_a_suspended_generator_is_inside(provider: InMemoryLockProvider) -> None:

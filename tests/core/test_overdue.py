@@ -10,7 +10,7 @@ import pytest
 
 from shedlock_py import LockRecord, ProviderError, ProviderUnreachable
 from shedlock_py.history import Run
-from shedlock_py.overdue import Punctuality, punctuality, recent_runs
+from shedlock_py.overdue import DOCTOR, Punctuality, punctuality, recent_runs
 
 START = datetime(2026, 11, 23, 9, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -103,11 +103,72 @@ def test_a_clock_of_the_store_that_was_set_back_again_and_again() -> None:
     assert judged(runs[::-1], 40).state == "overdue"
 
 
+def running(*runs: Run, now: float, **options: Any) -> Punctuality:
+    """Of a job whose newest run has no end, and whose lock is held."""
+    return punctuality(record_of(runs[0], now, until=now + 1), runs, **options)
+
+
 def test_a_job_that_runs_is_not_overdue() -> None:
     runs = runs_at(0, 10, 20, 30, ended=None, outcome=None, next_fire_time=START + 40 * MINUTE)
-    job = punctuality(record_of(runs[0], 500, until=600), runs)
+    job = running(*runs, now=39)
     assert (job.state, job.due, job.last_started) == ("running", None, START + 30 * MINUTE)
     assert punctuality(record_of(runs[0], 700, until=600), runs).state == "overdue"  # its holder has died
+
+
+@pytest.mark.parametrize(("now", "state"), [(41, "running"), (41.01, "stuck")])
+def test_i14_a_job_that_still_runs_when_its_next_run_is_due_is_stuck(now: float, state: str) -> None:
+    """However long it has run before."""
+    runs = runs_at(0, 10, 20, 30, ended=None, outcome=None, next_fire_time=START + 40 * MINUTE)
+    job = running(*runs, now=now)
+    assert (job.state, job.basis) == (state, "next_fire_time" if state == "stuck" else None)
+    assert job.due == (START + 40 * MINUTE if state == "stuck" else None)
+    assert running(*runs, now=now, grace=5 * MINUTE).state == "running"
+
+
+OPEN: dict[str, Any] = {"ended": None, "outcome": None}
+
+
+def lasted(*durations: float, gap: float = 60) -> list[Run]:
+    """One run an hour, of so many minutes each, newest first; then a run without an end, an hour later."""
+    runs = [run(gap * n, ended=START + (gap * n + each) * MINUTE) for n, each in enumerate(durations)]
+    return [run(gap * len(durations), **OPEN), *reversed(runs)]
+
+
+@pytest.mark.parametrize(("minutes", "state"), [(31, "running"), (31.01, "stuck")])
+def test_i14_a_job_without_a_next_fire_time_is_stuck_after_three_times_its_usual_duration(
+    minutes: float, state: str
+) -> None:
+    job = running(*lasted(10, 1, 50), now=180 + minutes)
+    assert (job.state, job.basis) == (state, "duration" if state == "stuck" else None)
+    assert job.due == (START + 210 * MINUTE if state == "stuck" else None)
+
+
+def test_three_runs_that_ended_well_say_what_is_usual() -> None:
+    assert running(*lasted(10, 10), now=10_000).state == "running"
+    newest, *others = lasted(10, 10, 10)
+    for outcome in ("failed", "cancelled", "lost", "vanished"):
+        other: Any = replace(others[1], outcome=outcome)
+        assert running(newest, others[0], other, others[2], now=10_000).state == "running"
+
+
+def test_an_election_is_not_stuck_however_long_its_leader_leads() -> None:
+    """A term begins when another ends, so a name is held nearly all the time."""
+    assert running(*lasted(59.5, 59.5, 59.5, 59.5), now=10_000).state == "running"
+    assert running(*lasted(50, 50, 50, 50), now=10_000).state == "stuck"
+
+
+def test_a_run_of_which_history_has_only_the_start_is_not_stuck() -> None:
+    """History was not written at its end, and its lock has a minimum hold."""
+    newest, *others = lasted(10, 10, 10)
+    record = replace(record_of(newest, 500, until=600), is_released=True)
+    assert punctuality(record, [newest, *others]).state == "overdue"
+    assert running(replace(newest, name=DOCTOR), *others, now=500).state == "running"
+
+
+def test_a_usual_duration_at_the_end_of_the_calendar() -> None:
+    newest, *others = lasted(10, 10, 10)
+    odd = replace(newest, started=END, next_fire_time=None)
+    assert running(odd, *others, now=10_000).state == "running"
 
 
 def test_a_minimum_hold_is_no_run() -> None:

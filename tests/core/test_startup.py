@@ -22,6 +22,7 @@ from shedlock_py import (
     scheduler_lock,
     spec,
 )
+from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.testing import FakeClock
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 
@@ -105,6 +106,36 @@ async def test_a_lock_without_durations(problems: Any, tmp_path: Path) -> None:
     [(status, text)] = await problems()
     assert status == "failed"
     assert "lock 'job' has no lock_at_most_for" in text
+
+
+async def test_a_configured_limit_of_keep_alive_that_is_not_longer_than_a_lease(problems: Any, tmp_path: Path) -> None:
+    configure(sqlite(tmp_path), create_schema=True, keep_alive="2h")
+
+    @scheduler_lock("job", "3h")
+    def job() -> None: ...
+
+    [(status, text)] = await problems()
+    assert status == "failed"
+    assert "keep_alive (2:00:00) must be longer than lock_at_most_for (3:00:00)" in text
+
+
+async def test_i14_a_function_that_could_not_be_recovered(
+    problems: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(sqlite(tmp_path), create_schema=True)
+
+    @scheduler_lock("job", "1m", once_per="1h", recover=True)
+    def job() -> None: ...
+
+    [(status, text)] = await problems()
+    assert status == "failed"
+    assert "lock 'job': recover=True needs keep_alive=True, here or in configure()" in text
+    with configure(keep_alive=True):
+        assert await problems() == []
+        monkeypatch.setattr(SqlAlchemyLockProvider, "recover", None)
+        [(status, text)] = await problems()
+    assert status == "failed"
+    assert "recover=True needs a provider with the method recover: SqlAlchemyLockProvider" in text
 
 
 async def test_one_lock_name_on_two_functions(problems: Any, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from shedlock_py import (
     LockNotAcquired,
     LockRequest,
     LockSkipped,
+    ProviderError,
+    ProviderFailed,
     ProviderUnreachable,
     attempt,
     attempt_async,
@@ -30,6 +32,7 @@ from shedlock_py import (
 from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.waiting import FIRST_PAUSE, LONGEST_PAUSE, Waiting
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
+from tests.support.logs import warnings_of
 from tests.support.stepped_loop import run_stepped
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
@@ -171,11 +174,47 @@ def test_one_event_for_the_whole_wait(world: World) -> None:
     assert [event.elapsed.total_seconds() for event in recorded.of(LockAcquired)] == [pytest.approx(4, abs=0.01)]
 
 
-def test_i5_a_store_that_fails_ends_the_wait(world: World) -> None:
-    world.holds_elsewhere("1h")
-    world.while_waiting = lambda: world.store.fail("acquire")
-    with pytest.raises(ProviderUnreachable):
+@pytest.mark.parametrize("guard", ["attempt", "attempt_async"])
+def test_i14_a_store_that_is_unreachable_is_tried_again(
+    world: World, guard: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for store in (world.store, world.async_store):
+        store.fail("acquire")
+    began, advance = world.clock(), world.clock.advance
+
+    def advance_until_it_is_back(duration: Any) -> None:
+        advance(duration)
+        if world.clock() - began > 10:
+            world.store.recover()
+            world.async_store.recover()
+
+    monkeypatch.setattr(world.clock, "advance", advance_until_it_is_back)
+    assert world.run(guard, wait="30s") == "ran"
+    assert world.clock() - began == pytest.approx(10, abs=LONGEST_PAUSE)
+    assert len(warnings_of(caplog, "unreachable")) == 1
+
+
+def test_i5_a_store_that_is_unreachable_until_the_end_of_the_wait_is_an_error(world: World) -> None:
+    recorded = RecordingListener()
+    world.store.fail("acquire")
+    began = world.clock()
+    with configure(listeners=[recorded]), pytest.raises(ProviderUnreachable):
         world.run("hold", wait="30s")
+    assert world.clock() - began == pytest.approx(30, abs=0.01)
+    assert len(recorded.of(ProviderFailed)) == 1
+
+
+@pytest.mark.parametrize(("error", "wait"), [(ProviderError, "30s"), (ProviderUnreachable, None)])
+def test_i5_another_error_ends_the_wait_as_does_one_without_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: type[ProviderError], wait: str | None
+) -> None:
+    def refuse(_: object) -> None:
+        raise error("no", operation="acquire")
+
+    monkeypatch.setattr(world.store, "acquire", refuse)
+    with pytest.raises(error):
+        world.run("hold", wait=wait)
+    assert world.pauses == []
 
 
 def test_a_process_that_is_shutting_down_waits_no_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,3 +266,32 @@ def test_a_pause_ends_with_the_time() -> None:
     waiting = Waiting(timedelta(milliseconds=10), now=5.0)
     assert waiting.pause(5.0) == pytest.approx(0.01)
     assert waiting.pause(5.01) is None
+
+
+# A fire time that was refused, although nobody runs it
+
+
+@pytest.mark.parametrize(("refusals", "outcome"), [(3, "ran"), (1000, "held")])
+@pytest.mark.parametrize("guard", ["attempt", "attempt_async"])
+def test_i14_a_fire_time_that_nobody_runs_is_attempted_again(
+    world: World, guard: str, refusals: int, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quorum refuses it if the attempts of several replicas refuse each other."""
+    assert world.run("attempt", fire_time=NOON) == "ran"
+    programs, left = world.store.inner.programs, iter(range(refusals))
+    claim = programs.claim
+
+    def refused(*arguments: Any, **options: Any) -> Any:
+        if next(left, None) is None:
+            return (yield from claim(*arguments, **options))
+        return None
+
+    for provider in (world.store.inner, world.async_store.inner):
+        monkeypatch.setattr(provider.programs, "claim", refused)
+    assert world.run(guard, fire_time=NOON + timedelta(hours=1)) == outcome
+
+
+def test_a_fire_time_that_is_refused_because_it_runs_elsewhere_costs_one_attempt(world: World) -> None:
+    world.store.inner.acquire(LockRequest("job", "1m", fire_time=NOON))
+    assert world.run("attempt", fire_time=NOON) == "held"
+    assert (world.store.calls["acquire"], world.pauses) == (1, [])

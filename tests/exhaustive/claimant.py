@@ -26,7 +26,7 @@ class Sent(NamedTuple):
     """Its number."""
     is_awaited: bool
     before: int
-    """Of a take-over: the token of the record that it has read; 0: there was none."""
+    """Of a take-over or a recovery: the token of the record that it has read; 0: there was none."""
 
 
 class Effect(NamedTuple):
@@ -127,7 +127,10 @@ class Claimants:
             Sent(operation, kind, self._command(command), is_awaited, before)
             for operation, kind, command, is_awaited, before in run.commands
         )
-        runs = run.lease is not None and run.lease.fire_time is not None and event.kind == "" and claimant.token is None
+        plan = claimant.plan
+        has_run = run.lease is not None and plan.has_fire_time and not plan.is_later
+        is_of_acquire = not plan.by_force and not plan.recovers
+        runs = has_run and is_of_acquire and event.kind == "" and claimant.token is None
         number = self._number_of(claimant.me, claimant.plan, history, run)
         return Effect(number, sent, run.is_skip, runs, run.broken)
 
@@ -165,7 +168,7 @@ class Claimants:
     def _claimant(self, me: int, plan: Plan, history: tuple[Event, ...], run: Run) -> Claimant:
         begins: tuple[str, ...] = ()
         if not run.begun:
-            begins = ("take over",) if plan.by_force else ("acquire",)
+            begins = ("take over",) if plan.by_force else ("recover",) if plan.recovers else ("acquire",)
         elif run.lease is not None and not run.is_over:
             begins = ("extend", "release") if run.extended < len(plan.extensions) else ("release",)
         waiting = tuple(

@@ -70,6 +70,16 @@ def _script(name: str, old: str, new: str) -> Apply:
     return _altered(change)
 
 
+def _all(*changes: Apply) -> Apply:
+    """All of these changes together."""
+
+    def apply(monkeypatch: pytest.MonkeyPatch, store: ModelStore) -> None:
+        for change in changes:
+            change(monkeypatch, store)
+
+    return apply
+
+
 def _is_hold(sql: str) -> bool:
     return sql.startswith("UPDATE") and "AS record" not in sql and "AND lock_until >" in sql
 
@@ -93,6 +103,10 @@ def _is_acquire(sql: str) -> bool:
 def _is_take_over(sql: str) -> bool:
     """Of a lock that had no record when it was read."""
     return sql.startswith("INSERT") and not _is_acquire(sql)
+
+
+def _is_recover(sql: str) -> bool:
+    return "AS record" in sql and sql.startswith("UPDATE") and "record.lock_until <=" in sql
 
 
 def _is_claim(sql: str) -> bool:
@@ -214,6 +228,7 @@ _LATE, _LATE_BY_HAND, _TWICE = (
     SCENES["late, by hand"],
     Scene((Plan(1, extensions=(1, 2), retries=True),)),
 )
+_RECOVER = SCENES["recover"]
 _LATE_EXTENSION = SCENES["minimum, late extension"]
 _LONG_MINIMUM = Scene((Plan(2, 2, extensions=(1,)), Plan(2, 2)))
 _SHORTER = Scene((Plan(2, extensions=(1,)), Plan(2)))
@@ -222,7 +237,7 @@ MUTANTS = {
     # In the commands
     "releases by name": Mutant("sql", _QUIET, "I2", _sql(_is_release, "locked_by = ?", "? <> ''")),
     "an undo by name": Mutant("sql", _QUIET, "I2", _sql(_is_undo, "locked_by = ?", "? <> ''")),
-    "tokens without the clock": Mutant("sql", _BY_HAND, "I7", _sql(_is_claim, _MICROSECONDS, "min(?, 1)")),
+    "tokens without the clock": Mutant("sql", _BY_HAND, "I7", _sql(_is_claim, _MICROSECONDS, "min(?, 9)")),
     "expired leases are extended": Mutant(
         "sql", _BY_HAND, "alive again", _sql(_is_extend, f" AND lock_until > {_NOW}", "")
     ),
@@ -265,6 +280,32 @@ MUTANTS = {
     "a fire time is granted again": Mutant(
         "redis", SCENES["one fire time"], "I11",
         _script("acquire", "last_fire_time >= tonumber", "last_fire_time > tonumber"),
+    ),
+    "a held run is recovered": Mutant(
+        "sql", _RECOVER, "I1", _sql(_is_recover, f" AND record.lock_until <= {_NOW}", "")
+    ),
+    "recoveries of any run": Mutant(
+        "redis", SCENES["recover, later fire time"], "I1",
+        _all(
+            _script("take_over", '(record[2] or "") ~= ARGV[6]', "false"),
+            _script("take_over", "record[1] ~= ARGV[7] or", ""),
+        ),
+    ),
+    "a released run is recovered": Mutant(
+        "redis", _RECOVER, "I14", _script("take_over", " or record[5] == record[2]", "")
+    ),
+    "a minimum hold looks like a dead holder": Mutant(
+        "sql", SCENES["recover, minimum"], "I14", _sql(_is_release, "fencing_token + 1", "fencing_token + 2")
+    ),
+    "a forced release leaves no mark": Mutant(
+        "redis", SCENES["recover, by hand"], "I14", _script("free", ", 'freed_token', token)", ")")
+    ),
+    "an undo leaves no mark": Mutant(
+        "redis", _RECOVER, "I14", _script("undo", "'released_token', record[3])", "'released_token', '')")
+    ),
+    "recoveries are not recognised": Mutant(
+        "redis", SCENES["recover, sent twice"], "a skip was faked",
+        _script("take_over", "if record[1] == ARGV[1] then", "if false then"),
     ),
     # In the programs
     "an outage is a skip": Mutant("redis", _QUIET, "I5", _wrapped(StorePrograms, "acquire", _skips_for_an_outage)),

@@ -27,6 +27,8 @@ class Observed(NamedTuple):
     """Ticks left of the minimum hold, counted from the grant on the store's clock."""
     has_run: bool = False
     """A claimant has got a lease for the fire time."""
+    is_recovered: bool = False
+    """The run of the fire time was recovered."""
 
     @classmethod
     def at_start(cls, claimants: int) -> Observed:
@@ -64,7 +66,8 @@ class Promises:
                 revoked |= {old.holder}
             # A late copy of an acquire whose lease was replaced since is granted for nobody: nothing is promised to it.
             kept = 0 if seen.newest[me] else self.plans[me].at_least
-            return seen._replace(newest=newest, revoked=revoked, kept=kept), broken
+            is_recovered = seen.is_recovered or message.kind == "recover"
+            return seen._replace(newest=newest, revoked=revoked, kept=kept, is_recovered=is_recovered), broken
         broken = self._broken_by_change(seen, old, new, message)
         if message.kind in ("release", "undo") and new != old:
             # What is undone was never held by anybody.
@@ -76,15 +79,19 @@ class Promises:
         me = message.me
         if old.holder == me:
             return f"I3: the lease of claimant {me} has ended, and it is granted again for nobody"
-        if message.kind == "take over":
-            if message.before != old.token:
-                return f"I1: claimant {me} took over what it had not read, from claimant {old.holder}"
-        elif old.left:
+        if message.kind != "acquire" and message.before != old.token:
+            return f"I1: claimant {me} took over what it had not read, from claimant {old.holder}"
+        if message.kind != "take over" and old.left:
             return f"I1: granted to claimant {me} while claimant {old.holder} has it"
-        elif seen.kept:
+        if message.kind != "take over" and seen.kept:
             return f"I4: granted to claimant {me}, {seen.kept} ticks before the minimum hold of {old.holder} is over"
-        if new.left != self.plans[me].at_most:
-            return f"I3: granted for {new.left} ticks instead of {self.plans[me].at_most}"
+        if message.kind == "recover" and old.holder in seen.released | seen.revoked:
+            return f"I14: claimant {me} recovers the run of claimant {old.holder}, which was ended"
+        plan = self.plans[me]
+        if message.kind == "acquire" and seen.is_recovered and plan.has_fire_time and not plan.is_later:
+            return f"I11: granted to claimant {me}, although another has recovered the run"
+        if new.left != plan.at_most:
+            return f"I3: granted for {new.left} ticks instead of {plan.at_most}"
         if new.token <= max(seen.newest):
             return f"I7: token {new.token} after {max(seen.newest)}"
         return ""

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tests.exhaustive.claimant import Claimants
+from tests.exhaustive.run import LOCK
 from tests.exhaustive.times import STEP_US, STORE_NOW_US, TICK_US
 from tests.simulation.stores import ModelStore
 from tests.simulation.stores.times import EPOCH
@@ -68,8 +69,17 @@ class Records:
         return record if not record.left else self._with_left(record, record.left - 1)
 
     def freed(self, record: Record) -> Record:
-        """After an operator's force release."""
-        return self._with_left(record, 0) if record.left else record
+        """After an operator's force release, by the real program."""
+        if not record.left:
+            return record
+        self.store.restore(record.stored)
+        program = self.claimants.programs.force_release(LOCK)
+        command = next(program)
+        while True:
+            try:
+                command = program.send(self.store.execute(command, STORE_NOW_US + STEP_US))
+            except StopIteration:
+                return self._record()
 
     def deleted(self, record: Record) -> Record:
         """After an operator has deleted it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -17,8 +17,9 @@ from tests.exhaustive.times import NOW, STEP, STORE_NOW_US, TICK, HolderClock
 from tests.simulation.stores.times import EPOCH
 
 LOCK = "job"
-CLAIMS = ("acquire", "take over")
+CLAIMS = ("acquire", "take over", "recover")
 FIRE_TIME = EPOCH + timedelta(microseconds=STORE_NOW_US)
+LATER = FIRE_TIME + timedelta(microseconds=1)
 
 
 class Event(NamedTuple):
@@ -28,7 +29,7 @@ class Event(NamedTuple):
     operation: int
     """Its number."""
     kind: str = ""
-    """Of an operation that begins: "acquire", "take over", "extend" or "release"."""
+    """Of an operation that begins: "acquire", "take over", "recover", "extend" or "release"."""
     reply: int = -1
     """The number of a reply that is received."""
     age: int = 0
@@ -43,7 +44,11 @@ class Plan:
     at_least: int = 0
     by_force: bool = False
     has_fire_time: bool = False
-    """All claimants that have one have the same: one of them may run."""
+    """All claimants that have one have the same, or the later one: one of them may run."""
+    is_later: bool = False
+    """Its fire time is the later one."""
+    recovers: bool = False
+    """It reads the record, and recovers the run of the fire time."""
     extensions: tuple[int, ...] = ()
     retries: bool = False
     """Whether the connection of an operation can break, so that its program sends the command again."""
@@ -63,8 +68,16 @@ class _Operation:
     """A command that can grant the lock was sent."""
 
 
+def recovery(programs: StorePrograms, request: LockRequest) -> Program[Any, Any, Lease | None]:
+    """Recover the run that the record has, if it was not ended. The clock of this replica is far ahead."""
+    record = yield from programs.carry_out("record", LOCK, programs.record(LOCK))
+    if record is None or record.is_released is not False or record.last_fire_time != request.fire_time:
+        return None
+    return (yield from programs.recover(request, replace(record, read_at=record.lock_until)))
+
+
 class Spy:
-    """Notes which record a take-over replaces."""
+    """Notes which record a take-over or a recovery replaces."""
 
     def __init__(self, programs: StorePrograms) -> None:
         self.programs = programs
@@ -118,13 +131,15 @@ class Run:
 
     def _begin(self, number: int, kind: str) -> None:
         plan, programs, lease = self._plan, self._programs, self.lease
-        fire_time = FIRE_TIME if plan.has_fire_time else None
+        fire_time = (LATER if plan.is_later else FIRE_TIME) if plan.has_fire_time else None
         request = LockRequest(LOCK, plan.at_most * TICK, plan.at_least * TICK, f"holder-{self._name}", fire_time)
         match kind:
             case "acquire":
                 program: Any = programs.acquire(request)
             case "take over":
                 program = programs.take_over(request)
+            case "recover":
+                program = recovery(programs, request)
             case "extend":
                 assert lease is not None
                 program = programs.extend(lease, timedelta(seconds=plan.extensions[self.extended] * TICK))
@@ -153,7 +168,7 @@ class Run:
             operation.may_be_granted = operation.may_be_granted or self._programs.is_write(command)
             operation.sent += command is not operation.command
             operation.command = command
-            if operation.kind == "take over":
+            if operation.kind == "take over" or (operation.kind == "recover" and operation.may_be_granted):
                 operation.before = self._spy.before
             self.commands.append((number, operation.kind, command, True, operation.before))
 

@@ -38,5 +38,27 @@ SCENES = {
     "one fire time, by force": Scene(
         (Plan(1, has_fire_time=True, retries=True), Plan(1, has_fire_time=True, by_force=True))
     ),
+    "recover": Scene((Plan(1, has_fire_time=True, extensions=(1,)), Plan(1, has_fire_time=True, recovers=True))),
+    "recover, sent twice": Scene(
+        (Plan(1, has_fire_time=True, retries=True), Plan(1, has_fire_time=True, recovers=True, retries=True))
+    ),
+    "recover, minimum": Scene((Plan(2, 1, has_fire_time=True), Plan(1, has_fire_time=True, recovers=True))),
+    "recover, by hand": Scene(
+        (Plan(1, has_fire_time=True), Plan(1, has_fire_time=True, recovers=True)), ("force release", "delete")
+    ),
+    "recover, later fire time": Scene(
+        (
+            Plan(1, has_fire_time=True),
+            Plan(1, has_fire_time=True, recovers=True),
+            Plan(1, has_fire_time=True, is_later=True),
+        )
+    ),
+    "two recoveries": Scene(
+        (
+            Plan(1, has_fire_time=True),
+            Plan(1, has_fire_time=True, recovers=True),
+            Plan(1, has_fire_time=True, recovers=True),
+        )
+    ),
     "three": Scene((Plan(1), Plan(1), Plan(1))),
 }

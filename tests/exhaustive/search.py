@@ -32,7 +32,7 @@ class Message(NamedTuple):
     command: int
     """Its number."""
     before: int = 0
-    """Of a take-over: the token of the record that it has read."""
+    """Of a take-over or a recovery: the token of the record that it has read."""
 
 
 class Reply(NamedTuple):
@@ -43,7 +43,7 @@ class Reply(NamedTuple):
     reply: int
     """Its number."""
     is_of_holder: bool
-    """Of an acquire: the lock was held for this very claimant when the store carried the command out."""
+    """Of an acquire or a recovery: the lock was held for this very claimant when the store carried the command out."""
 
 
 class State(NamedTuple):
@@ -86,6 +86,7 @@ class Search:
         step_us = 0 if self.clock_stands_still else STEP_US
         self.records = Records(self.name, self.store, self.claimants, step_us)
         self.promises = Promises(self.plans)
+        self._recovers = any(plan.recovers for plan in self.plans)
 
     def start(self) -> State:
         claimants = tuple(self.claimants.new(me, plan) for me, plan in enumerate(self.plans))
@@ -198,7 +199,10 @@ class Search:
         if message.operation != UNAWAITED:
             is_of_holder = old.holder == me and old.left > 0 and me not in state.observed.released
             others = tuple(each for each in replies if (each.me, each.operation) != (me, message.operation))
-            replies = (*others, Reply(me, message.operation, reply, is_of_holder and message.kind == "acquire"))
+            replies = (
+                *others,
+                Reply(me, message.operation, reply, is_of_holder and message.kind in ("acquire", "recover")),
+            )
         observed, broken = self.promises.observe(state.observed, old, new, message)
         grants = state.grants + (new.token > old.token and new.holder != NOBODY)
         following = State(new, state.claimants, tuple(messages), replies, observed, state.by_hand, grants)
@@ -215,7 +219,9 @@ class Search:
         if len(replies) > 1:
             replies = tuple(sorted(replies))
         for me, number in enumerate(claimants):
-            if self.claimants.known[number].is_gone and all(message.me != me for message in messages):
+            may_be_recovered = record.holder == me and self._recovers
+            is_gone = self.claimants.known[number].is_gone and not may_be_recovered
+            if is_gone and all(message.me != me for message in messages):
                 observed = observed.without(me)
         return State(record, claimants, messages, replies, observed, by_hand, grants)
 

@@ -24,6 +24,9 @@ SHORT = {
     "one fire time": ("sql", "redis", "mongodb"),
     "clock stands still": ("sql", "redis", "mongodb", "memory"),
     "take over of a deleted record": ("mongodb",),
+    "recover, by hand": ("sql", "redis", "mongodb", "memory"),
+    "recover, sent twice": ("sql", "redis", "mongodb"),
+    "two recoveries": ("redis",),
 }
 """What ``make test-full`` searches."""
 IN_MAKE_TEST = (("sql", "clock stands still"), ("redis", "clock stands still"), ("mongodb", "one fire time"))

@@ -130,14 +130,17 @@ class Report:
 
 def check(history: History, rules: Rules | None = None) -> Report:
     rules = rules or Rules()
-    report = Report(trials=1, counts=_counts(history))
+    report = Report(trials=1, counts=counts_of(history))
     by_name: dict[str, list[LeaseHistory]] = defaultdict(list)
     for lease in leases_of(history):
         by_name[lease.name].append(lease)
+    operations_of: dict[str, list[Operation]] = defaultdict(list)
+    for operation in history.operations:
+        operations_of[operation.name].append(operation)
     for name, leases in by_name.items():
         overlaps = list(_overlaps(leases))
         report.worst_overlap = max([report.worst_overlap, *(length for length, _ in overlaps)])
-        operations = [operation for operation in history.operations if operation.name == name]
+        operations = operations_of[name]
         found = [
             *(finding for _, finding in overlaps),
             *_tokens(leases),
@@ -153,14 +156,14 @@ def check(history: History, rules: Rules | None = None) -> Report:
         report.findings += [finding for finding in found if finding.rule not in rules.off]
         report.takeovers += _takeovers(leases, history)
     report.overlapped = int(report.worst_overlap > 0)
-    for name in {operation.name for operation in history.operations}:
-        attempts = [o for o in history.operations if o.name == name and o.kind == "acquire"]
+    for name, operations in operations_of.items():
+        attempts = [operation for operation in operations if operation.kind == "acquire"]
         found = list(_lost_grants(attempts, by_name[name], history, rules))
         report.findings += [finding for finding in found if finding.rule not in rules.off]
     return report
 
 
-def _counts(history: History) -> Counter[str]:
+def counts_of(history: History) -> Counter[str]:
     counts = Counter(f"{operation.kind} {operation.outcome or 'unended'}" for operation in history.operations)
     return counts + Counter(mark.kind for mark in history.marks)
 
@@ -240,6 +243,8 @@ def _minimum_holds(leases: list[LeaseHistory], rules: Rules) -> Iterator[Finding
 def _lost_grants(
     attempts: list[Operation], leases: list[LeaseHistory], history: History, rules: Rules
 ) -> Iterator[Finding]:
+    if all(attempt.outcome != "skipped" for attempt in attempts):
+        return
     holds = sorted(holds_of(attempts, leases, history, rules))
     begins = [begin for begin, _, _ in holds]
     longest = list(accumulate(holds, longer))

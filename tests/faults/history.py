@@ -37,12 +37,17 @@ class Operation:
     ============= ==================================================================================
     acquire       granted, skipped, error, cancelled
     take_over     granted, error, cancelled: an acquire by force
+    recover       granted, skipped, error, cancelled: the run of a dead holder
     extend        done, lost, error, cancelled
     release       done, lost, error, cancelled
     write         done, refused: a fenced write
     check         trusted, untrusted: what ``lease.is_trusted()`` said
     force_release done, free, error, cancelled: whoever holds it
     prune         done, nothing, error, cancelled: of all names, so it has none
+    once          ran, learned, raised, error, cancelled: a call of ``run_once``; in a simulation also
+                  stuck: it was not done in time, although nothing was wrong
+    record        done, error, cancelled: a read of the lock record
+    task          done, error: the task of such a call
     ============= ==================================================================================
 
     An error leaves open whether the store did it. None: it never ended.
@@ -253,7 +258,7 @@ class Reader:
             self.counts[worker, operation.kind, operation.outcome] += 1
             if operation.outcome == ("done" if operation.kind == "extend" else "granted"):
                 self.trusted_until[worker] = operation.trusted_until
-            if operation.kind in ("acquire", "take_over") and operation.outcome == "granted":
+            if operation.kind in ("acquire", "take_over", "recover") and operation.outcome == "granted":
                 self.holding[worker] = operation
                 self.last_grants[operation.name] = operation.end
             if operation.kind == "write" and operation.outcome == "done" and operation.token is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from shedlock_py import LockRequest
+from shedlock_py import Lease, LockRecord, LockRequest
 from shedlock_py.durations import parse_duration
 from tests.faults.history import Entry, Logbook
 from tests.support.doubles import AsyncForwardingProvider, ForwardingProvider
@@ -13,6 +13,7 @@ from tests.support.doubles import AsyncForwardingProvider, ForwardingProvider
 OUTCOMES = {
     "acquire": ("granted", "skipped"),
     "take_over": ("granted", ""),
+    "recover": ("granted", "skipped"),
     "extend": ("done", "lost"),
     "release": ("done", "lost"),
     "force_release": ("done", "free"),
@@ -20,6 +21,7 @@ OUTCOMES = {
     "record": ("done", "done"),
 }
 """Of the operations that are recorded, how a reply that says something is called, and an empty one."""
+CLAIMS = ("acquire", "take_over", "recover")
 
 
 class _Recording:
@@ -33,7 +35,7 @@ class _Recording:
             lease, *durations = arguments
             facts = {"at_most": parse_duration(durations[0]).total_seconds()} if durations else {}
             return self._logbook.operation(operation, lease.name, lease, **facts)
-        if operation not in ("acquire", "take_over"):
+        if operation not in CLAIMS:
             return self._logbook.operation(operation, "" if operation == "prune" else arguments[0])
         request: LockRequest = arguments[0]
         return self._logbook.operation(
@@ -48,11 +50,14 @@ class _Recording:
     @staticmethod
     def replied(operation: str, entry: Entry, reply: Any) -> None:
         entry.outcome = OUTCOMES[operation][not reply]
-        if operation in ("acquire", "take_over"):
+        if operation in CLAIMS:
             entry.lease = reply
 
 
 class RecordedProvider(_Recording, ForwardingProvider):
+    def recover(self, request: LockRequest, expected: LockRecord) -> Any:
+        return self.call("recover", request, expected)
+
     def call(self, operation: str, *arguments: Any) -> Any:
         if operation not in OUTCOMES:
             return super().call(operation, *arguments)
@@ -63,10 +68,31 @@ class RecordedProvider(_Recording, ForwardingProvider):
 
 
 class AsyncRecordedProvider(_Recording, AsyncForwardingProvider):
+    async def recover(self, request: LockRequest, expected: LockRecord) -> Any:
+        return await self.call("recover", request, expected)
+
     async def call(self, operation: str, *arguments: Any) -> Any:
         if operation not in OUTCOMES:
             return await super().call(operation, *arguments)
         with self.operation(operation, arguments) as entry:
             reply = await super().call(operation, *arguments)
             self.replied(operation, entry, reply)
+        return reply
+
+
+class OnceProvider(RecordedProvider):
+    """An undo is the end of the lease of a task that raised. It is recorded as a release."""
+
+    def undo(self, lease: Lease) -> Any:
+        with self.operation("release", (lease,)) as entry:
+            reply = self.inner.undo(lease)
+            self.replied("release", entry, reply)
+        return reply
+
+
+class AsyncOnceProvider(AsyncRecordedProvider):
+    async def undo(self, lease: Lease) -> Any:
+        with self.operation("release", (lease,)) as entry:
+            reply = await self.inner.undo(lease)
+            self.replied("release", entry, reply)
         return reply

@@ -112,7 +112,7 @@ MISPLACED: dict[str, Callable[[], object]] = {
     "callback": lambda: LeaderElector(InMemoryLockProvider(), "a", on_new_leader=URL),  # type: ignore[arg-type]
     "bytes": lambda: provider_from_url(URL.encode()),  # type: ignore[arg-type]
     "list": lambda: provider_from_url([URL]),  # type: ignore[arg-type]
-    "keep_alive": lambda: hold("a", keep_alive=URL),  # type: ignore[arg-type]
+    "keep_alive": lambda: hold("a", keep_alive=URL),
     "on_lost": lambda: hold("a", on_lost=URL),  # type: ignore[arg-type]
     "lock_at_most_for": lambda: hold("a", lock_at_most_for=URL),
     "create_schema": lambda: configure("memory://", create_schema=URL),  # type: ignore[arg-type]

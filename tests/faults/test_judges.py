@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import chain, pairwise, permutations
 
 import pytest
@@ -18,8 +20,11 @@ from tests.faults.scenarios import (
     exhaustion,
     fire_times,
     herds,
+    late_runs,
     members,
+    once,
     operators,
+    recoveries,
     servers,
     settings,
     soak,
@@ -226,6 +231,82 @@ def test_i11_one_run_of_a_fire_time(
     operations: tuple[Operation, ...], marks: tuple[Mark, ...], found: set[str]
 ) -> None:
     assert rules(fire_times.judge(history(*operations, marks=marks), Rules())) == found
+
+
+# Recoveries
+
+DEAD = Operation("w1", "acquire", "job", 0.0, 0.01, "granted", "c1", 1, 0.3, fire_time=100.0)
+FINISHED = Operation("w1", "release", "job", 0.2, 0.21, "done", "c1", 1)
+RECOVERED = Operation("w2", "recover", "job", 0.5, 0.51, "granted", "c2", 2, 0.3, fire_time=100.0)
+LATER_RUN = Operation("w3", "acquire", "job", 0.4, 0.41, "granted", "c3", 2, 0.05, fire_time=100.2)
+
+
+@pytest.mark.parametrize(
+    ("operations", "found"),
+    [
+        ((DEAD, RECOVERED), set()),
+        ((DEAD, RECOVERED, replace(RECOVERED, worker="w3", started=0.9, ended=0.91, claim="c3", token=3)), set()),
+        ((DEAD, replace(RECOVERED, outcome="skipped", claim="", token=None)), set()),
+        ((DEAD, FINISHED, RECOVERED), {"recovery"}),
+        ((DEAD, replace(FINISHED, outcome="lost"), RECOVERED), set()),
+        ((DEAD, LATER_RUN, replace(RECOVERED, token=3)), {"recovery"}),
+        ((DEAD, RECOVERED, replace(DEAD, worker="w3", started=0.9, ended=0.91, claim="c3", token=3)), {"fire time"}),
+    ],
+)
+def test_i14_what_may_be_recovered(operations: tuple[Operation, ...], found: set[str]) -> None:
+    assert rules(recoveries.judge(history(*operations), Rules())) == found
+
+
+# Late runs, and run_once
+
+DUE = datetime(2030, 1, 1, tzinfo=UTC)
+AFTER, LATEST = DUE + late_runs.EVERY, DUE + 2 * late_runs.EVERY
+
+
+@pytest.mark.parametrize(
+    ("runs", "missed", "found"),
+    [
+        ([DUE, AFTER, LATEST], [], set()),
+        ([DUE, AFTER, LATEST], [AFTER], set()),
+        ([DUE, LATEST], [AFTER], set()),
+        ([DUE, LATEST], [], {"silent loss"}),
+        ([DUE, AFTER, AFTER], [], {"fire time"}),
+    ],
+)
+def test_i14_each_fire_time_runs_once_or_is_missed(
+    runs: list[datetime], missed: list[datetime], found: set[str]
+) -> None:
+    assert {finding.rule for finding in late_runs.judge(Counter(runs), Counter(missed))} == found
+
+
+GRANTED = Operation("w1", "acquire", "key", 0.0, 0.01, "granted", "c1", 1, 0.3, fire_time=100.0)
+DONE = Operation("w1", "task", "key", 0.02, 0.1, "done", "c1", 1)
+ENDED = Operation("w1", "release", "key", 0.11, 0.12, "done", "c1", 1)
+LEARNED = Operation("w2", "once", "key", 0.0, 0.2, "learned")
+READ = Operation("w2", "record", "key", 0.3, 0.31, "done")
+EARLY = replace(READ, started=0.1, ended=0.13)
+TOO_LATE = replace(LEARNED, ended=0.4, outcome="error", error="TaskNotDone: …")
+AGAIN = Operation("w2", "acquire", "key", 0.5, 0.51, "granted", "c2", 2, 0.3, fire_time=100.0)
+
+
+@pytest.mark.parametrize(
+    ("operations", "found"),
+    [
+        ((GRANTED, DONE, ENDED, LEARNED), set()),
+        ((GRANTED, DONE, ENDED, LEARNED, AGAIN), {"once"}),
+        ((GRANTED, DONE, ENDED, LEARNED, replace(AGAIN, kind="recover")), {"once"}),
+        ((GRANTED, replace(DONE, outcome="error"), ENDED, AGAIN), set()),
+        ((GRANTED, replace(DONE, outcome="error"), ENDED, LEARNED), {"once"}),
+        ((GRANTED, DONE, replace(ENDED, outcome="error"), replace(AGAIN, kind="recover")), set()),
+        ((GRANTED, DONE, replace(LEARNED, ended=0.105)), {"once"}),
+        ((GRANTED, DONE, ENDED, TOO_LATE, READ), {"once"}),
+        ((GRANTED, DONE, ENDED, TOO_LATE, EARLY), set()),
+        ((GRANTED, replace(DONE, outcome="error"), ENDED, TOO_LATE, READ), set()),
+        ((GRANTED, replace(LEARNED, outcome="stuck")), {"once"}),
+    ],
+)
+def test_i14_a_key_is_done_once(operations: tuple[Operation, ...], found: set[str]) -> None:
+    assert rules(once.judge(history(*operations), Rules())) == found
 
 
 # Clocks that jump

@@ -24,10 +24,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from shedlock_py import Lease, LockRequest, ProviderError, try_hold, try_hold_async
+from shedlock_py import (
+    Lease,
+    LockRequest,
+    ProviderError,
+    current_lease,
+    run_once,
+    run_once_async,
+    try_hold,
+    try_hold_async,
+)
+from shedlock_py.lease import MOST_RECOVERIES
+from shedlock_py.recovery import Acquire, Over, Recover, Wait, Watch
 from shedlock_py.urls import import_reference
 from tests.faults.history import Logbook
-from tests.faults.recording import AsyncRecordedProvider, RecordedProvider
+from tests.faults.recording import AsyncOnceProvider, AsyncRecordedProvider, OnceProvider, RecordedProvider
 
 CHECK_SECONDS = 0.02
 """While it works, a worker asks its lease this often whether it may go on."""
@@ -62,6 +73,12 @@ class Behaviour:
     """It attempts at the multiples of this on its wall clock only, each of which is a fire time; 0: after a pause."""
     skew: float = 0.0
     """How far its wall clock is ahead."""
+    watches: bool = False
+    """It watches the run of a fire time that it was refused, until the next one, and recovers it."""
+    runs_once: bool = False
+    """It calls ``run_once`` for each name, until that returns, and does nothing afterwards."""
+    fails: float = 0.0
+    """How often such a task raises."""
     is_careless: bool = False
     """Goes on working, and writes, when its lease is not trusted any more; the fencing token is to catch it."""
 
@@ -173,6 +190,9 @@ class Worker:
         inner, behaviour = self.open(), self.behaviour
         recorded = AsyncRecordedProvider if self._config.is_async else RecordedProvider
         plain, kept = recorded(inner, self.logbook), recorded(inner, self.logbook, keep_alive=True)
+        if behaviour.runs_once:
+            await self.once(inner)
+            return
         while not self.is_done:
             await self.sleep(self.until_next())
             try:
@@ -197,9 +217,43 @@ class Worker:
                 if lease is not None:
                     await self.work(lease)
 
+    async def once(self, inner: Any) -> None:
+        names = iter(self._config.names)
+        name = next(names, None)
+        while not self.is_done:
+            if name is None:
+                await self.sleep(CHECK_SECONDS)
+                continue
+            try:
+                with self.logbook.operation("once", name) as entry:
+                    entry.outcome = "ran" if await self.runs_once(inner, name) else "learned"
+                name = next(names, None)
+            except (ProviderError, TaskFailed):
+                pass  # it is in the history
+
+    async def runs_once(self, inner: Any, name: str) -> bool:
+        options: dict[str, Any] = {"wait": "1m", "lock_at_most_for": self.behaviour.at_most}
+        if self._config.is_async:
+            asynchronous = AsyncOnceProvider(inner, self.logbook, keep_alive=True)
+            return await run_once_async(name, self.task, provider=asynchronous, **options)
+        sync = OnceProvider(inner, self.logbook, keep_alive=True)
+        return run_once(name, lambda: drive(self.task()), provider=sync, **options)
+
+    async def task(self) -> None:
+        lease = current_lease()
+        assert lease is not None
+        with self.logbook.operation("task", lease.name, lease) as entry:
+            if not await self.work(lease) or self.happens(self.behaviour.fails):
+                raise TaskFailed
+            entry.outcome = "done"
+
     async def plainly(self, provider: Any) -> None:
-        acquire = provider.take_over if self.happens(self.behaviour.takes_over) else provider.acquire
-        lease = await reply_of(acquire(self.request()))
+        acquire, request = provider.acquire, self.request()
+        if self.happens(self.behaviour.takes_over):
+            acquire = provider.take_over
+        lease = await reply_of(acquire(request))
+        if lease is None and self.behaviour.watches:
+            lease = await self.recovered(provider, request)
         if lease is None:
             return
         try:
@@ -209,6 +263,24 @@ class Worker:
         finally:
             if not self.happens(self.behaviour.forgets):
                 await reply_of(provider.release(lease))
+
+    async def recovered(self, provider: Any, request: LockRequest) -> Lease | None:
+        watch = Watch(request.fire_time, max_recoveries=MOST_RECOVERIES, random=self.random.random)
+        until = (self._fired + 1) * self.behaviour.fires_every
+        while not self.is_done and time.time() + self.behaviour.skew < until:
+            lease = None
+            match watch.decide(await reply_of(provider.record(request.name))):
+                case Wait(seconds):
+                    await self.sleep(seconds)
+                case Recover(expected):
+                    lease = await reply_of(provider.recover(request, expected))
+                case Acquire():
+                    lease = await reply_of(provider.acquire(request))
+                case Over():
+                    return None
+            if lease is not None:
+                return lease  # type: ignore[no-any-return]  # of a provider of any kind
+        return None
 
     async def work(self, lease: Lease) -> bool:
         until = time.monotonic() + self.between(self.behaviour.work)
@@ -225,6 +297,10 @@ class Worker:
             await asyncio.sleep(seconds)
         else:
             time.sleep(seconds)  # noqa: ASYNC251 (no event loop runs)
+
+
+class TaskFailed(Exception):
+    """Raised by a task of ``run_once``."""
 
 
 async def reply_of(reply: Any) -> Any:

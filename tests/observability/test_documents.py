@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +13,8 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from shedlock_py import InMemoryLockProvider, LeadershipStarted, LockRequest, ProviderFailed, TaskFinished
-from shedlock_py.integrations.prometheus import PausedCollector, PrometheusListener
+from shedlock_py.integrations.prometheus import OverdueCollector, PausedCollector, PrometheusListener
+from shedlock_py.testing import FakeClock
 from tests.observability.scraping import Scrape, serving
 from tests.support.scripts import PROJECT
 
@@ -39,6 +40,11 @@ def scrape() -> Scrape:
     store = InMemoryLockProvider()
     assert store.pause("job", "1m").is_paused
     PausedCollector(store, registry)
+    clock = FakeClock()
+    late = InMemoryLockProvider(clock=clock, history=3)
+    assert late.acquire(LockRequest("job", "1m", next_fire_time=datetime.now(UTC) + timedelta(seconds=1)))
+    clock.advance("1h")
+    OverdueCollector(late, registry)
     with serving(registry) as server:
         return server.scrape()
 
@@ -172,6 +178,7 @@ def test_the_values_on_the_page_are_those_of_a_scrape(scrape: Scrape) -> None:
         ("shedlock_acquisitions_total", "outcome"),
         ("shedlock_tasks_total", "outcome"),
         ("shedlock_leases_lost_total", "reason"),
+        ("shedlock_runs_missed_total", "reason"),
         ("shedlock_provider_failures_total", "operation"),
     ):
         (meaning,) = re.findall(rf"^\| `{name}` .* \| ([^|]*) \|$", PAGE, re.MULTILINE)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +26,8 @@ from shedlock_py import (
     LockRequest,
     LockSkipped,
     ProviderFailed,
+    RunMissed,
+    RunRecovered,
     TaskFinished,
     attempt,
     configure,
@@ -49,6 +53,7 @@ from tests.observability.ways import (
     never,
     succeeds,
 )
+from tests.support.locks import acquired
 from tests.support.logs import warnings_of
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
@@ -106,6 +111,29 @@ def test_a_run_that_fails(way: Way, service: Service, store: InMemoryLockProvide
     _, failure = service.received(2)
     assert failure.path == f"/ping/{KEY}/fail"
     assert failure.body.decode().splitlines()[1:] == ["ZeroDivisionError: bad feed"]
+
+
+def test_i14_a_run_that_is_missed_for_good_has_failed(service: Service) -> None:
+    """Where the store was unreachable, another replica may have run it; one that was cancelled has failed before."""
+    due = datetime(2026, 11, 29, 2, tzinfo=UTC)
+    with configure(listeners=[HealthchecksListener(f"{service.url}/{{name}}")]):
+        for reason in ("unreachable", "cancelled", "too_many_recoveries"):
+            emit(RunMissed("job", due, reason, "3 recoveries"))
+    [failure] = service.received(1)
+    assert (failure.path, failure.query) == ("/job/fail", {})
+    lines = failure.body.decode().splitlines()
+    assert lines == ["the run of 2026-11-29T02:00:00+00:00 was missed: too_many_recoveries", "3 recoveries"]
+
+
+def test_a_webhook_gets_missed_and_recovered_runs(service: Service, store: InMemoryLockProvider) -> None:
+    due, lease = datetime(2026, 11, 29, 2, tzinfo=UTC), acquired(store, "job", "1m")
+    with configure(listeners=[WebhookListener(service.url)]):
+        emit(RunMissed("job", due, "no_room"))
+        emit(RunRecovered("job", lease, due, "web-1:7", 1))
+    missed, recovered = (json.loads(request.body) for request in service.received(2))
+    assert (missed["event"], missed["fire_time"], missed["reason"]) == ("RunMissed", due.isoformat(), "no_room")
+    assert (recovered["event"], recovered["fire_time"]) == ("RunRecovered", due.isoformat())
+    assert (recovered["former_holder"], recovered["recoveries"]) == ("web-1:7", 1)
 
 
 async def is_taken_over_for_ever(job: Job) -> None:

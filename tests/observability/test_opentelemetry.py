@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -29,6 +29,8 @@ from shedlock_py import (
     LockReleased,
     LockRequest,
     LockSkipped,
+    RunMissed,
+    RunRecovered,
     TaskFinished,
     attempt,
     attempt_async,
@@ -39,6 +41,7 @@ from shedlock_py import (
     reset,
     scheduler_lock,
 )
+from shedlock_py.config import emit
 from shedlock_py.integrations.opentelemetry import OpenTelemetryListener, Run
 from shedlock_py.testing import FakeClock
 from tests.observability.ways import (
@@ -235,6 +238,22 @@ def test_every_run_begins_where_the_last_one_did(way: Way, tracing: Tracing, sto
     roots = {span.parent.span_id if span.parent else None for span in tracing.spans("run job")}
     assert len(tracing.spans("run job")) == 3
     assert len(roots) == 1  # the outer one; none for jobs of a scheduler's threads
+
+
+def test_i14_a_run_that_was_missed_is_a_span_with_an_error(tracing: Tracing) -> None:
+    emit(RunMissed("sync-acme", datetime(2026, 11, 29, tzinfo=UTC), "no_room").filled_from("sync-{tenant}"))
+    span = tracing.span("missed sync-{tenant}")
+    found = attributes(span)
+    assert (found["lock_name"], found["outcome"], found["miss_reason"]) == ("sync-acme", "missed", "no_room")
+    assert found["fire_time"] == "2026-11-29T00:00:00+00:00"
+    assert span.status.status_code is StatusCode.ERROR
+
+
+def test_a_recovered_run_names_its_former_holder_in_the_span(tracing: Tracing, store: InMemoryLockProvider) -> None:
+    with hold("job", provider=store) as lease:
+        emit(RunRecovered("job", lease, None, "web-1:7", 2))
+    found = attributes(tracing.span("run job"))
+    assert (found["recoveries"], found["former_holder"]) == (2, "web-1:7")
 
 
 def test_an_overrun_is_a_lost_lease_in_the_span(tracing: Tracing) -> None:

@@ -31,6 +31,8 @@ from shedlock_py import (
     ProviderError,
     ProviderFailed,
     ProviderUnreachable,
+    RunMissed,
+    RunRecovered,
     TaskFinished,
     attempt,
     configure,
@@ -39,12 +41,13 @@ from shedlock_py import (
     scheduler_lock,
 )
 from shedlock_py.integrations.apscheduler import ShedLockExecutor
-from shedlock_py.integrations.prometheus import PausedCollector, PrometheusListener
+from shedlock_py.integrations.prometheus import OverdueCollector, PausedCollector, PrometheusListener
 from shedlock_py.testing import FakeClock
 from shedlock_py.testing.contract.base import failing
 from tests.observability.scraping import Scrape, Server, serving
 from tests.observability.ways import ELECTION
 from tests.support.doubles import FaultyProvider
+from tests.support.locks import acquired
 from tests.support.logs import warnings_of
 from tests.support.polling import wait_until
 from tests.support.scripts import run_python
@@ -394,6 +397,46 @@ class TestEdges:
         done = run_python("-c", script)
         assert done.returncode == 1
         assert f"pip install 'shedlock_py[{extra}]'" in done.stderr.splitlines()[-1]
+
+
+def test_i14_runs_that_were_missed_or_recovered(registry: CollectorRegistry) -> None:
+    lease = acquired(InMemoryLockProvider(), "job", "1m")
+    listener = PrometheusListener(registry)
+    listener(RunMissed("job", None, "too_many_recoveries"))
+    listener(RunMissed("sync-acme", None, "cancelled").filled_from("sync-{tenant}"))
+    listener(RunRecovered("job", lease, None, "web-1:7", 1))
+    scrape = scrape_of(registry)
+    assert scrape("shedlock_runs_missed_total", lock="job", reason="too_many_recoveries") == 1
+    assert scrape("shedlock_runs_missed_total", lock="job", reason="cancelled") == 0
+    assert scrape("shedlock_runs_missed_total", lock="sync-{tenant}", reason="cancelled") == 1
+    assert scrape("shedlock_runs_recovered_total", lock="job") == 1
+
+
+class TestOverdue:
+    def test_i14_a_job_that_is_overdue_or_stuck(self, registry: CollectorRegistry) -> None:
+        clock = FakeClock()
+        store = InMemoryLockProvider(clock=clock, history=10)
+        OverdueCollector(store, registry, grace="5m")
+        now = store.programs.store.epoch + timedelta(seconds=clock())
+        for name in ("stuck", "overdue", "on time"):
+            due = now + timedelta(hours=9 if name == "on time" else 1)
+            lease = store.acquire(LockRequest(name, "10h", next_fire_time=due))
+            assert lease
+            if name != "stuck":
+                store.release(lease)
+        clock.advance("65m")
+        assert "shedlock_overdue" not in scrape_of(registry).labels()
+        clock.advance("1s")
+        scrape = scrape_of(registry)
+        assert scrape.values("shedlock_overdue", "lock") == {"stuck", "overdue"}
+        assert scrape("shedlock_overdue", lock="stuck", state="stuck") == 1
+        assert scrape("shedlock_overdue", lock="overdue", state="overdue") == 1
+
+    def test_a_store_without_history(self, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture) -> None:
+        OverdueCollector(InMemoryLockProvider(), registry)
+        assert "shedlock_overdue" not in scrape_of(registry).labels()
+        [warning] = warnings_of(caplog)
+        assert warning.startswith("no shedlock_overdue: this provider keeps no run history: open it with history=50")
 
 
 class TestPaused:

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 import sentry_sdk
 
-from shedlock_py import ConfigurationError, InMemoryLockProvider, LockRequest, attempt, configure, hold, scheduler_lock
+from shedlock_py import (
+    ConfigurationError,
+    InMemoryLockProvider,
+    LockRequest,
+    RunMissed,
+    attempt,
+    configure,
+    hold,
+    scheduler_lock,
+)
+from shedlock_py.config import emit
 from shedlock_py.integrations.sentry import SentryCronListener
 from shedlock_py.testing.forks import in_child
 from tests.observability.services import Service, running_service
@@ -82,6 +92,14 @@ def test_a_skip_and_a_store_that_fails_send_nothing(way: Way, sentry: Service, s
         way.run(never, store)
         way.run(never, store, "acquire")
     assert check_ins(sentry) == []
+
+
+def test_i14_a_run_that_is_missed_for_good_is_an_error(sentry: Service) -> None:
+    with configure(listeners=[SentryCronListener()]):
+        for reason in ("unreachable", "cancelled", "no_room"):
+            emit(RunMissed("job", None, reason))
+    [missed] = check_ins(sentry)
+    assert (missed["monitor_slug"], missed["status"]) == ("job", "error")
 
 
 @scheduler_lock("Sync {tenant}", "1m")

@@ -196,9 +196,12 @@ async def by_attempt_async(provider: Any, task: Any, options: Any) -> None:
     await attempt_async("job", task, provider=provider, **options)
 
 
+PLAIN: dict[str, Any] = {"once_per_fire_time": False}
+
+
 def by_executor(provider: Any, task: Any, options: Any, **executor_options: Any) -> Any:
-    """As a job of APScheduler, which is stopped when the job is over."""
-    executor = ShedLockExecutor(ThreadPoolExecutor(1), **executor_options)
+    """As a job of APScheduler, which is stopped when the job is over. With a plain lock, a store fails only once."""
+    executor = ShedLockExecutor(ThreadPoolExecutor(1), **PLAIN | executor_options)
     scheduler = BackgroundScheduler(executors={"default": executor}, timezone="UTC")
     seen = listen(scheduler)
     scheduler.add_job(scheduler_lock("job", provider=provider, **options)(task), misfire_grace_time=None)
@@ -216,7 +219,7 @@ def by_executor(provider: Any, task: Any, options: Any, **executor_options: Any)
 
 
 async def by_executor_async(provider: Any, task: Any, options: Any, **executor_options: Any) -> Any:
-    executor = ShedLockExecutor(AsyncIOExecutor(), **executor_options)
+    executor = ShedLockExecutor(AsyncIOExecutor(), **PLAIN | executor_options)
     scheduler = AsyncIOScheduler(executors={"default": executor}, timezone="UTC")
     seen = listen(scheduler)
     scheduler.add_job(scheduler_lock("job", provider=provider, **options)(task), misfire_grace_time=None)

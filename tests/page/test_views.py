@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import AsyncInMemoryLockProvider, ConfigurationError, InMemoryLockProvider, LockRequest, ProviderError
+from shedlock_py import (
+    AsyncInMemoryLockProvider,
+    ConfigurationError,
+    InMemoryLockProvider,
+    LockRequest,
+    ProviderError,
+    run_once,
+)
 from shedlock_py.history import Run
 from shedlock_py.page import page_app
 from shedlock_py.provider import LockProvider
@@ -78,6 +85,32 @@ def test_the_list_is_sorted_as_asked(client: Client, sort: str, first: str) -> N
     html = client.html(f"/?sort={sort}")
     assert names_in(html)[0] == first
     assert f'aria-sort="{"descending" if sort.startswith("-") else "ascending"}"' in html
+
+
+def test_the_keys_of_run_once_are_done(sample: Sample) -> None:
+    assert run_once("migrate-v42", lambda: None, provider=sample.provider)
+    client = Client(page_app(sample.provider))
+    assert names_in(client.html("/?show=done")) == ["migrate-v42"]
+    assert "migrate-v42" not in names_in(client.html("/?show=free"))
+
+
+def test_i14_a_job_that_hangs_is_marked_and_listed_with_the_trouble(sample: Sample) -> None:
+    for _ in range(3):
+        sample.ran("hung", seconds=60)
+        sample.clock.advance("1h")
+    lease = sample.provider.acquire(LockRequest("hung", "5h", holder="web-1:7000"))
+    assert lease is not None
+    sample.clock.advance("14m")
+    client = Client(page_app(sample.provider))
+    html = client.html("/?show=stuck")
+    assert names_in(html) == ["hung"]
+    assert '<span class="bad">1 stuck</span>' in html
+    assert '<span class="chip stuck">stuck</span> 11m late' in html
+    assert '<span class="chip stuck">stuck</span> 11m late' in client.html("/job?name=hung")
+    by_next = names_in(client.html("/?sort=next"))
+    assert by_next.index("fetch-rates") < by_next.index("hung") < by_next.index("import")
+    assert sample.provider.release(lease)
+    assert names_in(client.html("/?show=stuck")) == []
 
 
 def test_pages_of_many_jobs() -> None:
@@ -237,7 +270,7 @@ def test_odd_names_of_other_programs(sample: Sample) -> None:
 
 def test_the_counts_are_those_of_the_search(client: Client) -> None:
     counts = re.sub("<[^>]+>", "", client.html("/?q=ORD"))
-    assert "2 of 8 locks · 0 held · 1 paused · 0 overdue · 0 failed" in counts
+    assert "2 of 8 locks · 0 held · 1 paused · 0 stuck · 0 overdue · 0 failed" in counts
 
 
 def test_any_provider_of_the_protocol() -> None:

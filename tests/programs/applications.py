@@ -55,6 +55,25 @@ LATE_ASYNC = (
 )
 
 
+HUNG_JOB = """
+import time as _time
+
+
+@scheduler.scheduled_job("date", id="hung")
+@scheduler_lock("hung", lock_at_most_for="1m")
+def hung():
+    logger.info("hung has begun")
+    _time.sleep(3600)
+"""
+
+
+def set_drain(program: Path, seconds: str = "1s") -> None:
+    """Let the program of a guide wait less long for its jobs."""
+    text = program.read_text()
+    assert '"20s"' in text
+    program.write_text(text.replace('"20s"', f'"{seconds}"'))
+
+
 def copied(example: str, directory: Path, *, more: str = "", program: str = "app.py") -> Path:
     """The example in a directory of its own, where it may write; `more` is put before the first job of its program."""
     target = directory / "app"
@@ -101,6 +120,11 @@ class Application:
         for run in self.runs():
             last[run.worker] = max(run.fire_time, last.get(run.worker, run.fire_time))
         return last
+
+    def lost(self, lock_name: str) -> list[str]:
+        """The fire times that a WARNING names as lost by the shutdown."""
+        pattern = rf"lock '{lock_name}': the run of (\S+) is lost: it was cancelled, or its process shut down"
+        return re.findall(pattern, self.log.read_text())
 
     def check_rows(self, file: Path) -> None:
         """After the end: each run in the log has had its effect, once, and there are no others."""

@@ -9,7 +9,18 @@ from uuid import uuid4
 
 import pytest
 
-from tests.programs.applications import LATE, LATE_ASYNC, SECOND, Application, application, copied, once_each
+from shedlock_py import provider_from_url
+from tests.programs.applications import (
+    HUNG_JOB,
+    LATE,
+    LATE_ASYNC,
+    SECOND,
+    Application,
+    application,
+    copied,
+    once_each,
+    set_drain,
+)
 from tests.support.database import DatabaseServer
 from tests.support.polling import wait_until
 
@@ -35,6 +46,31 @@ def test_a_plain_lock_is_free_again_before_the_other_replica_asks(tmp_path: Path
     with application("python replica.py", directory, COPIES) as app:
         begin, end = app.watch(COPIES)
         assert app.ran(begin, end).total() > once_each(begin, end).total()
+
+
+def test_i14_a_job_longer_than_the_wait_does_not_keep_the_process(tmp_path: Path) -> None:
+    directory = copied("apscheduler", tmp_path, more=HUNG_JOB, program="replica.py")
+    set_drain(directory / "replica.py")
+    with application("python replica.py", directory) as app:
+        wait_until(lambda: "hung has begun" in app.log.read_text(), timeout=60, what="the job")
+        assert app.terminate() == [143]
+        assert "their leases are left to expire: hung (of " in app.log.read_text()
+        assert len(app.lost("hung")) == 1
+
+
+HUNG_COROUTINE = HUNG_JOB.replace("def hung", "async def hung").replace("_time.sleep", "await asyncio.sleep")
+
+
+def test_i14_a_coroutine_job_longer_than_the_drain_is_cancelled(tmp_path: Path) -> None:
+    directory = copied("apscheduler", tmp_path, more=HUNG_COROUTINE, program="asyncio_replica.py")
+    set_drain(directory / "asyncio_replica.py")
+    with application("python asyncio_replica.py", directory) as app:
+        wait_until(lambda: "hung has begun" in app.log.read_text(), timeout=60, what="the job")
+        assert app.terminate() == [0]
+        assert len(app.lost("hung")) == 1
+    record = provider_from_url(f"sqlite:///{directory}/locks.db").record("hung")
+    assert record is not None
+    assert not record.is_held
 
 
 def test_without_locks_each_replica_runs_it(tmp_path: Path) -> None:

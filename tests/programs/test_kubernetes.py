@@ -12,7 +12,7 @@ import yaml
 from shedlock_py import provider_from_url
 from shedlock_py.durations import parse_duration
 from tests.guides.documents import Page
-from tests.programs.applications import application, copied
+from tests.programs.applications import HUNG_JOB, application, copied, set_drain
 from tests.programs.command_lines import try_twice
 from tests.support.polling import wait_until
 
@@ -59,8 +59,12 @@ def test_the_deployment_gives_more_time_than_the_worker_waits() -> None:
     labels = document["spec"]["template"]["metadata"]["labels"]
     assert document["spec"]["selector"]["matchLabels"] == labels
     assert container["command"][-1] == "worker.py"
-    (wait,) = re.findall(r'release_on_sigterm\("(\w+)"\)', (PAGE.examples / "worker.py").read_text())
-    assert pod["terminationGracePeriodSeconds"] > parse_duration(wait).total_seconds() + 5
+    waits = re.findall(
+        r'(?:release_on_sigterm\(|drain\(scheduler, )"(\w+)"\)', (PAGE.examples / "worker.py").read_text()
+    )
+    assert len(waits) == 2, "they have one time together"
+    for wait in waits:
+        assert pod["terminationGracePeriodSeconds"] > parse_duration(wait).total_seconds() + 5
 
 
 def test_a_pod_that_is_stopped_ends_its_job_and_releases(tmp_path: Path) -> None:
@@ -77,3 +81,12 @@ def test_a_pod_that_is_stopped_ends_its_job_and_releases(tmp_path: Path) -> None
         record = provider.record("import")
         assert record is not None
         assert not record.is_held or f":{holder}" not in record.holder
+
+
+def test_i14_a_pod_whose_job_is_longer_than_the_wait_ends_and_names_the_fire_time(tmp_path: Path) -> None:
+    directory = copied("kubernetes", tmp_path, more=HUNG_JOB, program="worker.py")
+    set_drain(directory / "worker.py")
+    with application("python worker.py", directory, SHEDLOCK_STORE="sqlite:///locks.db") as app:
+        wait_until(lambda: "hung has begun" in app.log.read_text(), timeout=30, what="the job")
+        assert app.terminate() == [143]
+        assert len(app.lost("hung")) == 1

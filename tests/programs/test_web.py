@@ -9,11 +9,23 @@ import pytest
 from shedlock_py import provider_from_url
 from tests.cli.harness import shedlock_command
 from tests.guides.documents import Page
-from tests.programs.applications import LATE, LATE_ASYNC, WORKERS, application, copied, get, once_each
+from tests.programs.applications import (
+    HUNG_JOB,
+    LATE,
+    LATE_ASYNC,
+    WORKERS,
+    application,
+    copied,
+    get,
+    once_each,
+    set_drain,
+)
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
 
 LONG_JOB = """
+import asyncio
+
 
 @scheduler.scheduled_job("date", id="long")
 @scheduler_lock("long", lock_at_most_for="1h")
@@ -73,8 +85,9 @@ def test_without_locks_each_worker_runs_it(page: str, tmp_path: Path) -> None:
         assert app.ran(begin, end) == once_each(begin, end, times=WORKERS)
 
 
-def test_a_job_that_is_cancelled_at_the_end_releases_its_lock(tmp_path: Path) -> None:
+def test_i14_a_job_longer_than_the_drain_is_cancelled_and_releases_its_lock(tmp_path: Path) -> None:
     directory = copied("fastapi", tmp_path, more=LONG_JOB)
+    set_drain(directory / "app.py")
     provider = provider_from_url(f"sqlite:///{directory}/app.db")
     with application(command("fastapi", free_port()), directory) as app:
         wait_until(lambda: "long has begun" in app.log.read_text(), timeout=60, what="the long job")
@@ -83,3 +96,16 @@ def test_a_job_that_is_cancelled_at_the_end_releases_its_lock(tmp_path: Path) ->
         assert app.terminate() == [0]
         (record,) = provider.records("long")
         assert not record.is_held
+        assert len(app.lost("long")) == 1
+
+
+def test_i14_a_job_longer_than_the_drain_is_named_and_the_worker_is_killed(tmp_path: Path) -> None:
+    """gunicorn kills a worker after its graceful_timeout. Python would join the thread of the job."""
+    directory = copied("flask", tmp_path, more=HUNG_JOB)
+    set_drain(directory / "app.py")
+    with (directory / "gunicorn.conf.py").open("a") as conf:
+        conf.write("graceful_timeout = 5\n")
+    with application(command("flask", free_port()), directory) as app:
+        wait_until(lambda: "hung has begun" in app.log.read_text(), timeout=60, what="the job")
+        assert app.terminate() == [0]
+        assert "still running after the drain time" in app.log.read_text()

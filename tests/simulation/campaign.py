@@ -16,7 +16,7 @@ WITHIN_LIMITS = tuple(kind for kind in KINDS if kind not in LIMITS)
 SHORT, CALM, LONG = 1.0, 4.0, 24.0
 """Hours of one schedule. Only a short one is dense."""
 SHORT_EVERY = 3
-"""One of so many schedules is dense. No divisor of the numbers of kinds and stores: each meets each."""
+"""One of so many schedules is dense. No divisor of the number of stores: each kind meets each store in both."""
 LONG_EVERY = 50
 """One of so many schedules is a long one: faults that build up slowly need it."""
 
@@ -39,8 +39,10 @@ class Job:
 
 def jobs(seed: int, kinds: Sequence[str], stores: Sequence[str] = ("memory",)) -> Iterator[Job]:
     """Schedules without end; ``seed`` is that of the first one. Kinds and stores take turns."""
+    shifts = len(kinds) % SHORT_EVERY == 0  # else the same kinds would always be dense
     for number in count():
-        hours = SHORT if number % SHORT_EVERY == 0 else CALM
+        turn = number // len(kinds) if shifts else 0
+        hours = SHORT if (number + turn) % SHORT_EVERY == 0 else CALM
         if number % LONG_EVERY == LONG_EVERY - 1:
             hours = LONG
         yield Job(seed + number, kinds[number % len(kinds)], hours, stores[number // len(kinds) % len(stores)])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tests.faults.checker import Report, Rules, check
 from tests.faults.history import History, Operation
-from tests.faults.scenarios import fire_times, operators
+from tests.faults.scenarios import fire_times, once, operators, recoveries
 from tests.simulation.log import Recorder
 from tests.simulation.network import LATEST
 from tests.simulation.schedule import KINDS, Violation
@@ -29,6 +29,8 @@ def _forced(history: History, rules: Rules) -> Report:
 _JUDGES: dict[str, Callable[[History, Rules], Report]] = {
     "operators": operators.judge,
     "fire times": fire_times.judge,
+    "recoveries": recoveries.judge,
+    "one-time tasks": once.judge,
     "forced releases": _forced,
 }
 

@@ -15,7 +15,7 @@ from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.providers.kit import StorePrograms, TimedOut, Undo
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
 from tests.faults.history import NEVER, Operation
-from tests.faults.recording import OUTCOMES
+from tests.faults.recording import CLAIMS, OUTCOMES
 from tests.simulation.log import Recorder
 from tests.simulation.network import Network
 from tests.simulation.world import Cancelled, Process, Signal, Task
@@ -37,7 +37,7 @@ class SimulatedProvider:
         """:param programs: with the clock and the claim ids of ``process``.
         :param is_calm: whether nothing goes wrong with a node between two moments.
         """
-        self._is_calm = is_calm
+        self.is_calm = is_calm
         self.programs = programs
         self._process = process
         self._network = network
@@ -77,6 +77,10 @@ class SimulatedProvider:
         lease: Lease = await self._claim("take_over", request, self.programs.take_over(request), False)
         return lease
 
+    async def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
+        lease: Lease | None = await self._claim("recover", request, self.programs.recover(request, expected), False)
+        return lease
+
     async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         seconds = parse_duration(lock_at_most_for).total_seconds()
         operation = self._of_lease("extend", lease, seconds)
@@ -85,6 +89,11 @@ class SimulatedProvider:
 
     async def release(self, lease: Lease) -> bool:
         is_done: bool = await self._recorded(self._of_lease("release", lease, 0.0), self.programs.release(lease), lease)
+        return is_done
+
+    async def undo(self, lease: Lease) -> bool:
+        """Of a lease whose task raised: it is recorded as a release."""
+        is_done: bool = await self._recorded(self._of_lease("release", lease, 0.0), self.programs.undo(lease), lease)
         return is_done
 
     async def record(self, name: str) -> LockRecord | None:
@@ -163,7 +172,7 @@ class SimulatedProvider:
     def _undone_by(self, operation: Operation, outcome: str) -> float:
         now = self._process.world.now
         has_failed = operation.kind == "acquire" and outcome in ("error", "cancelled")
-        is_calm = has_failed and self._is_calm(self._process.number, operation.started, now + 2 * UNDO_SECONDS)
+        is_calm = has_failed and self.is_calm(self._process.number, operation.started, now + 2 * UNDO_SECONDS)
         return now + UNDO_SECONDS if is_calm else float("inf")
 
     async def _noted(self, number: int, operation: Operation, carried_out: Awaitable[Any], lease: Lease | None) -> Any:
@@ -173,7 +182,7 @@ class SimulatedProvider:
         try:
             reply = await carried_out
             outcome = OUTCOMES[kind][not reply]
-            if kind in ("acquire", "take_over"):
+            if kind in CLAIMS:
                 lease = reply
             return reply
         except GeneratorExit:

@@ -167,6 +167,13 @@ KINDS: dict[str, Kind] = {
     "retries": Kind("workers whose connections break, and whose requests arrive twice", _RETRIES, 150),
     "operators": Kind("the same, and operators who act by force", _LOCKS | dict.fromkeys(OPERATORS, 2.0), 140),
     "fire times": Kind("cron jobs with fire times, on nodes with wrong clocks", _LOCKS | {"give up": 9.0}, 120),
+    "recoveries": Kind(
+        "cron jobs whose runs are recovered when their holder dies", _LOCKS | {"crash": 4.0, "give up": 8.0}, 150
+    ),
+    "one-time tasks": Kind(
+        "nodes that call run_once, whose tasks raise and whose holders die",
+        _LOCKS | {"crash": 4.0, "give up": 4.0}, 150,
+    ),
     "elections": Kind('electors with takeover="expired"', _ELECTIONS, 130),
     "handovers": Kind("electors that resign, are demoted and replaced all the time", _HANDOVERS, 120),
     "observed": Kind('electors with takeover="observed", and a clock that jumps', _ELECTIONS | {"jump": 6.0}, 150),
@@ -200,7 +207,7 @@ KINDS: dict[str, Kind] = {
 }  # fmt: skip
 LIMITS = tuple(kind for kind, facts in KINDS.items() if facts.limit)
 """Kinds that go beyond a documented limit: they must break promises."""
-NODES = {"fire times": 4}
+NODES = {"fire times": 4, "recoveries": 4, "one-time tasks": 4}
 DENSE = 1.0
 """Hours: longer schedules are calm. So an hour has much of everything, and a year can be simulated."""
 PACE = 8

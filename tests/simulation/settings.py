@@ -8,6 +8,8 @@ from typing import Any
 
 ELECTIONS = ("elections", "handovers", "observed", "jumping elections", "drifting elections")
 """Kinds of schedules in which electors run, not workers."""
+PERIOD = 40.0
+"""Seconds, times the pace, after which ``run_once`` is called for another key."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,10 @@ class Job:
     """How many threads of a process try to run it."""
     fires_every: float = 0.0
     """A cron job: each multiple of this is a fire time."""
+    recovers: bool = False
+    """Nodes that were refused a fire time watch its run, and recover it."""
+    runs_once: bool = False
+    """In each of these periods the nodes call ``run_once`` for another key."""
     extends: float = 0.4
     """How likely a task extends its lease, and then once more."""
 
@@ -48,6 +54,13 @@ def _job(random: Random, name: str, workers: int, kind: str, pace: int) -> Job:
     at_most = round(pace * round(6 * 8 ** random.random(), 1), 1)  # 6 s to 48 s, times pace
     if kind == "fire times":
         return Job(name, at_most, 0.0, 1, fires_every=float(pace * random.choice((15, 30, 60))))
+    if kind == "recoveries":
+        at_most = round(pace * random.uniform(6.0, 15.0), 1)
+        at_least = round(at_most * random.choice((0.0, 0.0, random.random())), 3)
+        return Job(name, at_most, at_least, 1, fires_every=float(pace * random.choice((30, 60))), recovers=True)
+    if kind == "one-time tasks":
+        at_most = round(pace * random.uniform(3.0, 5.0), 1)
+        return Job(name, at_most, 0.0, 1, fires_every=PERIOD * pace, runs_once=True)
     at_least = random.choice((0.0, 0.5, 1.0)) * round(at_most * random.random(), 3)
     extends = 0.85 if kind == "repeating drivers" else Job.extends
     return Job(name, at_most, round(at_least, 3), workers, extends=extends)

@@ -18,6 +18,7 @@ from tests.simulation.electors import Contest, Elector
 from tests.simulation.judge import Judge
 from tests.simulation.log import EventLog, Recorder
 from tests.simulation.network import LEVELS, Network, Server
+from tests.simulation.once import OnceWorker, in_virtual_time
 from tests.simulation.provider import SimulatedProvider
 from tests.simulation.schedule import EVERY_NODE, HOLDER, KINDS, Fault, Mutant, OnProgress, Outcome, Schedule
 from tests.simulation.settings import ELECTIONS, settings_of
@@ -49,7 +50,7 @@ def simulate(
     """
     was_disabled, logger.disabled = logger.disabled, True
     try:
-        with nullcontext() if mutant is None else mutant.applied():
+        with nullcontext() if mutant is None else mutant.applied(), in_virtual_time():
             return Simulation(schedule, timeline).run(on_progress, stops_early=stops_early)
     finally:
         logger.disabled = was_disabled
@@ -114,7 +115,8 @@ class Simulation:
         provider = self._provider(node.process)
         for job in self.jobs:
             for _ in range(job.workers):
-                worker = Worker(node.process, provider, self.recorder, self._resource, job, self._remaining)
+                kind = OnceWorker if job.runs_once else Worker
+                worker = kind(node.process, provider, self.recorder, self._resource, job, self._remaining)
                 node.workers.append(worker)
                 worker.task = node.process.spawn(worker.run())
                 node.mains.append(worker.task)

@@ -21,6 +21,8 @@ SAMPLE = (
     "a demotion is ignored",
     "a failed extension passes for a success",
     "an undo by name",
+    "a release leaves no mark",
+    "a task that raises keeps its fire time",
 )
 SLOW_SAMPLE = (
     "no undo is sent",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from shedlock_py import Lease, LockRequest, ProviderError
@@ -10,6 +11,8 @@ from shedlock_py._process import OwningProcess
 from shedlock_py._program import run_async
 from shedlock_py.context import ActiveLease
 from shedlock_py.keepalive import STOP_SECONDS, BaseKeepAlive
+from shedlock_py.lease import MOST_RECOVERIES
+from shedlock_py.recovery import Acquire, Over, Recover, Wait, Watch
 from tests.faults.history import Operation
 from tests.simulation.dice import Dice
 from tests.simulation.log import Recorder
@@ -61,7 +64,7 @@ class Worker:
         self.job = job
         self.is_stopping = False
         self.gives_up = False
-        """Whether the caller of the next acquire gives up in the middle."""
+        """Whether the caller of the next acquire or recover gives up in the middle."""
         self.task: Task | None = None
         self._request = LockRequest(job.name, job.at_most, job.at_least, process.machine)
         self._skew = process.random.uniform(-20, 20)
@@ -102,20 +105,57 @@ class Worker:
         self._fired += 1
         await process.sleep(max(0.0, self._fired * every - wall_clock) + 0.5 * dice())
         fire_time = EPOCH + timedelta(seconds=self._fired * every)
-        request = LockRequest(self.job.name, self.job.at_most, 0, process.machine, fire_time)
+        request = LockRequest(self.job.name, self.job.at_most, self.job.at_least, process.machine, fire_time)
         lease = await self._acquire(request, dice, keeps_alive=False)
-        if lease is not None:
+        if self.job.recovers:
+            lease = lease or await self._recovered(request, (self._fired + 1) * every - self._skew, dice)
+            if lease is not None:
+                await self._held(lease, dice)
+        elif lease is not None:
             await self._released_after(self._work(lease, dice, 3 * dice() * dice(), is_careless=False), lease)
 
+    async def _recovered(self, request: LockRequest, until: float, dice: Dice) -> Lease | None:
+        """Watch the run of a fire time that was refused, until the next one.
+
+        All replicas read at the same moment. Some take a holder for dead that lives, and some stand still before they
+        claim: the store must decide.
+        """
+        process, provider, lease = self.process, self.provider, None
+        watch = Watch(request.fire_time, max_recoveries=MOST_RECOVERIES, random=lambda: 0.0)
+        while lease is None and process.world.now < until and not self.is_stopping:
+            record = await provider.record(request.name)
+            if record is not None and record.is_held and dice() < 0.3:
+                record = replace(record, read_at=record.lock_until)
+            match watch.decide(record):
+                case Wait(seconds):
+                    await process.sleep(min(seconds, max(0.0, until - process.world.now)))
+                case Recover(expected):
+                    if dice() < 0.3:
+                        await process.sleep(self.job.at_most * dice())
+                    self._give_up(dice)
+                    lease = await provider.recover(request, expected)
+                case Acquire():
+                    lease = await self._acquire(request, dice, keeps_alive=False)
+                case Over():
+                    break
+        if lease is not None:
+            self.resource.holders[request.name] = process.number
+        return lease
+
     async def _acquire(self, request: LockRequest, dice: Dice, *, keeps_alive: bool) -> Lease | None:
-        if self.gives_up and self.task is not None:
-            self.gives_up = False
-            self.process.call_at(self.process.clock() + QUICK * dice(), self.task.interrupt, Cancelled())
+        if not self.job.recovers or dice() < 0.5:
+            self._give_up(dice)
         acquire = self.provider.acquire if self.process.number % 2 else self.provider.acquire_shielded
         lease = await acquire(request, keep_alive=keeps_alive)
         if lease is not None:
             self.resource.holders[request.name] = self.process.number
         return lease
+
+    def _give_up(self, dice: Dice) -> None:
+        """If this is to happen, the caller gives up in the middle of what it does next."""
+        if self.gives_up and self.task is not None:
+            self.gives_up = False
+            self.process.call_at(self.process.clock() + QUICK * dice(), self.task.interrupt, Cancelled())
 
     async def _held(self, lease: Lease, dice: Dice) -> None:
         at_most, is_careless = self.job.at_most, dice() < 0.2

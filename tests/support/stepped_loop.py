@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import _process, async_keepalive, block, keepalive
+from shedlock_py import _process, async_keepalive, block, keepalive, once_per_key
 from shedlock_py.election import async_elector, base
 from shedlock_py.testing import FakeClock
 
-CLOCK_READERS = (block, keepalive, async_keepalive, base, async_elector)
+CLOCK_READERS = (block, once_per_key, keepalive, async_keepalive, base, async_elector)
 """The modules that read the local clock on behalf of guards, and of electors on asyncio."""
 
 

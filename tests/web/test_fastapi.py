@@ -8,11 +8,13 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -22,14 +24,20 @@ from shedlock_py import (
     AsyncInMemoryLockProvider,
     AsyncLeaderElector,
     ConfigurationError,
+    Event,
     InMemoryLockProvider,
     LeaderElector,
+    Lease,
     LockRequest,
+    ProviderFailed,
     ProviderNotConfigured,
+    ProviderUnreachable,
+    RunMissed,
     TaskFinished,
     configure,
     current_lease,
     provider_from_url,
+    repeating,
     reset,
     scheduler_lock,
 )
@@ -39,7 +47,7 @@ from shedlock_py.integrations.apscheduler import ShedLockExecutor, lead
 from shedlock_py.integrations.fastapi import lifespan, repeat_every
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
-from tests.support.logs import records_of
+from tests.support.logs import records_of, warnings_of
 from tests.support.polling import until
 
 SLOT = 0.2
@@ -107,7 +115,7 @@ def test_a_timer_that_is_early_repeats_no_slot(provider: InMemoryLockProvider, m
         def now(zone: Any) -> datetime:
             return datetime.now(zone) - timedelta(seconds=lags.pop(0) if lags else 0)
 
-    monkeypatch.setattr(fastapi, "datetime", Clock)
+    monkeypatch.setattr(repeating, "datetime", Clock)
     runs: list[None] = []
     recorded = RecordingListener()
     with configure(listeners=[recorded]):
@@ -181,15 +189,136 @@ def test_a_failing_job_ends_the_task_if_it_is_to(provider: InMemoryLockProvider)
         asyncio.run(run_all(workers(provider, 1, job, raise_exceptions=True)))
 
 
-def test_i5_without_an_answer_of_the_store_it_does_not_run(caplog: pytest.LogCaptureFixture) -> None:
-    down = FaultyProvider()
+@pytest.mark.parametrize("raises", [True, False])
+def test_i5_i14_a_slot_without_a_reply_of_the_store_is_lost_with_two_warnings(
+    caplog: pytest.LogCaptureFixture, raises: bool
+) -> None:
+    down, caught = FaultyProvider(), list[Exception]()
     down.fail()
     runs: list[int] = []
-    begin = repeat_every(seconds=SLOT, max_repetitions=1, lock="job", provider=down)(lambda: runs.append(1))
-    with caplog.at_level(logging.ERROR):
+    options: dict[str, Any] = {"seconds": SLOT, "max_repetitions": 1, "lock": "job", "raise_exceptions": raises}
+    begin = repeat_every(**options, on_exception=caught.append, provider=down)(lambda: runs.append(1))
+    with caplog.at_level(logging.WARNING), pytest.raises(ProviderUnreachable) if raises else nullcontext():
         asyncio.run(run_all([begin]))
     assert runs == []
-    assert "ProviderUnreachable" in caplog.text
+    assert [type(error) for error in caught] == [ProviderUnreachable]
+    # The end of the slot may cancel an attempt, which is logged as well.
+    first, last = [text for text in warnings_of(caplog) if "after a cancellation" not in text]
+    assert "is late, because the store is unreachable; trying again" in first
+    assert "is lost: the store was unreachable for too long" in last
+
+
+def test_i14_a_shutdown_ends_the_attempts_and_says_what_is_lost() -> None:
+    down, events = FaultyProvider(), RecordingListener()
+    down.fail()
+
+    async def main() -> None:
+        task = await repeat_every(seconds=3600, lock="job", provider=down)(lambda: None)()
+        await until(lambda: events.of(ProviderFailed))
+        task.cancel()
+        await asyncio.wait({task})
+
+    with configure(listeners=[events]):
+        asyncio.run(main())
+    assert [(event.lock_name, event.reason) for event in events.of(RunMissed)] == [("job", "cancelled")]
+
+
+@pytest.mark.slow("waits for the next slot")
+def test_i14_a_slot_is_run_late_when_the_store_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    """Also the next slot has its run, although the late run is still going on when that slot begins."""
+    store = FaultyProvider()
+    store.fail()
+    fire_times: list[datetime] = []
+    slot = timedelta(seconds=2)
+
+    async def job() -> None:
+        lease = current_lease()
+        assert lease is not None
+        assert lease.fire_time is not None
+        fire_times.append(lease.fire_time)
+        if len(fire_times) == 1:
+            await until(lambda: datetime.now(UTC) > fire_times[0] + slot + timedelta(seconds=0.1))
+
+    begin = repeat_every(seconds=2, max_repetitions=2, lock="job", provider=store)(job)
+
+    async def main() -> None:
+        await until(lambda: time.time() % 2 < 0.5)
+        task = await begin()
+        await until(lambda: warnings_of(caplog))
+        store.recover()
+        await task
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(main())
+    assert fire_times[1] - fire_times[0] == slot
+    assert "s late, because the store was unreachable" in warnings_of(caplog)[1]
+
+
+@pytest.mark.not_quick("waits for the next slot")
+@pytest.mark.parametrize("ends", [False, True], ids=["died", "runs"])
+def test_i14_a_run_is_watched_beyond_its_slot(provider: InMemoryLockProvider, ends: bool) -> None:
+    fire_times: list[datetime | None] = []
+
+    def job() -> None:
+        lease = current_lease()
+        assert lease is not None
+        fire_times.append(lease.fire_time)
+
+    options: dict[str, Any] = {"lock_at_most_for": "900ms", "keep_alive": True, "recover": True, "max_repetitions": 3}
+    begin = repeat_every(seconds=1, lock="job", provider=provider, **options)(job)
+
+    async def main() -> datetime:
+        await until(lambda: time.time() % 1 < 0.2)
+        slot = datetime.fromtimestamp(int(time.time()), UTC)
+        former = provider.acquire(LockRequest("job", "1400ms", fire_time=slot, holder="former"))
+        assert former is not None
+        task = await begin()
+        await until(lambda: datetime.now(UTC) > slot + timedelta(seconds=1.2))
+        if ends:
+            provider.release(former)
+        await task
+        return slot
+
+    slot = asyncio.run(main())
+    second = timedelta(seconds=1)
+    assert fire_times == ([slot + 2 * second] if ends else [slot, slot + 2 * second])
+
+
+class LosesAReply(InMemoryLockProvider):
+    """The reply of the first acquire is lost, and at first so is its undo."""
+
+    claimed: Lease | None = None
+
+    def __init__(self, undone_after: int) -> None:
+        super().__init__()
+        self.left = undone_after
+
+    def acquire(self, request: LockRequest) -> Lease | None:
+        if self.claimed is None:
+            self.claimed = super().acquire(replace(request, lock_at_most_for=timedelta(milliseconds=500)))
+            raise ProviderUnreachable("no reply", operation="acquire", lock_name=request.name)
+        self.left -= 1
+        if self.left == 0:
+            self.undo(self.claimed)
+        return super().acquire(request)
+
+
+@pytest.mark.slow("waits for the next slot")
+@pytest.mark.parametrize(("undone_after", "runs"), [(2, 1), (1000, 0)])
+def test_i14_a_slot_whose_own_claim_is_in_doubt_runs_or_is_lost_with_an_event(undone_after: int, runs: int) -> None:
+    ran: list[int] = []
+    events: list[Event] = []
+    store = LosesAReply(undone_after)
+    begin = repeat_every(seconds=4, max_repetitions=1, lock="job", provider=store)(lambda: ran.append(1))
+
+    async def main() -> None:
+        await until(lambda: time.time() % 4 < 0.5)
+        await (await begin())
+
+    with configure(listeners=[events.append]):
+        asyncio.run(main())
+    assert len(ran) == runs
+    assert len([event for event in events if isinstance(event, RunMissed)]) == 1 - runs
 
 
 @pytest.mark.parametrize("wait_first", [0.3, "300ms", timedelta(milliseconds=300)])
@@ -443,7 +572,7 @@ def test_a_job_that_is_cancelled_at_the_end_releases_its_lock(provider: InMemory
     async def main() -> None:
         scheduler = AsyncIOScheduler(executors={"default": ShedLockExecutor()}, timezone="UTC")
         scheduler.add_job(long, "date", run_date=datetime.now(UTC))
-        async with lifespan(provider, start=[scheduler])("app"):
+        async with lifespan(provider, start=[scheduler], drain="50ms")("app"):
             await has_begun.wait()
             record = provider.record("long")
             assert record is not None
@@ -468,12 +597,100 @@ def test_the_end_waits_for_the_releases_of_cancelled_jobs() -> None:
 
         scheduler = AsyncIOScheduler(executors={"default": ShedLockExecutor()}, timezone="UTC")
         scheduler.add_job(long, "date", run_date=datetime.now(UTC))
-        async with lifespan(store, start=[scheduler])("app"):
+        async with lifespan(store, start=[scheduler], drain=0)("app"):
             await has_begun.wait()
             store.delay = 0.2
         assert not is_held(store.sync, "long")
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "function", "job of a scheduler"])
+def test_i14_a_run_may_end_in_the_drain_time(provider: InMemoryLockProvider, kind: str) -> None:
+    """A deploy cut such runs short, and their fire times were used up."""
+    may_end, has_begun = threading.Event(), threading.Event()
+    listener = RecordingListener()
+
+    def job() -> None:
+        has_begun.set()
+        assert may_end.wait(20)
+
+    async def job_async() -> None:
+        has_begun.set()
+        await until(may_end.is_set)
+
+    scheduler = AsyncIOScheduler(executors={"default": ShedLockExecutor(lock_all=True)}, timezone="UTC")
+    scheduler.add_job(job_async, "date", run_date=datetime.now(UTC), id="job")
+    begin = repeat_every(seconds=3600, lock="job")(job if kind == "function" else job_async)
+
+    async def main() -> None:
+        async with lifespan(provider, start=[scheduler if kind == "job of a scheduler" else begin])("app"):
+            await until(has_begun.is_set)
+            asyncio.get_running_loop().call_later(0.1, may_end.set)
+        assert not is_held(provider, "job")
+
+    with configure(listeners=[listener]):
+        asyncio.run(main())
+    assert [event.outcome for event in listener.of(TaskFinished)] == ["succeeded"]
+
+
+@pytest.mark.parametrize("end", ["lifespan", "drain", "second cancellation"])
+def test_a_run_is_cancelled_after_the_drain_time(provider: InMemoryLockProvider, end: str) -> None:
+    listener = RecordingListener()
+    has_begun = asyncio.Event()
+
+    async def job() -> None:
+        has_begun.set()
+        await asyncio.sleep(3600)
+
+    drain = "50ms" if end == "drain" else None
+    begin = repeat_every(seconds=3600, lock="job", provider=provider, drain=drain)(job)
+
+    async def main() -> None:
+        async with lifespan(provider, start=[begin] if end == "lifespan" else [], drain="50ms")("app"):
+            task = None if end == "lifespan" else await begin()
+            await has_begun.wait()
+            if task is not None:
+                task.cancel()
+                await asyncio.sleep(0.01)
+                if end == "second cancellation":
+                    task.cancel()
+                await asyncio.wait({task})
+        assert not is_held(provider, "job")
+
+    with configure(listeners=[listener]):
+        asyncio.run(main())
+    assert [event.outcome for event in listener.of(TaskFinished)] == ["cancelled"]
+
+
+def test_i1_the_store_of_a_thread_that_outlasts_the_drain_stays_open(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its lease is kept until it ends: the heartbeats and the release need the connections."""
+    has_begun, may_end = threading.Event(), threading.Event()
+    url = f"sqlite:///{tmp_path}/locks.db"
+
+    def job() -> None:
+        has_begun.set()
+        assert may_end.wait(20)
+
+    begin = repeat_every(seconds=3600, lock="job")(job)
+
+    async def main() -> None:
+        async with lifespan(url, start=[begin], drain="50ms")("app"):
+            await until(has_begun.is_set)
+        record = provider_from_url(url).record("job")
+        assert record is not None
+        assert record.is_held
+        may_end.set()
+
+    with patch.object(fastapi, "_RELEASE_SECONDS", 0.05), caplog.at_level(logging.WARNING):
+        asyncio.run(main())
+    (warning,) = warnings_of(caplog)
+    assert "still running after the drain time, their leases are kept until the process ends: job (of " in warning
+    record = provider_from_url(url).record("job")
+    assert record is not None
+    assert not record.is_held
 
 
 def test_electors_schedulers_and_repeated_jobs(provider: InMemoryLockProvider) -> None:

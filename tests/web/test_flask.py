@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,10 @@ from shedlock_py import (
     reset,
     scheduler_lock,
 )
+from shedlock_py.integrations.apscheduler import ShedLockExecutor
 from shedlock_py.integrations.flask import ShedLock
+from tests.support.logs import warnings_of
+from tests.support.polling import wait_until
 from tests.support.scripts import run_python
 
 
@@ -84,6 +89,35 @@ def test_all_is_stopped_in_reverse_order_also_if_something_does_not_stop(caplog:
     assert stopped == ["third", "second", "first"]
     assert "did not stop" in caplog.text
     assert not provider.is_closed, "it is the application's"
+
+
+def test_i14_the_stop_waits_for_a_run_for_the_drain_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def long() -> None:
+        has_begun.set()
+        assert may_end.wait(20)
+
+    app = Flask("app")
+    app.config["SHEDLOCK_STORE"] = url = f"sqlite:///{tmp_path}/locks.db"
+    for drain in ("20s", "50ms"):
+        has_begun.clear()
+        may_end.clear()
+        scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor(lock_all=True)}, timezone="UTC")
+        scheduler.add_job(long, "date", id="long", run_date=datetime.now(UTC))
+        shedlock = ShedLock(start=[scheduler], drain=drain)
+        shedlock.init_app(app)
+        shedlock.start()
+        assert has_begun.wait(10)
+        if drain == "20s":
+            threading.Timer(0.1, may_end.set).start()
+        shedlock.stop()
+        assert [may_end.is_set(), scheduler.running] == [drain == "20s", False]
+    (warning,) = warnings_of(caplog)
+    assert "their leases are kept until the process ends: long" in warning
+    store = provider_from_url(url)
+    may_end.set()
+    wait_until(lambda: not store.records("long")[0].is_held, what="the release, for which the store is open")
 
 
 AT_EXIT = """

@@ -9,7 +9,7 @@ from apscheduler.events import EVENT_JOB_EXECUTED, JobExecutionEvent
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from shedlock_py import scheduler_lock
-from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, JobSkippedEvent, ShedLockExecutor
+from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, JobSkippedEvent, ShedLockExecutor, drain_async
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider
 
 logging.basicConfig(format="%(process)d %(message)s")
@@ -20,7 +20,7 @@ provider = AsyncSqlAlchemyLockProvider(os.environ.get("SHEDLOCK_STORE", "sqlite:
 scheduler = AsyncIOScheduler(
     executors={"default": ShedLockExecutor(provider=provider)},
     job_defaults={"misfire_grace_time": 30},
-    timezone="UTC",
+    timezone="UTC",  # DST repeats or skips an hour
 )
 
 
@@ -39,13 +39,11 @@ async def main() -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     await provider.create_schema()  # safe in all replicas at once
     scheduler.add_listener(log_run, EVENT_JOB_EXECUTED | EVENT_JOB_SKIPPED)
-    before = asyncio.all_tasks()
     scheduler.start()
     await stop.wait()
-    jobs = asyncio.all_tasks() - before
-    scheduler.shutdown()  # cancels the jobs that run
-    if jobs:
-        await asyncio.wait(jobs, timeout=5)  # until they have released their locks
+    await drain_async(scheduler, "20s")
+    scheduler.shutdown()  # cancels the jobs that still run
+    await drain_async(scheduler, "5s")  # until they have released their locks
     await provider.close()  # or a thread of the driver may keep the process from ending
 
 

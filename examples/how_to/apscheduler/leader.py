@@ -20,7 +20,7 @@ provider = provider_from_url(DATABASE_URL)
 scheduler = BackgroundScheduler(
     jobstores={"default": SQLAlchemyJobStore(DATABASE_URL)},
     job_defaults={"misfire_grace_time": None, "coalesce": False},  # what came due while nobody led still runs
-    timezone="UTC",
+    timezone="UTC",  # DST repeats or skips an hour
 )
 
 

@@ -8,7 +8,7 @@ from apscheduler.events import EVENT_JOB_EXECUTED, JobExecutionEvent
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from shedlock_py import configure, provider_from_url, release_on_sigterm, scheduler_lock
-from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, JobSkippedEvent, ShedLockExecutor
+from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, JobSkippedEvent, ShedLockExecutor, drain
 
 logging.basicConfig(format="%(process)d %(message)s")
 logger = logging.getLogger("replica")
@@ -18,7 +18,7 @@ provider = provider_from_url(os.environ.get("SHEDLOCK_STORE", "sqlite:///locks.d
 scheduler = BackgroundScheduler(
     executors={"default": ShedLockExecutor("threadpool")},
     job_defaults={"misfire_grace_time": 30},
-    timezone="UTC",
+    timezone="UTC",  # DST repeats or skips an hour
 )
 
 
@@ -41,7 +41,8 @@ def main() -> None:
     try:
         threading.Event().wait()
     finally:
-        scheduler.shutdown()
+        drain(scheduler, "20s")
+        scheduler.shutdown(wait=False)
 
 
 if __name__ == "__main__":

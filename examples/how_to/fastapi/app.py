@@ -1,6 +1,5 @@
 """Three workers with a scheduler each: uvicorn app:app --workers 3"""
 
-import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator
@@ -14,6 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from shedlock_py import scheduler_lock
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, JobSkippedEvent, ShedLockExecutor
+from shedlock_py.integrations.fastapi import lifespan
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider
 
 logging.basicConfig(format="%(process)d %(message)s")
@@ -23,9 +23,9 @@ logger.setLevel(logging.INFO)
 engine = create_async_engine(os.environ.get("DATABASE_URL", "sqlite+aiosqlite:///app.db"))
 provider = AsyncSqlAlchemyLockProvider(engine)
 scheduler = AsyncIOScheduler(
-    executors={"default": ShedLockExecutor(provider=provider)},
+    executors={"default": ShedLockExecutor()},
     job_defaults={"misfire_grace_time": 30},
-    timezone="UTC",
+    timezone="UTC",  # DST repeats or skips an hour
 )
 
 
@@ -42,22 +42,16 @@ def log_run(event: JobExecutionEvent) -> None:
 
 
 @asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    await provider.create_schema()  # safe in all workers at once
+async def whole_life(app: FastAPI) -> AsyncIterator[None]:
     async with engine.begin() as connection:
         await connection.execute(text("CREATE TABLE IF NOT EXISTS tick (worker INTEGER)"))
     scheduler.add_listener(log_run, EVENT_JOB_EXECUTED | EVENT_JOB_SKIPPED)
-    before = asyncio.all_tasks()
-    scheduler.start()
-    yield
-    jobs = asyncio.all_tasks() - before
-    scheduler.shutdown()  # cancels the jobs that run
-    if jobs:
-        await asyncio.wait(jobs, timeout=5)  # until they have released their locks
+    async with lifespan(provider, start=[scheduler], drain="20s")(app):
+        yield
     await engine.dispose()
 
 
-app = FastAPI(lifespan=lifespan)
+app = FastAPI(lifespan=whole_life)
 
 
 @app.get("/ticks")

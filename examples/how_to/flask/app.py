@@ -8,8 +8,9 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from flask import Flask
 from sqlalchemy import create_engine, text
 
-from shedlock_py import configure, provider_from_url, scheduler_lock
+from shedlock_py import provider_from_url, scheduler_lock
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, JobSkippedEvent, ShedLockExecutor
+from shedlock_py.integrations.flask import ShedLock
 
 logging.basicConfig(format="%(process)d %(message)s")
 logger = logging.getLogger("app")
@@ -18,11 +19,10 @@ logger.setLevel(logging.INFO)
 DATABASE_URL = os.environ.get("DATABASE_URL", "sqlite:///app.db")
 engine = create_engine(DATABASE_URL)
 provider = provider_from_url(DATABASE_URL)  # from a URL, because it survives a fork
-configure(provider)
 scheduler = BackgroundScheduler(
     executors={"default": ShedLockExecutor("threadpool")},
     job_defaults={"misfire_grace_time": 30},
-    timezone="UTC",
+    timezone="UTC",  # DST repeats or skips an hour
 )
 
 
@@ -38,17 +38,18 @@ def log_run(event: JobExecutionEvent) -> None:
     logger.info("%s %s of %s", what, event.job_id, event.scheduled_run_time.isoformat())
 
 
-def start_scheduler() -> None:
+def start_worker() -> None:
     """In each worker, after the fork: see gunicorn.conf.py."""
     engine.dispose(close=False)  # with --preload, connections of the parent process must not be used here
-    provider.create_schema()  # safe in all workers at once
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE IF NOT EXISTS tick (worker INTEGER)"))
     scheduler.add_listener(log_run, EVENT_JOB_EXECUTED | EVENT_JOB_SKIPPED)
-    scheduler.start()
+    shedlock.start()
 
 
 app = Flask(__name__)
+shedlock = ShedLock(provider, start=[scheduler], drain="20s")
+shedlock.init_app(app)
 
 
 @app.get("/ticks")

@@ -7,14 +7,13 @@ workers = 3
 
 def post_worker_init(worker: Any) -> None:
     """In the worker, after the fork and with the application loaded."""
-    from app import start_scheduler
+    from app import start_worker
 
-    start_scheduler()
+    start_worker()
 
 
 def worker_exit(server: Any, worker: Any) -> None:
-    """Wait for the running jobs, which release their locks."""
-    from app import scheduler
+    """No new run begins, and the jobs that run may end."""
+    from app import shedlock
 
-    if scheduler.running:
-        scheduler.shutdown()
+    shedlock.stop()

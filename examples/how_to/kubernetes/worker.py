@@ -8,7 +8,7 @@ import time
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from shedlock_py import configure, release_on_sigterm, scheduler_lock
-from shedlock_py.integrations.apscheduler import ShedLockExecutor
+from shedlock_py.integrations.apscheduler import ShedLockExecutor, drain
 
 logging.basicConfig(format="%(process)d %(message)s")
 logger = logging.getLogger("worker")
@@ -17,7 +17,7 @@ logger.setLevel(logging.INFO)
 scheduler = BackgroundScheduler(
     executors={"default": ShedLockExecutor("threadpool")},
     job_defaults={"misfire_grace_time": 30},
-    timezone="UTC",
+    timezone="UTC",  # DST repeats or skips an hour
 )
 
 
@@ -36,7 +36,8 @@ def main() -> None:
     try:
         threading.Event().wait()
     finally:
-        scheduler.shutdown()
+        drain(scheduler, "20s")
+        scheduler.shutdown(wait=False)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ class Command(BaseCommand):
     help = "Run the jobs of this project."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        scheduler = BlockingScheduler(timezone="UTC")
+        scheduler = BlockingScheduler(timezone="UTC")  # DST repeats or skips an hour
         scheduler.add_job(self.report, "cron", minute="*/5")
         scheduler.start()
 

@@ -12,9 +12,19 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra("apscheduler", "apscheduler", error) from error
 
+from shedlock_py.integrations.apscheduler.drain import drain, drain_async
 from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent
 from shedlock_py.integrations.apscheduler.executor import ShedLockExecutor, install
 from shedlock_py.integrations.apscheduler.leading import lead
 from shedlock_py.integrations.apscheduler.options import Lock
 
-__all__ = ["EVENT_JOB_SKIPPED", "JobSkippedEvent", "Lock", "ShedLockExecutor", "install", "lead"]
+__all__ = [
+    "EVENT_JOB_SKIPPED",
+    "JobSkippedEvent",
+    "Lock",
+    "ShedLockExecutor",
+    "drain",
+    "drain_async",
+    "install",
+    "lead",
+]

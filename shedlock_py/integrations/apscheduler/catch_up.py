@@ -1,14 +1,14 @@
-"""Runs that were missed because no replica was up at their fire time: submitted once, late, when a scheduler starts."""
+"""Runs that were missed because no replica was up at their fire time: submitted once, late.
+
+This happens when a scheduler starts, and when it is resumed. The worker decides by the lock record.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from apscheduler.events import EVENT_SCHEDULER_RESUMED, EVENT_SCHEDULER_STARTED
-from apscheduler.schedulers.base import STATE_RUNNING
 from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
@@ -17,7 +17,7 @@ from shedlock_py.config import is_active
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
-from shedlock_py.integrations.apscheduler.fire_times import fire_time_of, is_predictable
+from shedlock_py.integrations.apscheduler.fire_times import fire_time_of, is_on_schedule, is_predictable
 from shedlock_py.record import LockRecord
 
 _RESOLUTION = timedelta(milliseconds=1)
@@ -36,46 +36,32 @@ def parse_catch_up(given: Duration | None, *, once_per_fire_time: bool | None, h
     return parse_duration(given, "catch_up")
 
 
-def catch_up_at_start(
-    scheduler: Any, alias: str, within: timedelta, submit: Callable[[Any, list[datetime]], None]
-) -> None:
-    """Submit the runs that were missed when ``scheduler`` has its jobs: now if it runs, else when it starts.
-
-    :raises ConfigurationError: the scheduler works on the leader only.
-    """
+def refuse_leader_only(scheduler: Any) -> None:
+    """:raises ConfigurationError: the scheduler works on the leader only, so nothing is left to catch up."""
     if getattr(scheduler, "runs_on_leader_only", False):
         raise ConfigurationError(
             "catch_up cannot work with lead(scheduler, elector): give the jobs a misfire_grace_time, within which the"
             " next leader runs what was due"
         )
 
-    def on_event(_event: object) -> None:
-        if scheduler.state == STATE_RUNNING:  # it may have been started paused
-            scheduler.remove_listener(on_event)
-            _submit_missed(scheduler, alias, within, submit)
 
-    if scheduler.state == STATE_RUNNING:
-        _submit_missed(scheduler, alias, within, submit)
-    else:
-        scheduler.add_listener(on_event, EVENT_SCHEDULER_STARTED | EVENT_SCHEDULER_RESUMED)
-
-
-def _submit_missed(
-    scheduler: Any, alias: str, within: timedelta, submit: Callable[[Any, list[datetime]], None]
-) -> None:
+def submit_missed(scheduler: Any, alias: str, within: timedelta, submit: Callable[[Any, list[datetime]], None]) -> None:
     """Submit each job of the executor ``alias`` that was due. The worker reads from the store whether it was missed."""
-    if not is_active():
-        return  # without locking nothing is known of the past
     now = datetime.now(UTC)
-    for job in scheduler.get_jobs():
-        if job.executor != alias or job.next_run_time is None:  # it is paused
-            continue
+    for job in jobs_of(scheduler, alias):
         try:
             run_time = last_run_time(job.trigger, now, within)
             if run_time is not None:
                 submit(job, [run_time])
         except Exception:  # a run time beyond the calendar, an executor that refuses the job
             logger.exception('the last run of job "%s" cannot be caught up', job)
+
+
+def jobs_of(scheduler: Any, alias: str) -> list[Any]:
+    """The jobs of the executor ``alias`` that are not paused. Without locking nothing is known of the past."""
+    if not is_active():
+        return []
+    return [job for job in scheduler.get_jobs() if job.executor == alias and job.next_run_time is not None]
 
 
 def last_run_time(trigger: Any, now: datetime, within: timedelta) -> datetime | None:
@@ -85,16 +71,10 @@ def last_run_time(trigger: Any, now: datetime, within: timedelta) -> datetime | 
     trigger cannot be asked for any moment, or the replicas do not share its fire times.
     """
     if type(trigger) is IntervalTrigger:
-        if trigger.start_date > now:
-            # It counts from the start of this process. What the replicas share is the slot.
-            start = fire_time_of(trigger, now)
-            return start if now - start <= within else None
-        trigger = copy(trigger)
-        trigger.jitter = None
-    else:
-        parts = trigger.triggers if type(trigger) is OrTrigger else [trigger]
-        if not is_predictable(trigger) or any(type(part) is not CronTrigger for part in parts):
-            return None
+        return _last_of_interval(trigger, now, within)
+    parts = trigger.triggers if type(trigger) is OrTrigger else [trigger]
+    if not is_predictable(trigger) or any(type(part) is not CronTrigger for part in parts):
+        return None
     earliest, latest = _next(trigger, now - within), now
     if earliest is None or earliest > now:
         return None
@@ -108,14 +88,42 @@ def last_run_time(trigger: Any, now: datetime, within: timedelta) -> datetime | 
     return earliest
 
 
+def _last_of_interval(trigger: Any, now: datetime, within: timedelta) -> datetime | None:
+    """A run time in the current slot is never too long ago: a job whose processes live shortly would never run."""
+    interval, start = trigger.interval, trigger.start_date.astimezone(UTC)
+    if start > now:
+        # By default it counts from the start of this process. What the replicas share is the slot.
+        return fire_time_of(trigger, now) if start - now <= interval else None
+    end = now if trigger.end_date is None else min(now, trigger.end_date.astimezone(UTC))
+    if end < start:
+        return None
+    last: datetime = start + (end - start) // interval * interval
+    is_current = fire_time_of(trigger, last) == fire_time_of(trigger, now)
+    return last if is_current or now - last <= within else None
+
+
 def _next(trigger: Any, moment: datetime) -> datetime | None:
     """The first run time that is not before ``moment``."""
     run_time: datetime | None = trigger.get_next_fire_time(None, moment)
     return None if run_time is None else run_time.astimezone(UTC)  # where a difference of two is their distance
 
 
-def is_missed(record: LockRecord | None, fire_time: datetime | None) -> bool:
-    """Whether the lock has granted fire times, but none as late as ``fire_time``. A new job has missed nothing."""
-    if record is None or record.last_fire_time is None or fire_time is None:
+def is_missed(record: LockRecord | None, trigger: Any, fire_time: datetime, *, is_of_trigger: bool) -> bool | None:
+    """Whether no run has used ``fire_time``, though one should have. None: the schedule was changed, so who knows.
+
+    :param is_of_trigger: it is a fire time of the trigger. False: the decorator gave it.
+    """
+    is_interval = isinstance(trigger, IntervalTrigger)
+    if record is None:
+        return is_interval  # a new cron job has missed nothing
+    last = record.last_fire_time
+    if (last is None and not is_interval) or (last is not None and last >= fire_time):
         return False
-    return record.last_fire_time < fire_time
+    if record.pause is not None:
+        if record.locked_at <= fire_time <= record.lock_until:
+            return False
+    elif record.locked_at > fire_time:
+        return False  # it was run by hand since then
+    if last is None or not is_of_trigger or is_on_schedule(trigger, last):
+        return True
+    return True if is_interval and fire_time - last >= trigger.interval else None

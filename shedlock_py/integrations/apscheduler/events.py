@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from traceback import format_tb
 from typing import Any
 
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MISSED, JobExecutionEvent
+
+from shedlock_py.record import LockRecord
+from shedlock_py.request import LockRequest
 
 EVENT_JOB_SKIPPED = 2**24
 """The job did not run here because of its lock. Not in ``EVENT_ALL``: listen for ``EVENT_ALL | EVENT_JOB_SKIPPED``."""
@@ -24,7 +28,7 @@ class JobSkippedEvent(JobExecutionEvent):
     :ivar reason: ``"held"``: another holder has it. ``"already_ran"``: this fire time was granted before.
         ``"provider_error"``: the store failed (``on_provider_error="skip"``).
         ``"not_leader"``: another node leads (``elector``, ``@leader_only``). ``"shutting_down"``: this process got
-        SIGTERM (``release_on_sigterm``).
+        SIGTERM (``release_on_sigterm``), or ``drain`` was called.
     """
 
     def __init__(self, job_id: str, jobstore: str, run_time: datetime, lock_name: str, reason: str) -> None:
@@ -34,18 +38,43 @@ class JobSkippedEvent(JobExecutionEvent):
 
 
 @dataclass(frozen=True)
-class RunResult:
-    """The events of the run times of a job: what its proxy returns to the inner executor."""
+class Later:
+    """A run that did not begin, and that may begin later. The worker waits for nothing, so it returns this."""
 
+    proxy: Any
+    """The ``JobProxy``."""
+    run_time: datetime
+    request: LockRequest
+    """With the fire time, which stays the same however late the run is."""
+    error: Exception | None = None
+    """Why the store could not be reached; the run is tried again."""
+    record: LockRecord | None = None
+    """The record of the same fire time on another replica, which is watched."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a job's proxy returns to the inner executor: the events of its run times, and the runs that may follow."""
+
+    key: tuple[str, str]
+    """Job store and job id."""
+    run_times: tuple[datetime, ...]
+    is_late: bool
+    """``LateRuns`` has submitted them, and counts them until they end."""
     events: list[JobExecutionEvent]
+    later: list[Later]
 
 
 class SchedulerProxy:
-    """The scheduler of an inner executor: it hands the events of the job itself to the listeners."""
+    """The scheduler of an inner executor: it hands the events of the job itself to the listeners.
 
-    def __init__(self, scheduler: Any, logger: logging.Logger) -> None:
+    :param ended: called with each result, after its events.
+    """
+
+    def __init__(self, scheduler: Any, logger: logging.Logger, ended: Callable[[RunResult], None]) -> None:
         self._scheduler = scheduler
         self._executor_logger = logger
+        self._ended = ended
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._scheduler, name)
@@ -60,6 +89,8 @@ class SchedulerProxy:
                 self._executor_logger.error("%s", error)
                 inner = error_event(inner.job_id, inner.jobstore, inner.scheduled_run_time, error)
             self._scheduler._dispatch_event(inner)
+        if isinstance(result, RunResult):
+            self._ended(result)
 
 
 def error_event(job_id: str, jobstore: str, run_time: datetime, error: BaseException) -> JobExecutionEvent:

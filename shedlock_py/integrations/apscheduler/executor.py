@@ -17,21 +17,24 @@ from threading import Event
 from time import monotonic
 from typing import Any, Literal
 
+from apscheduler.events import EVENT_SCHEDULER_RESUMED, EVENT_SCHEDULER_STARTED
 from apscheduler.executors.base import BaseExecutor
 from apscheduler.executors.debug import DebugExecutor
 from apscheduler.executors.pool import BasePoolExecutor
-from apscheduler.schedulers.base import STATE_STOPPED
+from apscheduler.schedulers.base import STATE_RUNNING, STATE_STOPPED
 from apscheduler.util import iscoroutinefunction_partial
 
 from shedlock_py import AsyncLeaderElector, ConfigurationError, LeaderElector, LockRequest
 from shedlock_py.booleans import parse_boolean
 from shedlock_py.durations import Duration
-from shedlock_py.integrations.apscheduler.catch_up import catch_up_at_start, parse_catch_up
-from shedlock_py.integrations.apscheduler.events import SKIP_EVENTS, SchedulerProxy, cannot_await
+from shedlock_py.integrations.apscheduler.catch_up import jobs_of, parse_catch_up, refuse_leader_only, submit_missed
+from shedlock_py.integrations.apscheduler.drain import wait_for_runs
+from shedlock_py.integrations.apscheduler.events import SKIP_EVENTS, RunResult, SchedulerProxy, cannot_await
 from shedlock_py.integrations.apscheduler.fire_times import fire_time_of
 from shedlock_py.integrations.apscheduler.job_locks import JobLocks
+from shedlock_py.integrations.apscheduler.late_runs import LateRuns
 from shedlock_py.integrations.apscheduler.lock_names import JobObserver, key_of, lock_names_of, observe_jobs
-from shedlock_py.integrations.apscheduler.notices import warn_once
+from shedlock_py.integrations.apscheduler.notices import warn_of_no_recovery, warn_once
 from shedlock_py.integrations.apscheduler.options import (
     Lock,
     Provider,
@@ -39,10 +42,14 @@ from shedlock_py.integrations.apscheduler.options import (
     check_process_pool,
     check_scheduler,
     choose,
+    find_lock_spec,
     has_automatic_id,
+    parse_recovery,
 )
 from shedlock_py.integrations.apscheduler.worker import JobProxy, snapshot_of
 from shedlock_py.options import LockOptions, check_provider
+from shedlock_py.recovery import DEFAULT_MOST_RECOVERIES
+from shedlock_py.shutdown import time_left
 from shedlock_py.spec import LockSpec
 from shedlock_py.texts import quoted
 from shedlock_py.urls import import_reference, provider_from_text
@@ -90,10 +97,17 @@ class ShedLockExecutor(JobObserver):
         forced by hand (``job.modify(next_run_time=now)``) in a slot that ran is skipped, too. Jobs that share a lock
         name would use up each other's fire times: they get plain locks, each waits while another job of this process
         has the lock, and one WARNING shows a template for the name.
-    :param catch_up: at the start of the scheduler a job runs once, late, if its last fire time was up to so long ago,
-        and the store has granted older ones only: all replicas were down. For cron and interval triggers; not with
-        ``once_per_fire_time=False``. A job that has never run has missed nothing.
-    :param on_provider_error: "error", or "skip": a :class:`JobSkippedEvent` with reason "provider_error" instead.
+    :param catch_up: a fire time of the last "10m" that no run has used is run once, late: at the start of the
+        scheduler, when it is resumed, and when an unreachable store is back. For cron and interval triggers; not with
+        ``once_per_fire_time=False``. An interval job also runs if its current slot was never run. A cron job that has
+        never run has missed nothing, and neither has a job that was paused, or was run by hand since then.
+    :param recover: for idempotent jobs: if the process that runs a job dies, or gives the run back because it shuts
+        down, another replica runs this fire time again. Needs ``keep_alive``, and fire times. The jobs whose
+        ``@scheduler_lock`` has ``recover=True`` are recovered without this option.
+    :param max_recoveries: how often one fire time is run again, on all replicas together.
+    :param on_provider_error: "error", or "skip": a :class:`JobSkippedEvent` with reason "provider_error" instead. While
+        the store is unreachable, a run is tried again until its next fire time, for the longest of one minute,
+        ``misfire_grace_time`` and ``catch_up``; then comes this event.
     :param skip_event: "skipped", or for tools that only know APScheduler's own events, "missed" or "executed".
     :param elector: run jobs on the leader only: elsewhere a :class:`JobSkippedEvent` with reason "not_leader", without
         a request to the store. A job that a lock is named for takes it as well. Not for process pools.
@@ -112,6 +126,8 @@ class ShedLockExecutor(JobObserver):
         lock_extractor: Callable[[Any], Lock] | str | None = None,
         once_per_fire_time: bool | str | None = None,
         catch_up: Duration | None = None,
+        recover: bool | str = False,
+        max_recoveries: int | str = DEFAULT_MOST_RECOVERIES,
         on_provider_error: Literal["error", "skip"] = "error",
         skip_event: Literal["skipped", "missed", "executed"] = "skipped",
         elector: LeaderElector | AsyncLeaderElector | None = None,
@@ -121,7 +137,7 @@ class ShedLockExecutor(JobObserver):
         provider = check_provider(provider)
         if elector is not None and not isinstance(elector, LeaderElector | AsyncLeaderElector):
             raise ConfigurationError(f"elector must be a LeaderElector or an AsyncLeaderElector, not {quoted(elector)}")
-        self._stopping = Event()
+        self._stopping, self._draining = Event(), Event()
         self.inner: Any = None
         """The executor that runs the jobs, from the start of this one on."""
         self._executor = executor
@@ -143,6 +159,9 @@ class ShedLockExecutor(JobObserver):
         self._catch_up = parse_catch_up(
             catch_up, once_per_fire_time=self._once_per_fire_time, has_elector=bool(elector)
         )
+        self._recover, self._max_recoveries = parse_recovery(
+            recover, max_recoveries, once_per_fire_time=self._once_per_fire_time
+        )
         self._skips_provider_errors = choose("on_provider_error", on_provider_error, {"error": False, "skip": True})
         self._skip_code = choose("skip_event", skip_event, SKIP_EVENTS)
 
@@ -155,17 +174,50 @@ class ShedLockExecutor(JobObserver):
         inner.start(self._wrap(inner, scheduler, alias), alias)
         if scheduler.state != STATE_STOPPED:  # it was running when it got this executor
             observe_jobs(scheduler)
-        self._catch_up_at_start(alias)
+        self._begin_late_runs()
 
-    def _catch_up_at_start(self, alias: str) -> None:
+    def _begin_late_runs(self) -> None:
+        """Look for runs that were missed, or that have not ended, now if the scheduler runs, and when it does again.
+
+        :raises ConfigurationError: ``catch_up``, and the scheduler works on the leader only.
+        """
         if self._catch_up is not None:
-            catch_up_at_start(self._scheduler, alias, self._catch_up, partial(self._submit, is_catch_up=True))
+            refuse_leader_only(self._scheduler)
+        self._scheduler.add_listener(self._look_for_late_runs, EVENT_SCHEDULER_STARTED | EVENT_SCHEDULER_RESUMED)
+        self._look_for_late_runs()
+
+    def _look_for_late_runs(self, _event: object = None) -> None:
+        if self._scheduler.state != STATE_RUNNING:
+            return  # it may have been started paused
+        self._draining.clear()  # after a drain, runs begin again
+        self._stopping.clear()
+        if self._catch_up is not None:
+            submit_missed(self._scheduler, self._alias, self._catch_up, self._submit_caught_up)
+        for job in jobs_of(self._scheduler, self._alias):
+            if self._recovery_of(job)[0]:
+                proxy = self._proxy(snapshot_of(job), [datetime.now(UTC)])
+                if proxy is not None and proxy.can_be_late:
+                    self._late_runs.watch_last_run(proxy)
 
     def shutdown(self, wait: bool = True) -> None:
-        """Shut the inner executor down. Jobs that still run release their locks when they end."""
+        """Shut the inner executor down. Jobs that still run release their locks when they end.
+
+        Late runs that are still to come are given up. After SIGTERM, ``wait`` waits as long as
+        :func:`release_on_sigterm` says.
+        """
         self._stopping.set()
         if self.inner is not None:
+            self._scheduler.remove_listener(self._look_for_late_runs)
+            self._late_runs.close()
+            left = time_left() if wait and isinstance(self.inner, BasePoolExecutor) else None
+            if left is not None:
+                wait = not wait_for_runs([self], left)
             self.inner.shutdown(wait)
+
+    def stop_beginning(self) -> None:
+        """Skip each run that would begin from now on, also one submitted before, until the scheduler is resumed."""
+        self._draining.set()
+        self._stopping.set()
 
     def before_add(self, job: Any) -> None:
         """:raises ConfigurationError: ``once_per_fire_time=True``, and this job cannot run once per fire time."""
@@ -181,9 +233,9 @@ class ShedLockExecutor(JobObserver):
         try:
             lock = self._locks.choose(job)
             if lock is not None:
-                self._note(lock, job)
+                once, _ = self._note(lock, job)
                 if not _is_process_pool(self.inner):  # its workers may have a provider of their own
-                    self._locks.check(lock, job)
+                    self._locks.check(lock, job, recover=once is not False and self._recovery_of(job)[0])
         except Exception as error:  # becomes an event of each run
             warn_once(self._logger, "check", job.id, 'job "%s" would fail: %s', job.id, error)
         try:
@@ -195,7 +247,19 @@ class ShedLockExecutor(JobObserver):
         self, lock: LockSpec | LockRequest, job: Any, fire_time: datetime | None = None
     ) -> tuple[bool | None, bool]:
         on_leader = self._elector is not None or getattr(self._scheduler, "runs_on_leader_only", False)
-        return self._locks.note(lock, job, self._names, self._logger, on_leader=on_leader, fire_time=fire_time)
+        once, is_shared = self._locks.note(
+            lock, job, self._names, self._logger, on_leader=on_leader, fire_time=fire_time
+        )
+        if once is False and self._recovery_of(job)[0]:
+            warn_of_no_recovery(self._logger, job)
+        return once, is_shared
+
+    def _recovery_of(self, job: Any) -> tuple[bool, int]:
+        """The options ``recover`` and ``max_recoveries`` of a job."""
+        spec = find_lock_spec(job.func)
+        if spec is not None and spec.options.recover:
+            return True, spec.options.max_recoveries
+        return self._recover, self._max_recoveries
 
     def _has_others(self, job: Any, request: LockRequest | Exception | None) -> bool:
         """Whether another job has this lock name, or had it when it ran: a run of it may not have ended yet."""
@@ -203,10 +267,20 @@ class ShedLockExecutor(JobObserver):
 
     def submit_job(self, job: Any, run_times: list[datetime]) -> None:
         """Hand the job to the inner executor, which counts its instances. Sends nothing to the store."""
-        self._submit(job, run_times)
-
-    def _submit(self, job: Any, run_times: list[datetime], *, is_catch_up: bool = False) -> None:
         job = snapshot_of(job)
+        proxy = self._proxy(job, run_times)
+        if proxy is None:
+            self.inner.submit_job(job, run_times)  # the worker process need not import this package
+        elif not (proxy.can_be_late and self._late_runs.keeps(proxy)):
+            self.inner.submit_job(proxy, run_times[-1:])
+
+    def _submit_caught_up(self, job: Any, run_times: list[datetime]) -> None:
+        proxy = self._proxy(snapshot_of(job), run_times)
+        if proxy is not None and proxy.can_be_late:  # or else the store does not know which of its fire times ran
+            self._late_runs.submit_soon(replace(proxy, late="catch_up", is_catch_up=True))
+
+    def _proxy(self, job: Any, run_times: list[datetime]) -> JobProxy | None:
+        """What the inner executor runs in place of a job. None: the job itself."""
         request: LockRequest | Exception | None = None
         once: bool | None = False
         is_shared = False
@@ -224,15 +298,13 @@ class ShedLockExecutor(JobObserver):
             request = error  # becomes an event of each run, like any failure of the job
         is_unlocked = request is None and self._elector is None
         self._warn_of_locks(job, is_unlocked=is_unlocked and job.id not in self._locks.by_id)
-        if is_catch_up and (once is False or not isinstance(request, LockRequest)):
-            return  # the store does not know which of its fire times ran
         if is_unlocked and _is_process_pool(self.inner):
-            self.inner.submit_job(job, run_times)  # without a proxy, the worker process need not import this package
-            return
+            return None
+        recover, max_recoveries = self._recovery_of(job)
         is_coroutine = iscoroutinefunction_partial(job.func)
         if is_coroutine and isinstance(self.inner, BasePoolExecutor | DebugExecutor):
             request, is_coroutine = cannot_await(job.id), False
-        proxy = JobProxy(
+        return JobProxy(
             job=job,
             jobstore=job._jobstore_alias,
             run_times=run_times,
@@ -244,14 +316,15 @@ class ShedLockExecutor(JobObserver):
             and _may_wait(self.inner),
             submitted_at=datetime.now(UTC),
             stopping=self._stopping,
+            draining=self._draining,
             skips_provider_errors=self._skips_provider_errors,
             skip_code=self._skip_code,
             # lead() has just checked that this node leads. A job that it submits has to run here.
             elector=None if getattr(self._scheduler, "runs_on_leader_only", False) else self._elector,
             is_coroutine=is_coroutine,
-            is_catch_up=is_catch_up,
+            recover=recover,
+            max_recoveries=max_recoveries,
         )
-        self.inner.submit_job(proxy, run_times[-1:])
 
     _do_submit_job = submit_job  # abstract in BaseExecutor
 
@@ -280,11 +353,25 @@ class ShedLockExecutor(JobObserver):
                 self.before_add(job)
         super().start(scheduler, alias)
         self._names = lock_names_of(scheduler)
-        self._stopping = Event()
+        self._stopping, self._draining = Event(), Event()
         self._started_at = monotonic()
         self._unseen_ids = set(self._locks.by_id)  # of which no job was submitted yet
+        self._late_runs = LateRuns(scheduler, inner, self._logger, self._catch_up)
+        self._alias = alias
         self.inner = inner
-        return SchedulerProxy(scheduler, self._logger)
+        vars(inner).pop("_run_job_error", None)  # of an earlier start
+        inner._run_job_error = partial(self._run_died, inner._run_job_error)
+        return SchedulerProxy(scheduler, self._logger, self._run_ended)
+
+    def _run_ended(self, result: RunResult) -> None:
+        self._late_runs.ended(result)
+
+    def _run_died(self, report: Callable[..., object], job_id: str, *error: Any) -> None:
+        """The inner executor has no result of a run. It calls nothing else then."""
+        try:
+            report(job_id, *error)
+        finally:
+            self._late_runs.died(job_id)
 
     def _warn_of_locks(self, job: Any, *, is_unlocked: bool) -> None:
         """Warn if ``job`` has no lock, or if ``locks`` names ids that no job has."""
@@ -355,5 +442,5 @@ def install(scheduler: Any, provider: Provider | str | None = None, **options: A
         scheduler._executors.update(wrappers)
         if scheduler.running:
             observe_jobs(scheduler)
-            for alias, wrapper in wrappers.items():
-                wrapper._catch_up_at_start(alias)
+            for wrapper in wrappers.values():
+                wrapper._begin_late_runs()

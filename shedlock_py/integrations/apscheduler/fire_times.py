@@ -71,6 +71,24 @@ def _is_scheduled_time(trigger: Any) -> bool:
     return is_predictable(trigger) and not isinstance(trigger, IntervalTrigger) and not is_calendar_interval(trigger)
 
 
+def is_on_schedule(trigger: Any, moment: datetime) -> bool:
+    """Whether the present ``trigger`` can fire at ``moment``."""
+    if isinstance(trigger, IntervalTrigger) or is_calendar_interval(trigger):
+        return fire_time_of(trigger, moment) == moment
+    try:
+        return bool(trigger.get_next_fire_time(None, moment) == moment)
+    except Exception:  # beyond the calendar, for example
+        return False
+
+
+def is_last_fire_time(trigger: Any, moment: datetime, now: datetime) -> bool:
+    """Whether ``moment`` is a fire time of ``trigger``, and the next one is still to come."""
+    if isinstance(trigger, IntervalTrigger) or is_calendar_interval(trigger):
+        return fire_time_of(trigger, now) == moment
+    following = next_fire_time_of(trigger, moment)
+    return is_on_schedule(trigger, moment) and (following is None or following > now)
+
+
 def why_plain(trigger: Any, provider: object) -> str | None:
     """Why a job cannot run once per fire time. None: it can, as far as known.
 

@@ -10,11 +10,24 @@ from typing import Any
 from apscheduler.util import iscoroutinefunction_partial
 
 from shedlock_py import ConfigurationError, LockRequest
-from shedlock_py.config import configured_providers, resolve_async_provider, resolve_provider
+from shedlock_py.attempts import check_store
+from shedlock_py.config import (
+    check_kept_alive,
+    configured_providers,
+    is_active,
+    resolve_async_provider,
+    resolve_provider,
+)
 from shedlock_py.integrations.apscheduler.fire_times import why_plain
 from shedlock_py.integrations.apscheduler.lock_names import LockNames, key_of
 from shedlock_py.integrations.apscheduler.notices import warn_of_plain_lock, warn_of_shared_lock
-from shedlock_py.integrations.apscheduler.options import Lock, Provider, find_lock_spec, lock_of_id, parse_lock
+from shedlock_py.integrations.apscheduler.options import (
+    Lock,
+    Provider,
+    find_lock_spec,
+    lock_of_id,
+    parse_lock,
+)
 from shedlock_py.options import LockOptions
 from shedlock_py.spec import LockSpec
 from shedlock_py.urls import import_reference, provider_from_text
@@ -117,15 +130,22 @@ class JobLocks:
             return False, False
         return self._once_per_fire_time, False
 
-    def check(self, lock: LockSpec | LockRequest, job: Any) -> None:
+    def check(self, lock: LockSpec | LockRequest, job: Any, *, recover: bool) -> None:
         """Find out at the start what would fail at each run.
 
+        :param recover: the option of the job.
         :raises ConfigurationError: there is no provider for the job, or the lock cannot work.
         """
         name = self.request(lock, job).name
         spec = find_lock_spec(job.func)
         provider: Any = self._provider if spec is None or spec.options.provider is None else spec.options.provider
-        (resolve_async_provider if iscoroutinefunction_partial(job.func) else resolve_provider)(provider, name)
+        resolve: Callable[..., Any] = (
+            resolve_async_provider if iscoroutinefunction_partial(job.func) else resolve_provider
+        )
+        store = resolve(provider, name)
+        if recover and is_active():
+            check_kept_alive(f'job "{job.id}"', None if spec is None else spec.options.keep_alive)
+            check_store(store, "recover=True", "recover")
 
     def _provider_of(self, job: Any) -> object:
         """The store of a job's lock. None: it is not known yet."""

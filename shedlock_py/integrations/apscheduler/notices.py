@@ -35,6 +35,12 @@ def warn_of_plain_lock(logger: logging.Logger, job: Any, reason: str) -> None:
     )
 
 
+def warn_of_no_recovery(logger: logging.Logger, job: Any) -> None:
+    label = job.name if has_automatic_id(job) else job.id
+    message = 'the runs of job "%s" are not recovered (recover=True): its lock is plain, so its runs have no fire times'
+    warn_once(logger, "no recovery", label, message, label)
+
+
 def warn_of_shared_lock(logger: logging.Logger, lock_name: str, job: Any, other_id: str) -> None:
     warn_once(
         logger,

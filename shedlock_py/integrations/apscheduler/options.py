@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 from apscheduler.executors.base import BaseExecutor
 
 from shedlock_py import AsyncLockProvider, ConfigurationError, LockProvider, LockRequest
+from shedlock_py.booleans import parse_boolean
 from shedlock_py.durations import is_duration
-from shedlock_py.options import LockOptions
+from shedlock_py.options import LockOptions, check_recovery
 from shedlock_py.spec import LockSpec
 from shedlock_py.texts import has_url, quoted
 
@@ -98,6 +99,23 @@ def find_lock_spec(function: Any) -> LockSpec | None:
         if isinstance(spec, LockSpec):
             return spec
     return None
+
+
+def parse_recovery(recover: object, max_recoveries: object, *, once_per_fire_time: bool | None) -> tuple[bool, int]:
+    """The executor's options ``recover`` and ``max_recoveries``.
+
+    :raises ConfigurationError: values that cannot work, also with ``once_per_fire_time=False``.
+    """
+    is_on = parse_boolean(recover, "recover")
+    most: Any = max_recoveries
+    if isinstance(most, str) and most.strip().isdecimal():
+        most = int(most)
+    check_recovery(is_on, most)
+    if is_on and once_per_fire_time is False:
+        raise ConfigurationError(
+            "recover cannot work with once_per_fire_time=False: the store must know which fire times were run"
+        )
+    return is_on, most
 
 
 def parse_lock(lock: object, where: str, job_id: str = "…") -> LockSpec | LockRequest | None:

@@ -9,24 +9,31 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from threading import Event
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from apscheduler.events import JobExecutionEvent
 from apscheduler.executors.base import run_job
 from apscheduler.job import Job
 
-from shedlock_py import LockRequest, LockSkipped, ProviderError, Skipped
+from shedlock_py import LockRequest, LockSkipped, ProviderError, ProviderUnreachable, RunMissed, Skipped
 from shedlock_py._process import is_from_signal
 from shedlock_py.block import AsyncBlock, Block
-from shedlock_py.config import configured_providers, emit, resolve_async_provider, resolve_provider
+from shedlock_py.config import check_kept_alive, configured_providers, emit, resolve_async_provider, resolve_provider
 from shedlock_py.context import add_alias, decide_skip, gates_of, leave_leases, not_leader
 from shedlock_py.election.base import leave_callbacks
-from shedlock_py.events import logger
+from shedlock_py.events import MissReason, logger
 from shedlock_py.history import describe_error
 from shedlock_py.integrations.apscheduler.catch_up import is_missed
-from shedlock_py.integrations.apscheduler.events import EVENT_JOB_SKIPPED, JobSkippedEvent, RunResult, error_event
+from shedlock_py.integrations.apscheduler.events import (
+    EVENT_JOB_SKIPPED,
+    JobSkippedEvent,
+    Later,
+    RunResult,
+    error_event,
+)
 from shedlock_py.integrations.apscheduler.fire_times import fire_time_of, next_fire_time_of, why_plain
 from shedlock_py.integrations.apscheduler.job_locks import cannot_run_once
+from shedlock_py.integrations.apscheduler.lock_names import JobKey
 from shedlock_py.integrations.apscheduler.notices import warn_of_plain_lock
 from shedlock_py.integrations.apscheduler.options import find_lock_spec
 from shedlock_py.options import LockOptions
@@ -40,6 +47,16 @@ except ImportError:  # APScheduler 3.10
 
 JOB_TASK = "shedlock job "
 """How the name of a coroutine job's task begins."""
+Outcome: TypeAlias = Any
+"""How a run ended: an event of APScheduler, which has no types; or a :class:`Later`."""
+LateKind = Literal["catch_up", "retry", "watched", "kept"]
+_WHY_LATE: dict[LateKind, tuple[int, str]] = {
+    "catch_up": (logging.INFO, "no replica ran it"),
+    "retry": (logging.WARNING, "its store was unreachable"),
+    "watched": (logging.INFO, "another replica gave it back"),
+    "kept": (logging.INFO, "a late run of it had not ended"),
+}
+BlockT = TypeVar("BlockT", Block, AsyncBlock)
 _LONG_AGO = -100 * 365 * 24 * 3600  # seconds: a grace time that every run has missed
 
 
@@ -77,11 +94,20 @@ class JobProxy:
     submitted_at: datetime
     stopping: Event | None
     """Set when the executor shuts down: no run waits any more. None in a process pool."""
+    draining: Event | None
+    """Set by ``drain``: no run begins any more. None in a process pool."""
     skips_provider_errors: bool
     skip_code: int
     elector: Any
     is_coroutine: bool
-    is_catch_up: bool
+    recover: bool
+    max_recoveries: int
+    is_catch_up: bool = False
+    """Whether the run was missed is to be read from the store."""
+    late: LateKind | None = None
+    """Why it runs late. A late run is not a misfire."""
+    expected: LockRecord | None = None
+    """The record of a run that never ended, which this run recovers."""
 
     args: ClassVar[tuple[Any, ...]] = ()
     kwargs: ClassVar[dict[str, Any]] = {}
@@ -92,7 +118,7 @@ class JobProxy:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By the fields: an inner executor may have set attributes of its own on the job.
-        given = {field.name: getattr(self, field.name) for field in fields(self)} | {"stopping": None}
+        given = {field.name: getattr(self, field.name) for field in fields(self)} | {"stopping": None, "draining": None}
         return JobProxy, tuple(given.values())
 
     def __getattr__(self, name: str) -> Any:
@@ -102,6 +128,21 @@ class JobProxy:
         return str(self.job)
 
     @property
+    def _jobstore_alias(self) -> str:
+        return self.jobstore  # a job from a process pool lacks it
+
+    @property
+    def key(self) -> JobKey:
+        return self.jobstore, self.job.id
+
+    @property
+    def can_be_late(self) -> bool:
+        """Whether its fire time keeps a late run from being a second one."""
+        return isinstance(self.lock, LockRequest) and (
+            self.once_per_fire_time is not False or self.lock.fire_time is not None
+        )
+
+    @property
     def func(self) -> Callable[[], Any]:
         return self._run_all_async if self.is_coroutine else self._run_all
 
@@ -109,84 +150,107 @@ class JobProxy:
     # context of the code that makes them. A job that calls scheduler.add_job() would pass its lock to all later jobs.
 
     def _run_all(self) -> RunResult:
-        return RunResult([event for time in self.run_times for event in _context().run(self._run, time)])
+        return self._result([each for time in self.run_times for each in _context().run(self._run, time)])
 
     async def _run_all_async(self) -> RunResult:
-        events: list[JobExecutionEvent] = []
+        outcomes: list[Outcome] = []
         for run_time in self.run_times:
             name, context = f"{JOB_TASK}{self.job.id}", _context()
             context.run(leave_callbacks)  # of an elector. Only the debug executor runs a job in a callback
-            events += await asyncio.create_task(self._run_async(run_time), name=name, context=context)
-        return RunResult(events)
+            outcomes += await asyncio.create_task(self._run_async(run_time), name=name, context=context)
+        return self._result(outcomes)
 
-    def _run(self, run_time: datetime) -> list[JobExecutionEvent]:
+    def _result(self, outcomes: list[Outcome]) -> RunResult:
+        later = [each for each in outcomes if isinstance(each, Later)]
+        events = [each for each in outcomes if not isinstance(each, Later)]
+        is_late = self.late not in (None, "kept")
+        return RunResult(self.key, tuple(self.run_times), is_late, events, later)
+
+    def _run(self, run_time: datetime) -> list[Outcome]:
         """Run the job under its lock, if it gets it; one event. ``_run_async`` is its twin."""
-        if events := self._refuse(run_time):
-            return events
+        if outcomes := self._refuse(run_time):
+            return outcomes
+        request: LockRequest | None = None
         try:
             if self.lock is None:
                 return list(run_job(*self._call(run_time)))
             options = self._guard_options()
             request = self._request(run_time, options.provider)
-            options = replace(options, wait=self._wait(request))
+            options = self._options_for(request, options)
             if self.is_catch_up:
                 record = resolve_provider(options.provider, request.name).record(request.name)
-                if not is_missed(record, request.fire_time):
+                if not self._is_missed(run_time, request, record):
                     return []
-            block = Block(request, options, gates=gates_of(self.job.func), may_wait=self._may_wait)
+            block = self._block(Block, request, options)
             with block as lease:
                 if lease is None:
-                    return [self._skipped(run_time, block.skip)]
-                self._log_catch_up(run_time)
-                self._add_decorator_alias()
-                events += run_job(*self._call(run_time))
-                _raise_failure(events)
+                    return self._not_granted(run_time, request, block)
+                self._begin(run_time)
+                outcomes += run_job(*self._call(run_time))
+                _raise_failure(outcomes)
         except BaseException as error:  # all of them, as run_job does
-            return events or [self._not_run(run_time, error)]
-        return events
+            return outcomes or [self._not_begun(run_time, request, error)]
+        return outcomes
 
-    async def _run_async(self, run_time: datetime) -> list[JobExecutionEvent]:
-        if events := self._refuse(run_time):
-            return events
+    async def _run_async(self, run_time: datetime) -> list[Outcome]:
+        if outcomes := self._refuse(run_time):
+            return outcomes
+        request: LockRequest | None = None
         try:
             if self.lock is None:
-                events += await run_coroutine_job(*self._call(run_time))
-                _raise_failure(events)
-                return events
+                outcomes += await run_coroutine_job(*self._call(run_time))
+                _raise_failure(outcomes)
+                return outcomes
             options = self._guard_options()
             request = self._request(run_time, options.provider)
-            options = replace(options, wait=self._wait(request))
+            options = self._options_for(request, options)
             if self.is_catch_up:
                 record = await resolve_async_provider(options.provider, request.name).record(request.name)
-                if not is_missed(record, request.fire_time):
+                if not self._is_missed(run_time, request, record):
                     return []
-            block = AsyncBlock(request, options, gates=gates_of(self.job.func), may_wait=self._may_wait)
+            block = self._block(AsyncBlock, request, options)
             async with block as lease:
                 if lease is None:
-                    return [self._skipped(run_time, block.skip)]
-                self._log_catch_up(run_time)
-                self._add_decorator_alias()
-                events += await run_coroutine_job(*self._call(run_time))
-                _raise_failure(events)
+                    return self._not_granted(run_time, request, block)
+                self._begin(run_time)
+                outcomes += await run_coroutine_job(*self._call(run_time))
+                _raise_failure(outcomes)
         except BaseException as error:  # all of them, as run_coroutine_job does
             if is_from_signal(error):
                 raise  # it is for the process, which would go on and skip each further run
-            return events or [self._not_run(run_time, error)]
-        return events
+            return outcomes or [self._not_begun(run_time, request, error)]
+        return outcomes
 
-    def _refuse(self, run_time: datetime) -> list[JobExecutionEvent]:
-        """The event of a run that must not begin, because it is too late or this node does not lead. Empty: it may."""
-        grace = None if self.is_catch_up else self.job.misfire_grace_time
+    def _refuse(self, run_time: datetime) -> list[Outcome]:
+        """The event of a run that must not begin: too late, in a drain, or not on the leader. Empty: it may."""
+        grace = self.job.misfire_grace_time if self.late is None else None
+        if not self.is_catch_up and self._leaves_room(run_time):
+            self.missed(run_time, "no_room")
+            return list(run_job(*self._call(run_time, _LONG_AGO)))
         # The worker may have come late because it waited for a run of another job.
         now = self.submitted_at if self.waits_for_others else datetime.now(UTC)
         if grace is not None and now - run_time > timedelta(seconds=grace):
             return list(run_job(*self._call(run_time, _LONG_AGO)))  # missed, even if the clock is set back right now
         elector = self.elector
-        skip = decide_skip(elector.name, [not_leader(elector.is_leader)]) if elector is not None else None
+        if self.draining is not None and self.draining.is_set():
+            name = self.lock.name if isinstance(self.lock, LockRequest) else self.job.id
+            skip: Skipped | None = Skipped(name, "shutting_down")
+        else:
+            skip = decide_skip(elector.name, [not_leader(elector.is_leader)]) if elector is not None else None
         if skip is None:
             return []
         emit(LockSkipped(skip.lock_name, skip.reason, timedelta(0)))
         return [self._skipped(run_time, skip)]
+
+    def _leaves_room(self, run_time: datetime) -> bool:
+        """Whether a late run is so late that the next run on time is due.
+
+        A recovery begins all the same: the run on time was refused while the lease of the dead holder lasted.
+        """
+        if self.late is None or self.expected is not None:
+            return False
+        following = next_fire_time_of(self.job.trigger, run_time)
+        return following is not None and following <= datetime.now(UTC)
 
     def _request(self, run_time: datetime, provider: object) -> LockRequest:
         """What to acquire for a run.
@@ -242,16 +306,47 @@ class JobProxy:
         in_request: dict[str, Any] = dict.fromkeys(("lock_at_most_for", "lock_at_least_for", "once_per", "fire_time"))
         return replace(options, provider=provider, **in_request)
 
+    def _options_for(self, request: LockRequest, options: LockOptions) -> LockOptions:
+        """:raises ConfigurationError: the run is to be recovered if its holder dies, and that cannot work."""
+        recover = self.recover and request.fire_time is not None
+        if recover:
+            check_kept_alive(f'job "{self.job.id}"', options.keep_alive)
+        return replace(options, wait=self._wait(request), recover=recover, max_recoveries=self.max_recoveries)
+
+    def _block(self, kind: type[BlockT], request: LockRequest, options: LockOptions) -> BlockT:
+        return kind(
+            request,
+            options,
+            gates=gates_of(self.job.func),
+            may_wait=self._may_wait,
+            watches=False,
+            expected=self.expected,
+        )
+
+    def _is_missed(self, run_time: datetime, request: LockRequest, record: LockRecord | None) -> bool:
+        if request.fire_time is None:
+            return False
+        is_of_trigger = request.fire_time == fire_time_of(self.job.trigger, run_time)
+        found = is_missed(record, self.job.trigger, request.fire_time, is_of_trigger=is_of_trigger)
+        has_room = not self._leaves_room(run_time)
+        if found is None or (found and not has_room):
+            self.missed(run_time, "schedule_changed" if found is None else "no_room")
+        return bool(found) and has_room
+
+    def _begin(self, run_time: datetime) -> None:
+        """Called under the lease, before the job."""
+        if self.late is not None and self.expected is None:
+            level, why = _WHY_LATE[self.late]
+            late = (datetime.now(UTC) - run_time).total_seconds()
+            message = 'Job "%s" was due at %s, when %s: it runs now, %.1f s late'
+            logging.getLogger(self.logger_name).log(level, message, self.job, run_time, why, late)
+        self._add_decorator_alias()
+
     def _add_decorator_alias(self) -> None:
         """Let the lock count as that of ``@scheduler_lock``, which must not acquire its own inside."""
         spec = find_lock_spec(self.job.func)
         if spec is not None:
             add_alias(spec, spec.lock_name(self.job.func, tuple(self.job.args), dict(self.job.kwargs)))
-
-    def _log_catch_up(self, run_time: datetime) -> None:
-        if self.is_catch_up:
-            message = 'Job "%s" was due at %s, when no replica ran it: it runs now'
-            logging.getLogger(self.logger_name).info(message, self.job, run_time)
 
     def _call(self, run_time: datetime, misfire_grace_time: int | None = None) -> tuple[Any, ...]:
         """The arguments of ``run_job``. Without a misfire time, because a granted run must run, however late."""
@@ -260,18 +355,71 @@ class JobProxy:
     def _skipped(self, run_time: datetime, skip: Skipped) -> JobExecutionEvent:
         message = 'Run of job "%s" (scheduled at %s) was skipped: lock "%s", %s'
         logging.getLogger(self.logger_name).debug(message, self.job, run_time, skip.lock_name, skip.reason)
+        if self.late in ("retry", "kept") and skip.reason in ("shutting_down", "not_leader"):
+            self.missed(run_time, "cancelled", skip.reason)  # the other replicas have skipped it before
         if self.skip_code == EVENT_JOB_SKIPPED:
             return JobSkippedEvent(self.job.id, self.jobstore, run_time, skip.lock_name, skip.reason)
         return JobExecutionEvent(self.skip_code, self.job.id, self.jobstore, run_time)
 
-    def _not_run(self, run_time: datetime, error: BaseException) -> JobExecutionEvent:
-        """The event for a run that ended before the job began."""
+    def _not_granted(self, run_time: datetime, request: LockRequest, block: Block | AsyncBlock) -> list[Outcome]:
+        """The skip of a run; and the run itself, if it may still begin later."""
+        record, fire_time = block.record, request.fire_time
+        events: list[Outcome] = [] if self.late == "watched" else [self._skipped(run_time, block.skip)]
+        if record is None or fire_time is None or record.last_fire_time != fire_time or record.pause is not None:
+            return events
+        if block.options.recover and (record.is_held or record.is_released is False):
+            return [*events, Later(self, run_time, request, record=record)]
+        if self.late == "retry" and record.holder == request.holder:
+            # The reply to an acquire was lost. It is undone, and then the fire time is granted.
+            error = f"lock {request.name!r}: an earlier attempt of this replica was granted, but its reply was lost"
+            if record.is_held:
+                return [self._later(run_time, request, ProviderUnreachable(error, operation="acquire"))]
+            if record.is_released is False:  # the undo was lost as well, and the lease has expired
+                self.missed(run_time, "unreachable", error)
+        return events
+
+    def _not_begun(self, run_time: datetime, request: LockRequest | None, error: BaseException) -> Outcome:
+        """The event of a run that ended before the job began; or the run, if it may still begin later."""
+        if request is not None and request.fire_time is not None and isinstance(error, ProviderUnreachable):
+            return self._later(run_time, request, error)
+        return self.not_run(run_time, error)
+
+    def _later(self, run_time: datetime, request: LockRequest, error: ProviderUnreachable) -> Later:
+        return Later(self, run_time, request, error)
+
+    # Called in the scheduler's process, too
+
+    def not_run(self, run_time: datetime, error: BaseException) -> JobExecutionEvent:
+        """The event for a run that ended before the job began. It is logged."""
         if self.skips_provider_errors and isinstance(error, ProviderError):
             logger.error('job "%s" is skipped, as its store failed: %s', self.job, error)  # APScheduler gets no error
             return self._skipped(run_time, Skipped(error.lock_name or "", "provider_error"))
         reason = str(error) or describe_error(error)  # a cancellation has no text
         logging.getLogger(self.logger_name).error('Job "%s" was not run: %s', self.job, reason, exc_info=error)
         return error_event(self.job.id, self.jobstore, run_time, error)
+
+    def missed(self, run_time: datetime, reason: MissReason, details: str = "") -> None:
+        """Emit that a run is lost."""
+        if not isinstance(self.lock, LockRequest):
+            return
+        fire_time = self.lock.fire_time or fire_time_of(self.job.trigger, run_time)
+        details = f'job "{self.job.id}", scheduled at {run_time}{", " if details else ""}{details}'
+        emit(RunMissed(self.lock.name, fire_time, reason, details).filled_from(self.lock.template))
+
+    def all_missed(self, reason: MissReason) -> None:
+        for run_time in self.run_times:
+            self.missed(run_time, reason)
+
+    def store(self, name: str) -> Any:
+        """The provider of the lock, for a read outside of a run; of an adapter, the provider that it calls.
+
+        :raises ConfigurationError: no provider.
+        """
+        given = self._guard_options().provider
+        if not self.is_coroutine:
+            return resolve_provider(given, name)
+        provider = resolve_async_provider(given, name)
+        return getattr(provider, "sync_provider", provider)
 
 
 def _context() -> Context:
@@ -287,7 +435,7 @@ def _is_about_a_job(record: logging.LogRecord) -> bool:
     return record.levelno > logging.INFO or not (isinstance(args, tuple) and args and isinstance(args[0], JobProxy))
 
 
-def _raise_failure(events: list[JobExecutionEvent]) -> None:
+def _raise_failure(events: Sequence[Any]) -> None:
     """Raise for the guard what the job raised, which ``run_job`` has turned into an event."""
     for event in events:
         if event.exception is not None:

@@ -95,6 +95,9 @@ class DatabaseLockProvider(LockProvider):
     def take_over(self, request: LockRequest) -> Lease:
         return self.current().take_over(request)
 
+    def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
+        return self.current().recover(request, expected)
+
     def prune(self, unused_for: Duration) -> int:
         return self.current().prune(unused_for)
 

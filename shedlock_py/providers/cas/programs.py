@@ -14,7 +14,7 @@ from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.cas.options import DEFAULT_CLOCK_ERROR
 from shedlock_py.providers.cas.server_time import ServerTime, UnknownTimeError, token_at
 from shedlock_py.providers.kit import Failure, StorePrograms, fire_time_too_late, kept_changing, unreachable
-from shedlock_py.record import LockRecord
+from shedlock_py.record import ONCE, LockRecord
 
 MOST_TRIES = 16
 """For copies that write the same record at the same time: one of them succeeds in each round."""
@@ -31,6 +31,7 @@ class Entry:
     Each write gives another version, and none comes back, also not after the record was deleted and made again.
 
     :ivar is_free: it was released, so it is free whatever the clocks say.
+        ``record.is_released`` is true also during and after the minimum hold of a run that was released.
     """
 
     record: LockRecord
@@ -142,6 +143,8 @@ class CasPrograms(StorePrograms):
                 return entry.record.fencing_token
             if force and _holder_of(entry.record if entry else None) != _holder_of(before):
                 return None  # granted to somebody else, or deleted, since it was read
+            if claim.recoveries and entry and (_is_held(entry, time.date) or _is_released(entry) is not False):
+                return None
             self._check_fire_time(claim, time, force=force)
             if entry is None:
                 entry, time = yield from self._make(claim, time)
@@ -183,7 +186,7 @@ class CasPrograms(StorePrograms):
             fire_time = newest
         token = max((record.fencing_token or 0) + 1, token_at(now))
         until = self._end_of(request.lock_at_most_for, time)
-        return LockRecord(request.name, claim.locked_by, now, until, token, fire_time, read_at=now)
+        return LockRecord(request.name, claim.locked_by, now, until, token, fire_time, read_at=now, is_released=False)
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> CasProgram[bool]:
         entry, time = lease._note.entry if _is_note(lease._note, self._store) else None, self._last
@@ -199,7 +202,8 @@ class CasPrograms(StorePrograms):
                 return False  # the record of a minimum hold looks like that of a live lease
             # Computed in each round: a newer extension may cause the conflict, and this one must not shorten it.
             until = now if is_free else self._end_of(lock_for, time)
-            record = replace(entry.record, lock_until=until, read_at=now)
+            is_released = True if releasing else entry.record.is_released
+            record = replace(entry.record, lock_until=until, read_at=now, is_released=is_released)
             reply = yield Write(record, entry.version, is_free)
             before, self._last, time = time, reply.time, reply.time
             if reply.value is not None:
@@ -224,7 +228,7 @@ class CasPrograms(StorePrograms):
             if newest and former_fire_time:
                 newest = min(newest, former_fire_time)
             until = min(record.lock_until, time.date)
-            freed = replace(record, lock_until=until, last_fire_time=newest, read_at=time.date)
+            freed = replace(record, lock_until=until, last_fire_time=newest, read_at=time.date, is_released=True)
             return Write(freed, entry.version, is_free=True)
 
         return self._change("undo", name, undone)
@@ -272,6 +276,7 @@ class CasPrograms(StorePrograms):
                 not _is_held(entry, now)
                 and now - record.lock_until >= unused_for
                 and (record.fencing_token or 0) < least
+                and record.last_fire_time != ONCE
             ):
                 deleted += bool((yield from self._ask(Delete(record.name, entry.version))))
         return deleted
@@ -323,7 +328,13 @@ def _shown(entry: Entry, now: datetime) -> LockRecord:
 
     The end of one that was released may be in the future of this server's clock.
     """
-    return replace(entry.record, read_at=max(now, entry.record.lock_until) if entry.is_free else now)
+    read_at = max(now, entry.record.lock_until) if entry.is_free else now
+    return replace(entry.record, read_at=read_at, is_released=_is_released(entry))
+
+
+def _is_released(entry: Entry) -> bool | None:
+    """None: the record does not say."""
+    return True if entry.is_free else entry.record.is_released
 
 
 class _Note(NamedTuple):

@@ -24,6 +24,11 @@ _IS_FREE = (
 )
 # I7. And a late copy of a claim has the token that the first copy has used.
 _IS_NEWER = "(attribute_not_exists(fencingToken) OR fencingToken < :fencingToken)"
+_IS_DEAD = (
+    "(lockUntil <= :now OR lockUntil = :seen) AND (attribute_not_exists(releasedBy) OR releasedBy <> lockedBy)"
+    " AND (attribute_not_exists(endedBy) OR endedBy <> lockedBy)"
+)
+"""The lease has ended without a release."""
 _IS_NEXT_FIRE_TIME = "(attribute_not_exists(lastFireTime) OR lastFireTime < :lastFireTime)"
 _GRANT = (
     "SET lockUntil = :lockUntil, lockedAt = :lockedAt, lockedBy = :lockedBy, fencingToken = :fencingToken, "
@@ -43,11 +48,11 @@ class Written(NamedTuple):
 
 
 def claiming(
-    claim: Claim, before: LockRecord | None, token: int, written: Written, now: datetime | None, seen: str
+    claim: Claim, before: LockRecord | None, token: int, written: Written, now: datetime, seen: str, *, force: bool
 ) -> Change:
     """The one request that grants the lock to ``claim``.
 
-    :param now: the earliest that it can be; None: take over.
+    :param now: the earliest that it can be.
     :param seen: a ``lockUntil`` that has passed, although it may be greater as a text.
     """
     fire_time, condition, update = claim.request.fire_time, f"{_IS_FREE} AND {_IS_NEWER}", _GRANT
@@ -59,8 +64,10 @@ def claiming(
         "leaseVersion": written.version or 0,
         "expiresAt": _expires_at(written.lock_until),
     }
-    if now is not None:
-        values["now"], values["seen"], values["mark"] = surely_past(now), seen, CLAIM_MARK
+    if claim.recoveries or not force:
+        values["now"], values["seen"] = surely_past(now), seen
+    if not force:
+        values["mark"] = CLAIM_MARK
         if fire_time is not None:
             condition += f" AND {_IS_NEXT_FIRE_TIME}"
     elif before is None:
@@ -73,16 +80,21 @@ def claiming(
             condition, values["before"] = "fencingToken = :before", before.fencing_token
         # ShedLock for Java leaves the token as it is.
         condition, values["former"] = f"{condition} AND lockedBy = :former", before.locked_by
+        if claim.recoveries:
+            condition += f" AND {_IS_DEAD}"
     if fire_time is not None:
         update += ", lastFireTime = :lastFireTime"
         values["lastFireTime"] = microseconds(fire_time)
-    return Change(claim.request.name, f"{update} REMOVE releasedBy", condition, values, is_claim=True)
+    return Change(claim.request.name, f"{update} REMOVE releasedBy, endedBy", condition, values, is_claim=True)
 
 
-def holding(lease: Lease, known: Written, written: Written, *, is_free: bool) -> Change:
-    """Let ``lease`` end as ``written`` says, if the item is as ``known`` says: so a late copy finds another one."""
+def holding(lease: Lease, known: Written, written: Written, mark: str | None) -> Change:
+    """Let ``lease`` end as ``written`` says, if the item is as ``known`` says: so a late copy finds another one.
+
+    :param mark: of a release the attribute that says so.
+    """
     update = "SET lockUntil = :lockUntil, leaseVersion = :leaseVersion, expiresAt = :expiresAt"
-    update += ", releasedBy = lockedBy" if is_free else ""
+    update += f", {mark} = lockedBy" if mark else ""
     values: dict[str, str | int] = {
         "lockUntil": written.lock_until,
         "leaseVersion": written.version or 0,

@@ -42,7 +42,7 @@ from shedlock_py.providers.kit import (
     kept_changing,
     not_known,
 )
-from shedlock_py.record import LockRecord
+from shedlock_py.record import ONCE, LockRecord
 
 RECENT = 100.0
 """Seconds for which the time of a reply serves the claims after it. Two clocks may drift a tenth of a second apart
@@ -102,14 +102,18 @@ class DynamoDBPrograms(StorePrograms):
             reply = yield from self._ask(Read(name))
             time, entry = reply.time, reply.entry
             is_other = not force and entry is not None and not _is_own(entry, claim)
-            if is_other and self._is_refused(entry, claim, time) and not self._is_too_late(claim, time):
+            if (
+                is_other
+                and self._is_refused(entry, claim, None, time, force=False)
+                and not self._is_too_late(claim, time)
+            ):
                 return None
         for _ in range(MOST_TRIES):
             if self._is_too_late(claim, time):
                 raise fire_time_too_late(_operation(force), claim.request, self.fire_time_tolerance)
             token, written = max(least_token, self._next_token(time)), self._written(claim, time)
-            now = None if force else self._earliest(time)
-            reply = yield from self._ask(claiming(claim, before, token, written, now, seen))
+            now = self._earliest(time)
+            reply = yield from self._ask(claiming(claim, before, token, written, now, seen, force=force))
             entry, is_right = reply.entry, time.agrees_with(reply.time, self.clock(), self.clock_error)
             is_granted = reply.is_done or (entry is not None and _is_own(entry, claim))
             time = reply.time
@@ -126,18 +130,30 @@ class DynamoDBPrograms(StorePrograms):
             elif entry is not None and is_granted:  # an earlier copy of the command was carried out
                 claim.note = _written_in(entry)
                 return entry.record.fencing_token
-            elif force or self._is_refused(entry, claim, time):
+            elif self._is_refused(entry, claim, before, time, force=force):
                 return None
             if entry is not None:
                 least_token = max(least_token, (entry.record.fencing_token or 0) + 1)
                 seen = "" if self._is_held(entry, time) else entry.lock_until
         raise kept_changing(_operation(force), name)
 
-    def _is_refused(self, entry: Entry | None, claim: Claim, time: ServerTime) -> bool:
+    def _is_refused(
+        self, entry: Entry | None, claim: Claim, before: LockRecord | None, time: ServerTime, *, force: bool
+    ) -> bool:
+        if force:
+            return not (claim.recoveries and self._is_dead(entry, before, time))
         if entry is None:
             return False
         newest, fire_time = entry.record.last_fire_time, claim.request.fire_time
         return self._is_held(entry, time) or (fire_time is not None and newest is not None and fire_time <= newest)
+
+    def _is_dead(self, entry: Entry | None, before: LockRecord | None, time: ServerTime) -> bool:
+        """Whether the item is still that of ``before``, whose lease has ended without a release."""
+        if entry is None or before is None or entry.record.is_released is not False:
+            return False
+        found = entry.record
+        is_same = (found.locked_by, found.fencing_token) == (before.locked_by, before.fencing_token)
+        return is_same and not self._is_held(entry, time)
 
     def _is_too_late(self, claim: Claim, time: ServerTime) -> bool:
         fire_time = claim.request.fire_time
@@ -161,7 +177,8 @@ class DynamoDBPrograms(StorePrograms):
             is_free = releasing and not lock_for
             until = max(now, known.locked_at) if is_free else self._end_of(lock_for, time)
             written = Written(known.locked_at, milliseconds_up(until), (known.version or 0) + 1)
-            reply = yield from self._ask(holding(lease, known, written, is_free=is_free))
+            mark = ("releasedBy" if is_free else "endedBy") if releasing else None
+            reply = yield from self._ask(holding(lease, known, written, mark))
             known = written if reply.is_done else _own_of(reply.entry, lease)
             is_right, time = time.agrees_with(reply.time, self.clock(), self.clock_error), reply.time
             if reply.is_done:
@@ -220,7 +237,8 @@ class DynamoDBPrograms(StorePrograms):
         least = token_at(self._earliest_of_all(reply.time))
         for entry in reply.entries:
             record, is_held = entry.record, self._is_held(entry, reply.time)
-            if not is_held and now - record.lock_until >= unused_for and (record.fencing_token or 0) < least:
+            is_old = now - record.lock_until >= unused_for and (record.fencing_token or 0) < least
+            if not is_held and is_old and record.last_fire_time != ONCE:
                 deleted += (yield from self._ask(Delete(entry))).is_done
         return deleted
 

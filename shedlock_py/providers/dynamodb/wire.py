@@ -7,13 +7,14 @@ with milliseconds), so both can use one table, and these:
 ``leaseVersion``    a number: 0 at the acquisition, and one more with each write of its holder
 ``lastFireTime``    text with microseconds
 ``releasedBy``      the ``lockedBy`` of the acquisition that was released: while the two are equal, the lock is free
+``endedBy``         the same of one that was released with a minimum hold, which keeps the lock for a while
 ``expiresAt``       seconds since 1970, for DynamoDB's TTL
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -216,6 +217,9 @@ def _entry(item: Mapping[str, Any] | None) -> Entry | None:
             read_at=UNREAD,
         )
         is_free = CLAIM_MARK in record.locked_by and item.get("releasedBy", {}).get("S") == record.locked_by
+        if record.holder != record.locked_by:  # not of ShedLock for Java
+            is_ended = item.get("endedBy", {}).get("S") == record.locked_by
+            record = replace(record, is_released=is_free or is_ended)
         version = int(version["N"]) if version else None
         return Entry(record, is_free, texts["lockUntil"], texts["lockedAt"], version)
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:

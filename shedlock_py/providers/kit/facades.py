@@ -145,6 +145,15 @@ class ProgramProvider(_AnyProvider, LockProvider):
     def take_over(self, request: LockRequest) -> Lease:
         return self._run(self.programs.take_over(request))
 
+    def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
+        """Claim the fire time of a run that never ended, if the store still has exactly its record ``expected``.
+
+        None: the record has changed.
+
+        :raises ConfigurationError: ``expected`` is held, was released, or does not say.
+        """
+        return self._run(self.programs.recover(request, expected))
+
     def prune(self, unused_for: Duration) -> int:
         return self._run(self.programs.prune(parse_duration(unused_for, "unused_for", zero=True)), "prune")
 
@@ -281,6 +290,9 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
     async def take_over(self, request: LockRequest) -> Lease:
         # If the caller is cancelled, the lease is left to expire: the former holder may still trust its own.
         return await self._run(self.programs.take_over(request))
+
+    async def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
+        return await self._run(self.programs.recover(request, expected))
 
     async def prune(self, unused_for: Duration) -> int:
         return await self._run(self.programs.prune(parse_duration(unused_for, "unused_for", zero=True)), "prune")

@@ -14,7 +14,7 @@ from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable, hidden_frames
 from shedlock_py.events import logger
 from shedlock_py.history import Run, error_of, newest_first, outcome_of
-from shedlock_py.lease import Claim, Clock, Lease, random_claim_id
+from shedlock_py.lease import MOST_RECOVERIES, Claim, Clock, Lease, random_claim_id
 from shedlock_py.provider import Check
 from shedlock_py.providers.kit.masking import Masking
 from shedlock_py.providers.kit.operation import Failure, Operation, TimedOut, Undo, kept_changing, refused, unreachable
@@ -98,7 +98,8 @@ class StorePrograms(ABC):
         one, and raises :func:`fire_time_too_late` if it is later than now plus ``fire_time_tolerance``.
 
         :param force: take over: grant it from any holder, but only if the record is still ``before`` (by its fencing
-            token; None: there is no record). So a late copy of this command matches nothing.
+            token; None: there is no record). So a late copy of this command matches nothing. If ``claim.recoveries`` is
+            not 0, only if it has expired, too, and was not released: its holder has died.
         """
 
     @abstractmethod
@@ -271,6 +272,24 @@ class StorePrograms(ABC):
                 lease.fire_time = None  # noted, not granted: it may have run before, so an undo must not give it back
                 return lease
         raise kept_changing("take_over", request.name)
+
+    def recover(self, request: LockRequest, expected: LockRecord) -> Program[Any, Any, Lease | None]:
+        """Claim the fire time of a run that never ended, if the store still has exactly its record ``expected``.
+
+        None: the record has changed. A claim in doubt is not undone: it expires, and then it can be recovered.
+
+        :raises ConfigurationError: ``expected`` is not the record of a run that has expired without a release.
+        """
+        require(request, LockRequest, "recover", "LockRequest('nightly-report', '30m')")
+        require(expected, LockRecord, "recover", "the LockRecord that record(name) returned")
+        is_of_dead_run = expected.is_released is False and not expected.is_held and not expected.is_of_operator
+        if expected.name != request.name or not is_of_dead_run:
+            raise ConfigurationError(f"lock {request.name!r}: recover takes the record of a run that never ended")
+        if expected.recoveries >= MOST_RECOVERIES:
+            raise ConfigurationError(f"lock {request.name!r}: its run was recovered {MOST_RECOVERIES} times already")
+        claim = Claim(request, self.clock, self.new_claim_id, expected.recoveries + 1)
+        operation = Operation(self, "recover", request.name)
+        return (yield from self.claimed(operation, claim, expected, force=True))
 
     def claimed(
         self, operation: Operation, claim: Claim, before: LockRecord | None, *, force: bool

@@ -16,7 +16,7 @@ from shedlock_py.history import Run
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.kit.operation import fire_time_too_late
 from shedlock_py.providers.kit.programs import StorePrograms
-from shedlock_py.record import LockRecord
+from shedlock_py.record import LockRecord, names_to_prune
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -59,6 +59,8 @@ class RecordPrograms(StorePrograms):
             if force:
                 if (record and record.fencing_token) != (before and before.fencing_token):
                     return None  # the record has changed since it was read
+                if claim.recoveries and record and (record.lock_until > now or record.is_released is not False):
+                    return None
             elif record and (record.lock_until > now or (fire_time and newest and fire_time <= newest)):
                 return None
             if newest and (fire_time is None or fire_time < newest):
@@ -66,7 +68,7 @@ class RecordPrograms(StorePrograms):
             token = records.last_token = max(records.last_token + 1, (now - EPOCH) // MICROSECOND)
             until = now + request.lock_at_most_for
             records.by_name[request.name] = LockRecord(
-                request.name, claim.locked_by, now, until, token, fire_time, read_at=now
+                request.name, claim.locked_by, now, until, token, fire_time, read_at=now, is_released=False
             )
             if self.history:
                 run = Run(request.name, token, claim.locked_by, now, None, None, None, request.fire_time)
@@ -133,10 +135,11 @@ class RecordPrograms(StorePrograms):
 
     def prune(self, unused_for: timedelta) -> Program[RecordCommand, Any, int]:
         def delete(records: Records, now: datetime) -> int:
-            old = [record for record in records.by_name.values() if now - record.lock_until >= unused_for]
-            for record in old:
-                del records.by_name[record.name]
-                records.runs.pop(record.name, None)
+            read = [replace(record, read_at=now) for record in records.by_name.values()]
+            old = names_to_prune(read, unused_for)
+            for name in old:
+                del records.by_name[name]
+                records.runs.pop(name, None)
             return len(old)
 
         deleted: int = yield delete
@@ -157,7 +160,7 @@ def _undone(locked_by: str, former_fire_time: datetime | None) -> _Step:
 
 def _freed(record: LockRecord, lock_until: datetime) -> LockRecord:
     """The record after a release. Its token changes, so that an extension which comes later no longer matches."""
-    return replace(record, lock_until=lock_until, fencing_token=(record.fencing_token or 0) + 1)
+    return replace(record, lock_until=lock_until, fencing_token=(record.fencing_token or 0) + 1, is_released=True)
 
 
 def _changed(
@@ -185,6 +188,7 @@ def record_to_json(record: LockRecord) -> dict[str, Any]:
         "lock_until": record.lock_until.isoformat(),
         "fencing_token": record.fencing_token,
         "last_fire_time": record.last_fire_time.isoformat() if record.last_fire_time else None,
+        "is_released": record.is_released,
     }
 
 
@@ -199,6 +203,7 @@ def record_from_json(name: str, fields: dict[str, Any], read_at: datetime) -> Lo
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a lock record: {fields!r:.200}") from error
     is_aware = all(time is None or time.tzinfo for time in times.values()) and record.locked_at and record.lock_until
-    if not is_aware or type(record.fencing_token) is not int or type(record.locked_by) is not str:
+    is_odd = type(record.fencing_token) is not int or type(record.locked_by) is not str
+    if not is_aware or is_odd or record.is_released not in (None, False, True):
         raise ValueError(f"not a lock record: {fields!r:.200}")
     return record

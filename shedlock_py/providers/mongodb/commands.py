@@ -47,6 +47,8 @@ NOW_MS = {"$toLong": NOW}
 UNTIL_MS = {"$toLong": "$lockUntil"}
 IS_HELD = {"$gt": [UNTIL_MS, NOW_MS]}
 _IS_RELEASED = {"$eq": ["$releasedToken", "$fencingToken"]}
+_IS_FREED = {"$eq": ["$freedToken", "$fencingToken"]}
+"""An operator has freed it."""
 _NOW_US = {"$multiply": [NOW_MS, Int64(1000)]}
 _REPLY = {"lockedBy": 1, "lockedAt": 1, "lockUntil": 1, "fencingToken": 1, "lastFireTime": 1}
 
@@ -80,6 +82,8 @@ def take_over(claim: Claim, before: LockRecord | None, tolerance: timedelta, run
             {"$eq": ["$lockedBy", _literal(before.locked_by)]},
             is_locked_as(before),
         ]
+    if claim.recoveries:
+        conditions += [{"$lte": [UNTIL_MS, NOW_MS]}, {"$not": [_IS_RELEASED]}, {"$not": [_IS_FREED]}]
     # An upsert would leave an empty document where the record was deleted meanwhile.
     return _claim(claim, conditions, tolerance, runs_kept, upsert=before is None)
 
@@ -164,6 +168,13 @@ def undo(name: str, locked_by: str, former_fire_time: datetime | None, removes_r
         is_other = {"$ne": [f"{_RUN}.lockedBy", _literal(locked_by)]}
         changes["runs"] = _if_runs({"$filter": {"input": _RUNS, "as": "run", "cond": is_other}})
     return update({"_id": name, "lockedBy": locked_by}, {"$set": changes})
+
+
+def free(record: LockRecord) -> Command:
+    """End the lease of ``record`` for an operator. Its holder's release must not match: so it has another mark."""
+    acquisition = {"_id": record.name, "lockedBy": record.locked_by, "fencingToken": record.fencing_token}
+    condition = {"$and": [IS_HELD, is_locked_as(record)]}
+    return update({**acquisition, "$expr": condition}, {"$set": {"lockUntil": NOW, "freedToken": "$fencingToken"}})
 
 
 def update(filter: Document, stage: Document) -> Command:

@@ -25,9 +25,7 @@ from shedlock_py.providers.mongodb import errors
 from shedlock_py.providers.mongodb.commands import (
     EPOCH,
     HELLO,
-    IS_HELD,
     MICROSECOND,
-    NOW,
     NOW_MS,
     UNTIL_MS,
     Command,
@@ -35,7 +33,7 @@ from shedlock_py.providers.mongodb.commands import (
     acquire,
     end_lost_run,
     extend,
-    is_locked_as,
+    free,
     read,
     read_recent_runs,
     read_runs,
@@ -44,7 +42,7 @@ from shedlock_py.providers.mongodb.commands import (
     undo,
     update,
 )
-from shedlock_py.record import LockRecord
+from shedlock_py.record import ONCE, LockRecord, holder_of
 from shedlock_py.request import LONGEST_NAME
 
 KEPT_WITH_RUNS = timedelta(days=3652)
@@ -148,9 +146,7 @@ class MongoPrograms(StorePrograms):
         return records
 
     def free(self, record: LockRecord) -> Program[Command, Any, object]:
-        acquisition = {"_id": record.name, "lockedBy": record.locked_by, "fencingToken": record.fencing_token}
-        condition = {"$and": [IS_HELD, is_locked_as(record)]}
-        return (yield update({**acquisition, "$expr": condition}, {"$set": {"lockUntil": NOW}}))
+        return (yield free(record))
 
     def delete_fire_time(self, name: str, fire_time: datetime) -> Program[Command, Any, bool]:
         written = Int64((fire_time - EPOCH) // MICROSECOND)
@@ -160,6 +156,7 @@ class MongoPrograms(StorePrograms):
     def prune(self, unused_for: timedelta) -> Program[Command, Any, int]:
         limit = {"$subtract": [NOW_MS, Int64(in_milliseconds(unused_for))]}
         old = {"lockUntil": {"$type": "date"}, "$expr": {"$lte": [UNTIL_MS, limit]}}
+        old["lastFireTime"] = {"$ne": Int64((ONCE - EPOCH) // MICROSECOND)}  # the keys of run_once stay
         result = yield Command("delete_many", {"filter": old})
         deleted: int = result.deleted_count
         return deleted
@@ -223,6 +220,7 @@ class MongoPrograms(StorePrograms):
                     fencing_token=document.get("fencingToken"),
                     last_fire_time=None if newest is None else EPOCH + newest * MICROSECOND,
                     read_at=document.get("readAt", EPOCH),  # the reply to a claim does not need it
+                    is_released=_is_released(document),
                 )
         except OverflowError:
             problem = f"its lastFireTime is {newest}"
@@ -325,3 +323,11 @@ class MongoPrograms(StorePrograms):
             f"a document in {self.collection_name} is no lock record: give locks a collection of their own, or delete "
             f"the document"
         )
+
+
+def _is_released(document: Document) -> bool | None:
+    """None: ShedLock for Java has locked it last, which leaves the tokens as they are."""
+    token, locked_by = document.get("fencingToken"), document["lockedBy"]
+    if token is None or holder_of(locked_by) == locked_by:
+        return None
+    return token in (document.get("releasedToken"), document.get("freedToken"))

@@ -27,10 +27,20 @@ from shedlock_py.providers.kit import (
 )
 from shedlock_py.providers.redis.checks import server_checks
 from shedlock_py.providers.redis.clients import AnyClient
-from shedlock_py.providers.redis.commands import EPOCH, MICROSECOND, Call, Calls, Command, claim_args, run_args, script
+from shedlock_py.providers.redis.commands import (
+    EPOCH,
+    MICROSECOND,
+    Call,
+    Calls,
+    Command,
+    claim_args,
+    optional_microseconds,
+    run_args,
+    script,
+)
 from shedlock_py.providers.redis.errors import classify, is_refusal
 from shedlock_py.providers.redis.history import newest_of, runs_kept, sent, to_runs
-from shedlock_py.record import LockRecord
+from shedlock_py.record import ONCE, LockRecord
 
 _FIRE_TIME_TOO_LATE = -1
 """In the place of a fencing token."""
@@ -58,7 +68,8 @@ class RedisPrograms(StorePrograms):
         args = (*claim_args(claim), self._calls.kept_ms, self.fire_time_tolerance // MICROSECOND)
         if force:
             former_token = None if before is None else before.fencing_token
-            args = (*args, b"" if former_token is None else former_token)
+            former_holder = before.locked_by if claim.recoveries and before is not None else ""
+            args = (*args, b"" if former_token is None else former_token, former_holder.encode())
         args += run_args(claim.request, runs_kept(self))
         call = Call(script(operation), (self._calls.key(claim.request.name),), args)
         token: int = yield from sent(call, claim.request.name, self)
@@ -83,8 +94,9 @@ class RedisPrograms(StorePrograms):
 
     def prune(self, unused_for: timedelta) -> Program[Command, Any, int]:
         deleted = 0
+        args = (in_milliseconds(unused_for), optional_microseconds(ONCE))
         for keys in self._chunks((yield from self._scan(""))):
-            deleted += sum((yield Call(script("prune"), keys, (in_milliseconds(unused_for),))))
+            deleted += sum((yield Call(script("prune"), keys, args)))
         return deleted
 
     def record(self, name: str) -> Program[Command, Any, LockRecord | None]:
@@ -160,7 +172,7 @@ def to_record(name: str, key: bytes, row: Sequence[bytes | None], now: int) -> L
 
     :raises ValueError: another program has written to it; with what to do.
     """
-    locked_by, *values = row
+    locked_by, *values, released_token, freed_token = row
     numbers: list[int | None] = []
     try:
         for field, value in zip(("locked_at", "lock_until", "fencing_token", "last_fire_time"), values, strict=True):
@@ -177,6 +189,7 @@ def to_record(name: str, key: bytes, row: Sequence[bytes | None], now: int) -> L
             fencing_token=fencing_token,
             last_fire_time=None if last_fire_time is None else EPOCH + last_fire_time * MICROSECOND,
             read_at=EPOCH + now * MICROSECOND,
+            is_released=values[2] in (released_token, freed_token) if values[2] else None,
         )
     except (ValueError, OverflowError) as error:
         raise ValueError(

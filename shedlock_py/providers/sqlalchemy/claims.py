@@ -33,6 +33,7 @@ class ClaimKind(enum.Enum):
     ACQUIRE = "the lock is free"
     TAKE_OVER = "the record is the one that was read before"
     TAKE_OVER_ABSENT = "there is no record, and there was none before"
+    RECOVER = "the record is the one that was read before, and its lease has ended"
 
 
 @dataclass(frozen=True)
@@ -55,20 +56,23 @@ class ClaimSql:
             case ClaimKind.ACQUIRE:
                 newer = f" AND ({record}last_fire_time < {clock.fire_time}) IS NOT FALSE" if self.has_fire_time else ""
                 return f"({repeated} OR ({record}lock_until <= {clock.now}{newer}))"
-            case ClaimKind.TAKE_OVER:
+            case ClaimKind.TAKE_OVER | ClaimKind.RECOVER:
                 # ShedLock for Java leaves the token as it is, so the token alone does not identify a record.
                 same = f"{record}locked_by = :before_locked_by AND " + clock.same_time.format(
                     f"{record}locked_at", clock.moment.format("before_locked_at")
                 )
                 if self.extra_columns:
                     same += f" AND {record}fencing_token {clock.is_same} {clock.number.format('before_token')}"
+                if self.kind is ClaimKind.RECOVER:
+                    same += f" AND {record}lock_until <= {clock.now}"
                 return f"({repeated} OR ({same}))"
             case ClaimKind.TAKE_OVER_ABSENT:
                 return f"({repeated})"
 
     def next_token(self, record: str = "") -> str:
+        """An even one. The statement that frees the lock makes it odd: see ``RELEASED_TOKEN``."""
         clock = self.clock
-        return f"{clock.greatest}(COALESCE({record}fencing_token, 0) + 1, {clock.microseconds})"
+        return clock.even.format(f"{clock.greatest}(COALESCE({record}fencing_token, 0) + 1, {clock.microseconds})")
 
     def newest_fire_time(self, record: str = "") -> str:
         clock = self.clock
@@ -106,7 +110,7 @@ def returning_claim(claim: ClaimSql, *, checks_first: bool, history: str = "", w
     repeated = "record.locked_by = :locked_by"
     changes = [f"{column} = CASE WHEN {repeated} THEN record.{column} ELSE {new[column]} END" for column in new]
     change = f"UPDATE SET {', '.join([*changes, 'locked_by = :locked_by'])} WHERE {claim.granted('record.')}"
-    if kind is ClaimKind.TAKE_OVER:
+    if kind in (ClaimKind.TAKE_OVER, ClaimKind.RECOVER):
         sql = change.replace("UPDATE", "UPDATE {table} AS record", 1)
         sql = " AND ".join([sql, "record.name = :name", *conditions])
     else:
@@ -134,7 +138,7 @@ def _insert(claim: ClaimSql, conditions: list[str]) -> str:
     values = [clock.text.format("name"), "{until}", clock.now, clock.text.format("locked_by")]
     if claim.extra_columns:
         columns.append("fencing_token")
-        values.append(clock.microseconds)
+        values.append(clock.even.format(clock.microseconds))
     if claim.has_fire_time:
         columns.append("last_fire_time")
         values.append(clock.fire_time)
@@ -155,7 +159,7 @@ def mysql_insert(claim: ClaimSql) -> str:
     columns, values = ["name", "lock_until", "locked_by"], [":name", "{until}", ":locked_by"]
     if claim.extra_columns:
         columns += ["fencing_token", "locked_at"]
-        values += [f"LAST_INSERT_ID({clock.microseconds})", clock.now]
+        values += [f"LAST_INSERT_ID({clock.even.format(clock.microseconds)})", clock.now]
     else:
         columns.append("locked_at")
         values.append(f"IF(LAST_INSERT_ID(1) = 1, {clock.now}, NULL)")

@@ -14,7 +14,7 @@ from typing import Any
 
 from shedlock_py.errors import ProviderError
 from shedlock_py.providers.kit import refused
-from shedlock_py.record import LockRecord
+from shedlock_py.record import LockRecord, holder_of
 
 EARLIEST = datetime.min.replace(tzinfo=UTC)
 BEFORE_EARLIEST = EARLIEST + timedelta(days=1)
@@ -38,6 +38,8 @@ class SqlClock:
     greatest: str
     """The function that picks the greatest of its arguments."""
     least: str
+    even: str = "(({0} + 1) & -2)"
+    """A whole number, rounded up to an even one."""
     is_same: str = "="
     """The operator that compares two values, of which both may be NULL."""
     moment: str = ":{0}"
@@ -118,6 +120,7 @@ _MYSQL = SqlClock(
     microseconds="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
     greatest="GREATEST",
     least="LEAST",
+    even="(({0} + 1) DIV 2 * 2)",  # its & is without a sign
     is_same="<=>",
     same_time=f"LEAST({{0}}, TIMESTAMP'{LATEST:%Y-%m-%d %H:%M:%S}') = {{1}}",
 )
@@ -150,7 +153,7 @@ _SQLITE = SqlClock(
 
 CLOCKS = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL, "mysql": _MYSQL, "mariadb": _MYSQL}
 
-_TOKENS = range(-(2**63), 2**63 - 1)  # values of BIGINT whose successor is one, too
+_TOKENS = range(-(2**63), 2**63 - 2)  # values of BIGINT after which there are an even and an odd one, too
 
 
 def to_record(row: Sequence[Any], clock: SqlClock, operation: str) -> LockRecord:
@@ -166,14 +169,18 @@ def to_record(row: Sequence[Any], clock: SqlClock, operation: str) -> LockRecord
     def time(column: str, value: object) -> datetime:
         return to_time(value, clock, operation, name, column)
 
+    token = check_token(fencing_token, operation, name)
+    # ShedLock for Java, whose holders have no claim id, leaves the token as it is.
+    has_claim_id = holder_of(locked_by) != locked_by
     return LockRecord(
         name=name,
         locked_by=locked_by,
         locked_at=time("locked_at", locked_at),
         lock_until=time("lock_until", lock_until),
-        fencing_token=check_token(fencing_token, operation, name),
+        fencing_token=token,
         last_fire_time=None if last_fire_time is None else time("last_fire_time", last_fire_time),
         read_at=time("now", read_at),
+        is_released=token % 2 == 1 if token is not None and has_claim_id else None,
     )
 
 

@@ -28,7 +28,7 @@ from shedlock_py.providers.sqlalchemy.schema import (
 from shedlock_py.providers.sqlalchemy.sqlite_files import read_mounts
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand
 from shedlock_py.providers.sqlalchemy.tables import SqlProgram, SqlTables
-from shedlock_py.record import LockRecord
+from shedlock_py.record import ONCE, LockRecord
 from shedlock_py.request import LockRequest
 
 
@@ -56,6 +56,7 @@ class SqlPrograms(SqlTables):
         kind = ClaimKind.ACQUIRE
         if force:
             kind = ClaimKind.TAKE_OVER_ABSENT if before is None else ClaimKind.TAKE_OVER
+            kind = ClaimKind.RECOVER if claim.recoveries else kind
         statement = self._sql.claims[kind, request.fire_time is not None]
         command = SqlCommand(statement, values, can_grant=True)
         reply = yield self._with_history(command, trims=claim.claim_id[-1] in _TRIMMING)
@@ -169,7 +170,10 @@ class SqlPrograms(SqlTables):
         yield from self._prepare("prune", None)
         if self._columns_in_session_zone:
             yield from self.records("", "prune")
-        command = SqlCommand(self._sql.prune, {"hold_ms": -in_milliseconds(unused_for)})
+        values: dict[str, object] = {"hold_ms": -in_milliseconds(unused_for)}
+        if self._sql.extra_columns:
+            values["once"] = self._sql.clock.to_store(ONCE)
+        command = SqlCommand(self._sql.prune, values)
         reply = yield command
         yield from self._history_after(command, may_take_long=True)
         return reply.changed

@@ -55,10 +55,14 @@ class SqlReply(NamedTuple):
     id: int = 0
 
 
-# Whatever frees a lock also changes its token, so that an extension which comes later no longer matches: neither during
-# a minimum hold, nor on MySQL, where the clock of a statement that waited for the row stands at its start.
-# A token near the greatest BIGINT stays as it is.
-_NEXT_TOKEN = f"fencing_token = CASE WHEN fencing_token < {2**63 - 2} THEN fencing_token + 1 ELSE fencing_token END"
+# Whatever frees a lock makes its token odd. So the record says that the lock was freed, also if that happens twice. And
+# an extension which comes later no longer matches: neither during a minimum hold, nor on MySQL, where the clock of a
+# statement that waited for the row stands at its start.
+# A token near the greatest BIGINT, which nobody is granted, stays as it is.
+RELEASED_TOKEN = (
+    f"fencing_token = CASE WHEN (fencing_token & 1) = 0 AND fencing_token < {2**63 - 2} THEN fencing_token + 1 "
+    f"ELSE fencing_token END"
+)
 
 # One row: the schema that the session's default leads to, and whether the table is there.
 _LOCATE = {
@@ -94,7 +98,7 @@ class Statements:
         hold = "UPDATE {{table}} SET lock_until = {{until}}{frees} WHERE {which} AND lock_until > {now}"
         self.extend = self.compile(hold.format(frees="", which=this_lease, now=now), "count")
         # A release compares no token, so that it also frees what a late copy was granted.
-        frees = f", {_NEXT_TOKEN}" if extra_columns else ""
+        frees = f", {RELEASED_TOKEN}" if extra_columns else ""
         self.release = self.compile(hold.format(frees=frees, which=this_claim, now=now), "count")
         self.undo = self.compile(f"UPDATE {{table}} SET {self._undone()} WHERE {this_claim}", "count")
         # ShedLock for Java locks again with the same locked_by, so that alone does not identify what was read.
@@ -106,7 +110,10 @@ class Statements:
         # In the table of ShedLock for Java this is lock_until. Only an assignment keeps its value.
         forgotten = "last_fire_time = NULL, lock_until = lock_until"
         self.delete_fire_time = self.compile(f"UPDATE {{table}} SET {forgotten} WHERE {is_newest}", "count")
-        self.prune = self.compile("DELETE FROM {table} WHERE lock_until <= {until}", "count")
+        # The keys of run_once stay.
+        once = self.clock.moment.format("once")
+        no_key = f" AND (last_fire_time IS NULL OR last_fire_time <> {once})" if extra_columns else ""
+        self.prune = self.compile(f"DELETE FROM {{table}} WHERE lock_until <= {{until}}{no_key}", "count")
         select = self._select()
         size = "CAST(:size AS integer)" if dialect.name == "postgresql" else ":size"
         self.record = self.compile(f"{select} WHERE name = :name", "rows")
@@ -135,11 +142,12 @@ class Statements:
             # PostgreSQL locks the row and writes to its log for each ON CONFLICT, granted or not: the statement must
             # find out before that whether it is a skip. For SQLite, read_before_claim does so.
             return self.compile(returning_claim(claim, checks_first=self.dialect.name == "postgresql"), "rows")
-        return self.compile(mysql_update(claim) if kind is ClaimKind.TAKE_OVER else mysql_insert(claim), "id")
+        is_update = kind in (ClaimKind.TAKE_OVER, ClaimKind.RECOVER)
+        return self.compile(mysql_update(claim) if is_update else mysql_insert(claim), "id")
 
     def _freed(self) -> str:
         changes = f"lock_until = {self.clock.least}(lock_until, {self.clock.now})"
-        return f"{changes}, {_NEXT_TOKEN}" if self.extra_columns else changes
+        return f"{changes}, {RELEASED_TOKEN}" if self.extra_columns else changes
 
     def _undone(self) -> str:
         if not self.extra_columns:

@@ -37,6 +37,7 @@ _PARTS = (
     "network",
     "pausing",
     "processes",
+    "recovering",
     "sharing",
     "threads",
     "tools",
@@ -56,6 +57,7 @@ from shedlock_py.testing.contract.names import NamesContract
 from shedlock_py.testing.contract.network import NetworkContract
 from shedlock_py.testing.contract.pausing import AsyncPauseContract, PauseContract
 from shedlock_py.testing.contract.processes import ProcessContract
+from shedlock_py.testing.contract.recovering import RecoveryContract
 from shedlock_py.testing.contract.sharing import EventLoopContract, ForkContract
 from shedlock_py.testing.contract.threads import ThreadsContract
 from shedlock_py.testing.contract.tools import ToolsContract
@@ -77,6 +79,7 @@ __all__ = [
     "NetworkContract",
     "PauseContract",
     "ProcessContract",
+    "RecoveryContract",
     "StallingStoreContract",
 ]
 
@@ -86,6 +89,7 @@ class LockProviderContract(
     HoldTimesContract,
     FencingContract,
     GivingBackContract,
+    RecoveryContract,
     NamesContract,
     ToolsContract,
     ThreadsContract,

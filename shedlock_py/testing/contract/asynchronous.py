@@ -34,6 +34,7 @@ from shedlock_py.testing.contract.base import (
     record_of,
 )
 from shedlock_py.testing.contract.fencing import FIRE_TIME
+from shedlock_py.testing.contract.recovering import again, dead_runs
 from shedlock_py.testing.doubles import RecordingListener
 
 
@@ -136,6 +137,26 @@ class CancellationContract(AsyncContractBase):
 
         facade.run(cancel_each())
         assert [lock for lock in locks if not is_held(other, lock)] == []
+
+    @pytest.mark.usefixtures("recovery")
+    def test_i14_a_cancelled_recovery_does_not_end_the_run(
+        self, facade: BlockingLockProvider, other: LockProvider, name: str
+    ) -> None:
+        """The record is that of the dead holder, or of the recovery, which expires."""
+        provider, moments = facade.async_provider, self.moments[::5]
+        dead = dead_runs(other, [f"{name}/{moment}" for moment in moments])
+
+        async def cancel_each() -> None:
+            for moment, record in zip(moments, dead, strict=True):
+                task = asyncio.ensure_future(provider.recover(again(record.name), record))  # type: ignore[attr-defined]
+                for _ in range(moment // 2):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+
+        facade.run(cancel_each())
+        records = [record_of(other, record.name) for record in dead]
+        assert [record.is_released for record in records] == [False] * len(dead)
 
     def test_i12_a_cancelled_guard_is_clean(self, facade: BlockingLockProvider, other: LockProvider, name: str) -> None:
         async def work(lock: str) -> None:

@@ -57,6 +57,8 @@ class ContractBase:
     Where the time comes from replies: ``clock_error``, twice its resolution, the age of a time that serves several
     commands, and a round trip.
     """
+    recovers: ClassVar[bool] = True
+    """False for a store whose records do not say whether a run was ended, or without ``recover``."""
     herd: ClassVar[int] = 50
     """How many callers attempt at once. Fewer where one attempt is many requests, or the test server is slow."""
 
@@ -76,6 +78,11 @@ class ContractBase:
     def other(self, provider: LockProvider, make_provider: LockProviderFactory) -> LockProvider:
         """A second provider on the same store, as another replica has it."""
         return make_provider()
+
+    @pytest.fixture
+    def recovery(self) -> None:
+        if not self.recovers:
+            pytest.skip("this provider cannot recover runs")
 
     @pytest.fixture
     def failing_provider(self, provider: LockProvider) -> LockProvider:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 
 from shedlock_py import Lease, LockProvider, LockRequest, attempt
+from shedlock_py.record import ONCE
 from shedlock_py.testing.contract.base import LONG, ContractBase, acquired, expired, granted_soon, record_of
 
 FIRE_TIME = datetime(2024, 10, 26, 1, 30, 0, 123456, tzinfo=UTC)
@@ -120,6 +121,13 @@ class FencingContract(ContractBase):
         expired(provider, name, fire_time=FIRE_TIME)
         assert other.acquire(LockRequest(name, LONG, fire_time=FIRE_TIME)) is None
         granted_soon(other, LockRequest(name, LONG, fire_time=FIRE_TIME + timedelta(seconds=1)))
+
+    def test_prune_keeps_the_keys_of_run_once(self, provider: LockProvider, name: str) -> None:
+        """Their tasks would run again."""
+        provider.release(acquired(provider, LockRequest(name, LONG, fire_time=ONCE)))
+        time.sleep(self.clock_resolution)
+        provider.prune(0)
+        assert record_of(provider, name).last_fire_time == ONCE
 
     def test_i11_a_newer_fire_time_does_not_break_a_lock(self, provider: LockProvider, name: str) -> None:
         acquired(provider, LockRequest(name, LONG, fire_time=FIRE_TIME))

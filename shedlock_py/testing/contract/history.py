@@ -23,6 +23,8 @@ from shedlock_py.testing.contract.base import (
     granted_soon,
     record_of,
 )
+from shedlock_py.testing.contract.fencing import FIRE_TIME
+from shedlock_py.testing.contract.recovering import again, dead_run
 from shedlock_py.testing.contract.threads import at_once
 from shedlock_py.testing.doubles import RecordingListener
 
@@ -143,6 +145,17 @@ class HistoryContract(ContractBase):
         lease = granted_soon(keeper, LockRequest(name, LONG))
         new, old = keeper.runs(name)
         assert (old.holder, old.outcome, old.ended, old.duration) == ("dead", "vanished", new.started, None)
+        assert keeper.release(lease)
+        assert [run.outcome for run in keeper.runs(name)] == ["ok", "vanished"]
+
+    @pytest.mark.usefixtures("recovery")
+    def test_a_run_that_was_recovered_stays_vanished(self, keeper: Any, name: str) -> None:
+        """The recovery is a run of the same fire time."""
+        lease = keeper.recover(again(name), dead_run(keeper, name))
+        new, old = keeper.runs(name)
+        assert (old.holder, old.outcome, new.holder, new.outcome) == ("dead", "vanished", "recoverer", None)
+        assert (old.recoveries, new.recoveries) == (0, 1)
+        assert new.fire_time == old.fire_time == FIRE_TIME
         assert keeper.release(lease)
         assert [run.outcome for run in keeper.runs(name)] == ["ok", "vanished"]
 

@@ -13,6 +13,7 @@ import pytest
 from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.testing.contract.base import LONG, ContractBase, acquired, eventually, record_of
 from shedlock_py.testing.contract.fencing import FIRE_TIME
+from shedlock_py.testing.contract.recovering import again, dead_run
 from shedlock_py.testing.contract.threads import at_once
 from shedlock_py.testing.proxy import TcpProxy
 
@@ -101,6 +102,18 @@ class LostRepliesContract(NetworkBase):
         lease = has_lock(provider, proxied_provider.take_over(LockRequest(name, LONG)))
         assert proxy.drops_left == 0
         assert (lease.fencing_token or 0) > (former.fencing_token or 0)
+
+    @pytest.mark.usefixtures("recovery")
+    def test_i12_recover_whose_reply_is_lost(
+        self, proxied_provider: Any, provider: LockProvider, proxy: TcpProxy, name: str
+    ) -> None:
+        dead = dead_run(provider, name)
+        proxy.drop_replies_to(name)
+        lease = has_lock(provider, proxied_provider.recover(again(name), dead))
+        assert proxy.drops_left == 0
+        record = record_of(provider, name)
+        assert (record.recoveries, record.last_fire_time) == (1, FIRE_TIME), "it is counted once"
+        assert proxied_provider.release(lease) is True
 
     def test_i12_extend_whose_reply_is_lost(
         self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
@@ -307,6 +320,23 @@ class LateCopiesContract(NetworkBase):
         proxy.deliver()
         assert provider.record(name) is None
         acquired(provider, LockRequest(name, LONG))
+
+    @pytest.mark.usefixtures("recovery")
+    def test_i1_a_late_copy_of_a_recovery_matches_nothing(
+        self, proxied_provider: Any, provider: LockProvider, proxy: TcpProxy, name: str
+    ) -> None:
+        """Neither the record of its own run, which has ended, nor that of a later one."""
+        dead = dead_run(provider, name)
+        proxy.hold(name)
+        lease = proxied_provider.recover(again(name), dead)
+        assert lease is not None
+        assert proxy.holds
+        assert proxied_provider.release(lease) is True
+        before = record_of(provider, name)
+        proxy.deliver()
+        after = record_of(provider, name)
+        assert after == before
+        assert after.is_released is True
 
     def test_i1_a_late_copy_of_a_force_release_frees_no_successor(
         self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str

@@ -284,6 +284,32 @@ def test_on_lost_also_without_keep_alive(twin: Twin, recorded: RecordingListener
     assert twin.store.calls["extend"] == 0
 
 
+def test_i3_heartbeats_end_with_the_limit_so_that_a_hung_task_loses_its_lease(
+    twin: Twin, recorded: RecordingListener
+) -> None:
+    lost: list[LeaseLost] = []
+
+    async def body() -> None:
+        start = twin.clock()
+        await twin.until(lambda: lost)
+        assert 3 <= twin.clock() - start <= 3 + LEASE
+        await twin.until(lambda: twin.peer.acquire(LockRequest("job", "1m")))
+
+    twin.run(body, keep_alive="3s", on_lost=lost.append)
+    assert [event.reason for event in lost] == ["kept_too_long"]
+    assert recorded.of(LeaseLost) == lost
+    assert 3 / LEASE * 3 - 2 <= twin.store.calls["extend"] == len(recorded.of(LockExtended)) <= 3 / LEASE * 3
+
+
+def test_a_loss_before_the_limit_has_its_own_reason(twin: Twin, recorded: RecordingListener) -> None:
+    async def body() -> None:
+        await twin.until(lambda: recorded.of(LeaseLost))
+
+    twin.store.fail("extend")
+    twin.run(body, keep_alive="3s")
+    assert [event.reason for event in recorded.of(LeaseLost)] == ["unreachable"]
+
+
 def test_a_lease_on_the_clock_of_a_test() -> None:
     """Heartbeats come by real time: the clock of a test neither brings nor prevents one."""
     for start in (0.0, 1e9):  # before and after this machine's own

@@ -13,12 +13,14 @@ main thread's event loop), "loop" (the event loop has a handler of its own), "en
 "chained-again-thread" (other handlers were there, as above), "wrapped" (another
 handler calls the one of shedlock_py), "again" (a second signal comes when the wait has just ended), "nested" (the
 task takes another lock), "reset" (the application gives the signal its default handler back), "hung-log" (as
-"stubborn", and the log hangs), "no-threads" (the process cannot start any; its store is in memory).
+"stubborn", and the log hangs), "no-threads" (the process cannot start any; its store is in
+memory), "hung-job" (a job in a pool of APScheduler does not end).
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import faulthandler
 import logging
 import os
@@ -99,7 +101,7 @@ def main(url: str, kind: str) -> None:
     if kind != "default":
         if kind.startswith("chained"):
             signal.signal(signal.SIGTERM, patient_handler if kind == "chained-twice" else former_handler)
-        release_on_sigterm("500ms" if kind in ("stubborn", "hung-log") else "20s")
+        release_on_sigterm("500ms" if kind in ("stubborn", "hung-log", "hung-job") else "20s")
     match kind:
         case "locked" | "log":
             lock = threading.Lock() if kind == "locked" else logging.getLogger().handlers[0].lock
@@ -175,6 +177,20 @@ def main(url: str, kind: str) -> None:
         case "thread" | "stubborn":
             threading.Thread(target=job, args=(30 if kind == "stubborn" else STEP,), daemon=True).start()
             later()
+        case "hung-job":
+            from apscheduler.schedulers.background import BackgroundScheduler
+
+            from shedlock_py.integrations.apscheduler import ShedLockExecutor
+
+            atexit.register(print, "atexit", flush=True)
+            scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor("threadpool")}, timezone="UTC")
+            scheduler.add_job(job, "date", args=[3600])
+            scheduler.start()
+            try:
+                later()
+            finally:
+                scheduler.shutdown()
+                print("shut down", flush=True)
         case "scheduler":
             from apscheduler.schedulers.background import BackgroundScheduler  # late: half the time of a start
 

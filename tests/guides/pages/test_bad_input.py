@@ -210,7 +210,10 @@ ROWS: dict[str, Row] = {
     ],
     "the URL of the store as `executor`, `keep_alive`, `holder`, a duration, …": [
         Refused(lambda: ShedLockExecutor(SECRET_URL), "executor is a URL"),
-        Refused(lambda: sl.hold("job", keep_alive=SECRET_URL), "keep_alive must be True or False, not a URL"),
+        Refused(
+            lambda: sl.hold("job", keep_alive=SECRET_URL),
+            "a duration such as '2h' after which heartbeats end, not a URL",
+        ),
         "tests/faults/test_hostile_urls.py::test_a_url_in_the_wrong_place_is_not_quoted",
     ],
     "name template with a field that is not a parameter": [
@@ -382,10 +385,10 @@ ROWS: dict[str, Row] = {
             ]
         ),
     ],
-    'a `keep_alive` that is no bool, such as `"no"`': [
+    'a `keep_alive` that is no bool and no duration, such as `"no"` or 1': [
         *(
-            Refused(partial(give, value), f"keep_alive must be True or False, not {value!r}")
-            for value in ("no", "false", 0, 1, 0.5)
+            Refused(partial(give, value), f"after which heartbeats end, not {value!r}")
+            for value in ("no", "false", 0, 1, 1.0, "0s", "-1h", "10")
             for give in (
                 lambda it: sl.configure(keep_alive=it),
                 lambda it: sl.Settings(keep_alive=it).apply(),
@@ -393,6 +396,45 @@ ROWS: dict[str, Row] = {
                 lambda it: sl.hold("job", keep_alive=it, provider=STORE),
                 lambda it: sl.attempt("job", job, keep_alive=it, provider=STORE),
             )
+        ),
+    ],
+    "a `keep_alive` that is a duration and not longer than `lock_at_most_for`": [
+        Refused(
+            lambda: guard(lock_at_most_for="10m", keep_alive="10m"),
+            "keep_alive (0:10:00) must be longer than lock_at_most_for (0:10:00)",
+        ),
+        Refused(lambda: sl.configure(keep_alive="5m"), "must be longer than default_lock_at_most_for (0:10:00)"),
+        Refused(lambda: sl.hold("job", keep_alive="5m", provider=STORE).__enter__(), "Give a short lock_at_most_for"),
+        Refused(lambda: sl.attempt(sl.LockRequest("job", "1h"), job, keep_alive="30m", provider=STORE), "(1:00:00)"),
+    ],
+    "`recover=True` without a fire time or without `keep_alive`; a `recover` that is no bool; a `max_recoveries` that "
+    "is not 1 to 15": [
+        Refused(lambda: guard(recover=True, keep_alive=True)(), "use ShedLockExecutor with APScheduler"),
+        Refused(lambda: sl.attempt("job", job, recover=True), "elsewhere give once_per='1h' or fire_time=…"),
+        Refused(lambda: guard(recover=True, once_per="1h")(), "recover=True needs keep_alive=True"),
+        Refused(lambda: guard(recover="yes"), "recover must be True or False, not 'yes'"),
+        *(
+            Refused(partial(guard, max_recoveries=number), f"a number from 1 to 15, not {number!r}")
+            for number in (0, 16, "3", True, None)
+        ),
+    ],
+    "a task of `run_once` that is a coroutine function, one of `run_once_async` that is none, or the result of a "
+    "call": [
+        Refused(lambda: sl.run_once("v42", coroutine, provider=STORE), "use await run_once_async(…)", TypeError),
+        Refused(
+            lambda: asyncio.run(sl.run_once_async("v42", job, provider=STORE)),
+            "run_once_async('v42', lambda: asyncio.to_thread(…))",
+            TypeError,
+        ),
+        Refused(lambda: sl.run_once("v42", len("x"), provider=STORE), "without () after it", TypeError),
+        Refused(lambda: sl.run_once("v42", coroutine(), provider=STORE), "without ()", TypeError),
+    ],
+    'a key of `run_once` that nothing filled in: `"migrate-{version}"`, `"migrate-$TAG"`': [
+        Refused(lambda: sl.run_once("migrate-{version}", job, provider=STORE), "nothing fills in '{version}'"),
+        Refused(lambda: asyncio.run(sl.run_once_async("migrate-{v}", coroutine, provider=STORE)), 'write f"…"'),
+        *(
+            Refused(partial(sl.run_once, f"migrate-{tag}", job, provider=STORE), "put the key in double quotes")
+            for tag in ("$TAG", "${TAG}", "$(TAG)")
         ),
     ],
     "an `expected_every` that is zero, negative or no duration": [
@@ -552,6 +594,16 @@ ROWS: dict[str, Row] = {
     ],
     "`lead` with a scheduler that runs already": [
         Refused(lambda: started(BackgroundScheduler(), lambda scheduler: lead(scheduler, elector())), "runs already"),
+    ],
+    "`ShedLockExecutor(catch_up=…)` or `(recover=True)` with `once_per_fire_time=False`": [
+        Refused(lambda: ShedLockExecutor(catch_up="10m", once_per_fire_time=False), "catch_up cannot work"),
+        Refused(lambda: ShedLockExecutor(recover=True, once_per_fire_time=False), "recover cannot work"),
+    ],
+    "under `ShedLockExecutor`, `recover=True` without `keep_alive`": [
+        "tests/apscheduler/test_late_runs.py::test_recover_needs_keep_alive"
+    ],
+    "under `ShedLockExecutor`, `recover=True` and a plain lock": [
+        "tests/apscheduler/test_late_runs.py::test_recover_needs_fire_times"
     ],
     "`ShedLockExecutor(elector=…)` around a process pool": [
         Refused(

@@ -12,6 +12,8 @@ NAMES = [
     *(
         "flask",
         "kubernetes",
+        "lost-runs",
+        "migrations",
         "multi-tenant",
         "one-scheduler",
         "overdue-jobs",

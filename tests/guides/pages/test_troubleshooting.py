@@ -15,6 +15,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import create_engine
 
 import shedlock_py as sl
+from shedlock_py.events import log_listener
 from shedlock_py.integrations.apscheduler import ShedLockExecutor
 from shedlock_py.integrations.monitors import HealthchecksListener
 from tests.guides.documents import DOCS
@@ -30,6 +31,7 @@ from tests.guides.pages.test_bad_input import (
     without_its_package,
     without_table,
 )
+from tests.support.locks import acquired
 from tests.support.ports import free_port
 
 
@@ -40,6 +42,12 @@ def provoke_overrun() -> None:
         provider.extend(lease, "5ms")
         while lease.is_trusted():
             pass
+
+
+def provoke_a_long_run() -> None:
+    """By its event: heartbeats of a lease of milliseconds would be late on a busy machine."""
+    lease = acquired(sl.InMemoryLockProvider(), "nightly", "1m")
+    log_listener(sl.LeaseLost("nightly", lease, "kept_too_long"))
 
 
 def provoke_process_pool() -> None:
@@ -90,6 +98,7 @@ PROVOKED: dict[str, Callable[[], Any]] = {
     "put @scheduler_lock directly above 'def'": lambda: guard(Task()),
     "@scheduler_lock needs a lock name": lambda: sl.scheduler_lock(lambda: None),  # type: ignore[call-overload]  # on purpose
     "the task outlived its lease": provoke_overrun,
+    "the task ran longer than keep_alive allows": provoke_a_long_run,
     "not inside a live lease": lambda: sl.extend_lock("1m"),
     "the workers of a process pool": provoke_process_pool,
     "LOCKING IS SWITCHED OFF": provoke_inactive,

@@ -3,7 +3,7 @@
 Each replaces one public method or constant of the real code while a simulation runs.
 """
 
-from tests.simulation.mutants import dates, elections, holders, keepalives, records
+from tests.simulation.mutants import dates, elections, holders, keepalives, once, records, recoveries
 from tests.simulation.mutants.mutant import ALL, Mutant
 
-__all__ = ["ALL", "Mutant", "dates", "elections", "holders", "keepalives", "records"]
+__all__ = ["ALL", "Mutant", "dates", "elections", "holders", "keepalives", "once", "records", "recoveries"]

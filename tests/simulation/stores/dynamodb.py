@@ -23,7 +23,7 @@ Item = dict[str, dict[str, str]]
 Values = Mapping[str, Any]
 """``ExpressionAttributeValues`` and ``ExpressionAttributeNames`` in one."""
 _Condition = Callable[[Item, Values], bool]
-_TOKEN = re.compile(r"\s*(<=|[()=<>,]|[:#]?\w+)")
+_TOKEN = re.compile(r"\s*(<=|<>|[()=<>,]|[:#]?\w+)")
 
 
 class DynamoDBModelStore(TimeByDate):
@@ -184,6 +184,7 @@ def _function(function: str, tokens: list[str]) -> _Condition:
 
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "=": lambda one, other: one == other,
+    "<>": lambda one, other: one != other,
     "<": lambda one, other: one < other,
     "<=": lambda one, other: one <= other,
     ">": lambda one, other: one > other,

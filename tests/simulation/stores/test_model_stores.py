@@ -78,8 +78,10 @@ class World:
 
         return self.run(again())
 
-    def claim(self, request: LockRequest, before: LockRecord | None, *, force: bool) -> Program[Any, Any, Any]:
-        claim = Claim(request, self.programs.clock)
+    def claim(
+        self, request: LockRequest, before: LockRecord | None, *, force: bool, recoveries: int = 0
+    ) -> Program[Any, Any, Any]:
+        claim = Claim(request, self.programs.clock, recoveries=recoveries)
         self._ids.append(claim.claim_id)
         token = yield from self.programs.claim(claim, before=before, force=force)
         return claim.granted(token or None) if token is not None else None
@@ -96,7 +98,8 @@ class World:
                 left = round((value.lock_until - value.read_at) / timedelta(hours=1), 2)
                 age = round((value.read_at - value.locked_at) / timedelta(hours=1), 2)
                 holder = self.without_ids(value.locked_by)
-                return value.name, holder, max(0.0, left), age, value.last_fire_time, self._age_of(value.fencing_token)
+                token = self._age_of(value.fencing_token)
+                return value.name, holder, max(0.0, left), age, value.last_fire_time, token, value.is_released
             case list():
                 return sorted(map(self.shown, value))
         return value
@@ -143,6 +146,16 @@ class Pair:
             before = dice.choice(world.befores)
         return world.run(world.claim(request, before, force=True))
 
+    def _recover(self, world: World, dice: random.Random) -> Any:
+        """Of what was read some time ago, or just now: held, released, or of a dead holder."""
+        request = self._request(dice)
+        if dice.random() < 0.7:
+            world.befores.append(run(world.programs.record(request.name), world.execute))
+        before = world.befores[-1]
+        if before is None or before.name != request.name:
+            return None
+        return world.run(world.claim(request, before, force=True, recoveries=1))
+
     def _extend(self, world: World, dice: random.Random) -> Any:
         # Zero: it has ended at once, which else takes waiting.
         length = dice.choice([timedelta(0), timedelta(hours=1), timedelta(hours=3)])
@@ -186,7 +199,7 @@ class Pair:
 
 _TOO_LATE = datetime(2200, 1, 1, tzinfo=UTC)
 _WEIGHTS = {
-    "acquire": 8, "take_over": 4, "extend": 6, "release": 5, "undo": 2, "repeat": 6, "force_release": 2,
+    "acquire": 8, "take_over": 4, "recover": 4, "extend": 6, "release": 5, "undo": 2, "repeat": 6, "force_release": 2,
     "forget_fire_time": 1, "prune": 1, "record": 1, "records": 1,
 }  # fmt: skip
 
@@ -278,7 +291,7 @@ def _shown_value(key: str, value: Any, world: World) -> Any:
     match key:
         case "runs":
             return [_shown({"": run}, world)[""] for run in value]
-        case "locked_by" | "lockedBy" | "releasedBy":
+        case "locked_by" | "lockedBy" | "releasedBy" | "endedBy":
             return world.without_ids(value)
         case "lives":
             return round(value / 60e3)
@@ -293,7 +306,7 @@ def _shown_value(key: str, value: Any, world: World) -> Any:
             | "ended"
         ):
             return _minutes(value)
-        case "released_token" | "releasedToken":
+        case "released_token" | "releasedToken" | "freed_token" | "freedToken":
             return _minutes(value)
     return value  # the holder's clock, and fire times, are the same in both
 

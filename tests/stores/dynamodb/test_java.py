@@ -75,7 +75,7 @@ def test_i1_each_side_keeps_the_other_out(provider: LockProvider, java: Java, na
     assert java.lock(name), "a lock that was released is free at once, also for Java"
     assert provider.acquire(LockRequest(name, "1m")) is None
     record = record_of(provider, name)
-    assert (record.holder, record.is_held) == (HOST, True)
+    assert (record.holder, record.is_held, record.is_released) == (HOST, True, None)
     assert provider.release(lease) is False
     java.unlock(name)
     successor = eventually(lambda: provider.acquire(LockRequest(name, "1m")))

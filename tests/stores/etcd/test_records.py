@@ -42,7 +42,7 @@ def test_a_key_has_the_fields_of_the_documentation(etcd_server: EtcdServer, open
     provider = open_url(etcd_server.url(prefix=PREFIX))
     lease = acquired(provider, name)
     record = get(etcd_server, name)
-    assert list(record) == ["locked_by", "locked_at", "lock_until", "fencing_token", "last_fire_time"]
+    assert list(record) == ["locked_by", "locked_at", "lock_until", "fencing_token", "last_fire_time", "is_released"]
     assert (record["locked_by"], record["fencing_token"]) == (lease.locked_by, lease.fencing_token)
     provider.release(lease)
     assert get(etcd_server, name)["free"] is True

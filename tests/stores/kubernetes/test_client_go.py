@@ -120,7 +120,7 @@ def test_we_keep_out_of_its_lease_whatever_time_its_node_has(cluster: Cluster, s
     assert cluster.acquire() is None
     record = cluster.provider.record(NAME)
     assert record is not None
-    assert (record.is_held, record.holder) == (True, "go-pod")
+    assert (record.is_held, record.holder, record.is_released) == (True, "go-pod", None)
     assert record.locked_at <= record.read_at, "locked in the past"
     cluster.clock.offset = 14.0
     assert cluster.acquire() is None

@@ -82,6 +82,7 @@ def test_java_reads_our_records(provider: LockProvider, java: Java, name: str) -
 
 def test_i1_theirs_keeps_us_out(provider: LockProvider, java: Java, name: str) -> None:
     assert java.lock(name)
+    assert record_of(provider, name).is_released is None, "Java does not write it"
     before = java.documents.find_one({"_id": name})
     for fire_time in (None, FIRE_TIME):
         assert provider.acquire(LockRequest(name, "1m", fire_time=fire_time)) is None

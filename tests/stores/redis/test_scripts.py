@@ -54,7 +54,7 @@ def fields(redis_server: RedisEndpoint, name: str) -> Iterator[Callable[[], Any]
 
 @pytest.mark.parametrize(
     ("operation", "more", "too_late"),
-    [("acquire", (KEPT_MS, TOLERANCE), -1), ("take_over", (KEPT_MS, TOLERANCE, ""), -1)],
+    [("acquire", (KEPT_MS, TOLERANCE), -1), ("take_over", (KEPT_MS, TOLERANCE, "", ""), -1)],
 )
 def test_i11_the_border_of_the_fire_time_tolerance(
     run: Run, operation: str, more: tuple[object, ...], too_late: int
@@ -65,7 +65,7 @@ def test_i11_the_border_of_the_fire_time_tolerance(
 
 def test_i11_the_border_of_the_fire_time_tolerance_in_a_vote(run: Run) -> None:
     for fire_time, kind in ((NOW + TOLERANCE + 1, 5), (NOW + TOLERANCE, 4)):  # too late, and in quarantine
-        assert run("quorum_vote", *CLAIM, fire_time, 60_000, TOLERANCE)[0] == kind
+        assert run("quorum_vote", *CLAIM, fire_time, 60_000, TOLERANCE, "")[0] == kind
 
 
 @pytest.mark.parametrize("has_history", [False, True])
@@ -75,7 +75,7 @@ def test_i12_a_copy_of_a_claim_that_comes_after_its_end_changes_nothing(
     run: Run, fields: Callable[[], Any], operation: str, end: str, has_history: bool
 ) -> None:
     start, ending = ((3, ""), (3, *(("ok", "") if end == "release" else ()))) if has_history else ((), ())
-    claim = (operation, *CLAIM, "", KEPT_MS, TOLERANCE, *([""] if operation == "take_over" else []), *start)
+    claim = (operation, *CLAIM, "", KEPT_MS, TOLERANCE, *(["", ""] if operation == "take_over" else []), *start)
     token = run(*claim)
     granted = fields()
     assert run(*claim) == token, "repeated because the reply was lost"
@@ -97,7 +97,7 @@ def test_a_run_ends_once(run: Run, fields: Callable[[], Any]) -> None:
     first = run("acquire", "host#1", *claim, 3, "")
     assert run("release", "host#1", 0, KEPT_MS, 3, "ok", "") == 1
     second = run("acquire", "host#2", *claim, 3, NOW + 5)
-    third = run("take_over", "host#3", *claim, second, 3, "")
+    third = run("take_over", "host#3", *claim, second, "", 3, "")
     assert run("release", "host#2", 0, KEPT_MS, 3, "failed", "Boom") == 0
     ended = fields()
     for late in ("host#1", "host#2"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from shedlock_py.providers.kit import TimedOut, Undo
 from shedlock_py.providers.redis.quorum.broadcast import NoReply, NotAddressed, OnEach, Pause
 from shedlock_py.providers.redis.quorum.majority import (
     HELD,
+    NO_SUCH_RUN,
     OTHER,
     QUARANTINED,
     RAN,
@@ -31,6 +33,7 @@ MINE, A, B = (b"host#" + digit * 32 for digit in (b"7", b"1", b"9"))
 voted, held_a, held_b, vote_a, vote_b = (VOTED, 5), (HELD, A), (HELD, B), (OTHER, A), (OTHER, B)
 SILENT = NoReply("no reply")
 ran, quarantined, too_late, silent = (RAN, b""), (QUARANTINED, 5000), (TOO_LATE, b""), SILENT
+absent = (NO_SUCH_RUN, b"")
 
 # The replies, the verdict, and whether the broadcast need not wait for the silent servers.
 TABLE: list[tuple[list[Any], Verdict, bool]] = [
@@ -89,6 +92,28 @@ TABLE: list[tuple[list[Any], Verdict, bool]] = [
 def test_the_verdict_on_the_votes(replies: list[Any], verdict: Verdict, is_settled: bool) -> None:
     for first in range(len(replies)):  # no server is special
         tally = VoteTally(MINE, replies[first:] + replies[:first])
+        assert (tally.verdict(), tally.is_settled()) == (verdict, is_settled)
+
+
+RECOVERIES: list[tuple[list[Any], Verdict, bool]] = [
+    ([voted, voted, absent], Verdict.WON, True),
+    ([voted, voted, silent], Verdict.WON, True),
+    ([voted, voted, ran], Verdict.SKIP, True),  # the holder has released it, and did not reach the others
+    ([ran, silent, silent], Verdict.SKIP, True),
+    ([absent, absent, voted], Verdict.SKIP, True),
+    ([absent, absent, silent], Verdict.SKIP, True),
+    ([absent, voted, silent], Verdict.IMPOSSIBLE, False),  # the third may have it
+    ([absent, voted, quarantined], Verdict.IMPOSSIBLE, True),
+    ([held_a, held_a, absent], Verdict.SKIP, True),
+    ([vote_a, vote_a, voted], Verdict.SKIP, True),
+    ([absent, voted, vote_a], Verdict.SPLIT, True),  # a vote ends
+]
+
+
+@pytest.mark.parametrize(("replies", "verdict", "is_settled"), RECOVERIES)
+def test_the_verdict_on_the_votes_for_a_recovery(replies: list[Any], verdict: Verdict, is_settled: bool) -> None:
+    for first in range(len(replies)):
+        tally = VoteTally(MINE, replies[first:] + replies[:first], recovers=True)
         assert (tally.verdict(), tally.is_settled()) == (verdict, is_settled)
 
 
@@ -194,6 +219,38 @@ def test_a_lock_that_has_ended_shows_the_same_times_whether_a_minority_still_hol
     (before,) = merged_records(replies([*ended, record("a", 0.001)]), Majority(3))
     (after,) = merged_records(replies([*ended, record("a", -0.001)]), Majority(3))
     assert before.lock_until == after.lock_until == ended[1].lock_until
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([False, False, None], False),  # None: a server without a record
+        ([False, True, None], True),
+        ([False, "silent", None], False),  # the silent one may have it
+        ([False, "other", "another"], None),
+        ([True, "other", "another"], True),
+    ],
+)
+def test_i14_a_run_was_ended_if_one_server_says_so_and_is_dead_if_a_majority_has_it(
+    found: list[Any], expected: bool | None
+) -> None:
+    servers = [
+        replace(free_a if isinstance(each, bool) else record(str(each), -60), is_released=each is True)
+        for each in found
+        if each not in (None, "silent")
+    ]
+    empty = [None] * found.count(None)
+    (merged,) = merged_records(replies([*servers, *empty]), Majority(3))
+    assert (merged.locked_by, merged.is_released) == ("a", expected)
+
+
+@pytest.mark.parametrize("undone", [1, 2])
+def test_i14_a_run_that_is_being_undone_was_not_ended(undone: int) -> None:
+    """The first servers have given the fire time back already, the last ones have not."""
+    claimed = replace(record("a", 60), last_fire_time=NOW, is_released=False)
+    given_back = replace(claimed, lock_until=NOW, last_fire_time=None, is_released=True)
+    (merged,) = merged_records([[given_back]] * undone + [[claimed]] * (3 - undone), Majority(3))
+    assert (merged.last_fire_time, merged.is_released) == (NOW, False)
 
 
 # The steps of a program

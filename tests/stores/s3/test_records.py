@@ -55,7 +55,7 @@ def test_an_object_has_the_fields_of_the_documentation(
 
     fields, kind = content()
     assert (set(fields), kind) == (
-        {"name", "lock_until", "locked_at", "locked_by", "fencing_token", "last_fire_time", "write"},
+        {"name", "lock_until", "locked_at", "locked_by", "fencing_token", "last_fire_time", "is_released", "write"},
         "application/json",
     )
     assert (fields["name"], fields["locked_by"], fields["fencing_token"]) == (

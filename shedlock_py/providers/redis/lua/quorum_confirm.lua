@@ -1,10 +1,11 @@
--- KEYS: record, node. ARGV: locked_by, hold ms, fire time us or "", token, "force" or "", keep ms, former token, memory;
--- for history: runs to keep, next fire time us or "". Reply: 1; 0: refused. By force, the lock is taken from any holder, but only
--- if the record still has the former token ("": it has none), and the server has not forgotten anything since quorum_read.
+-- KEYS: record, node. ARGV: locked_by, hold ms, fire time us or "", token, "force", "recover" or "", keep ms, former token or
+-- locked_by, memory; for history: runs to keep, next fire time us or "". Reply: 1; 0: refused. By force, the lock is taken from
+-- any holder, but only if the record still has the former token ("": it has none), and the server has not forgotten anything
+-- since quorum_read. To recover, the record must still be that of the former locked_by, whose run was not ended.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local record = redis.call('HMGET', KEYS[1],
-    'lock_until', 'locked_by', 'fencing_token', 'last_fire_time', 'vote_by', 'vote_until')
+    'lock_until', 'locked_by', 'fencing_token', 'last_fire_time', 'vote_by', 'vote_until', 'released_token', 'freed_token')
 local is_held, token = (number(record[1], 'lock_until') or 0) > now, number(record[3], 'fencing_token') or 0
 local last_fire_time, vote_until = number(record[4], 'last_fire_time'), number(record[6], 'vote_until') or 0
 
@@ -21,6 +22,8 @@ if ARGV[5] == 'force' then
         return 0
     end
 elseif is_held or record[5] ~= ARGV[1] or vote_until <= now then
+    return 0
+elseif ARGV[5] == 'recover' and (record[2] ~= ARGV[7] or record[7] == record[3] or record[8] == record[3]) then
     return 0
 end
 

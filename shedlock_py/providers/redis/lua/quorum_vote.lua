@@ -1,11 +1,12 @@
--- KEYS: record, node. ARGV: locked_by, vote ms, fire time us or "", longest lease ms, tolerance us. Reply: {kind, detail, …}:
+-- KEYS: record, node. ARGV: locked_by, vote ms, fire time us or "", longest lease ms, tolerance us, former locked_by or "": the
+-- claim recovers the run of that holder. Reply: {kind, detail, …}:
 -- {1, candidate token, run id}: voted for this claim; {0, locked_by}: held; {2, locked_by}: voted for another; {3, ""}: this
--- fire time ran; {4, ms}: quarantined for so long, as this server was emptied or restarted and may have forgotten a lease;
+-- fire time ran, or the run to be recovered was ended; {6, ""}: there is no such run here; {4, ms}: quarantined for so long, as this server was emptied or restarted and may have forgotten a lease;
 -- {5, ""}: the fire time is later than the server's clock by more than the tolerance.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local record = redis.call('HMGET', KEYS[1],
-    'lock_until', 'locked_by', 'fencing_token', 'last_fire_time', 'vote_by', 'vote_until')
+    'lock_until', 'locked_by', 'fencing_token', 'last_fire_time', 'vote_by', 'vote_until', 'released_token', 'freed_token')
 local lock_until, token = number(record[1], 'lock_until') or 0, number(record[3], 'fencing_token') or 0
 local last_fire_time, vote_until = number(record[4], 'last_fire_time'), number(record[6], 'vote_until') or 0
 local node = redis.call('HMGET', KEYS[2], 'run_id', 'quarantined_until', 'joined', 'replid')
@@ -29,7 +30,14 @@ end
 if record[5] and record[5] ~= ARGV[1] and vote_until > now then
     return {2, record[5]}
 end
-if ARGV[3] ~= '' and last_fire_time and last_fire_time >= tonumber(ARGV[3]) then
+if ARGV[6] ~= '' then
+    if record[2] ~= ARGV[6] then
+        return {6, ''}
+    end
+    if record[7] == record[3] or record[8] == record[3] then
+        return {3, ''}
+    end
+elseif ARGV[3] ~= '' and last_fire_time and last_fire_time >= tonumber(ARGV[3]) then
     return {3, ''}
 end
 if quarantined_until > now then

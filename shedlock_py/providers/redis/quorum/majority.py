@@ -9,7 +9,7 @@ import enum
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from shedlock_py._program import Program
@@ -84,12 +84,12 @@ def failures(errors: Sequence[Exception], size: int) -> str:
 
 
 # The kinds of reply of quorum_vote.lua
-HELD, VOTED, OTHER, RAN, QUARANTINED, TOO_LATE = 0, 1, 2, 3, 4, 5
+HELD, VOTED, OTHER, RAN, QUARANTINED, TOO_LATE, NO_SUCH_RUN = 0, 1, 2, 3, 4, 5, 6
 
 
 class Verdict(enum.Enum):
     WON = "a majority has voted for this claim"
-    SKIP = "another claim has, or may have, a majority; or this fire time ran"
+    SKIP = "another claim has, or may have, a majority; or this fire time ran, or the run to be recovered was ended"
     IMPOSSIBLE = "too few servers reply, are out of quarantine, or find the fire time early enough"
     SPLIT = "no claim has a majority, and one should get it"
 
@@ -97,13 +97,18 @@ class Verdict(enum.Enum):
 class VoteTally:
     """The replies to a vote for the claim ``locked_by``: each a pair of ``quorum_vote.lua``, or an error.
 
+    A claim that recovers a run needs a majority that has this run. The end of the run is on record as soon as one
+    server has it: the holder has released it, and other servers did not reply.
+
+    :param recovers: the claim recovers a run.
     :ivar token: the greatest that any of the voters could give.
     :ivar voters: the numbers of the servers that voted for the claim.
     :ivar errors: of the servers that neither voted nor gave a reason.
     :ivar same_server: a server has voted twice, under two names: then there is no majority.
     """
 
-    def __init__(self, locked_by: bytes, replies: Sequence[Any]) -> None:
+    def __init__(self, locked_by: bytes, replies: Sequence[Any], *, recovers: bool = False) -> None:
+        self._recovers = recovers
         self._locked_by = locked_by
         self._size = len(replies)
         self._majority = Majority(self._size).count
@@ -119,6 +124,7 @@ class VoteTally:
         self.same_server = len(set(run_ids)) < len(run_ids)
         self._leases, self._votes = Counter(kinds.get(HELD)), Counter(kinds.get(OTHER))
         self._ran, self._too_late = len(kinds.get(RAN, ())), len(kinds.get(TOO_LATE, ()))
+        self._without = len(kinds.get(NO_SUCH_RUN, ()))
         self._quarantines = kinds.get(QUARANTINED, [])
 
     def verdict(self) -> Verdict:
@@ -130,6 +136,8 @@ class VoteTally:
 
     def _verdict(self, missing: int) -> Verdict:
         silent = missing + len(self._quarantines)
+        if self._recovers and self._ran:
+            return Verdict.SKIP
         if len(self.voters) >= self._majority:
             return Verdict.WON
         if self._size - missing < self._majority:
@@ -141,7 +149,9 @@ class VoteTally:
             return Verdict.SKIP
         if self._ran >= self._majority:  # on fewer, a claim that failed may have left it
             return Verdict.SKIP
-        if self._size - silent - self._ran - self._too_late < self._majority:
+        if self._without >= self._majority:
+            return Verdict.SKIP
+        if self._size - silent - self._ran - self._too_late - self._without < self._majority:
             return Verdict.IMPOSSIBLE
         return Verdict.SPLIT
 
@@ -154,11 +164,13 @@ class VoteTally:
     def is_too_late(self) -> bool:
         """Whether it is the fire time that leaves no majority: the servers that replied nothing else are enough."""
         silent = len(self.errors) + len(self._quarantines)
-        return self._too_late > 0 and self._size - silent - self._ran >= self._majority
+        return self._too_late > 0 and self._size - silent - self._ran - self._without >= self._majority
 
     def why_not(self) -> str:
         """Why no claim can have a majority now, for people."""
         reasons = [failures(self.errors, self._size)] if self.errors else []
+        if self._without:
+            reasons.append(f"{self._without} of {self._size} servers do not have the run")
         if self._quarantines:
             wait = timedelta(seconds=min(self._quarantines) // 1000)
             reasons.append(
@@ -221,12 +233,29 @@ def _merged(found: Sequence[LockRecord | None], majority: Majority) -> LockRecor
         shown = [replace(record, lock_until=min(record.lock_until, record.read_at)) for record in records]
     shown.sort(key=lambda record: record.lock_until, reverse=True)
     which = min(majority.count, len(shown)) - 1
+    newest = max((record.last_fire_time for record in records if record.last_fire_time), default=None)
     return replace(
         shown[which],
         locked_at=sorted((record.locked_at for record in shown), reverse=True)[which],  # extending does not change it
         fencing_token=token(records),
-        last_fire_time=max((record.last_fire_time for record in records if record.last_fire_time), default=None),
+        last_fire_time=newest,
+        is_released=_is_released(records, newest, majority, unknown),
     )
+
+
+def _is_released(
+    records: Sequence[LockRecord], newest: datetime | None, majority: Majority, unknown: int
+) -> bool | None:
+    """Whether the run of ``newest`` was ended, from its records: one is enough, see :class:`VoteTally`.
+
+    A server that has undone the claim has the mark, too, and no longer the fire time. That run was not ended.
+
+    None: too few servers have the run, so nobody can recover it.
+    """
+    found = {record.is_released for record in records if record.last_fire_time == newest}
+    if True in found:
+        return True
+    return None if None in found or len(records) + unknown < majority.count else False
 
 
 def merged_runs(found: Sequence[Iterable[Run]], majority: Majority) -> list[Run]:

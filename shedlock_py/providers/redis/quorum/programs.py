@@ -6,6 +6,9 @@ could give. So every granted token is stored on a majority, any two majorities s
 greater. A claim that fails in the first broadcast leaves the lock records as they were; one that fails in the second is
 undone.
 
+A claim that recovers a run is such an acquire. A server votes for it only if it has exactly the run of the dead holder,
+which was not ended.
+
 A take-over reads the fencing token of each server, and replaces the record of a server only if it still has that token
 and has not been emptied since.
 
@@ -89,7 +92,9 @@ class QuorumPrograms(StorePrograms):
     def claim(self, claim: Claim, *, before: Any, force: bool) -> QuorumProgram:
         self._check_length(claim.request.lock_at_most_for)
         try:
-            return (yield from self._take_over(claim, before) if force else self._acquire(claim))
+            if force and not claim.recoveries:
+                return (yield from self._take_over(claim, before))
+            return (yield from self._acquire(claim, before if claim.recoveries else None))
         except Exception:
             # The caller gets an error, so a lease that some servers granted is undone, after the time limit as well.
             # Not that of a take-over: see StorePrograms.
@@ -97,21 +102,25 @@ class QuorumPrograms(StorePrograms):
                 yield self.undo_of(claim)
             raise
 
-    def _acquire(self, claim: Claim) -> QuorumProgram:
-        name = claim.request.name
+    def _acquire(self, claim: Claim, dead: LockRecord | None) -> QuorumProgram:
+        """:param dead: whose run to recover; None: acquire."""
+        name, operation = claim.request.name, "recover" if dead else "acquire"
+        former = dead.locked_by.encode() if dead else b""
         limit = VOTE.total_seconds()
         if self.timeout is not None:
             limit = min(limit, 0.8 * self.timeout)
         number, last_vote_at = 0, self.clock() + limit
         while True:
             is_last = self.clock() > last_vote_at  # by then the votes for a claimant that died have expired
-            tally = VoteTally(claim.locked_by.encode(), (yield self._vote(claim)))
+            replies = yield self._vote(claim, former)
+            tally = VoteTally(claim.locked_by.encode(), replies, recovers=dead is not None)
             is_ahead = False
             match tally.verdict():
                 case Verdict.WON if tally.same_server:
-                    raise refused("acquire", name, "two of these servers are one and the same")
+                    raise refused(operation, name, "two of these servers are one and the same")
                 case Verdict.WON:
-                    if (yield from self._confirm("acquire", claim, tally.token, dict.fromkeys(tally.voters, ()))):
+                    before = dict.fromkeys(tally.voters, (former, b"") if dead else ())
+                    if (yield from self._confirm(operation, claim, tally.token, before)):
                         return tally.token
                     yield from self._give_way(claim)
                 case Verdict.SKIP:
@@ -119,15 +128,15 @@ class QuorumPrograms(StorePrograms):
                         yield from self._give_way(claim)
                     return None
                 case Verdict.IMPOSSIBLE if tally.is_too_late():
-                    raise fire_time_too_late("acquire", claim.request, self.fire_time_tolerance)
+                    raise fire_time_too_late(operation, claim.request, self.fire_time_tolerance)
                 case Verdict.IMPOSSIBLE:
-                    self._majority.fail("acquire", name, tally.errors, tally.why_not())
+                    self._majority.fail(operation, name, tally.errors, tally.why_not())
                 case Verdict.SPLIT:
                     is_ahead = tally.is_ahead()
                     if tally.voters and not is_ahead:
                         yield from self._give_way(claim)
             if is_last:
-                raise unreachable("acquire", name, "no claim got a majority: the servers are divided")
+                raise unreachable(operation, name, "no claim got a majority: the servers are divided")
             yield _pause(number, at_most=0.05 if is_ahead else 0.3)
             number += 1
 
@@ -161,14 +170,15 @@ class QuorumPrograms(StorePrograms):
         """Whether these servers know how far the tokens are: a majority that has not forgotten anything."""
         return sum(bool(reply[3]) for reply in results(replies)) >= self._majority.count
 
-    def _vote(self, claim: Claim) -> OnEach:
+    def _vote(self, claim: Claim, former: bytes) -> OnEach:
+        """:param former: the holder of the run to recover, as its record has it; empty: none."""
         locked_by, _, fire_time = claim_args(claim)
         tolerance = self.fire_time_tolerance // MICROSECOND
-        args = (locked_by, in_milliseconds(VOTE), fire_time, in_milliseconds(self._longest_lease), tolerance)
+        args = (locked_by, in_milliseconds(VOTE), fire_time, in_milliseconds(self._longest_lease), tolerance, former)
         call = Call(script("quorum_vote"), (self._calls.key(claim.request.name), self._node_key), args)
 
         def is_settled(replies: Sequence[Any]) -> bool:
-            return VoteTally(claim.locked_by.encode(), replies).is_settled()
+            return VoteTally(claim.locked_by.encode(), replies, recovers=former != b"").is_settled()
 
         return OnEach(lambda _: sent(call, claim.request.name, self), is_settled, is_claim=True)
 
@@ -177,11 +187,11 @@ class QuorumPrograms(StorePrograms):
     ) -> Program[QuorumCommand, Any, bool]:
         """Whether a majority has the lease now, with ``token``; if not, some servers may.
 
-        :param former: the servers by number. To take over, with what each of them had when it was read; otherwise
-            nothing, as they voted for this claim.
+        :param former: the servers by number. To take over, with what each of them had when it was read; to recover,
+            with the dead holder; otherwise nothing, as they voted for this claim.
         """
         claim.restart_clock()
-        force = b"force" if operation == "take_over" else b""
+        force = {"take_over": b"force", "recover": b"recover"}.get(operation, b"")
         keys = (self._calls.key(claim.request.name), self._node_key)
         args, run = (*claim_args(claim), token, force, self._calls.kept_ms), run_args(claim.request, runs_kept(self))
 

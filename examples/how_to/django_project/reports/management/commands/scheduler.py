@@ -23,7 +23,7 @@ class Command(BaseCommand):
         scheduler = BackgroundScheduler(
             jobstores={"default": DjangoJobStore()},
             job_defaults={"misfire_grace_time": None},  # what came due while nobody led still runs
-            timezone="UTC",
+            timezone="UTC",  # DST repeats or skips an hour
         )
         scheduler.add_job(tick, "cron", second="*", id="tick", replace_existing=True)
         release_on_sigterm("20s")

@@ -1,0 +1,113 @@
+"""``drain``: a scheduler begins no more runs, and those that run may end before it is shut down."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Any
+
+from apscheduler.schedulers import SchedulerNotRunningError
+from apscheduler.schedulers.base import STATE_STOPPED
+
+from shedlock_py._process import monotonic
+from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.integrations.apscheduler.options import check_scheduler
+from shedlock_py.shutdown import time_left
+
+_POLL_SECONDS = 0.02
+
+
+def drain(scheduler: Any, within: Duration = "20s") -> list[str]:
+    """Let a scheduler begin no more runs, and wait until its running jobs have ended, ``within`` at most.
+
+    It is the first step of an orderly end::
+
+        drain(scheduler, "20s")
+        scheduler.shutdown(wait=False)
+
+    The scheduler is paused. A run that waits for a free worker thread is skipped (``"shutting_down"``). After SIGTERM,
+    the time that :func:`release_on_sigterm` gives is the limit for both together. A scheduler that is shut down
+    already is only waited for. ``scheduler.resume()`` lets runs begin again.
+
+    :param within: shorter than the platform's time between SIGTERM and SIGKILL (Kubernetes: 30 s).
+    :return: the ids of the jobs that still run.
+    :raises ConfigurationError: the scheduler works on the leader only, or runs its jobs on the current event loop.
+    """
+    seconds = _seconds(within)
+    if getattr(scheduler, "_eventloop", None) is not None and _is_on_event_loop():
+        raise ConfigurationError("drain() would stop the event loop of the jobs: await drain_async(scheduler)")
+    stop_beginning(scheduler)
+    return wait_for_runs(executors_of(scheduler), seconds)
+
+
+async def drain_async(scheduler: Any, within: Duration = "20s") -> list[str]:
+    """:func:`drain` for asyncio: ``await drain_async(scheduler, "20s")``.
+
+    ``scheduler.shutdown()`` of an ``AsyncIOScheduler`` then cancels the coroutine jobs that still run. Call it a second
+    time after that, to wait until these have released their locks.
+    """
+    seconds = _seconds(within)
+    stop_beginning(scheduler)
+    return await wait_for_runs_async(executors_of(scheduler), seconds)
+
+
+def stop_beginning(scheduler: Any) -> None:
+    """Pause a scheduler, also for the runs that it has submitted and that have not begun.
+
+    :raises ConfigurationError: the scheduler works on the leader only.
+    """
+    check_scheduler(scheduler, "drain(scheduler)")
+    if getattr(scheduler, "runs_on_leader_only", False):
+        raise ConfigurationError("drain(scheduler) is not for lead(scheduler, elector): its stop() waits for the jobs")
+    for executor in list(scheduler._executors.values()):
+        if hasattr(executor, "stop_beginning"):
+            executor.stop_beginning()
+    if scheduler.state != STATE_STOPPED:
+        with suppress(SchedulerNotRunningError):  # another thread has shut it down
+            scheduler.pause()
+
+
+def executors_of(*schedulers: Any) -> list[Any]:
+    return [executor for scheduler in schedulers for executor in list(scheduler._executors.values())]
+
+
+def wait_for_runs(executors: list[Any], seconds: float) -> list[str]:
+    """Wait until no job runs in these executors, so long at most. Returns the ids of the jobs that still run."""
+    until = monotonic() + seconds
+    while (jobs := _running_jobs(executors)) and (left := until - monotonic()) > 0:
+        time.sleep(min(_POLL_SECONDS, left))
+    return jobs
+
+
+async def wait_for_runs_async(executors: list[Any], seconds: float) -> list[str]:
+    """:func:`wait_for_runs` for asyncio."""
+    until = monotonic() + seconds
+    while (jobs := _running_jobs(executors)) and (left := until - monotonic()) > 0:  # noqa: ASYNC110 (APScheduler has no event)
+        await asyncio.sleep(min(_POLL_SECONDS, left))
+    return jobs
+
+
+def _running_jobs(executors: list[Any]) -> list[str]:
+    """The ids of the jobs that run, or wait for a worker thread."""
+    jobs: set[str] = set()
+    for executor in executors:
+        counting = getattr(executor, "inner", executor)  # a ShedLockExecutor leaves the count to the executor inside
+        if getattr(counting, "_lock", None) is not None:  # it was started
+            with counting._lock:
+                jobs |= {job_id for job_id, count in counting._instances.items() if count}
+    return sorted(jobs)
+
+
+def _seconds(within: Duration) -> float:
+    seconds, left = parse_duration(within, "within", zero=True).total_seconds(), time_left()
+    return seconds if left is None else min(seconds, left)
+
+
+def _is_on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
