@@ -23,9 +23,9 @@ from tests.simulation.settings import PERIOD
 from tests.simulation.workers import SimulatedKeepAlive, Worker
 from tests.simulation.world import Cancelled, Process
 
-WAIT, ENOUGH = 4.0, 1.5
+WAIT, ENOUGH = 5.0, 1.5
 """Periods: how long a call waits; and how long it takes at most, when nothing goes wrong any more, until it is done."""
-RAISES = 0.3
+RAISES = 0.5
 """How likely a task raises in its first run for a key on one node."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 ELECTIONS = ("elections", "handovers", "observed", "jumping elections", "drifting elections")
 """Kinds of schedules in which electors run, not workers."""
-PERIOD = 40.0
+PERIOD = 48.0
 """Seconds, times the pace, after which ``run_once`` is called for another key."""
 
 
@@ -59,7 +59,7 @@ def _job(random: Random, name: str, workers: int, kind: str, pace: int) -> Job:
         at_least = round(at_most * random.choice((0.0, 0.0, random.random())), 3)
         return Job(name, at_most, at_least, 1, fires_every=float(pace * random.choice((30, 60))), recovers=True)
     if kind == "one-time tasks":
-        at_most = round(pace * random.uniform(3.0, 5.0), 1)
+        at_most = round(pace * random.uniform(6.0, 8.0), 1)
         return Job(name, at_most, 0.0, 1, fires_every=PERIOD * pace, runs_once=True)
     at_least = random.choice((0.0, 0.5, 1.0)) * round(at_most * random.random(), 3)
     extends = 0.85 if kind == "repeating drivers" else Job.extends
