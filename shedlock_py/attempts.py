@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from shedlock_py.errors import ConfigurationError
-from shedlock_py.provider import AsyncLockProvider, LockProvider, can, recover_of
+from shedlock_py.provider import AsyncLockProvider, LockProvider, recover_of
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest
 
@@ -54,11 +53,3 @@ def store_frames(error: BaseException, take: Callable[..., Any]) -> TracebackTyp
             found = traceback.tb_next
         traceback = traceback.tb_next
     return found
-
-
-def check_store(store: LockProvider | AsyncLockProvider, what: str, *methods: str) -> None:
-    """:raises ConfigurationError: the store lacks methods that a provider need not have."""
-    provider = getattr(store, "sync_provider", store)
-    for method in methods:
-        if not can(provider, method):
-            raise ConfigurationError(f"{what} needs a provider with the method {method}: {type(provider).__name__}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 from shedlock_py._process import OwningProcess, is_from_signal, monotonic
 from shedlock_py._program import Program, run, run_async
-from shedlock_py.attempts import LONGEST_SLEEP, Attempt, Read, SkippedNow, Sleep, Step, check_store, store_frames
+from shedlock_py.attempts import LONGEST_SLEEP, Attempt, Read, SkippedNow, Sleep, Step, store_frames
 from shedlock_py.config import (
     check_kept_alive,
     emit,
@@ -57,7 +57,7 @@ from shedlock_py.history import describe_error
 from shedlock_py.keepalive import BaseKeepAlive, ThreadKeepAlive
 from shedlock_py.lease import Lease
 from shedlock_py.options import LockOptions, check_keep_alive_limit
-from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
+from shedlock_py.provider import AsyncLockProvider, LockProvider, check_store, undo_of
 from shedlock_py.record import ONCE, LockRecord
 from shedlock_py.recovery import Acquire, Over, Recover, Wait, Watch
 from shedlock_py.request import LockRequest
@@ -251,8 +251,10 @@ class BaseBlock:
             return None
 
     def _is_free_for(self, request: LockRequest, record: LockRecord | None) -> bool:
-        """Whether the store has refused a fire time that nobody runs: the lock became free since, or in a quorum the
-        attempts of several replicas have refused each other. A skip would lose the run on all replicas."""
+        """Whether the store has refused a fire time that nobody runs. A skip would lose the run on all replicas.
+
+        The lock became free since, or in a quorum the attempts of several replicas have refused each other.
+        """
         if request.fire_time is None or record is None or record.is_held or self._recovered is not None:
             return False
         return record.last_fire_time is None or record.last_fire_time < request.fire_time

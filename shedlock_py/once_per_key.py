@@ -15,7 +15,7 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from shedlock_py._process import monotonic
 from shedlock_py._program import Program
-from shedlock_py.attempts import Attempt, Read, SkippedNow, Step, check_store
+from shedlock_py.attempts import Attempt, Read, SkippedNow, Step
 from shedlock_py.block import AsyncBlock, BaseBlock, Block
 from shedlock_py.config import is_active, lock_request
 from shedlock_py.context import Skipped, gates_of
@@ -25,7 +25,7 @@ from shedlock_py.events import logger
 from shedlock_py.guard import refuse_other_than_function, refuse_unfinished, refuse_unfinished_function
 from shedlock_py.lease import MOST_RECOVERIES, Lease
 from shedlock_py.options import LockOptions, OnLost
-from shedlock_py.provider import AsyncLockProvider, LockProvider, undo_of
+from shedlock_py.provider import AsyncLockProvider, LockProvider, check_store, undo_of
 from shedlock_py.record import ONCE, LockRecord
 from shedlock_py.recovery import Acquire, Over, Recover, Watch
 from shedlock_py.request import LockRequest

@@ -119,6 +119,14 @@ def can(provider: object, method: str) -> bool:
     return getattr(provider, method, None) is not None
 
 
+def check_store(store: object, what: str, *methods: str) -> None:
+    """:raises ConfigurationError: the store lacks methods that a provider need not have, and that ``what`` calls."""
+    provider = getattr(store, "sync_provider", store)
+    for method in methods:
+        if not can(provider, method):
+            raise ConfigurationError(f"{what} needs a provider with the method {method}: {type(provider).__name__}")
+
+
 def require_file(provider: object) -> None:
     """Refuse a provider whose SQLite file is missing: the first request would create the file of a mistyped path.
 
@@ -138,9 +146,8 @@ def recover_of(provider: LockProvider | AsyncLockProvider) -> Callable[[LockRequ
 
     :raises ConfigurationError: the provider cannot recover runs.
     """
-    recover: Callable[[LockRequest, LockRecord], Any] | None = getattr(provider, "recover", None)
-    if recover is None:
-        raise ConfigurationError(f"recover=True needs a provider with the method recover: {type(provider).__name__}")
+    check_store(provider, "recover=True", "recover")
+    recover: Callable[[LockRequest, LockRecord], Any] = getattr(provider, "recover")  # noqa: B009 (not of the protocol)
     return recover
 
 

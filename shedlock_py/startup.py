@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from shedlock_py.attempts import check_store
 from shedlock_py.checks import REACH, collecting, failed, private_store
 from shedlock_py.config import (
     check_kept_alive,
@@ -21,7 +20,7 @@ from shedlock_py.config import (
 from shedlock_py.errors import ConfigurationError, ProviderError, ShedLockError
 from shedlock_py.options import check_keep_alive_limit, is_async_provider, required_provider
 from shedlock_py.overdue import DOCTOR
-from shedlock_py.provider import Check, can, require_file
+from shedlock_py.provider import Check, can, check_store, require_file
 from shedlock_py.spec import LockSpec, declared_specs
 
 PROVIDER, FUNCTIONS, NAMES = "provider", "functions", "lock names"

@@ -10,7 +10,6 @@ from typing import Any
 from apscheduler.util import iscoroutinefunction_partial
 
 from shedlock_py import ConfigurationError, LockRequest
-from shedlock_py.attempts import check_store
 from shedlock_py.config import (
     check_kept_alive,
     configured_providers,
@@ -29,6 +28,7 @@ from shedlock_py.integrations.apscheduler.options import (
     parse_lock,
 )
 from shedlock_py.options import LockOptions
+from shedlock_py.provider import check_store
 from shedlock_py.spec import LockSpec
 from shedlock_py.urls import import_reference, provider_from_text
 
