@@ -5,7 +5,7 @@ This happens when a scheduler starts, and when it is resumed. The worker decides
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -45,10 +45,10 @@ def refuse_leader_only(scheduler: Any) -> None:
         )
 
 
-def submit_missed(scheduler: Any, alias: str, within: timedelta, submit: Callable[[Any, list[datetime]], None]) -> None:
-    """Submit each job of the executor ``alias`` that was due. The worker reads from the store whether it was missed."""
+def submit_missed(jobs: Iterable[Any], within: timedelta, submit: Callable[[Any, list[datetime]], None]) -> None:
+    """Submit each of ``jobs`` that was due. The worker reads from the store whether it was missed."""
     now = datetime.now(UTC)
-    for job in jobs_of(scheduler, alias):
+    for job in jobs:
         try:
             run_time = last_run_time(job.trigger, now, within)
             if run_time is not None:

@@ -191,9 +191,10 @@ class ShedLockExecutor(JobObserver):
             return  # it may have been started paused
         self._draining.clear()  # after a drain, runs begin again
         self._stopping.clear()
+        jobs = jobs_of(self._scheduler, self._alias)
         if self._catch_up is not None:
-            submit_missed(self._scheduler, self._alias, self._catch_up, self._submit_caught_up)
-        for job in jobs_of(self._scheduler, self._alias):
+            submit_missed(jobs, self._catch_up, self._submit_caught_up)
+        for job in jobs:
             if self._recovery_of(job)[0]:
                 proxy = self._proxy(snapshot_of(job), [datetime.now(UTC)])
                 if proxy is not None and proxy.can_be_late:
