@@ -58,6 +58,16 @@ def duration_option(*names: str, envvar: str | None, zero: bool = False, **setti
     return option(*names, envvar=envvar, type=duration, show_default=True, **settings)
 
 
+grace_option = duration_option(
+    "--grace",
+    envvar="SHEDLOCK_GRACE",
+    zero=True,
+    default="10s",
+    help="How long the command may take to end when the lease is lost: SIGTERM, then SIGKILL.",
+)
+holder_option = option(
+    "--holder", envvar="SHEDLOCK_HOLDER", help="The name of this holder, for people to read. By default: host:pid."
+)
 store_option = option(
     "--store",
     envvar="SHEDLOCK_STORE",

@@ -15,8 +15,9 @@ from shedlock_py.cli.common import (
     RunCommand,
     duration_option,
     fail,
+    grace_option,
+    holder_option,
     open_store,
-    option,
     store_option,
 )
 from shedlock_py.cli.names import key_argument, record_or_fail
@@ -48,14 +49,8 @@ from shedlock_py.request import LockRequest
     default="1m",
     help="How soon another host takes over if this one dies. The lock is kept alive until the command ends.",
 )
-@duration_option(
-    "--grace",
-    envvar="SHEDLOCK_GRACE",
-    zero=True,
-    default="10s",
-    help="How long the command may take to end when the lease is lost: SIGTERM, then SIGKILL.",
-)
-@option("--holder", envvar="SHEDLOCK_HOLDER", help="The name of this holder, for people to read. By default: host:pid.")
+@grace_option
+@holder_option
 @click.option("--forget", is_flag=True, help="Run nothing, and let KEY run again. Has no variable, on purpose.")
 @store_option
 @click.pass_context

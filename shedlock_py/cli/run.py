@@ -11,7 +11,18 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from shedlock_py.cli.common import RunCommand, duration_option, fail, open_store, option, printable, store_option, warn
+from shedlock_py.cli.common import (
+    RunCommand,
+    duration_option,
+    fail,
+    grace_option,
+    holder_option,
+    open_store,
+    option,
+    printable,
+    store_option,
+    warn,
+)
 from shedlock_py.cli.names import name_argument
 from shedlock_py.config import Settings, is_active
 from shedlock_py.context import Skipped
@@ -117,14 +128,8 @@ class KeepAlive(click.types.BoolParamType):
     metavar="N",
     help="The exit code when the command is skipped.",
 )
-@duration_option(
-    "--grace",
-    envvar="SHEDLOCK_GRACE",
-    zero=True,
-    default="10s",
-    help="How long the command may take to end when the lease is lost: SIGTERM, then SIGKILL.",
-)
-@option("--holder", envvar="SHEDLOCK_HOLDER", help="The name of this holder, for people to read. By default: host:pid.")
+@grace_option
+@holder_option
 @option("-v", "--verbose", envvar="SHEDLOCK_VERBOSE", is_flag=True, help="Print why the command is skipped, if it is.")
 @store_option
 @click.pass_context
