@@ -93,24 +93,30 @@ def stop_item(item: Any) -> Any:
 
 def drain_schedulers(items: Iterable[Any], seconds: float) -> None:
     """Let the schedulers among ``items`` begin no run, and wait for the runs of all of them, so long at most."""
-    schedulers = list(filter(is_scheduler, items))
-    if schedulers:
-        from shedlock_py.integrations.apscheduler.drain import executors_of, stop_beginning, wait_for_runs
+    if executors := _stop_beginning(items):
+        from shedlock_py.integrations.apscheduler.drain import wait_for_runs
 
-        for scheduler in schedulers:
-            stop_beginning(scheduler)
-        wait_for_runs(executors_of(*schedulers), seconds)
+        wait_for_runs(executors, seconds)
 
 
 async def drain_schedulers_async(items: Iterable[Any], seconds: float) -> None:
     """:func:`drain_schedulers` for asyncio."""
-    schedulers = list(filter(is_scheduler, items))
-    if schedulers:
-        from shedlock_py.integrations.apscheduler.drain import executors_of, stop_beginning, wait_for_runs_async
+    if executors := _stop_beginning(items):
+        from shedlock_py.integrations.apscheduler.drain import wait_for_runs_async
 
-        for scheduler in schedulers:
-            stop_beginning(scheduler)
-        await wait_for_runs_async(executors_of(*schedulers), seconds)
+        await wait_for_runs_async(executors, seconds)
+
+
+def _stop_beginning(items: Iterable[Any]) -> list[Any]:
+    """Let the schedulers among ``items`` begin no run, and return their executors."""
+    schedulers = list(filter(is_scheduler, items))
+    if not schedulers:
+        return []
+    from shedlock_py.integrations.apscheduler.drain import executors_of, stop_beginning
+
+    for scheduler in schedulers:
+        stop_beginning(scheduler)
+    return executors_of(*schedulers)
 
 
 def warn_of_running(provider: Any) -> bool:
