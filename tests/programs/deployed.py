@@ -37,7 +37,7 @@ class Replica:
         name: str, every: int, work: float, lock: dict[str, Any], options: dict[str, Any],
     ) -> None:  # fmt: skip
         self._number, self._log, self._work = number, log, work
-        lock = {"lock_at_most_for": "1s", "keep_alive": True, **lock}
+        lock = {"lock_at_most_for": "6s", "keep_alive": True, **lock}
         self.life: Lifespan = lifespan(url, start=[self._repeated(kind, name, every, lock)], **options)
 
     def _repeated(self, kind: str, name: str, every: int, lock: dict[str, Any]) -> Any:
