@@ -102,6 +102,16 @@ def _servers(item: pytest.Item) -> int:
     return next((number for number, name in enumerate(ONE_STORE, 1) if name in words), 0)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect no garbage meanwhile: there is none."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass over what lives as long as the run: 400,000 objects, and 0.2 s for each full pass.
 

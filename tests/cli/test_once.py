@@ -98,7 +98,7 @@ def test_a_finished_key_is_shown_as_done(store: str) -> None:
     assert " done " in run("list", store=store).stdout
     shown = run("show", "job", store=store).stdout
     assert "done" in shown
-    assert "1970" not in shown
+    assert "1970-" not in shown
     assert json.loads(run("list", "--json", store=store).stdout)[0]["done"] is True
 
 
@@ -106,7 +106,7 @@ def test_no_fire_time_of_1970_is_shown_for_a_key_that_failed(store: str) -> None
     with pytest.raises(ZeroDivisionError):
         run_once("job", lambda: 1 / 0, provider=provider_at(store))
     assert job_of(store).last_fire_time != ONCE, "it is given back"
-    assert "1970" not in run("show", "job", store=store).stdout + run("list", store=store).stdout
+    assert "1970-" not in run("show", "job", store=store).stdout + run("list", store=store).stdout
 
 
 def test_a_forgotten_key_runs_again(store: str) -> None:

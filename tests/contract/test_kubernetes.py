@@ -22,7 +22,7 @@ from shedlock_py.testing.contract import (
     StallingStoreContract,
 )
 from shedlock_py.testing.contract.network import LostRepliesContract
-from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, AsyncClientBriefly, without
+from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, AsyncClientBriefly, BeforeStore, without
 from tests.contract.stores import ByDateStore, CasContract
 from tests.support.kubernetes import KubernetesServer, in_write
 from tests.support.ports import free_port
@@ -62,6 +62,7 @@ class KubernetesContract(CasContract):
         return kubernetes_server.url("default", via=("127.0.0.1", free_port())) + "&timeout=300ms"
 
 
+@without(BeforeStore)
 class TestUrl(KubernetesContract, NetworkContract, LockProviderContract, ForkContract, PauseContract):
     """The other stores that compare and swap leave to this one what their programs decide."""
 
