@@ -25,8 +25,8 @@ SHARED = ("session", "package", "module", "class")
 """Scopes of fixtures that count as set-up of the folder, not as a part of the test that comes first."""
 PROPERTY = "cost"
 MOST = 2.0
-"""CPU-seconds of a test in ``make test`` on an idle machine. A test is ``slow`` from 0.4 on, but it also pays for what the
-servers of its process do meanwhile: a Java server compiles for three seconds."""
+"""CPU-seconds of a test in ``make test`` on an idle machine. A test is ``slow`` from 0.4 on, but it also pays for what
+the servers of its process do meanwhile: a Java server compiles for three seconds."""
 BUDGET = re.compile(r"^\| `(\w+)/` \|.*\| *(\d+) \|$", re.MULTILINE)
 """A row of the table in tests/README.md: a folder, and its CPU-seconds in ``make test-full``."""
 
