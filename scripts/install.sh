@@ -14,7 +14,8 @@ megabytes() { du -sm "$dir" | cut -f1; }
 packages() { find "$dir"/lib/python3*/site-packages -maxdepth 1 -name '*.dist-info' | wc -l; }
 uv() {
     [ -x "$dir/bin/uv" ] || "$python" -m pip install --quiet --disable-pip-version-check uv 2>/dev/null || return 1
-    "$dir/bin/uv" pip install --python "$python" "${quiet[@]}" "$@"
+    # Compiled here, once, and not by each process that runs tests.
+    "$dir/bin/uv" pip install --compile-bytecode --python "$python" "${quiet[@]}" "$@"
 }
 pip() {
     "$python" -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1' # the first with --group

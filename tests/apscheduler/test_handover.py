@@ -71,9 +71,9 @@ def stack(here: Stop) -> Iterator[ExitStack]:
 
 
 def start(node: Node, stack: ExitStack) -> None:
-    """Start a node, whose scheduler may block, or need an event loop."""
+    """Start a node. Its scheduler may block its thread, or need an event loop, which its first pass may block."""
     if isinstance(node.scheduler, AsyncIOScheduler):
-        stack.enter_context(closing(EventLoopThread())).call(node.lead.start)
+        stack.enter_context(closing(EventLoopThread())).loop.call_soon_threadsafe(node.lead.start)
     else:
         threading.Thread(target=node.lead.start, daemon=True).start()
     stack.callback(node.lead.stop)
