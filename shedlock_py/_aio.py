@@ -109,12 +109,12 @@ class ThreadedProvider(AsyncLockProvider):
     async def records(self, prefix: str = "") -> list[LockRecord]:
         return await self._call("requests", self.sync_provider.records, prefix)
 
-    async def force_release(self, name: str) -> bool:
-        return await self._call("requests", self.sync_provider.force_release, name)
+    async def force_release(self, name: str, expected: LockRecord | None = None) -> bool:
+        return await self._call("requests", self.sync_provider.force_release, name, expected)
 
-    async def take_over(self, request: LockRequest) -> Lease:
+    async def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Lease:
         # If the caller is cancelled, the lease is left to expire: the former holder may still trust its own.
-        return await shielded(self._call("requests", self.sync_provider.take_over, request))
+        return await shielded(self._call("requests", self.sync_provider.take_over, request, expected))
 
     async def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
         # As for take_over: the lease of a cancelled caller expires, and then it can be recovered again.

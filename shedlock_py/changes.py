@@ -1,6 +1,7 @@
 """What an operator may change on the page and in Django's admin: the consequence in words, the change, and its event.
 
-Each change is read again before it is made: a form that was open for long changes nothing that it did not show.
+A change acts on the acquisition that the form has shown, in one atomic step. If the store has another one by now,
+nothing is changed.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from shedlock_py import display
 from shedlock_py.config import emit
 from shedlock_py.durations import parse_duration
 from shedlock_py.election.demotion import Demotion, leader_of
-from shedlock_py.errors import ConfigurationError
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import OperatorActed, OperatorAction
 from shedlock_py.provider import can
-from shedlock_py.record import ONCE, LockRecord, Pause, names_to_prune
+from shedlock_py.record import LockRecord, Pause, names_to_prune
 
 ACTIONS: tuple[OperatorAction, ...] = get_args(OperatorAction)
 MOST_NAMES = 20
@@ -88,7 +89,7 @@ def _pause_confirmation(record: LockRecord | None, name: str, values: Mapping[st
             Field("for", "For how long", values.get("for", "1h"), "10m, 2h, 3d; then it ends by itself"),
             Field("why", "Why", values.get("why", ""), "for people to read"),
         ),
-        seen=record.locked_by if record is not None and record.is_paused else "",
+        seen=_seen(record) if record is not None and record.is_paused else "",
     )
 
 
@@ -97,12 +98,17 @@ def _pause(provider: Any, name: str, values: Mapping[str, str], by: str) -> str:
         raise NotDone("This provider cannot pause a lock.")
     lasts = parse_duration(values.get("for", ""), "for how long")
     before = provider.record(name)
-    if before is not None and before.is_paused and before.locked_by != values.get("seen"):
+    if before is not None and before.is_paused and _seen(before) != values.get("seen"):
         raise NotDone(
             f"{display.printable(name)} was paused meanwhile: it is {display.pause_in_words(before)}. Confirm again to "
             f"replace that."
         )
-    record: LockRecord = provider.pause(name, lasts, values.get("why", ""), by=by)
+    try:
+        record: LockRecord = provider.pause(name, lasts, values.get("why", ""), by=by, expected=before)
+    except ProviderUnreachable:
+        raise
+    except ProviderError as error:
+        raise NotDone(display.printable(display.one_line(error))) from error
     if not record.is_paused:
         raise NotDone(
             f"{display.printable(name)} is not paused: {display.running_in_words(record)}. Try again when it has "
@@ -118,13 +124,13 @@ def _resume_confirmation(record: LockRecord, name: str, values: Mapping[str, str
         f"Resume {name}",
         "Resume",
         f"{name} is {display.pause_in_words(record)}. From now on the next run takes place at its next time.",
-        seen=record.locked_by,
+        seen=_seen(record),
     )
 
 
 def _resume(provider: Any, name: str, values: Mapping[str, str], by: str) -> str:
     record = _unchanged(provider, name, values)
-    if not can(provider, "resume") or not provider.resume(name):
+    if not can(provider, "resume") or not provider.resume(name, record):
         raise NotDone(f"{display.printable(name)} is not paused any more.")
     return f"it was {display.pause_in_words(record)}" if record.pause else ""
 
@@ -151,16 +157,14 @@ def _release_confirmation(record: LockRecord, name: str, values: Mapping[str, st
             f"holder is known to be dead."
         )
     sure = "Free it although an operator has paused it" if record.is_paused else ""
-    return Confirmation(f"Free {name} by force", "Free by force", consequence, sure=sure, seen=record.locked_by)
+    return Confirmation(f"Free {name} by force", "Free by force", consequence, sure=sure, seen=_seen(record))
 
 
 def _release(provider: Any, name: str, values: Mapping[str, str], by: str) -> str:
     record = _unchanged(provider, name, values)
     if record.is_paused and values.get("sure") != "yes":
         raise NotDone(f"{display.printable(name)} is {display.pause_in_words(record)}: tick that you are sure.")
-    if record.last_fire_time == ONCE and can(provider, "forget_fire_time"):
-        provider.forget_fire_time(name)  # its task has not succeeded: the next caller of run_once runs it
-    if not provider.force_release(name):
+    if not provider.force_release(name, record):
         raise NotDone(f"{display.printable(name)} is not held any more.")
     return f"it was held by {display.holder_of(record)} for {display.in_words(display.age(record))}"
 
@@ -183,7 +187,7 @@ def _demote_confirmation(record: LockRecord, name: str, values: Mapping[str, str
             ),
             Field("cooldown", "Cooldown", values.get("cooldown", "0s"), "for how long the node is no candidate"),
         ),
-        seen=leader.locked_by,
+        seen=_seen(leader),
     )
 
 
@@ -194,7 +198,12 @@ def _demote(provider: Any, name: str, values: Mapping[str, str], by: str) -> str
     cooldown = parse_duration(values.get("cooldown", ""), "cooldown", zero=True)
     deadline = parse_duration(values.get("renew_deadline", ""), "renew deadline")
     request = Demotion(former.holder, cooldown).request(name, deadline)
-    provider.take_over(request)
+    try:
+        provider.take_over(request, former)
+    except ProviderUnreachable:
+        raise
+    except ProviderError as error:
+        raise NotDone(display.printable(display.one_line(error))) from error
     lasts = display.in_words(request.lock_at_most_for)
     return f"{display.printable(former.holder)} led, term {former.fencing_token}; nobody leads for {lasts}"
 
@@ -229,10 +238,15 @@ def _prune(provider: Any, values: Mapping[str, str]) -> str:
 # Common to all
 
 
+def _seen(record: LockRecord) -> str:
+    """The acquisition of ``record``, for a hidden field of the form."""
+    return " ".join(map(str, record.acquisition))
+
+
 def _unchanged(provider: Any, name: str, values: Mapping[str, str]) -> LockRecord:
     """:raises NotDone: the lock is not as the confirmation has shown it."""
     record: LockRecord | None = provider.record(name)
-    if record is None or record.locked_by != values.get("seen"):
+    if record is None or _seen(record) != values.get("seen"):
         raise NotDone(f"{display.printable(name)} has changed meanwhile: look at it again.")
     return record
 

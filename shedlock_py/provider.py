@@ -12,8 +12,9 @@ A provider may also have these, which are looked up by name where they are used;
 - ``undo(lease)`` gives an unused acquisition back: free at once, and its fire time can be granted again.
 - ``recover(request, expected)`` claims the fire time of a run that never ended, if the store still has exactly the
   record ``expected``. None: it has another one.
-- ``forget_fire_time(name)`` lets any fire time of ``name`` be granted again.
-- ``pause(name, for_, …)`` and ``resume(name)`` are for operators: see :class:`~shedlock_py.record.Pause`.
+- ``forget_fire_time(name, expected=None)`` lets any fire time of ``name`` be granted again.
+- ``pause(name, for_, …)`` and ``resume(name, expected=None)`` are for operators: see
+  :class:`~shedlock_py.record.Pause`.
 - ``runs(name, limit)`` and ``recent_runs(names, limit)`` read run history.
 - ``checks()`` says how the store is set up: see :class:`Check`. ``check_conditions()`` tries whether it refuses a
   write whose condition does not hold.
@@ -53,7 +54,9 @@ class LockProvider(Protocol):
     def release(self, lease: Lease) -> bool:
         """Release exactly this acquisition; others get it once ``lock_at_least_for`` is over. False: it had ended."""
 
-    # For people and tools.
+    # For people and tools. After an operator has read a record, the lease can end and another replica can acquire the
+    # lock. With ``expected``, the record that was read, the store acts only if it still has that acquisition, in one
+    # atomic step. Without it, the provider reads the record itself.
 
     def record(self, name: str) -> LockRecord | None:
         """The lock record of ``name``, held or free. None: never acquired, or pruned."""
@@ -61,11 +64,18 @@ class LockProvider(Protocol):
     def records(self, prefix: str = "") -> list[LockRecord]:
         """All lock records whose names start with ``prefix`` (no wildcards), by name."""
 
-    def force_release(self, name: str) -> bool:
-        """Free ``name``, also if it is held; the holder finds its lease lost. False: it was not held."""
+    def force_release(self, name: str, expected: LockRecord | None = None) -> bool:
+        """Free ``name``, also if it is held; the holder finds its lease lost.
 
-    def take_over(self, request: LockRequest) -> Lease:
-        """Acquire by force; a present holder loses its lease at once. ``fire_time`` is noted, not compared."""
+        A key of ``run_once`` that is held is given back: the next caller runs its task. False: it was not held, or not
+        by ``expected`` any more.
+        """
+
+    def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Lease:
+        """Acquire by force; a present holder loses its lease at once. ``fire_time`` is noted, not compared.
+
+        :raises ProviderError: the store has another record than ``expected`` by now.
+        """
 
     def prune(self, unused_for: Duration) -> int:
         """Delete the records that are free and were last held longer than ``unused_for`` ago; returns how many."""
@@ -83,8 +93,8 @@ class AsyncLockProvider(Protocol):
     async def release(self, lease: Lease) -> bool: ...
     async def record(self, name: str) -> LockRecord | None: ...
     async def records(self, prefix: str = "") -> list[LockRecord]: ...
-    async def force_release(self, name: str) -> bool: ...
-    async def take_over(self, request: LockRequest) -> Lease: ...
+    async def force_release(self, name: str, expected: LockRecord | None = None) -> bool: ...
+    async def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Lease: ...
     async def prune(self, unused_for: Duration) -> int: ...
     async def create_schema(self) -> None: ...
 

@@ -80,6 +80,11 @@ class LockRecord:
         return holder_of(self.locked_by)
 
     @property
+    def acquisition(self) -> tuple[str, datetime, int | None]:
+        """What tells this acquisition from each other one. A holder without a claim id may acquire again at once."""
+        return self.locked_by, self.locked_at, self.fencing_token
+
+    @property
     def is_held(self) -> bool:
         """Whether the lock was held when the record was read."""
         return self.lock_until > self.read_at

@@ -29,6 +29,7 @@ from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.election.settings import ElectionDurations
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.provider import LockProvider, can
+from shedlock_py.providers.kit import given_back
 from shedlock_py.record import ONCE, LockRecord, names_to_prune
 
 
@@ -52,8 +53,8 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
     With --forget-fire-time the next run takes place whatever its fire time or its period of --once-per: also one that
     has run before. A lock that is free needs no --force for that.
 
-    Exit code 1: it is not held, or has no fire time to forget. 64: --force is missing, or --yes for a paused lock; or
-    the pause ended while the question was asked.
+    Exit code 1: it is not held, not by the same holder any more, or has no fire time to forget. 64: --force is missing,
+    or --yes for a paused lock.
     """
     with open_store(store) as opened:
         provider: Any = opened
@@ -66,11 +67,6 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
         if record.is_paused and not (force and (yes or _is_sure(record))):
             ways = f"end the pause with: shedlock resume {quote(name)}; or free it with --force --yes"
             fail(f"lock {name!r} is {pause_in_words(record)}; {ways}", USAGE)
-        if record.is_paused:  # which may have ended while the operator thought about it
-            now = record_or_fail(provider, name)
-            if now.locked_by != record.locked_by:
-                later = f"the pause has ended meanwhile, and {holder_of(now)} has had the lock since"
-                fail(f"lock {name!r} was not freed: {later}", USAGE)
         if record.is_held and not force:
             fail(
                 f"lock {name!r} is held by {who}, for another {in_words(record.remaining)} at most; its task may still "
@@ -78,12 +74,13 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
                 USAGE,
             )
         # Before the lock is freed: the next acquire may store a fire time of its own.
-        is_forgotten = forget_fire_time and provider.forget_fire_time(name)
-        if record.last_fire_time == ONCE and record.is_held and not forget_fire_time:
-            provider.forget_fire_time(name)  # its task has not succeeded: the next caller of run_once runs it
-        if record.is_held and not provider.force_release(name):
+        is_given_back = record.is_held and given_back(record) is not None
+        is_forgotten = forget_fire_time and not is_given_back and provider.forget_fire_time(name, record)
+        if record.is_held and not provider.force_release(name, record):
             forgotten = "; its fire time is forgotten" if is_forgotten else ""
-            fail(f"lock {name!r} is not held any more{forgotten}", NO)
+            changed = f"{holder_of(record)} does not hold lock {name!r} any more, so nothing was freed{forgotten}"
+            fail(f"{changed}; look at it again: shedlock show {quote(name)}", NO)
+        is_forgotten = is_forgotten or (forget_fire_time and is_given_back)
     if record.is_held:
         click.echo(f"lock {name!r} is free; it was held by {who}")
     if is_forgotten:
@@ -127,11 +124,11 @@ def prune(unused_for: timedelta, finished: bool, dry_run: bool, store: str | Non
     with open_store(store) as provider:
         keys = _old_keys(provider, unused_for) if finished else []
         if dry_run:
-            names = sorted([*names_to_prune(provider.records(), unused_for), *keys])
+            names = sorted([*names_to_prune(provider.records(), unused_for), *(key.name for key in keys)])
             number = len(names)
         else:
             for key in keys:  # without that fire time, the record is pruned like other records
-                cast(Any, provider).forget_fire_time(key)
+                cast(Any, provider).forget_fire_time(key.name, key)
             names, number = [], provider.prune(unused_for)
     if as_json:
         print_json({"deleted": 0 if dry_run else number, "would_delete": names if dry_run else None})
@@ -142,12 +139,13 @@ def prune(unused_for: timedelta, finished: bool, dry_run: bool, store: str | Non
     (note if dry_run else click.echo)(f"{done} {counted(number, 'lock record')}")
 
 
-def _old_keys(provider: LockProvider, unused_for: timedelta) -> list[str]:
+def _old_keys(provider: LockProvider, unused_for: timedelta) -> list[LockRecord]:
     """The keys of ``run_once`` that are free, and were last held so long ago."""
     if not can(provider, "forget_fire_time"):
         raise ConfigurationError(f"{provider!r} cannot forget a fire time: it has no forget_fire_time()")
-    keys = [replace(record, last_fire_time=None) for record in provider.records() if record.last_fire_time == ONCE]
-    return names_to_prune(keys, unused_for)
+    keys = {record.name: record for record in provider.records() if record.last_fire_time == ONCE}
+    old = names_to_prune([replace(record, last_fire_time=None) for record in keys.values()], unused_for)
+    return [keys[name] for name in old]
 
 
 @click.command(short_help="Print the SQL of the tables, or run it.")
@@ -250,7 +248,7 @@ def demote(
         if former is None:
             fail(f"nobody leads in {name!r}", NO)
         request = Demotion(former.holder, cooldown).request(name, deadline)
-        provider.take_over(request)
+        provider.take_over(request, former)
     click.echo(
         f"{printable(former.holder)} is demoted: nobody leads in {name!r} for {in_words(request.lock_at_most_for)}, "
         f"then another can{f' (it itself in {in_words(cooldown)})' if cooldown else ''}"

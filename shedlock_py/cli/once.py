@@ -131,5 +131,5 @@ def _forget(provider: LockProvider, key: str, ctx: click.Context) -> None:
     if record.is_held:
         held = f"{holder_of(record)} has {key!r} for another {in_words(record.remaining)} unless extended"
         raise click.UsageError(f"{held}: wait for its end", ctx)
-    provider.forget_fire_time(key)  # type: ignore[attr-defined]  # looked up above
+    provider.forget_fire_time(key, record)  # type: ignore[attr-defined]  # looked up above
     click.echo(f"{key!r} can run again; {holder_of(record)} had it last")

@@ -31,7 +31,7 @@ PROGRESS = timedelta(seconds=10)
 def pause(ctx: click.Context, name: str, for_: timedelta, why: str, wait: timedelta, store: str | None) -> None:
     """Keep the lock NAME from all jobs for a time, on all hosts: they are skipped.
 
-    A job that runs keeps its lock and goes on; --wait waits for its end. A lock that is paused already is paused anew.
+    A job that runs keeps its lock and goes on; --wait waits for its end. A pause that is there is replaced, and shown.
     A pause survives restarts of everything but the store, and ends by itself, or with: shedlock resume NAME.
 
     Exit code 1: a job has the lock, so it is not paused.
@@ -43,13 +43,15 @@ def pause(ctx: click.Context, name: str, for_: timedelta, why: str, wait: timede
     with open_store(store) as provider:
         if not getattr(provider, "is_shared", True):
             raise ConfigurationError("locks in memory are private to this process: nothing would be paused")
-        if _able(provider).record(name) is None:
+        before = _able(provider).record(name)
+        if before is None:
             warn(f"the store had no lock {name!r} until now; {similar_names(provider, name)}")
-        record = _pause(provider, name, for_, why, wait)
+        record = _pause(provider, name, for_, why, wait, before)
     if not record.is_paused:
         cure = "" if wait else "; --wait 10m waits for its end"
         fail(f"lock {name!r} is not paused: {running_in_words(record)}{cure}", NO)
-    click.echo(f"lock {name!r} is {pause_in_words(record)}")
+    was = f"; it was {pause_in_words(before)}" if before is not None and before.is_paused else ""
+    click.echo(f"lock {name!r} is {pause_in_words(record)}{was}")
 
 
 def _able(provider: LockProvider) -> Any:
@@ -58,16 +60,18 @@ def _able(provider: LockProvider) -> Any:
     return provider
 
 
-def _pause(provider: Any, name: str, for_: timedelta, why: str, wait: timedelta) -> LockRecord:
+def _pause(
+    provider: Any, name: str, for_: timedelta, why: str, wait: timedelta, before: LockRecord | None
+) -> LockRecord:
     """Try until it is paused or the time is over, and name each job that is waited for."""
     until = monotonic() + wait.total_seconds()
-    record: LockRecord = provider.pause(name, for_, why)
+    record: LockRecord = provider.pause(name, for_, why, expected=before)
     reported = None
     while not record.is_paused and (left := until - monotonic()) > 0:
         if record.locked_by != reported:
             reported = record.locked_by
             warn(f"waiting for lock {name!r}: {running_in_words(record)}")
-        record = provider.pause(name, for_, why, wait=min(timedelta(seconds=left), PROGRESS))
+        record = provider.pause(name, for_, why, wait=min(timedelta(seconds=left), PROGRESS), expected=before)
     return record
 
 
@@ -81,7 +85,7 @@ def resume(name: str, store: str | None) -> None:
     """
     with open_store(store) as provider:
         record = record_or_fail(provider, name)
-        if not record.is_paused or not _able(provider).resume(name):
+        if not record.is_paused or not _able(provider).resume(name, record):
             held = f"it is held by {holder_of(record)}" if record.is_held and not record.is_paused else "it is free"
             fail(f"lock {name!r} is not paused; {held}", NO)
     click.echo(f"lock {name!r} is resumed; it was {pause_in_words(record)}")

@@ -121,7 +121,8 @@ class AsyncLeaderElector(Elector):
         former = await self.leader()
         if former is None:
             return False
-        await self._provider.take_over(Demotion(former.holder, pause).request(self.name, self._settings.renew_deadline))
+        request = Demotion(former.holder, pause).request(self.name, self._settings.renew_deadline)
+        await self._provider.take_over(request, former)
         return True
 
     # The election's task

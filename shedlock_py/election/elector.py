@@ -174,12 +174,15 @@ class LeaderElector(Elector):
 
         No node leads until ``renew_deadline`` from now, when the demoted one has stopped trusting its lease. False: no
         node led.
+
+        :raises ProviderError: another node leads by now.
         """
         pause = parse_duration(cooldown, "cooldown", zero=True)
         former = self.leader()
         if former is None:
             return False
-        self._provider.take_over(Demotion(former.holder, pause).request(self.name, self._settings.renew_deadline))
+        request = Demotion(former.holder, pause).request(self.name, self._settings.renew_deadline)
+        self._provider.take_over(request, former)
         return True
 
     def _check_callback(self, callback: object) -> None:

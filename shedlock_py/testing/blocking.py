@@ -40,11 +40,11 @@ class BlockingLockProvider(OnOwnLoop):
     def records(self, prefix: str = "") -> list[LockRecord]:
         return self.run(self.async_provider.records(prefix))
 
-    def force_release(self, name: str) -> bool:
-        return self.run(self.async_provider.force_release(name))
+    def force_release(self, name: str, expected: LockRecord | None = None) -> bool:
+        return self.run(self.async_provider.force_release(name, expected))
 
-    def take_over(self, request: LockRequest) -> Lease:
-        return self.run(self.async_provider.take_over(request))
+    def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Lease:
+        return self.run(self.async_provider.take_over(request, expected))
 
     def prune(self, unused_for: Duration) -> int:
         return self.run(self.async_provider.prune(unused_for))

@@ -56,6 +56,9 @@ class AsyncSample(ContractBase):
     test_an_extension_keeps_the_lock_and_its_record = HoldTimesContract.test_an_extension_keeps_the_lock_and_its_record
     test_records_lists_those_with_a_prefix = ToolsContract.test_records_lists_those_with_a_prefix
     test_i2_force_release_ends_a_lease_for_its_holder = ToolsContract.test_i2_force_release_ends_a_lease_for_its_holder
+    test_i2_an_operator_acts_on_the_record_that_was_read = (
+        ToolsContract.test_i2_an_operator_acts_on_the_record_that_was_read
+    )
     test_a_released_lock_is_free_at_once = ExclusionContract.test_a_released_lock_is_free_at_once
     test_no_job_runs_during_a_pause = PauseContract.test_no_job_runs_during_a_pause
     test_i11_a_recovered_run_runs_once_more = RecoveryContract.test_i11_a_recovered_run_runs_once_more
@@ -90,6 +93,12 @@ class EachPromise(ContractBase):
     test_i1_of_n_racers_one_recovers_a_run = RecoveryContract.test_i1_of_n_racers_one_recovers_a_run
     test_i1_a_held_record_is_not_recovered_whatever_the_replica_has_read = (
         RecoveryContract.test_i1_a_held_record_is_not_recovered_whatever_the_replica_has_read
+    )
+    test_i2_an_operator_acts_on_the_record_that_was_read = (
+        ToolsContract.test_i2_an_operator_acts_on_the_record_that_was_read
+    )
+    test_i11_a_key_of_run_once_that_was_done_meanwhile_stays_done = (
+        ToolsContract.test_i11_a_key_of_run_once_that_was_done_meanwhile_stays_done
     )
     test_create_schema_again_changes_nothing = ToolsContract.test_create_schema_again_changes_nothing
     prefix = NamesContract.prefix

@@ -88,7 +88,7 @@ def acquired(provider: Any, request: LockRequest) -> Lease:
 
 def test_i1_a_pause_does_not_replace_a_job_that_began_while_it_was_decided(store: Store) -> None:
     operator, node = replica(store), replica(store)
-    node.pause("job", "1m")
+    paused = node.pause("job", "1m")
     leases: list[Lease] = []
 
     def resume_and_start() -> None:
@@ -96,7 +96,7 @@ def test_i1_a_pause_does_not_replace_a_job_that_began_while_it_was_decided(store
         leases.append(acquired(node, LockRequest("job", "1m")))
 
     store.meanwhile(1, resume_and_start)  # the pause has read that a pause holds the lock, which it may replace
-    record = operator.pause("job", "1m")
+    record = operator.pause("job", "1m", expected=paused)
     assert record.locked_by == leases[0].locked_by
     assert node.extend(leases[0], "1m") is not None
 
@@ -110,7 +110,7 @@ def test_i1_a_pause_does_not_replace_what_an_elector_of_client_go_took_while_it_
         store.entries["job"] = cas.Entry(replace(paused, locked_by="go-pod"), store.entries["job"].version + 1)
 
     store.meanwhile(1, elect)
-    assert operator.pause("job", "1h").locked_by == "go-pod"
+    assert operator.pause("job", "1h", expected=paused).locked_by == "go-pod"
     assert store.entries["job"].record.locked_by == "go-pod"
 
 

@@ -92,7 +92,8 @@ class Stepped:
         self.store = self.provider.programs.store
 
     def pausing(self, *arguments: Any) -> Program[Any, Any, Any]:
-        return Pausing(self.provider.programs, "job", "1h", "", None, "alice").attempt()
+        read = self.provider.record("job")
+        return Pausing(self.provider.programs, "job", "1h", "", None, "alice", read).attempt()
 
     def step(self, program: Program[Any, Any, Any], reply: Any = None) -> Any:
         """Carry out the next command of ``program``, and return its reply."""
@@ -191,7 +192,7 @@ def test_i2_a_resume_ends_the_pause_that_it_has_read(stepped: Stepped, how: str)
         stepped.clock.advance("1m")
         lease = stepped.job()
     else:
-        later = stepped.provider.pause("job", "1h")
+        later = stepped.provider.pause("job", "1h", expected=read)
     assert stepped.finish(program, read) is False
     if how == "ended":
         assert stepped.provider.extend(lease, "1m") is lease
@@ -200,21 +201,24 @@ def test_i2_a_resume_ends_the_pause_that_it_has_read(stepped: Stepped, how: str)
 
 
 class RestlessProvider(InMemoryLockProvider):
-    """Between any two commands of a pause, another operator pauses the lock anew."""
+    """The lock is free each time when a pause reads its record, and held when the pause claims it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._pauses = InMemoryLockProvider(shared_with=self)
+        self._jobs = InMemoryLockProvider(shared_with=self)
         self._client = self
 
     def execute(self, command: Any, timeout: float | None) -> Any:
-        self._pauses.pause("job", "1m")
+        if not self._jobs.force_release("job"):
+            self._jobs.acquire(LockRequest("job", "1m"))
         return self.programs.store.execute(command, timeout)
 
 
 def test_a_record_that_changes_again_and_again_is_an_error() -> None:
+    provider = RestlessProvider()
+    provider.record("job")  # so there is a record, and the job has the lock
     with pytest.raises(ProviderError, match="pause of lock 'job': the record changed again and again"):
-        RestlessProvider().pause("job", "1m")
+        provider.pause("job", "1m")
 
 
 class LosesReply(InMemoryLockProvider):
@@ -245,9 +249,9 @@ def test_i12_a_pause_of_unknown_outcome_is_undone() -> None:
 
 def test_a_lost_reply_while_a_pause_is_replaced_leaves_the_lock_paused() -> None:
     provider = LosesReply(2)
-    InMemoryLockProvider(shared_with=provider).pause("job", "1h")
+    read = InMemoryLockProvider(shared_with=provider).pause("job", "1h")
     with pytest.raises(ProviderUnreachable):
-        provider.pause("job", "1h")
+        provider.pause("job", "1h", expected=read)
     assert provider.record("job").is_paused  # type: ignore[union-attr]  # it is there
 
 

@@ -17,6 +17,7 @@ from shedlock_py import (
     InMemoryLockProvider,
     Lease,
     LeaseLost,
+    LockRecord,
     LockRequest,
     attempt_async,
     configure,
@@ -152,10 +153,10 @@ async def test_i12_an_abandoned_acquire_is_undone(operation: str, gate: threadin
     """Not a take-over: the former holder may still trust its lease, so the lock must not be free at once."""
 
     class Slow(Undoing):
-        def take_over(self, request: LockRequest) -> Lease:
+        def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Lease:
             self.begun += 1
             self.gate.wait(30)
-            return super().take_over(request)
+            return super().take_over(request, expected)
 
     store = Slow(gate)
     task = asyncio.create_task(getattr(ThreadedProvider(store), operation)(LockRequest("job", "1h", "1h")))

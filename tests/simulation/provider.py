@@ -73,8 +73,8 @@ class SimulatedProvider:
         except ProviderError:
             pass
 
-    async def take_over(self, request: LockRequest) -> Lease:
-        lease: Lease = await self._claim("take_over", request, self.programs.take_over(request), False)
+    async def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Lease:
+        lease: Lease = await self._claim("take_over", request, self.programs.take_over(request, expected), False)
         return lease
 
     async def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
@@ -99,8 +99,8 @@ class SimulatedProvider:
     async def record(self, name: str) -> LockRecord | None:
         return await self._run(self.programs.carry_out("record", name, self.programs.record(name)))
 
-    async def force_release(self, name: str) -> bool:
-        program = self.programs.carry_out("force_release", name, self.programs.force_release(name))
+    async def force_release(self, name: str, expected: LockRecord | None = None) -> bool:
+        program = self.programs.force_release(name, expected)
         process = self._process
         operation = Operation(process.name, "force_release", name, process.world.now)
         is_done: bool = await self._recorded(operation, program, None)

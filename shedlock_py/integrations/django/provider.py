@@ -89,11 +89,11 @@ class DatabaseLockProvider(LockProvider):
     def records(self, prefix: str = "") -> list[LockRecord]:
         return self.current().records(prefix)
 
-    def force_release(self, name: str) -> bool:
-        return self.current().force_release(name)
+    def force_release(self, name: str, expected: LockRecord | None = None) -> bool:
+        return self.current().force_release(name, expected)
 
-    def take_over(self, request: LockRequest) -> Lease:
-        return self.current().take_over(request)
+    def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Lease:
+        return self.current().take_over(request, expected)
 
     def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
         return self.current().recover(request, expected)

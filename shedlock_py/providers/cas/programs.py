@@ -13,7 +13,14 @@ from shedlock_py.errors import ProviderError
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.cas.options import DEFAULT_CLOCK_ERROR
 from shedlock_py.providers.cas.server_time import ServerTime, UnknownTimeError, token_at
-from shedlock_py.providers.kit import Failure, StorePrograms, fire_time_too_late, kept_changing, unreachable
+from shedlock_py.providers.kit import (
+    Failure,
+    StorePrograms,
+    fire_time_too_late,
+    given_back,
+    kept_changing,
+    unreachable,
+)
 from shedlock_py.record import ONCE, LockRecord
 
 MOST_TRIES = 16
@@ -141,7 +148,7 @@ class CasPrograms(StorePrograms):
             if entry is not None and entry.record.locked_by == claim.locked_by:
                 claim.note = _Note(self._store, entry)  # an earlier copy was carried out, and its reply was lost
                 return entry.record.fencing_token
-            if force and _holder_of(entry.record if entry else None) != _holder_of(before):
+            if force and (entry and entry.record.acquisition) != (before and before.acquisition):
                 return None  # granted to somebody else, or deleted, since it was read
             if claim.recoveries and entry and (_is_held(entry, time.date) or _is_released(entry) is not False):
                 return None
@@ -222,19 +229,23 @@ class CasPrograms(StorePrograms):
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> CasProgram[bool]:
         def undone(entry: Entry, time: ServerTime) -> Write | None:
-            record, newest = entry.record, entry.record.last_fire_time
-            if record.locked_by != locked_by:
-                return None
-            if newest and former_fire_time:
-                newest = min(newest, former_fire_time)
-            until = min(record.lock_until, time.date)
-            freed = replace(record, lock_until=until, last_fire_time=newest, read_at=time.date, is_released=True)
-            return Write(freed, entry.version, is_free=True)
+            is_same = entry.record.locked_by == locked_by
+            return _freeing(entry, time, former_fire_time) if is_same else None
 
         return self._change("undo", name, undone)
 
-    def forget_fire_time(self, name: str) -> CasProgram[bool]:
-        newest: datetime | None = None
+    def free(self, record: LockRecord) -> CasProgram[bool]:
+        former = given_back(record)
+
+        def freed(entry: Entry, time: ServerTime) -> Write | None:
+            was_released = entry.is_free or (former and entry.record.is_released)
+            is_same = entry.record.acquisition == record.acquisition
+            return _freeing(entry, time, former) if is_same and not was_released else None
+
+        return self._change("force_release", record.name, freed)
+
+    def forget_fire_time(self, name: str, expected: LockRecord | None = None) -> CasProgram[bool]:
+        newest: datetime | None = expected.last_fire_time if expected else None
 
         def forgotten(entry: Entry, time: ServerTime) -> Write | None:
             nonlocal newest
@@ -311,6 +322,15 @@ def clocks_disagree(operation: str, lock_name: str, clock_error: timedelta) -> P
     )
 
 
+def _freeing(entry: Entry, time: ServerTime, former_fire_time: datetime | None) -> Write:
+    """The write that frees the lock of ``entry``, and gives a fire time back."""
+    newest, until = entry.record.last_fire_time, min(entry.record.lock_until, time.date)
+    if newest and former_fire_time:
+        newest = min(newest, former_fire_time)
+    freed = replace(entry.record, lock_until=until, last_fire_time=newest, read_at=time.date, is_released=True)
+    return Write(freed, entry.version, is_free=True)
+
+
 def _is_held(entry: Entry, now: datetime) -> bool:
     """``now``: the earliest that it can be. What a program has just read, it compares with the time of that reply."""
     return not entry.is_free and entry.record.lock_until > now
@@ -346,8 +366,3 @@ class _Note(NamedTuple):
 
 def _is_note(note: object, store: object) -> TypeGuard[_Note]:
     return isinstance(note, _Note) and note.store is store
-
-
-def _holder_of(record: LockRecord | None) -> tuple[int | None, str] | None:
-    """Which acquisition has the record. An elector of client-go, which has a Lease, leaves the token as it is."""
-    return (record.fencing_token, record.locked_by) if record else None

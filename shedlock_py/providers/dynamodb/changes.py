@@ -16,6 +16,7 @@ from shedlock_py.providers.dynamodb.wire import (
     parse_moment,
     surely_past,
 )
+from shedlock_py.providers.kit import given_back
 from shedlock_py.record import LockRecord
 
 _IS_FREE = (
@@ -24,10 +25,9 @@ _IS_FREE = (
 )
 # I7. And a late copy of a claim has the token that the first copy has used.
 _IS_NEWER = "(attribute_not_exists(fencingToken) OR fencingToken < :fencingToken)"
-_IS_DEAD = (
-    "(lockUntil <= :now OR lockUntil = :seen) AND (attribute_not_exists(releasedBy) OR releasedBy <> lockedBy)"
-    " AND (attribute_not_exists(endedBy) OR endedBy <> lockedBy)"
-)
+_IS_NOT_RELEASED = "(attribute_not_exists(releasedBy) OR releasedBy <> lockedBy)"
+_IS_NOT_ENDED = "(attribute_not_exists(endedBy) OR endedBy <> lockedBy)"
+_IS_DEAD = f"(lockUntil <= :now OR lockUntil = :seen) AND {_IS_NOT_RELEASED} AND {_IS_NOT_ENDED}"
 """The lease has ended without a release."""
 _IS_NEXT_FIRE_TIME = "(attribute_not_exists(lastFireTime) OR lastFireTime < :lastFireTime)"
 _GRANT = (
@@ -79,7 +79,8 @@ def claiming(
         if before.fencing_token is not None:
             condition, values["before"] = "fencingToken = :before", before.fencing_token
         # ShedLock for Java leaves the token as it is.
-        condition, values["former"] = f"{condition} AND lockedBy = :former", before.locked_by
+        condition += " AND lockedBy = :former AND lockedAt = :since"
+        values["former"], values["since"] = before.locked_by, milliseconds(before.locked_at)
         if claim.recoveries:
             condition += f" AND {_IS_DEAD}"
     if fire_time is not None:
@@ -121,7 +122,23 @@ def undoing(name: str, locked_by: str, former_fire_time: datetime | None = None)
     return Change(name, update, condition, values)
 
 
-def freeing(entry: Entry, until: datetime) -> Change:
+def freeing(record: LockRecord) -> Change:
+    """Free the lock of ``record`` for an operator, if the item still has that acquisition, and was not released."""
+    update = "SET lockUntil = lockedAt, releasedBy = lockedBy"
+    values: dict[str, str | int] = {"lockedBy": record.locked_by, "lockedAt": milliseconds(record.locked_at)}
+    condition = f"lockedBy = :lockedBy AND lockedAt = :lockedAt AND {_IS_NOT_RELEASED}"
+    if record.fencing_token is None:
+        condition += " AND attribute_not_exists(fencingToken)"
+    else:
+        condition, values["token"] = f"{condition} AND fencingToken = :token", record.fencing_token
+    former = given_back(record)
+    if former is not None:
+        update, condition = f"{update}, lastFireTime = :given", f"{condition} AND {_IS_NOT_ENDED}"
+        values["given"] = microseconds(former)
+    return Change(record.name, update, condition, values)
+
+
+def freeing_from_java(entry: Entry, until: datetime) -> Change:
     """Let the acquisition of ``entry`` end at ``until``, which has passed on all servers.
 
     For one of ShedLock for Java, whose ``lockedBy`` does not tell it from the next one of the same host: so

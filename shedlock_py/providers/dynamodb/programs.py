@@ -19,7 +19,7 @@ from shedlock_py.providers.cas import DEFAULT_CLOCK_ERROR, ServerTime
 from shedlock_py.providers.cas.programs import clocks_disagree
 from shedlock_py.providers.cas.server_time import DRIFT, token_at
 from shedlock_py.providers.dynamodb import schema
-from shedlock_py.providers.dynamodb.changes import Written, claiming, freeing, holding, undoing
+from shedlock_py.providers.dynamodb.changes import Written, claiming, freeing, freeing_from_java, holding, undoing
 from shedlock_py.providers.dynamodb.wire import (
     CLAIM_MARK,
     Change,
@@ -199,15 +199,12 @@ class DynamoDBPrograms(StorePrograms):
 
     def free(self, record: LockRecord) -> DynamoProgram[bool]:
         if CLAIM_MARK in record.locked_by:
-            return self.undo_claim(record.name, record.locked_by, None)
-        return self._free_from_java(record)
-
-    def _free_from_java(self, record: LockRecord) -> DynamoProgram[bool]:
+            return (yield from self._ask(freeing(record))).is_done
         reply = yield from self._ask(Read(record.name))
         found = reply.entry
-        if found is None or (found.record.locked_by, found.record.locked_at) != (record.locked_by, record.locked_at):
+        if found is None or found.record.acquisition != record.acquisition:
             return False
-        return (yield from self._ask(freeing(found, self._earliest_of_all(reply.time)))).is_done
+        return (yield from self._ask(freeing_from_java(found, self._earliest_of_all(reply.time)))).is_done
 
     def delete_fire_time(self, name: str, fire_time: datetime) -> DynamoProgram[bool]:
         values = {"newest": microseconds(fire_time)}

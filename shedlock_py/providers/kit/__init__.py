@@ -47,7 +47,7 @@ from shedlock_py.providers.kit.options import (
     split_options,
 )
 from shedlock_py.providers.kit.pool import ConnectionPool, Lent, call_within, seconds_left
-from shedlock_py.providers.kit.programs import MOST_TAKE_OVERS, StorePrograms
+from shedlock_py.providers.kit.programs import MOST_TAKE_OVERS, StorePrograms, given_back
 from shedlock_py.providers.kit.records import (
     RecordCommand,
     RecordPrograms,
@@ -94,6 +94,7 @@ __all__ = [
     "close_with_loop",
     "describe",
     "fire_time_too_late",
+    "given_back",
     "is_secret_option",
     "kept_changing",
     "not_known",

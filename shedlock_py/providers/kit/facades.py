@@ -106,31 +106,41 @@ class ProgramProvider(_AnyProvider, LockProvider):
         """
         return self._run(read_recent_runs(self.programs, map(validate_name, names), limit), "recent_runs")
 
-    def force_release(self, name: str) -> bool:
-        return self._run(self.programs.force_release(validate_name(name)), "force_release", name)
+    def force_release(self, name: str, expected: LockRecord | None = None) -> bool:
+        return self._run(self.programs.force_release(validate_name(name), expected))
 
-    def forget_fire_time(self, name: str) -> bool:
+    def forget_fire_time(self, name: str, expected: LockRecord | None = None) -> bool:
         """Forget the newest fire time that was granted for ``name``; then any fire time can be granted again.
 
         For operators, after a replica with a wrong clock has run. False: there was none. One that is granted meanwhile
         stays.
+
+        :param expected: the record that the operator saw. Forget its fire time only.
         """
-        return self._run(self.programs.forget_fire_time(validate_name(name)), "forget_fire_time", name)
+        return self._run(self.programs.forget_fire_time(validate_name(name), expected), "forget_fire_time", name)
 
     def pause(
-        self, name: str, for_: Duration, reason: str = "", wait: Duration | None = None, by: str | None = None
+        self,
+        name: str,
+        for_: Duration,
+        reason: str = "",
+        wait: Duration | None = None,
+        by: str | None = None,
+        expected: LockRecord | None = None,
     ) -> LockRecord:
         """Keep ``name`` from all jobs for ``for_``, on all replicas: they skip it as one that is held.
 
-        A pause is the lock itself, held by an operator: it survives restarts, and ends by itself. A pause that is there
-        is replaced; a running job keeps its lock.
+        A pause is the lock itself, held by an operator: it survives restarts, and ends by itself. A running job keeps
+        its lock.
 
         :param reason: why, for people to read; a long one is cut off.
         :param wait: for how long to try again, about once a second, while a job has the lock.
         :param by: who pauses it; ``user@host`` of this process by default.
+        :param expected: the record of the pause to replace.
         :returns: the record. Its ``is_paused`` is False if a job has the lock still, which its ``holder`` names.
+        :raises ProviderError: it is paused already, and not by ``expected``.
         """
-        pausing = Pausing(self.programs, name, for_, reason, wait, by)
+        pausing = Pausing(self.programs, name, for_, reason, wait, by, expected)
         while True:
             record = self._run(pausing.attempt())
             seconds = pausing.seconds_until_next()
@@ -138,12 +148,15 @@ class ProgramProvider(_AnyProvider, LockProvider):
                 return record
             time.sleep(seconds)
 
-    def resume(self, name: str) -> bool:
-        """End the pause of ``name``, so that the next job gets the lock. False: it is not paused; nothing is freed."""
-        return self._run(resume(self.programs, validate_name(name)))
+    def resume(self, name: str, expected: LockRecord | None = None) -> bool:
+        """End the pause of ``name``, so that the next job gets the lock. False: it is not paused; nothing is freed.
 
-    def take_over(self, request: LockRequest) -> Lease:
-        return self._run(self.programs.take_over(request))
+        :param expected: the record that the operator saw. End this pause only.
+        """
+        return self._run(resume(self.programs, validate_name(name), expected))
+
+    def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Lease:
+        return self._run(self.programs.take_over(request, expected))
 
     def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
         """Claim the fire time of a run that never ended, if the store still has exactly its record ``expected``.
@@ -257,20 +270,26 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
         """See :meth:`ProgramProvider.recent_runs`."""
         return await self._run(read_recent_runs(self.programs, map(validate_name, names), limit), "recent_runs")
 
-    async def force_release(self, name: str) -> bool:
-        return await self._run(self.programs.force_release(validate_name(name)), "force_release", name)
+    async def force_release(self, name: str, expected: LockRecord | None = None) -> bool:
+        return await self._run(self.programs.force_release(validate_name(name), expected))
 
-    async def forget_fire_time(self, name: str) -> bool:
+    async def forget_fire_time(self, name: str, expected: LockRecord | None = None) -> bool:
         """See :meth:`ProgramProvider.forget_fire_time`."""
-        return await self._run(self.programs.forget_fire_time(validate_name(name)), "forget_fire_time", name)
+        return await self._run(self.programs.forget_fire_time(validate_name(name), expected), "forget_fire_time", name)
 
     async def pause(
-        self, name: str, for_: Duration, reason: str = "", wait: Duration | None = None, by: str | None = None
+        self,
+        name: str,
+        for_: Duration,
+        reason: str = "",
+        wait: Duration | None = None,
+        by: str | None = None,
+        expected: LockRecord | None = None,
     ) -> LockRecord:
         """See :meth:`ProgramProvider.pause`. If the caller is cancelled, the lock is not paused."""
         import asyncio
 
-        pausing = Pausing(self.programs, name, for_, reason, wait, by)
+        pausing = Pausing(self.programs, name, for_, reason, wait, by, expected)
 
         async def undo(_: object) -> None:
             if pausing.granted is not None:
@@ -283,13 +302,13 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
                 return record
             await asyncio.sleep(seconds)
 
-    async def resume(self, name: str) -> bool:
+    async def resume(self, name: str, expected: LockRecord | None = None) -> bool:
         """See :meth:`ProgramProvider.resume`."""
-        return await self._run(resume(self.programs, validate_name(name)))
+        return await self._run(resume(self.programs, validate_name(name), expected))
 
-    async def take_over(self, request: LockRequest) -> Lease:
+    async def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Lease:
         # If the caller is cancelled, the lease is left to expire: the former holder may still trust its own.
-        return await self._run(self.programs.take_over(request))
+        return await self._run(self.programs.take_over(request, expected))
 
     async def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
         return await self._run(self.programs.recover(request, expected))

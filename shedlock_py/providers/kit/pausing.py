@@ -8,7 +8,7 @@ from shedlock_py._process import monotonic
 from shedlock_py._program import Program
 from shedlock_py.durations import LONGEST, Duration, parse_duration
 from shedlock_py.lease import Claim, Lease
-from shedlock_py.providers.kit.operation import Operation, kept_changing
+from shedlock_py.providers.kit.operation import Operation, kept_changing, refused
 from shedlock_py.providers.kit.programs import MOST_TAKE_OVERS, StorePrograms
 from shedlock_py.record import LONGEST_OPERATOR, LockRecord, Pause
 from shedlock_py.request import LockRequest, default_holder, request_for_operator
@@ -32,33 +32,43 @@ def default_operator() -> str:
 class Pausing:
     """One call of ``pause``: what it requests, and until when it tries again.
 
+    :param expected: the record of the pause to replace. Another pause stays.
     :ivar granted: the lease that only this call has, once there is one. None after it has replaced another pause.
     """
 
     def __init__(
-        self, programs: StorePrograms, name: str, for_: Duration, reason: str, wait: Duration | None, by: str | None
+        self,
+        programs: StorePrograms,
+        name: str,
+        for_: Duration,
+        reason: str,
+        wait: Duration | None,
+        by: str | None,
+        expected: LockRecord | None = None,
     ) -> None:
         pause = Pause.validated(default_operator() if by is None else by, reason)
         self._request = request_for_operator(name, parse_duration(for_, "for_"), pause.holder)
         waits_for = parse_duration(0 if wait is None else wait, "wait", zero=True)
         self._programs = programs
+        self._expected = expected
         self._gives_up_at = monotonic() + waits_for.total_seconds()
         self._is_done = False
         self.granted: Lease | None = None
 
     def attempt(self) -> Program[Any, Any, LockRecord]:
-        """Acquire the lock if it is free, or replace the pause that holds it. Returns the record after that."""
+        """Acquire the lock if it is free, or replace the expected pause. Returns the record after that.
+
+        :raises ProviderError: another pause holds the lock.
+        """
         programs, name = self._programs, self._request.name
         operation = Operation(programs, "pause", name)
         for _ in range(MOST_TAKE_OVERS):
-            # In this order: a claim with ``before`` fails if a job has acquired the lock since.
-            before: Any = yield from operation.carry_out(programs.read_before_take_over(name))
-            record: LockRecord | None = before
-            if not isinstance(before, LockRecord):
-                record = yield from operation.carry_out(programs.record(name))
+            before, record = yield from operation.carry_out(programs.read_twice(name))
             is_paused = record is not None and record.is_paused
             if record is not None and record.is_held and not is_paused:
                 return record
+            if record is not None and is_paused:
+                self._check_replaced(record)
             claim = Claim(self._request, programs.clock, programs.new_claim_id)
             lease = yield from programs.claimed(operation, claim, before, force=is_paused)
             if lease is not None:
@@ -68,6 +78,16 @@ class Pausing:
                     self._is_done = True
                     return record
         raise kept_changing("pause", name)
+
+    def _check_replaced(self, found: LockRecord) -> None:
+        """:raises ProviderError: the pause ``found`` is not the one to replace."""
+        if self._expected is None or self._expected.acquisition != found.acquisition:
+            raise refused(
+                "pause",
+                found.name,
+                f"it is {found.holder} until {found.lock_until}",
+                hint="to replace that pause, pass its record as expected=",
+            )
 
     def _read_back(self, operation: Operation, claim: Claim) -> Program[Any, Any, LockRecord | None]:
         """The record after ``claim`` was granted. If that fails, a new pause is undone."""
@@ -86,9 +106,12 @@ class Pausing:
         return None if self._is_done or left <= 0 else min(RETRY_SECONDS, left)
 
 
-def resume(programs: StorePrograms, name: str) -> Program[Any, Any, bool]:
-    """Release exactly the pause that was read. False: ``name`` is not paused, or not any more."""
-    record = yield from programs.carry_out("resume", name, programs.record(name))
+def resume(programs: StorePrograms, name: str, expected: LockRecord | None = None) -> Program[Any, Any, bool]:
+    """Release exactly the pause that was read. False: ``name`` is not paused, or not any more.
+
+    :param expected: the record that was read; None: read it now.
+    """
+    record = expected or (yield from programs.carry_out("resume", name, programs.record(name)))
     if record is None or not record.is_paused:
         return False
     lease = Lease(LockRequest(name, LONGEST), "", record.fencing_token, programs.clock, programs.clock())

@@ -19,7 +19,7 @@ from shedlock_py.provider import Check
 from shedlock_py.providers.kit.masking import Masking
 from shedlock_py.providers.kit.operation import Failure, Operation, TimedOut, Undo, kept_changing, refused, unreachable
 from shedlock_py.providers.kit.options import DEFAULT_FIRE_TIME_TOLERANCE
-from shedlock_py.record import LockRecord
+from shedlock_py.record import ONCE, LockRecord
 from shedlock_py.request import LockRequest
 from shedlock_py.texts import one_line
 
@@ -34,6 +34,15 @@ HISTORY_PAUSE = 60.0
 """Seconds without history after it could not be written, so that not every run waits for it."""
 _BEFORE = timedelta(microseconds=1)
 _EARLIEST = datetime.min.replace(tzinfo=UTC) + _BEFORE
+
+
+def given_back(record: LockRecord) -> datetime | None:
+    """What the newest fire time becomes when an operator frees ``record``: see ``undo_claim``.
+
+    That of a key of ``run_once`` is given back, because its task has not succeeded.
+    """
+    is_key_in_use = record.last_fire_time == ONCE and record.is_released is False and not record.is_of_operator
+    return ONCE - _BEFORE if is_key_in_use else None
 
 
 GRANTED = "the Lease that acquire returned; it returns None if the lock was not granted"
@@ -199,29 +208,38 @@ class StorePrograms(ABC):
         """Whether ``command`` writes history and nothing else."""
         return False
 
-    def force_release(self, name: str) -> Program[Any, Any, bool]:
-        """Free ``name`` from the holder that its record names now. False: it was not held."""
-        record = yield from self.record(name)
+    def force_release(self, name: str, expected: LockRecord | None = None) -> Program[Any, Any, bool]:
+        """Free ``name`` from the holder that ``expected`` names; None: that the record names now. False: see there."""
+        operation = Operation(self, "force_release", name)
+        record = expected or (yield from operation.carry_out(self.record(name)))
         if record is None or not record.is_held:
             return False
-        yield from self.free(record)
-        return True  # also if the record is another one by now: then that hold has ended by itself
+        is_freed = yield from operation.carry_out(self.free(record))
+        if expected is None:
+            return True  # also if the record is another one by now: then that hold has ended by itself
+        if not is_freed and operation.was_repeated:  # the first copy may have freed it
+            found = yield from operation.carry_out(self.record(name))
+            is_freed = found is not None and found.locked_by == record.locked_by and not found.is_held
+        return is_freed
 
-    def free(self, record: LockRecord) -> Program[Any, Any, object]:
-        """Free the lock at once if the store still has this acquisition, so that a late copy frees no successor.
+    def free(self, record: LockRecord) -> Program[Any, Any, bool]:
+        """Free the lock at once if the store still has the acquisition of ``record``. False: it has not.
 
-        Its holder's release must then return False, and its run stays in the history. A store replaces this where
-        ``undo_claim`` deletes the run, or where a release after it looks like a retry, and returns True.
+        In one atomic step. The newest fire time becomes :func:`given_back`. The holder's release must then return
+        False, and its run stays in the history. A store replaces this where ``undo_claim`` deletes the run, where a
+        release after it looks like a retry, and returns True, or where holders may have no claim ids.
         """
-        return self.undo_claim(record.name, record.locked_by, None)
+        return self.undo_claim(record.name, record.locked_by, given_back(record))
 
-    def forget_fire_time(self, name: str) -> Program[Any, Any, bool]:
+    def forget_fire_time(self, name: str, expected: LockRecord | None = None) -> Program[Any, Any, bool]:
         """Forget the newest fire time of ``name``. False: there was none when it was read.
+
+        :param expected: the record that was read; None: read it now.
 
         True also if the record has another one, or none, when it is deleted: a first copy, whose reply was lost, may
         have forgotten it.
         """
-        record = yield from self.record(name)
+        record = expected or (yield from self.record(name))
         newest = record.last_fire_time if record else None
         if newest is None:
             return False
@@ -243,6 +261,13 @@ class StorePrograms(ABC):
         """Write the end of a run, for a store whose :meth:`hold` does not. It has no end if it was written before."""
         yield from ()
 
+    def read_twice(self, name: str) -> Program[Any, Any, tuple[Any, LockRecord | None]]:
+        """The ``before`` of a claim, and the record. In this order: so the claim fails if the record is a newer one."""
+        before: Any = yield from self.read_before_take_over(name)
+        if isinstance(before, LockRecord):
+            return before, before
+        return before, (yield from self.record(name))
+
     def read_before_take_over(self, name: str) -> Program[Any, Any, LockRecord | None]:
         """What :meth:`claim` gets as ``before``. A store whose claim reads what it replaces by itself returns None."""
         return self.record(name)
@@ -259,13 +284,19 @@ class StorePrograms(ABC):
         operation = Operation(self, "acquire", request.name)
         return self.claimed(operation, Claim(request, self.clock, self.new_claim_id), None, force=False)
 
-    def take_over(self, request: LockRequest) -> Program[Any, Any, Lease]:
+    def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Program[Any, Any, Lease]:
         """Read the record, and replace exactly what was read."""
         require(request, LockRequest, "take_over", "LockRequest('nightly-report', '30m')")
         claim = Claim(request, self.clock, self.new_claim_id)
         operation = Operation(self, "take_over", request.name)
         for _ in range(MOST_TAKE_OVERS):
-            before = yield from operation.carry_out(self.read_before_take_over(request.name))
+            if expected is None:
+                before = yield from operation.carry_out(self.read_before_take_over(request.name))
+            else:
+                before, record = yield from operation.carry_out(self.read_twice(request.name))
+                if record is None or record.acquisition != expected.acquisition:
+                    what = "its record has changed since it was read"
+                    raise refused("take_over", request.name, what, hint="look at the record again")
             claim.restart_clock()
             lease = yield from self.claimed(operation, claim, before, force=True)
             if lease is not None:

@@ -15,7 +15,7 @@ from shedlock_py._program import Program
 from shedlock_py.history import Run
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.kit.operation import fire_time_too_late
-from shedlock_py.providers.kit.programs import StorePrograms
+from shedlock_py.providers.kit.programs import StorePrograms, given_back
 from shedlock_py.record import LockRecord, names_to_prune
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -57,7 +57,7 @@ class RecordPrograms(StorePrograms):
             if record and record.locked_by == claim.locked_by:
                 return record.fencing_token  # the command was sent twice
             if force:
-                if (record and record.fencing_token) != (before and before.fencing_token):
+                if (record and record.acquisition) != (before and before.acquisition):
                     return None  # the record has changed since it was read
                 if claim.recoveries and record and (record.lock_until > now or record.is_released is not False):
                     return None
@@ -107,7 +107,12 @@ class RecordPrograms(StorePrograms):
         return _changed(name, _undone(locked_by, former_fire_time), forget_run)
 
     def free(self, record: LockRecord) -> Program[RecordCommand, Any, bool]:
-        return _changed(record.name, _undone(record.locked_by, None))
+        undo = _undone(record.locked_by, given_back(record))
+
+        def freed(found: LockRecord, now: datetime) -> LockRecord | None:
+            return undo(found, now) if found.acquisition == record.acquisition else None
+
+        return _changed(record.name, freed)
 
     def delete_fire_time(self, name: str, fire_time: datetime) -> Program[RecordCommand, Any, bool]:
         def deleted(record: LockRecord, now: datetime) -> LockRecord | None:

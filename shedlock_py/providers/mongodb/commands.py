@@ -17,6 +17,7 @@ from pymongo.collation import Collation
 
 from shedlock_py.durations import in_milliseconds
 from shedlock_py.lease import Claim, Lease
+from shedlock_py.providers.kit import given_back
 from shedlock_py.providers.mongodb import errors
 from shedlock_py.record import LockRecord
 
@@ -173,8 +174,13 @@ def undo(name: str, locked_by: str, former_fire_time: datetime | None, removes_r
 def free(record: LockRecord) -> Command:
     """End the lease of ``record`` for an operator. Its holder's release must not match: so it has another mark."""
     acquisition = {"_id": record.name, "lockedBy": record.locked_by, "fencingToken": record.fencing_token}
-    condition = {"$and": [IS_HELD, is_locked_as(record)]}
-    return update({**acquisition, "$expr": condition}, {"$set": {"lockUntil": NOW, "freedToken": "$fencingToken"}})
+    conditions = [IS_HELD, is_locked_as(record)]
+    changes: dict[str, Any] = {"lockUntil": NOW, "freedToken": "$fencingToken"}
+    former = given_back(record)
+    if former is not None:
+        conditions.append({"$not": [_IS_RELEASED]})
+        changes["lastFireTime"] = _literal(_microseconds(former))
+    return update({**acquisition, "$expr": {"$and": conditions}}, {"$set": changes})
 
 
 def update(filter: Document, stage: Document) -> Command:

@@ -145,8 +145,8 @@ class MongoPrograms(StorePrograms):
                 logger.warning("left out: %s", error)
         return records
 
-    def free(self, record: LockRecord) -> Program[Command, Any, object]:
-        return (yield free(record))
+    def free(self, record: LockRecord) -> Program[Command, Any, bool]:
+        return bool((yield free(record)).matched_count)
 
     def delete_fire_time(self, name: str, fire_time: datetime) -> Program[Command, Any, bool]:
         written = Int64((fire_time - EPOCH) // MICROSECOND)

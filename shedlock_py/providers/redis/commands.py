@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from shedlock_py.durations import in_milliseconds
 from shedlock_py.lease import Claim, Lease
+from shedlock_py.providers.kit import given_back
 from shedlock_py.record import LockRecord
 from shedlock_py.request import LockRequest, validate_prefix
 
@@ -118,7 +119,8 @@ class Calls:
 
     def free(self, record: LockRecord) -> Call:
         token = b"" if record.fencing_token is None else record.fencing_token
-        return Call(script("free"), (self.key(record.name),), (token,))
+        former = optional_microseconds(given_back(record))
+        return Call(script("free"), (self.key(record.name),), (token, record.locked_by.encode(), former))
 
     def delete_fire_time(self, name: str, fire_time: datetime) -> Call:
         return Call(script("delete_fire_time"), (self.key(name),), (optional_microseconds(fire_time),))

@@ -86,8 +86,8 @@ class RedisPrograms(StorePrograms):
         call = self._calls.undo(name, locked_by, former_fire_time, runs_kept(self))
         return bool((yield from sent(call, name, self)))
 
-    def free(self, record: LockRecord) -> Program[Command, Any, object]:
-        return (yield self._calls.free(record))
+    def free(self, record: LockRecord) -> Program[Command, Any, bool]:
+        return bool((yield self._calls.free(record)))
 
     def delete_fire_time(self, name: str, fire_time: datetime) -> Program[Command, Any, bool]:
         return bool((yield self._calls.delete_fire_time(name, fire_time)))

@@ -16,7 +16,7 @@ from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.events import logger
 from shedlock_py.history import Run
 from shedlock_py.lease import Claim, Lease
-from shedlock_py.providers.kit import Check, Failure, fire_time_too_late, refused
+from shedlock_py.providers.kit import Check, Failure, fire_time_too_late, given_back, refused
 from shedlock_py.providers.sqlalchemy.checks import store_checks
 from shedlock_py.providers.sqlalchemy.claims import TOO_LATE, WAITED, ClaimKind
 from shedlock_py.providers.sqlalchemy.clock import check_token, to_record, to_time
@@ -152,14 +152,20 @@ class SqlPrograms(SqlTables):
 
     def free(self, record: LockRecord) -> SqlProgram[bool]:
         yield from self.locate(is_of_holder=True)
-        locked_at = self._sql.clock.to_store(record.locked_at)
-        values = {"name": record.name, "locked_by": record.locked_by, "locked_at": locked_at}
+        to_store, former = self._sql.clock.to_store, given_back(record)
+        values: dict[str, object] = {
+            "name": record.name,
+            "locked_by": record.locked_by,
+            "locked_at": to_store(record.locked_at),
+            "fencing_token": record.fencing_token,
+            "former_fire_time": former and to_store(former),
+        }
         reply = yield SqlCommand(self._sql.free, values, is_of_holder=True)
         return bool(reply.changed)
 
-    def forget_fire_time(self, name: str) -> SqlProgram[bool]:
+    def forget_fire_time(self, name: str, expected: LockRecord | None = None) -> SqlProgram[bool]:
         self._require_fire_times()
-        return (yield from super().forget_fire_time(name))
+        return (yield from super().forget_fire_time(name, expected))
 
     def delete_fire_time(self, name: str, fire_time: datetime) -> SqlProgram[bool]:
         values = {"name": name, "fire_time": self._sql.clock.to_store(fire_time)}

@@ -104,7 +104,9 @@ class Statements:
         # ShedLock for Java locks again with the same locked_by, so that alone does not identify what was read.
         same_time = self.clock.same_time
         is_as_read = f"{this_claim} AND {same_time.format('locked_at', self.clock.moment.format('locked_at'))}"
-        self.free = self.compile(f"UPDATE {{table}} SET {self._freed()} WHERE {is_as_read}", "count")
+        if extra_columns:
+            is_as_read += f" AND fencing_token {self.clock.is_same} {self.clock.number.format('fencing_token')}"
+        self.free = self.compile(f"UPDATE {{table}} SET {self._undone()} WHERE {is_as_read}", "count")
         is_newest = f"name = :name AND {same_time.format('last_fire_time', self.clock.fire_time)}"
         # With explicit_defaults_for_timestamp=OFF, MySQL adds ON UPDATE CURRENT_TIMESTAMP to a table's first TIMESTAMP.
         # In the table of ShedLock for Java this is lock_until. Only an assignment keeps its value.

@@ -227,8 +227,8 @@ class HistoryContract(ContractBase):
         """It is no run of a job; its end is that of a resume, or the start of what follows."""
         if not hasattr(keeper, "pause"):
             pytest.skip("this provider has no pause")
-        assert keeper.pause(name, LONG, by="alice").is_paused
-        assert keeper.pause(name, LONG, reason="migration", by="bob").is_paused
+        first = keeper.pause(name, LONG, by="alice")
+        assert keeper.pause(name, LONG, reason="migration", by="bob", expected=first).is_paused
         new, old = keeper.runs(name)
         assert [(run.holder, run.is_pause) for run in (new, old)] == [
             ("paused by bob: migration", True),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderUnreachable
+from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py.record import ONCE
 from shedlock_py.testing.contract.base import LONG, ContractBase, acquired, expired, record_of
 
 NOTHING = timedelta(0)
+FIRE_TIME = datetime(2020, 2, 29, 2, tzinfo=UTC)
 
 
 class ToolsContract(ContractBase):
@@ -63,6 +65,73 @@ class ToolsContract(ContractBase):
         assert provider.extend(lease, LONG) is None
         assert provider.release(lease) is False
         assert other.release(successor) is True
+
+    def test_i2_an_operator_acts_on_the_record_that_was_read(
+        self, provider: LockProvider, other: LockProvider, name: str
+    ) -> None:
+        """Since then, the lease has ended and another holder has acquired the lock."""
+        former = acquired(provider, LockRequest(name, LONG, holder="former"))
+        read = record_of(other, name)
+        assert provider.release(former)
+        lease = acquired(provider, LockRequest(name, LONG, holder="living"))
+        before = record_of(provider, name)
+        assert other.force_release(name, expected=read) is False
+        with pytest.raises(ProviderError, match="changed since it was read"):
+            other.take_over(LockRequest(name, LONG, holder="operator"), expected=read)
+        assert record_of(provider, name) == before
+        assert provider.extend(lease, LONG) is lease
+        assert other.force_release(name, expected=before) is True
+        assert provider.release(lease) is False
+
+    def test_a_take_over_from_the_record_that_was_read(
+        self, provider: LockProvider, other: LockProvider, name: str
+    ) -> None:
+        """An extension does not change who has the lock."""
+        former = acquired(provider, LockRequest(name, LONG, holder="former"))
+        read = record_of(other, name)
+        assert provider.extend(former, "2m") is former
+        lease = other.take_over(LockRequest(name, LONG, holder="new"), expected=read)
+        assert record_of(provider, name).holder == "new"
+        assert provider.release(former) is False
+        assert other.release(lease) is True
+
+    def test_i2_nobody_is_freed_by_a_record_of_a_lock_that_was_free(
+        self, provider: LockProvider, other: LockProvider, name: str
+    ) -> None:
+        assert provider.release(acquired(provider, LockRequest(name, LONG)))
+        read = record_of(other, name)
+        lease = acquired(provider, LockRequest(name, LONG))
+        assert other.force_release(name, expected=read) is False
+        assert provider.release(lease) is True
+
+    def test_a_key_of_run_once_that_an_operator_frees_is_given_back(
+        self, provider: LockProvider, other: LockProvider, name: str
+    ) -> None:
+        """Its task has not succeeded, so the next caller runs it."""
+        lease = acquired(provider, LockRequest(name, LONG, fire_time=ONCE))
+        assert other.force_release(name) is True
+        assert record_of(provider, name).is_done is False
+        assert provider.release(lease) is False
+        acquired(provider, LockRequest(name, LONG, fire_time=ONCE))
+
+    def test_i11_a_key_of_run_once_that_was_done_meanwhile_stays_done(
+        self, provider: LockProvider, other: LockProvider, name: str
+    ) -> None:
+        for at_least in (NOTHING, LONG):
+            key = f"{name}/{at_least}"
+            lease = acquired(provider, LockRequest(key, LONG, at_least, fire_time=ONCE))
+            read = record_of(other, key)
+            assert provider.release(lease) is True
+            other.force_release(key, expected=read)
+            assert provider.acquire(LockRequest(key, LONG, fire_time=ONCE)) is None
+
+    def test_i2_a_fire_time_that_was_granted_since_the_record_was_read_stays(self, provider: Any, name: str) -> None:
+        provider.release(acquired(provider, LockRequest(name, LONG, fire_time=FIRE_TIME)))
+        read = record_of(provider, name)
+        later = FIRE_TIME + timedelta(hours=1)
+        provider.release(acquired(provider, LockRequest(name, LONG, fire_time=later)))
+        provider.forget_fire_time(name, expected=read)
+        assert record_of(provider, name).last_fire_time == later
 
     def test_force_release_of_an_expired_lock_changes_nothing(self, provider: LockProvider, name: str) -> None:
         expired(provider, name)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from shedlock_py import LockProvider, LockRequest
+from shedlock_py import LockProvider, LockRequest, ProviderError
 from shedlock_py.testing.contract.base import eventually
 from tests.support.dynamodb import DynamoDBServer
 from tests.support.locks import acquired, record_of
@@ -107,6 +107,19 @@ def test_i1_a_lock_that_an_operator_freed_and_java_took_again_is_not_free(
     assert provider.acquire(LockRequest(name, "1m")) is None
     assert provider.force_release(name) is True
     acquired(provider, name)
+
+
+def test_i2_an_operator_does_not_touch_a_later_lock_of_theirs(provider: LockProvider, java: Java, name: str) -> None:
+    """The same host locks again, and changes neither its name nor the token."""
+    assert java.lock(name)
+    record = record_of(provider, name)
+    java.unlock(name)
+    assert eventually(lambda: java.lock(name))
+    assert record_of(provider, name).locked_at > record.locked_at
+    assert provider.force_release(name, record) is False
+    with pytest.raises(ProviderError, match="changed since it was read"):
+        provider.take_over(LockRequest(name, "1m"), record)
+    assert record_of(provider, name).is_held
 
 
 def test_i1_a_lock_that_0_1_0_freed_and_java_took_again_is_not_free(

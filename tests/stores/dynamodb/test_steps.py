@@ -98,7 +98,7 @@ def test_a_lease_that_is_over_by_an_old_note_only_is_extended(provider: Any, tab
 
 def test_i1_a_pause_does_not_replace_a_lock_that_java_took_while_it_was_decided(provider: Any, table: Table) -> None:
     """Java leaves the fencing token as it is, by which the pause would know that the record is another one."""
-    provider.pause("job", "1m")
+    paused = provider.pause("job", "1m")
 
     def java_locks() -> None:
         table.clock.advance(90)
@@ -108,5 +108,5 @@ def test_i1_a_pause_does_not_replace_a_lock_that_java_took_while_it_was_decided(
         assert table.execute(Change("job", update, "lockUntil <= :lockedAt", values), None).is_done
 
     table.meanwhile, table.before = java_locks, Change
-    assert provider.pause("job", "1m").holder == "java-0"
+    assert provider.pause("job", "1m", expected=paused).holder == "java-0"
     assert record_of(provider, "job").holder == "java-0"

@@ -10,12 +10,13 @@ from uuid import uuid4
 
 import pytest
 
-from shedlock_py import LeaderElector, Lease, LockRequest
+from shedlock_py import LeaderElector, Lease, LockRequest, ProviderError
 from shedlock_py.providers.kubernetes import KubernetesLockProvider
 from tests.stores.kubernetes.elector import Elector, Record
 from tests.support.dates import DateProxy
 from tests.support.fake_kubernetes import LEASES
 from tests.support.kubernetes import KubernetesServer
+from tests.support.locks import record_of
 from tests.support.polling import wait_until
 
 NAME = "controller"
@@ -152,6 +153,24 @@ def test_an_operator_frees_it_from_an_elector(cluster: Cluster) -> None:
     assert cluster.provider.force_release(NAME) is True
     assert cluster.acquire()
     assert elector.try_acquire_or_renew() is False
+
+
+def test_i2_an_operator_does_not_touch_a_later_term_of_an_elector(cluster: Cluster) -> None:
+    """client-go writes the second in which it acquires."""
+    elector = cluster.elector()
+    assert elector.try_acquire_or_renew() is True
+    record = record_of(cluster.provider, NAME)
+
+    def acquires_later() -> bool:
+        assert elector.release() is True
+        assert elector.try_acquire_or_renew() is True
+        return record_of(cluster.provider, NAME).locked_at > record.locked_at
+
+    wait_until(acquires_later)
+    assert cluster.provider.force_release(NAME, record) is False
+    with pytest.raises(ProviderError, match="changed since it was read"):
+        cluster.provider.take_over(LockRequest(NAME, "1m"), record)
+    assert elector.try_acquire_or_renew() is True
 
 
 def test_the_fire_time_survives_an_elector(cluster: Cluster) -> None:

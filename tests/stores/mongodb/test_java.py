@@ -12,7 +12,7 @@ import pytest
 from pymongo.collection import Collection
 from pymongo.errors import DuplicateKeyError
 
-from shedlock_py import LockProvider, LockRequest
+from shedlock_py import LockProvider, LockRequest, ProviderError
 from shedlock_py.lease import Claim
 from shedlock_py.providers.mongodb.commands import take_over
 from tests.stores.mongodb.stores import SLOW_SERVER, Store
@@ -138,13 +138,15 @@ def test_i2_a_stale_lease_does_not_touch_theirs(provider: LockProvider, java: Ja
     assert provider.release(taken) is True
 
 
-def test_i1_a_late_copy_of_a_force_release_frees_no_later_lock_of_theirs(provider: Any, java: Java, name: str) -> None:
+def test_i2_an_operator_does_not_touch_a_later_lock_of_theirs(provider: Any, java: Java, name: str) -> None:
     """The same host locks again, and changes neither its name nor the token."""
     assert java.lock(name)
     record = record_of(provider, name)
     assert provider.force_release(name) is True
     assert java.lock(name)
-    provider._run(provider.programs.free(record))
+    assert provider.force_release(name, record) is False
+    with pytest.raises(ProviderError, match="changed since it was read"):
+        provider.take_over(LockRequest(name, "1m"), record)
     assert record_of(provider, name).is_held
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import LockProvider, LockRequest
-from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, Store, programs_on, run_program
+from shedlock_py import LockProvider, LockRequest, ProviderError
+from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, Store, programs_on
 from tests.support.locks import acquired, record_of
 from tests.support.polling import wait_until
 
@@ -109,14 +109,15 @@ def test_i1_theirs_keeps_us_out(provider: LockProvider, java: Java, name: str) -
 
 
 @programs_on(DRIVERS)
-def test_i1_a_late_copy_of_a_force_release_frees_no_later_lock_of_theirs(provider: Any, java: Java, name: str) -> None:
+def test_i2_an_operator_does_not_touch_a_later_lock_of_theirs(provider: Any, java: Java, name: str) -> None:
     """The same host locks again, and changes neither its name nor the token."""
     assert java.lock(name)
     record = record_of(provider, name)
     assert provider.force_release(name) is True
     assert java.lock(name)
-    inner: Any = getattr(provider, "async_provider", provider)
-    run_program(provider, inner.programs.free(record))
+    assert provider.force_release(name, record) is False
+    with pytest.raises(ProviderError, match="changed since it was read"):
+        provider.take_over(LockRequest(name, "1m"), record)
     assert record_of(provider, name).is_held
 
 

@@ -140,9 +140,9 @@ class QuorumPrograms(StorePrograms):
             yield _pause(number, at_most=0.05 if is_ahead else 0.3)
             number += 1
 
-    def take_over(self, request: LockRequest) -> Program[Any, Any, Lease]:
+    def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Program[Any, Any, Lease]:
         self._check_length(request.lock_at_most_for)  # before the servers are read
-        return super().take_over(request)
+        return super().take_over(request, expected)
 
     def read_before_take_over(self, name: str) -> QuorumProgram:
         read = Call(script("quorum_read"), (self._calls.key(name), self._node_key))
@@ -232,13 +232,30 @@ class QuorumPrograms(StorePrograms):
             raise unreachable("extend", lease.name, f"{silent} of {self._majority.size} servers did not reply")
         return False
 
-    def force_release(self, name: str) -> QuorumProgram:
+    def force_release(self, name: str, expected: LockRecord | None = None) -> QuorumProgram:
         """Each server frees what it has itself: after several take-overs at once that can be another claim on each."""
-        on_each = OnEach(lambda server: server.programs.force_release(name), self._majority.agrees)
-        return self._majority.may_have_done((yield from self._majority.required("force_release", name, on_each)))
 
-    def forget_fire_time(self, name: str) -> QuorumProgram:
-        on_each = OnEach(lambda server: server.programs.forget_fire_time(name), self._majority.agrees)
+        def free(server: QuorumServer) -> Program[Command, Any, bool]:
+            record = yield from server.programs.record(name)
+            if record is None or not record.is_held or (expected and record.locked_by != expected.locked_by):
+                return False
+            yield from server.programs.free(record)
+            return True
+
+        on_each = OnEach(free, self._majority.agrees)
+        replies = yield from self.carry_out(
+            "force_release", name, self._majority.required("force_release", name, on_each)
+        )
+        return self._majority.may_have_done(replies)
+
+    def forget_fire_time(self, name: str, expected: LockRecord | None = None) -> QuorumProgram:
+        def forget(server: QuorumServer) -> Program[Command, Any, bool]:
+            if expected is None:
+                return (yield from server.programs.forget_fire_time(name, None))
+            newest = expected.last_fire_time
+            return newest is not None and (yield from server.programs.delete_fire_time(name, newest))
+
+        on_each = OnEach(forget, self._majority.agrees)
         return True in (yield from self._majority.required("forget_fire_time", name, on_each))
 
     def prune(self, unused_for: timedelta) -> QuorumProgram:
