@@ -37,6 +37,8 @@ class Store:
         self.commands: list[str] = []
         self.before: dict[int, Callable[[], object]] = {}
         """What happens before the command of this number is carried out, counted from now."""
+        self.ahead: dict[int, float] = {}
+        """By how many seconds the clock is wrong of the server that replies to the command of this number."""
         self.lost: dict[int, Exception] = {}
         """What a client raises in place of the reply to the command of this number, which is carried out."""
 
@@ -49,7 +51,8 @@ class Store:
             happens()
         self.commands.append(type(command).__name__)
         now = self.clock()
-        date = (self.epoch + timedelta(seconds=now)).replace(microsecond=0)
+        ahead = self.ahead.get(len(self.commands) - 1, 0.0)
+        date = (self.epoch + timedelta(seconds=now + ahead)).replace(microsecond=0)
         reply = cas.CasReply(self._value_of(command), cas.ServerTime(date, sent_at, now))
         if error := self.lost.get(len(self.commands) - 1):
             raise error
@@ -66,6 +69,8 @@ class Store:
                 version = (if_version or 0) + 1
                 self.entries[record.name] = cas.Entry(record, version, is_free)
                 return version
+            case cas.List():
+                return list(self.entries.values())
         raise AssertionError(command)
 
 
@@ -251,3 +256,59 @@ def test_i12_a_grant_that_a_second_copy_does_not_settle_is_undone(store: Store) 
         node.acquire(LockRequest("job", "30m"))
     assert store.commands == ["Read", "Write", "Write", "Write", "Read", "Read", "Write"]
     assert store.entries["job"].is_free
+
+
+# Servers whose clocks differ by more than clock_error
+
+
+def test_i1_a_read_by_a_clock_that_is_ahead_grants_no_lock_that_is_held(store: Store) -> None:
+    holder, other = replica(store), replica(store)
+    lease = acquired(holder, LockRequest("job", "1m"))
+    before = store.entries["job"].record
+    store.ahead = {len(store.commands): 120.0}
+    assert other.acquire(LockRequest("job", "1m")) is None
+    assert store.commands[-4:] == ["Read", "Write", "Write", "Read"], "it gives the record back, and reads again"
+    assert store.entries["job"].record == before
+    assert holder.extend(lease, "1m") is lease
+    assert holder.release(lease) is True
+
+
+@pytest.mark.parametrize("ahead", [-60.0, 60.0])
+@pytest.mark.parametrize("wrong", [0, 1, 2], ids=["read", "make", "grant"])
+def test_i1_no_lease_is_shorter_for_its_holder_than_for_the_servers(store: Store, wrong: int, ahead: float) -> None:
+    """The reply of one server to one request is wrong by a minute. The name has no record yet."""
+    provider = replica(store)
+    store.ahead = {len(store.commands) + wrong: ahead}
+    lease = acquired(provider, LockRequest("job", "30s"))
+    end = store.epoch + timedelta(seconds=store.clock() + 30)
+    assert store.entries["job"].record.lock_until >= end
+    assert lease.is_trusted()
+
+
+def test_i5_servers_that_never_agree_are_an_error_with_its_cure(store: Store) -> None:
+    holder, other = replica(store), replica(store)
+    acquired(holder, LockRequest("job", "1m"))
+    before = store.entries["job"].record
+    first = len(store.commands)
+    store.ahead = {first: 120.0, first + 3: 120.0}
+    with pytest.raises(ProviderUnreachable, match=r"acquire of lock 'job': the times .* raise clock_error"):
+        other.acquire(LockRequest("job", "1m"))
+    assert store.entries["job"].record == before
+
+
+def test_i1_nor_does_a_grant_whose_reply_was_lost(store: Store) -> None:
+    holder, other = replica(store), replica(store)
+    lease = acquired(holder, LockRequest("job", "1m"))
+    first = len(store.commands)
+    store.ahead, store.lost = {first: 120.0}, {first + 1: ConnectionResetError()}
+    assert other.acquire(LockRequest("job", "1m")) is None
+    assert holder.extend(lease, "1m") is lease
+
+
+def test_i1_a_list_by_a_clock_that_is_ahead_prunes_nothing(store: Store) -> None:
+    provider = replica(store)
+    acquired(provider, LockRequest("job", "1m"))
+    store.ahead = {len(store.commands): 3600.0}
+    with pytest.raises(ProviderUnreachable, match="prune"):
+        provider.prune("1s")
+    assert "job" in store.entries

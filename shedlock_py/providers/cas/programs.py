@@ -143,28 +143,44 @@ class CasPrograms(StorePrograms):
     # The operations
 
     def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> CasProgram[int | None]:
+        operation, may_repeat = "take_over" if force else "acquire", True
+        decided: tuple[Entry, ServerTime] | None = None
+        """What the last write was to replace, and the time by which that was decided."""
         for _ in range(MOST_TRIES):
             entry, time = yield from self._read(claim.request.name)
             if entry is not None and entry.record.locked_by == claim.locked_by:
-                claim.note = _Note(self._store, entry)  # an earlier copy was carried out, and its reply was lost
-                return entry.record.fencing_token
-            if force and (entry and entry.record.acquisition) != (before and before.acquisition):
-                return None  # granted to somebody else, or deleted, since it was read
-            if claim.recoveries and entry and (_is_held(entry, time.date) or _is_released(entry) is not False):
-                return None
-            self._check_fire_time(claim, time, force=force)
-            if entry is None:
-                entry, time = yield from self._make(claim, time)
+                written = entry  # an earlier copy was carried out, and its reply was lost
+            else:
+                if force and (entry and entry.record.acquisition) != (before and before.acquisition):
+                    return None  # granted to somebody else, or deleted, since it was read
+                if claim.recoveries and entry and (_is_held(entry, time.date) or _is_released(entry) is not False):
+                    return None
+                self._check_fire_time(claim, time, force=force)
                 if entry is None:
-                    continue  # another claim has made it
-            granted = self._granted(claim, entry, time, force=force)
-            if granted is None:
-                return None
-            version = yield from self._ask(Write(granted, entry.version))
-            if version is not None:
-                claim.note = _Note(self._store, Entry(granted, version))
-                return granted.fencing_token
-        raise kept_changing("take_over" if force else "acquire", claim.request.name)
+                    entry, time = yield from self._make(claim, time)
+                    if entry is None:
+                        continue  # another claim has made it
+                granted = self._granted(claim, entry, time, force=force)
+                if granted is None:
+                    return None
+                decided = entry, time
+                reply = yield Write(granted, entry.version)
+                self._last = time = reply.time
+                if reply.value is None:
+                    continue
+                written = Entry(granted, reply.value)
+            if decided is None or decided[1].agrees_with(time, self.clock(), self.clock_error):
+                claim.note = _Note(self._store, written)
+                return written.record.fencing_token
+            yield from self._give_back(decided[0], written, time)
+            if not may_repeat:
+                raise clocks_disagree(operation, claim.request.name, self.clock_error)
+            may_repeat = False
+        raise kept_changing(operation, claim.request.name)
+
+    def _give_back(self, former: Entry, written: Entry, time: ServerTime) -> CasProgram[None]:
+        """Write the former record again: one of the two servers has a wrong clock, so its holder may have the lock."""
+        yield from self._ask(Write(replace(former.record, read_at=time.date), written.version, former.is_free))
 
     def _make(self, claim: Claim, time: ServerTime) -> CasProgram[tuple[Entry | None, ServerTime]]:
         """Make a free record. It has a version, and its reply a time, that the grant goes by.
@@ -278,6 +294,10 @@ class CasPrograms(StorePrograms):
     def prune(self, unused_for: timedelta) -> CasProgram[int]:
         entries, time = yield List("")
         now, deleted = time.date, 0
+        if entries and not time.agrees_with(
+            (yield from self._read(entries[0].record.name))[1], self.clock(), self.clock_error
+        ):
+            raise clocks_disagree("prune", entries[0].record.name, self.clock_error)
         # No server gives a smaller token to a name that has no record. A younger record stays: the next token of its
         # name comes from it, not from a clock that is coarse (I7).
         least = token_at(now - self.clock_error - timedelta(seconds=time.resolution))

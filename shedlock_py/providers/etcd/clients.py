@@ -127,21 +127,22 @@ class _Connections:
     def current(self) -> Any:
         """The client for the next request.
 
-        Certificates end, and are replaced: if a request has failed, and the files of the URL have changed, it is a new
-        client, which reads them.
+        Certificates end, and are replaced: if no request has succeeded since one failed, and the files of the URL have
+        changed, it is a new client, which reads them.
         """
         if self._has_failed or not self.clients:
             files = _content(self._place)
             if files != self._files or not self.clients:
                 self.clients.append(self._client(verify=_tls(self._place), limits=_LIMITS, trust_env=False))
-            self._files, self._has_failed = files, False
+            self._files = files
         return self.clients[-1]
 
     @contextmanager
     def errors(self, client: Any) -> Iterator[None]:
-        """Note that a request has failed."""
+        """Note whether a request has failed."""
         try:
             yield
+            self._has_failed = False
         except httpx.TransportError:
             self._has_failed = True
             raise
