@@ -107,10 +107,13 @@ class App:
         return event
 
     def settle(self, after: float = 0.0) -> None:
-        """Wait until a job has run that is due ``after`` seconds from now, and so all that were due before it."""
+        """Wait until a job has run that is due ``after`` seconds from now, and so all that were due before it.
+
+        The scheduler has removed that job from its store: so its pass is over.
+        """
         sentinel = self.task()
         self.add(sentinel, self.function("unlocked"), "date", run_date=now() + seconds(after), args=(sentinel.log,))
-        wait_until(lambda: sentinel.runs, what="the sentinel job")
+        wait_until(lambda: sentinel.runs and not self.scheduler.get_job(sentinel.id), what="the sentinel job")
 
     def is_held(self, task: Task) -> bool:
         record = self.provider.record(task.lock)

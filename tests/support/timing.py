@@ -5,9 +5,9 @@ import time
 from typing import Self
 
 BUSY = 1.0
-"""Seconds more that a busy machine may take. On a quiet one operations are over within their limit and 10 % (I13)."""
+"""Seconds of a :class:`Stopwatch` more. On a quiet machine operations are over within their limit and 10 % (I13)."""
 BUSY_HERD = 3.0
-"""The same for two hundred threads or tasks at once, on two cores."""
+"""The same for fifty threads or tasks at once, on two cores."""
 
 
 class Stopwatch:
@@ -20,14 +20,19 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.elapsed = 0.0
+        """Seconds of the clock, known at the end: for lower bounds."""
+        self._began = 0.0
         self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._count, daemon=True)
 
     def __enter__(self) -> Self:
+        self._began = time.monotonic()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.elapsed = time.monotonic() - self._began
         self._has_ended.set()
         self._thread.join()
 

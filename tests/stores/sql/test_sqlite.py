@@ -66,7 +66,7 @@ def test_waits_for_the_writer_and_counts_from_then_on(
 
 
 def test_i5_a_writer_that_does_not_end(store: Store, writer: sqlite3.Connection, name: str) -> None:
-    provider = store.provider(timeout="0.2s")
+    provider = store.provider(timeout="1s")
     with pytest.raises(ProviderUnreachable, match="locked") as unreachable:
         provider.acquire(LockRequest(name, "1m"))
     assert unreachable.value.__cause__ is not None

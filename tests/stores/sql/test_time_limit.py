@@ -5,7 +5,6 @@ import re
 import socket
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import ConfigurationError, LockRequest, ProviderUnreachable
+from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.sql.stores import (
@@ -32,7 +31,7 @@ from tests.support.database import Address
 from tests.support.locks import acquired
 from tests.support.polling import wait_until
 from tests.support.ports import black_hole, free_port, reserve_port
-from tests.support.timing import BUSY, BUSY_HERD
+from tests.support.timing import BUSY, BUSY_HERD, Stopwatch
 
 TIMEOUT = 1.0
 LONGEST = TIMEOUT * 1.1 + BUSY
@@ -56,11 +55,21 @@ FAULTS = {"refused": refusing, "black hole": black_hole, "silent": silent}
 WAITED = r"limit of 1 s \(timeout\): waited for a (free )?connection"
 
 
-def failed_after(request: Callable[[], object]) -> tuple[ProviderUnreachable, float]:
-    started = time.monotonic()
-    with pytest.raises(ProviderUnreachable) as caught:
+def failed_after(request: Callable[[], object]) -> tuple[ProviderUnreachable, Stopwatch]:
+    with Stopwatch() as watch, pytest.raises(ProviderUnreachable) as caught:
         request()
-    return caught.value, time.monotonic() - started
+    return caught.value, watch
+
+
+def works_again(provider: LockProvider, name: str) -> None:
+    """A busy machine may need more than one time limit to connect."""
+
+    def works() -> bool:
+        with suppress(ProviderUnreachable):
+            return provider.release(acquired(provider, name))
+        return False
+
+    wait_until(works, timeout=60, what="an operation within its time limit")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -68,11 +77,11 @@ def test_i13_a_server_that_cannot_be_reached_is_left_in_time(store: Store, fault
     with FAULTS[fault]() as address:
         provider = store.provider(address, timeout=TIMEOUT)
         for _ in range(1 if fault == "silent" else 2):
-            error, seconds = failed_after(lambda: provider.acquire(LockRequest(name, "1m")))
-            assert seconds <= LONGEST
+            error, watch = failed_after(lambda: provider.acquire(LockRequest(name, "1m")))
+            assert watch.seconds <= LONGEST
             if fault != "refused":
                 assert re.search(WAITED, str(error)), error
-                assert seconds >= TIMEOUT * 0.99
+                assert watch.elapsed >= TIMEOUT * 0.99
             assert error.__cause__ is not None
 
 
@@ -81,8 +90,8 @@ def test_i13_a_server_that_falls_silent_is_left_in_time(store: Store, proxy: Tcp
     lease = acquired(provider, name)
     for request in (lambda: provider.acquire(LockRequest(f"{name}-2", "1h")), lambda: provider.extend(lease, "1h")):
         proxy.stall()
-        error, seconds = failed_after(request)
-        assert seconds <= LONGEST
+        error, watch = failed_after(request)
+        assert watch.seconds <= LONGEST
         assert "limit of 1 s (timeout): waited for a reply" in str(error)
         proxy.cut()
         proxy.resume()
@@ -100,10 +109,10 @@ def test_i13_a_server_that_is_stopped_is_left_in_time(store: Store, name: str) -
         outcomes = [failed_after(partial(provider.record, name)) for provider in (warm, cold, warm)]
     finally:
         store.server.resume()
-    assert all(seconds <= LONGEST for _, seconds in outcomes), outcomes
+    assert all(watch.seconds <= LONGEST for _, watch in outcomes), outcomes
     assert all("waited for a" in str(error) for error, _ in outcomes)
-    assert warm.release(acquired(warm, name))
-    assert cold.release(acquired(cold, name))
+    works_again(warm, name)
+    works_again(cold, name)
 
 
 def test_i13_it_falls_silent_once_it_has_accepted_the_connection(store: Store, name: str) -> None:
@@ -113,10 +122,9 @@ def test_i13_it_falls_silent_once_it_has_accepted_the_connection(store: Store, n
             provider = store.provider(proxy.address, timeout=TIMEOUT)
             proxy.reset()
             with stalling_after(proxy, replies):
-                started = time.monotonic()
-                with suppress(ProviderUnreachable):
+                with Stopwatch() as watch, suppress(ProviderUnreachable):
                     provider.record(name)
-                assert time.monotonic() - started <= LONGEST, replies
+                assert watch.seconds <= LONGEST, replies
             proxy.cut()
 
 
@@ -125,8 +133,8 @@ def test_i13_nobody_waits_for_first_queries_that_are_never_replied_to(store: Sto
     """SQLAlchemy lets one connection at a time send them, as long as none had a reply."""
     provider = store.provider(proxy.address, timeout=TIMEOUT)
     proxy.silence("version", times=1)
-    error, seconds = failed_after(lambda: provider.record(name))
-    assert seconds <= LONGEST
+    error, watch = failed_after(lambda: provider.record(name))
+    assert watch.seconds <= LONGEST
     assert re.search(WAITED, str(error)), error
     assert proxy.silent_connections == 1
     assert provider.record(name) is None
@@ -164,29 +172,30 @@ def stalling_after(proxy: TcpProxy, replies: int) -> Iterator[None]:
     ],
 )
 def test_i13_fifty_threads_leave_a_silent_server_in_time(store: Store, name: str) -> None:
-    seconds: list[float] = []
+    errors: list[ProviderUnreachable] = []
     start = threading.Barrier(HERD)
 
     def acquire(number: int) -> None:
         start.wait()
-        seconds.append(failed_after(lambda: provider.acquire(LockRequest(f"{name}-{number}", "1m")))[1])
+        with pytest.raises(ProviderUnreachable) as caught:
+            provider.acquire(LockRequest(f"{name}-{number}", "1m"))
+        errors.append(caught.value)
 
-    with silent() as address:
+    with silent() as address, Stopwatch() as watch:
         provider = store.provider(address, timeout="2s")
         threads = [threading.Thread(target=acquire, args=(number,)) for number in range(HERD)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert len(seconds) == HERD
-    assert max(seconds) <= 2.0 * 1.1 + BUSY_HERD
+    assert len(errors) == HERD
+    assert watch.seconds <= 2.0 * 1.1 + BUSY_HERD
 
 
 async def failed_async(provider: AsyncSqlAlchemyLockProvider, name: str) -> float:
-    started = time.monotonic()
-    with pytest.raises(ProviderUnreachable):
+    with Stopwatch() as watch, pytest.raises(ProviderUnreachable):
         await provider.acquire(LockRequest(name, "1m"))
-    return time.monotonic() - started
+    return watch.seconds
 
 
 @on(on_mysql_and_mariadb("aiomysql", "asyncmy"))
@@ -225,11 +234,11 @@ def test_i13_waiting_for_a_free_connection_counts(store: Store, proxy: TcpProxy,
     for thread in threads:
         thread.start()
     wait_until(lambda: proxy.open_connections >= 5, what="all five connections are taken")
-    error, seconds = failed_after(lambda: provider.record(name))
+    error, watch = failed_after(lambda: provider.record(name))
     for thread in threads:
         thread.join()
     proxy.resume()
-    assert seconds <= LONGEST
+    assert watch.seconds <= LONGEST
     assert "waited for a" in str(error)
 
 
@@ -249,10 +258,10 @@ def test_i13_a_look_up_of_the_host_name_counts(store: Store, name: str, monkeypa
     else:
         monkeypatch.setattr(provider.programs.dialect, "connect", wait)
     try:
-        error, seconds = failed_after(lambda: provider.record(name))
+        error, watch = failed_after(lambda: provider.record(name))
     finally:
         replied.set()
-    assert seconds <= LONGEST
+    assert watch.seconds <= LONGEST
     assert "waited for a connection" in str(error)
 
 
@@ -261,8 +270,9 @@ def test_i13_a_writer_of_sqlite_that_does_not_end_is_left_in_time(driver: str, s
     provider = store.provider(url=f"{store.url()}?timeout={TIMEOUT}")
     with closing(sqlite3.connect(store.server.path, isolation_level=None)) as writer:
         writer.execute("BEGIN IMMEDIATE")
-        error, seconds = failed_after(lambda: provider.acquire(LockRequest(name, "1m")))
-        assert TIMEOUT * 0.8 <= seconds <= LONGEST
+        error, watch = failed_after(lambda: provider.acquire(LockRequest(name, "1m")))
+        assert watch.elapsed >= TIMEOUT * 0.8
+        assert watch.seconds <= LONGEST
         assert "locked" in str(error)
         writer.execute("ROLLBACK")
         assert provider.release(acquired(provider, name))
