@@ -61,7 +61,7 @@ def test_i3_a_claimant_that_dies_between_the_broadcasts(quorum: Quorum, kind: st
     assert outcome(provider, fire_time=FIRE_TIME) == ("skip" if majority else "lease")
     wait_until(lambda: majority is False or outcome(provider, fire_time=FIRE_TIME) == "lease", what="the lock free")
     took = timedelta(microseconds=quorum.now(0) - began)
-    assert took < VOTE + timedelta(seconds=3)
+    assert took < VOTE + timedelta(seconds=30)  # and not for as long as the lease
     assert not majority or took >= VOTE * 0.99
 
 
