@@ -15,7 +15,7 @@ from shedlock_py.providers.cas.programs import (
     Read,
     Write,
 )
-from shedlock_py.providers.cas.server_time import ServerTime, UnknownTimeError
+from shedlock_py.providers.cas.server_time import OtherReplyError, ServerTime, UnknownTimeError
 
 __all__ = [
     "DEFAULT_CLOCK_ERROR",
@@ -25,6 +25,7 @@ __all__ = [
     "Delete",
     "Entry",
     "List",
+    "OtherReplyError",
     "Read",
     "ServerTime",
     "UnknownTimeError",

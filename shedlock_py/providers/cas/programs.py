@@ -12,7 +12,7 @@ from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ProviderError
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.cas.options import DEFAULT_CLOCK_ERROR
-from shedlock_py.providers.cas.server_time import ServerTime, UnknownTimeError, token_at
+from shedlock_py.providers.cas.server_time import OtherReplyError, ServerTime, UnknownTimeError, token_at
 from shedlock_py.providers.kit import (
     Failure,
     StorePrograms,
@@ -131,14 +131,14 @@ class CasPrograms(StorePrograms):
 
     def classify(self, error: Exception) -> Failure:
         match error:
-            case UnknownTimeError():
-                return Failure.UNREACHABLE  # the command was carried out
+            case UnknownTimeError() | OtherReplyError():
+                return Failure.UNREACHABLE  # the command may have been carried out
             case ValueError() | LookupError() | TypeError():
                 return Failure.REFUSED  # a record with odd values
         return Failure.NOT_A_STORE_ERROR
 
     def hint(self, error: Exception) -> str | None:
-        return error.hint if isinstance(error, UnknownTimeError) else None
+        return error.hint if isinstance(error, UnknownTimeError | OtherReplyError) else None
 
     # The operations
 

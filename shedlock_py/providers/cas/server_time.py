@@ -23,6 +23,18 @@ class UnknownTimeError(Exception):
     hint = "the locks go by this time: let the proxy between this process and the service pass the Date header on"
 
 
+class OtherReplyError(Exception):
+    """The reply belongs to another request. The command may have been carried out.
+
+    A proxy that repeats a reply shifts all replies that follow on that connection, so the client must close it.
+    """
+
+    hint = "a proxy between this process and the service mixes replies up: leave it out, or turn its keep-alive off"
+
+    def __init__(self) -> None:
+        super().__init__("the reply belongs to another request")
+
+
 @dataclass(frozen=True, slots=True)
 class ServerTime:
     """What one reply tells about the server's clock.

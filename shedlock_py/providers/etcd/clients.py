@@ -18,7 +18,7 @@ from shedlock_py._process import PerLoop, PerProcess, monotonic
 from shedlock_py._program import Program, run, run_async
 from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.providers.cas import CasReply, ServerTime
+from shedlock_py.providers.cas import CasReply, OtherReplyError, ServerTime
 from shedlock_py.providers.etcd.urls import Place
 from shedlock_py.providers.etcd.wire import Command, EtcdError, reply_of, request_of, value_of
 from shedlock_py.providers.kit import NotSent, TimedOut, call_within, close_with_loop, within
@@ -121,7 +121,7 @@ class _Connections:
         """The oldest first. One that was replaced is closed later: others may wait for replies there."""
         self._place = place
         self._client = client
-        self._files: tuple[bytes, ...] = ()
+        self._files: tuple[bytes, ...] | None = None
         self._has_failed = False
 
     def current(self) -> Any:
@@ -130,12 +130,21 @@ class _Connections:
         Certificates end, and are replaced: if no request has succeeded since one failed, and the files of the URL have
         changed, it is a new client, which reads them.
         """
-        if self._has_failed or not self.clients:
+        if self._has_failed or self._files is None or not self.clients:
             files = _content(self._place)
             if files != self._files or not self.clients:
                 self.clients.append(self._client(verify=_tls(self._place), limits=_LIMITS, trust_env=False))
             self._files = files
         return self.clients[-1]
+
+    @contextmanager
+    def in_order(self) -> Iterator[None]:
+        """Use no connection again on which replies do not belong to their requests."""
+        try:
+            yield
+        except OtherReplyError:
+            self._files = None
+            raise
 
     @contextmanager
     def errors(self, client: Any) -> Iterator[None]:
@@ -195,7 +204,10 @@ class EtcdClient:
         def post(request: Request) -> httpx.Response:
             return mine.post(request, limits)
 
-        work = partial(run, mine.exchange.of(command), post)
+        def work() -> CasReply:
+            with mine.in_order():
+                return run(mine.exchange.of(command), post)
+
         reply: CasReply = call_within(mine.workers, timeout, "a reply", work, sent=True)
         return reply
 
@@ -247,7 +259,8 @@ class AsyncEtcdClient:
             return await mine.post(request, limits)
 
         async with within(timeout, "a reply", sent=True):
-            return await run_async(mine.exchange.of(command), post)
+            with mine.in_order():
+                return await run_async(mine.exchange.of(command), post)
 
     async def close(self) -> None:
         mine = self._of_loop.pop()

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shedlock_py.events import logger
-from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, Read, Write
+from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, OtherReplyError, Read, Write
 from shedlock_py.providers.cas.programs import UNREAD
 from shedlock_py.providers.kit import Failure, record_from_json, record_to_json
 from shedlock_py.texts import parsed
@@ -93,7 +93,7 @@ def request_of(command: Command, prefix: str) -> tuple[str, dict[str, Any]]:
             return _transaction(key, if_version, {"request_put": {"key": key, "value": _value(command)}})
         case Delete(name, if_version):
             key = _encoded(prefix + name)
-            return _transaction(key, if_version, {"request_delete_range": {"key": key}})
+            return _transaction(key, if_version, {"request_delete_range": {"key": key, "prev_kv": True}})
 
 
 def _value(write: Write) -> str:
@@ -107,25 +107,60 @@ def _transaction(key: str, if_version: Version | None, change: dict[str, Any]) -
             {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": if_version.revision},
             {"key": key, "target": "VALUE", "result": "EQUAL", "value": if_version.value},
         ]
-    return "/v3/kv/txn", {"compare": compare, "success": [change]}
+    read = {"request_range": {"key": key}}  # so that the reply names the key, and the value that was written
+    return "/v3/kv/txn", {"compare": compare, "success": [change, read], "failure": [read]}
 
 
 def value_of(command: Command, prefix: str, reply: Mapping[str, Any]) -> Any:
     """The value of the reply to ``command``. The gateway leaves out what is empty, zero or false.
 
     :raises ValueError: a record has odd values.
+    :raises OtherReplyError: the reply belongs to another request.
     """
     match command:
         case ClusterRequest():
             return reply
-        case Read():
-            return next((_entry(prefix, pair) for pair in reply.get("kvs", ())), None)
-        case List():
-            return list(_entries(prefix, reply))
-        case Write():
-            return Version(reply["header"]["revision"], _value(command)) if reply.get("succeeded") else None
-        case Delete():
-            return bool(reply.get("succeeded"))
+        case Read(name):
+            pairs = _pairs(reply, lambda key: key == (prefix + name).encode())
+            return _entry(prefix, pairs[0]) if pairs else None
+        case List(start):
+            return list(_entries(prefix, _pairs(reply, lambda key: key.startswith((prefix + start).encode()))))
+        case Write(record):
+            written = _written(_encoded(prefix + record.name), reply)
+            if written is not None and written["value"] != _value(command):
+                raise OtherReplyError
+            return Version(written["mod_revision"], written["value"]) if written else None
+        case Delete(name):
+            return _written(_encoded(prefix + name), reply) is not None
+
+
+def _pairs(reply: Mapping[str, Any], is_requested: Callable[[bytes], bool]) -> list[Mapping[str, Any]]:
+    """The keys and values in the reply to a read."""
+    pairs: list[Mapping[str, Any]] = reply.get("kvs", [])
+    if "responses" in reply or not all(is_requested(b64decode(pair["key"])) for pair in pairs):
+        raise OtherReplyError
+    return pairs
+
+
+def _written(key: str, reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What a transaction has written or deleted, in the form of a key and its value; None: its condition was wrong."""
+    match reply:
+        case {
+            "succeeded": True,
+            "responses": [{"response_put": _}, {"response_range": {"kvs": [{"key": found} as pair]}}],
+        }:
+            pass
+        case {"succeeded": True, "responses": [{"response_delete_range": {"prev_kvs": [{"key": found} as pair]}}, _]}:
+            pass
+        case {"responses": [{"response_range": {"kvs": [{"key": found}]}}]}:
+            pair = None
+        case {"responses": [{"response_range": _}]}:
+            found, pair = key, None  # there is no such key, which the reply does not name
+        case _:
+            raise OtherReplyError
+    if found != key:
+        raise OtherReplyError
+    return pair
 
 
 def reply_of(status: int, text: str) -> dict[str, Any]:
@@ -146,8 +181,8 @@ def reply_of(status: int, text: str) -> dict[str, Any]:
     raise EtcdError(NOT_ETCD, f"HTTP status {status}, and no reply of etcd: {text.strip()[:100]!r}")
 
 
-def _entries(prefix: str, reply: Mapping[str, Any]) -> Iterator[Entry]:
-    for pair in reply.get("kvs", ()):
+def _entries(prefix: str, pairs: list[Mapping[str, Any]]) -> Iterator[Entry]:
+    for pair in pairs:
         try:
             yield _entry(prefix, pair)
         except ValueError as error:  # a key that is no lock record must not hide the others

@@ -18,7 +18,7 @@ from shedlock_py._process import PerLoop, PerProcess, monotonic
 from shedlock_py._program import Program, run, run_async
 from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.providers.cas import CasReply, ServerTime
+from shedlock_py.providers.cas import CasReply, OtherReplyError, ServerTime
 from shedlock_py.providers.kit import NotSent, TimedOut, call_within, close_with_loop, within
 from shedlock_py.providers.kubernetes.access import Access, Place
 from shedlock_py.providers.kubernetes.wire import (
@@ -176,6 +176,15 @@ class _Threads:
             self._session = Session(access, self._clients[-1])
             return self._session
 
+    @contextmanager
+    def in_order(self) -> Iterator[None]:
+        """Use no connection again on which replies do not belong to their requests."""
+        try:
+            yield
+        except OtherReplyError:
+            self._session = None
+            raise
+
     def close(self) -> None:
         _close(self._clients, 0)
 
@@ -201,7 +210,10 @@ class KubernetesClient:
                 return mine.sign_in(step.refused)
             return step.session.http.request(**_request(step, timeout))
 
-        work = partial(run, exchange(command, self._clock_error), carry_out)
+        def work() -> CasReply:
+            with mine.in_order():
+                return run(exchange(command, self._clock_error), carry_out)
+
         reply: CasReply = call_within(mine.workers, timeout, "a reply", work, sent=True)
         return reply
 
@@ -245,6 +257,15 @@ class _Tasks:
             self._session = Session(access, self._clients[-1])
             return self._session
 
+    @contextmanager
+    def in_order(self) -> Iterator[None]:
+        """See :meth:`_Threads.in_order`."""
+        try:
+            yield
+        except OtherReplyError:
+            self._session = None
+            raise
+
     async def close(self) -> None:
         self._session = None
         await self._close(0)
@@ -271,7 +292,8 @@ class AsyncKubernetesClient:
             return await step.session.http.request(**_request(step, timeout))
 
         async with within(timeout, "a reply", sent=True):
-            return await run_async(exchange(command, self._clock_error), carry_out)
+            with mine.in_order():
+                return await run_async(exchange(command, self._clock_error), carry_out)
 
     async def close(self) -> None:
         mine = self._of_loop.pop()

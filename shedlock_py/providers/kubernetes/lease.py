@@ -63,6 +63,12 @@ def entry_of(lease: Mapping[str, Any], clock_error: timedelta) -> Entry:
     return Entry(record, Version(dict(lease), record, is_free), is_free)
 
 
+def record_in(lease: Mapping[str, Any]) -> str | None:
+    """The text of our exact record; None: there is none. It names holder, token and times."""
+    text: str | None = ((lease.get("metadata") or {}).get("annotations") or {}).get(RECORD)
+    return text
+
+
 def _fields(text: str) -> dict[str, Any]:
     try:
         fields = parsed(text)

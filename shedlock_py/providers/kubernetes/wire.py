@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from shedlock_py.events import logger
-from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, Read, Write
+from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, OtherReplyError, Read, Write
 from shedlock_py.providers.kit import Failure
-from shedlock_py.providers.kubernetes.lease import API_VERSION, LABEL, entry_of, lease_of
+from shedlock_py.providers.kubernetes.lease import API_VERSION, LABEL, entry_of, lease_of, record_in
 from shedlock_py.providers.kubernetes.names import object_name
+from shedlock_py.record import LockRecord
 
 MANAGER = "shedlock-py"
 """Under this name the server notes which fields we have written."""
@@ -93,7 +94,9 @@ def value_of(command: Command, status: int, reply: Any, clock_error: timedelta) 
 
     :raises KubernetesError: it is an error.
     :raises ValueError: a record has odd values.
+    :raises OtherReplyError: it belongs to another request.
     """
+    _check_name(command, status, reply)
     is_missing = status == NOT_FOUND and _missing_kind(reply) == "leases"
     match command:
         case Read(name):
@@ -108,7 +111,10 @@ def value_of(command: Command, status: int, reply: Any, clock_error: timedelta) 
         case Write():
             if status == CONFLICT or (is_missing and command.if_version is not None):
                 return None
-            return _entry(_success(command, status, reply), clock_error).version
+            lease = _success(command, status, reply)
+            if record_in(lease) != record_in(lease_of(command)):
+                raise OtherReplyError
+            return _entry(lease, clock_error).version
         case AccessReview():
             if status in (FORBIDDEN, NOT_FOUND):
                 return None
@@ -118,6 +124,25 @@ def value_of(command: Command, status: int, reply: Any, clock_error: timedelta) 
                 return False
             _success(command, status, reply)
             return True
+
+
+def _check_name(command: Command, status: int, reply: Any) -> None:
+    """:raises OtherReplyError: the reply is about something else than the Lease, or the list, of ``command``."""
+    if not isinstance(reply, Mapping) or not (status < 300 or status in (NOT_FOUND, CONFLICT)):
+        return  # an error, whatever it is about
+    kind = reply.get("kind")
+    match command:
+        case Read(name) | Write(LockRecord(name=name)) | Delete(name):
+            where = reply.get("metadata") if kind == "Lease" else reply.get("details")
+            found = where.get("name") if isinstance(where, Mapping) else None
+            is_of_lease = kind == "Lease" or (kind == "Status" and _missing_kind(reply) in (None, "leases"))
+            is_right = kind in ("Lease", "Status") and (not is_of_lease or found in (None, object_name(name)))
+        case List():
+            is_right = kind in ("LeaseList", "Status")
+        case AccessReview():
+            is_right = kind in ("SelfSubjectAccessReview", "Status")
+    if not is_right:
+        raise OtherReplyError
 
 
 def _entries(leases: Iterable[Any], clock_error: timedelta) -> Iterator[Entry]:

@@ -176,9 +176,13 @@ def test_errors_that_go_away_and_errors_that_stay(code: int, expected: Failure) 
     assert classify(refusal(CREATE, code, None)) is expected
 
 
+def review(allowed: bool) -> dict[str, Any]:
+    return {"kind": "SelfSubjectAccessReview", "status": {"allowed": allowed}}
+
+
 @pytest.mark.parametrize(
     ("code", "reply", "expected"),
-    [(201, {"status": {"allowed": True}}, True), (201, {"status": {"allowed": False}}, False),
+    [(201, review(True), True), (201, review(False), False),
      (404, None, None), (403, status("Forbidden"), None)],
 )  # fmt: skip
 def test_what_we_may_do(code: int, reply: Any, expected: bool | None) -> None:
