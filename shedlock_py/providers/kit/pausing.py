@@ -9,7 +9,7 @@ from shedlock_py._program import Program
 from shedlock_py.durations import LONGEST, Duration, parse_duration
 from shedlock_py.lease import Claim, Lease
 from shedlock_py.providers.kit.operation import Operation, kept_changing, refused
-from shedlock_py.providers.kit.programs import MOST_TAKE_OVERS, StorePrograms
+from shedlock_py.providers.kit.programs import MOST_TAKE_OVERS, StorePrograms, require_same_name
 from shedlock_py.record import LONGEST_OPERATOR, LockRecord, Pause
 from shedlock_py.request import LockRequest, default_holder, request_for_operator
 
@@ -46,6 +46,7 @@ class Pausing:
         by: str | None,
         expected: LockRecord | None = None,
     ) -> None:
+        require_same_name(name, expected)
         pause = Pause.validated(default_operator() if by is None else by, reason)
         self._request = request_for_operator(name, parse_duration(for_, "for_"), pause.holder)
         waits_for = parse_duration(0 if wait is None else wait, "wait", zero=True)
@@ -111,6 +112,7 @@ def resume(programs: StorePrograms, name: str, expected: LockRecord | None = Non
 
     :param expected: the record that was read; None: read it now.
     """
+    require_same_name(name, expected)
     record = expected or (yield from programs.carry_out("resume", name, programs.record(name)))
     if record is None or not record.is_paused:
         return False

@@ -54,6 +54,12 @@ def require(given: object, kind: type, operation: str, example: str) -> None:
         raise TypeError(f"{operation} takes a {kind.__name__}, not {given!r}: {example}")
 
 
+def require_same_name(name: str, expected: LockRecord | None) -> None:
+    """:raises ConfigurationError: ``expected`` is the record of another lock."""
+    if expected is not None and expected.name != name:
+        raise ConfigurationError(f"lock {name!r}: expected is the record of another lock, {expected.name!r}")
+
+
 class StorePrograms(ABC):
     """The programs of one store.
 
@@ -210,6 +216,7 @@ class StorePrograms(ABC):
 
     def force_release(self, name: str, expected: LockRecord | None = None) -> Program[Any, Any, bool]:
         """Free ``name`` from the holder that ``expected`` names; None: that the record names now. False: see there."""
+        require_same_name(name, expected)
         operation = Operation(self, "force_release", name)
         record = expected or (yield from operation.carry_out(self.record(name)))
         if record is None or not record.is_held:
@@ -239,6 +246,7 @@ class StorePrograms(ABC):
         True also if the record has another one, or none, when it is deleted: a first copy, whose reply was lost, may
         have forgotten it.
         """
+        require_same_name(name, expected)
         record = expected or (yield from self.record(name))
         newest = record.last_fire_time if record else None
         if newest is None:
@@ -287,6 +295,7 @@ class StorePrograms(ABC):
     def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Program[Any, Any, Lease]:
         """Read the record, and replace exactly what was read."""
         require(request, LockRequest, "take_over", "LockRequest('nightly-report', '30m')")
+        require_same_name(request.name, expected)
         claim = Claim(request, self.clock, self.new_claim_id)
         operation = Operation(self, "take_over", request.name)
         for _ in range(MOST_TAKE_OVERS):

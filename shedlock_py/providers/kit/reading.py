@@ -15,7 +15,8 @@ from shedlock_py.texts import quoted
 def read_runs(programs: StorePrograms, name: str, limit: int) -> Program[Any, Any, list[Run]]:
     """The newest ``limit`` runs of ``name``, newest first."""
     _require_history(programs, limit)
-    return newest_first((yield from programs.runs(name, limit)), min(limit, programs.history))
+    runs = [run for run in (yield from programs.runs(name, limit)) if run.name == name]
+    return newest_first(runs, min(limit, programs.history))
 
 
 def read_recent_runs(
@@ -27,7 +28,8 @@ def read_recent_runs(
     limit = min(limit, programs.history)
     if found:
         for run in (yield from programs.recent_runs(list(found), limit)):
-            found[run.name].append(run)
+            if run.name in found:
+                found[run.name].append(run)
     return {name: newest_first(runs, limit) for name, runs in found.items()}
 
 

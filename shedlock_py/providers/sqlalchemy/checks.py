@@ -53,7 +53,8 @@ def store_checks(tables: SqlTables, table_name: str, read_mounts: Callable[[], s
         found = [not_known(tables, "replication, durability", error)]
     if any(check.status == "failed" for check in found):
         return found
-    return [*found, *(yield from _permissions(tables, table_name))]
+    found += yield from _permissions(tables, table_name)
+    return [*found, *(yield from tables.name_checks())]
 
 
 def _rows(sql: str) -> SqlProgram[Sequence[Sequence[Any]]]:

@@ -191,7 +191,7 @@ class SqlPrograms(SqlTables):
             return None
         record = to_record(reply.rows[0], self._sql.clock, "record")
         self._check_zone("record", record)
-        return record
+        return record if record.name == name else None  # the collation of the table may fold case
 
     def records(self, prefix: str, operation: str = "records") -> SqlProgram[list[LockRecord]]:
         """All records with a prefix. A record with an odd value is left out, with a warning, and hides no others."""

@@ -15,7 +15,7 @@ from sqlalchemy.types import TypeEngine
 
 from shedlock_py.errors import ProviderError
 from shedlock_py.history import LONGEST_ERROR
-from shedlock_py.providers.kit import refused
+from shedlock_py.providers.kit import Check, refused
 from shedlock_py.record import LockRecord
 
 EXTRA_COLUMNS = ("fencing_token", "last_fire_time")
@@ -139,20 +139,23 @@ def create_schema_sql(table: Table, dialect: Dialect) -> str:
 
 _DIGITS = {"lock_until": 3, "locked_at": 3, "last_fire_time": 6}
 TIME_COLUMNS = tuple(_DIGITS)
+NAME_COLUMN = "name"
 _MYSQL = (
-    "SELECT column_name, data_type = 'timestamp', datetime_precision FROM information_schema.columns "
-    f"WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :table AND column_name IN {TIME_COLUMNS}"
+    "SELECT column_name, data_type = 'timestamp', datetime_precision, collation_name FROM information_schema.columns "
+    "WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :table "
+    f"AND column_name IN {(*TIME_COLUMNS, NAME_COLUMN)}"
 )
 COLUMN_TYPES = {
     "postgresql": (
-        "SELECT attname, atttypid = CAST('timestamptz' AS regtype), NULLIF(atttypmod, -1) FROM pg_attribute "
+        "SELECT attname, atttypid = CAST('timestamptz' AS regtype), NULLIF(atttypmod, -1), NULL FROM pg_attribute "
         f"WHERE attrelid = to_regclass(CAST(:formatted AS text)) AND attname IN {TIME_COLUMNS}"
     ),
     "mysql": _MYSQL,
     "mariadb": _MYSQL,
 }
 """A row for each time column: its name, whether it follows the zone of the session, and how many digits of a second it
-stores (NULL: all). No rows: there is no table.
+stores (NULL: all). On MySQL and MariaDB, also a row for the lock name, which ends with its collation. No rows: there is
+no table.
 """
 
 # An ALTER in a session of another zone would shift every time: a held lock would be free, or a free one held.
@@ -166,10 +169,41 @@ def odd_columns(rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[str]]:
 
     :param rows: the reply to the statement of ``COLUMN_TYPES``.
     """
-    types = {name.lower(): (in_zone, digits) for name, in_zone, digits in rows}  # MySQL ignores the case of columns
+    types = {name.lower(): (in_zone, digits) for name, in_zone, digits, _ in rows}  # MySQL ignores the case of columns
     there = [column for column in TIME_COLUMNS if column in types]
     in_zone = [column for column in there if types[column][0]]
     return in_zone, [column for column in there if types[column][1] is not None and types[column][1] < _DIGITS[column]]
+
+
+def folding_collation(rows: Sequence[Sequence[Any]]) -> str | None:
+    """The collation of the lock name, if it takes different names for the same.
+
+    MySQL's default does, so the table of ShedLock for Java has such a collation.
+    """
+    collation = next((collation for name, _, _, collation in rows if name.lower() == NAME_COLUMN), None)
+    return collation if collation and not collation.endswith("_bin") and collation != "binary" else None
+
+
+def folding_warning(table: str, collation: str, dialect: Dialect) -> str:
+    return f"{_folding(table, collation)}: {folding_cure(table, dialect)}"
+
+
+def _folding(table: str, collation: str) -> str:
+    return (
+        f"table {table} compares lock names by the collation {collation}: names that differ only in case or accents, "
+        f"such as Job and job, are one lock"
+    )
+
+
+def folding_cure(table: str, dialect: Dialect) -> str:
+    return f"run ALTER TABLE {table} MODIFY name {LockName(64).compile(dialect=dialect)} NOT NULL"
+
+
+def folding_check(table: str, collation: str | None, dialect: Dialect) -> Check:
+    """What ``shedlock doctor`` shows."""
+    if collation is None:
+        return Check("lock names", "ok", "compared byte by byte")
+    return Check("lock names", "warning", _folding(table, collation), folding_cure(table, dialect))
 
 
 def rounding_refusal(

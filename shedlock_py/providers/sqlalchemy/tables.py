@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from shedlock_py._program import Program
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import logger
-from shedlock_py.providers.kit import Failure, StorePrograms
+from shedlock_py.providers.kit import Check, Failure, StorePrograms
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
 from shedlock_py.providers.sqlalchemy.engines import names_of, secrets_of
 from shedlock_py.providers.sqlalchemy.errors import Missing, classify, grant_sql, hint, is_denied, missing
@@ -21,6 +21,9 @@ from shedlock_py.providers.sqlalchemy.schema import (
     RUNS,
     create_schema_sql,
     create_table_sql,
+    folding_check,
+    folding_collation,
+    folding_warning,
     lock_table_of,
     odd_columns,
     refusal,
@@ -117,8 +120,7 @@ class SqlTables(StorePrograms):
         yield from self.locate()
         if self._is_prepared or self._sql.column_types is None:
             return
-        names = {"table": self._table.name, "schema": self._table.schema, "formatted": self._sql.table_name}
-        reply = yield SqlCommand(self._sql.column_types, names)
+        reply = yield self._column_types()
         if not reply.rows:
             return  # no table yet
         used = [row for row in reply.rows if self.extra_columns or row[0].lower() != "last_fire_time"]
@@ -129,8 +131,22 @@ class SqlTables(StorePrograms):
             raise rounding_refusal(operation, lock_name, self.table_name, rounded, in_session_zone, self.dialect)
         if in_session_zone:
             logger.warning("%s", warning(self.table_name, in_session_zone))
+        if collation := folding_collation(reply.rows):
+            logger.warning("%s", folding_warning(self.table_name, collation, self.dialect))
         self._columns_in_session_zone = in_session_zone
         self._is_prepared = self._is_located
+
+    def name_checks(self) -> SqlProgram[list[Check]]:
+        """For ``shedlock doctor``: whether the table compares lock names byte by byte."""
+        if self._sql.column_types is None or self.dialect.name == "postgresql":
+            return []
+        rows = (yield self._column_types()).rows
+        return [folding_check(self.table_name, folding_collation(rows), self.dialect)] if rows else []
+
+    def _column_types(self) -> SqlCommand:
+        assert self._sql.column_types is not None
+        names = {"table": self._table.name, "schema": self._table.schema, "formatted": self._sql.table_name}
+        return SqlCommand(self._sql.column_types, names)
 
     # The schema
 
