@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from shedlock_py.cli.listening import all_addresses, listening
+from shedlock_py.cli.listening import listening
 from shedlock_py.election.elector import LeaderElector
 
+LOOPBACK = "127.0.0.1"
 SECONDS = 5.0
 """For how long a client may send its request."""
+MOST_CONNECTIONS = 32
+"""Those beyond are closed at once, so that nobody uses up the descriptors that this node needs to lead."""
+ACCEPT_PAUSE = 0.1
+"""Seconds after a connection could not be accepted: it waits still, and the next attempt would follow at once."""
 
 
 @contextmanager
@@ -22,7 +29,6 @@ def served(elector: LeaderElector, host: str | None, port: int) -> Iterator[None
     """Serve ``/``: 200 while this node takes part, and ``/leader``: 200 while it leads; else 503."""
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = SECONDS
         server_version, sys_version = "shedlock", ""
 
         def do_GET(self) -> None:
@@ -44,15 +50,45 @@ def served(elector: LeaderElector, host: str | None, port: int) -> Iterator[None
         def log_message(self, format: str, *args: object) -> None:
             """Write nothing: a probe comes every few seconds."""
 
+    free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+
     class Server(ThreadingHTTPServer):
         daemon_threads = True
+
+        def get_request(self) -> tuple[socket.socket, Any]:
+            try:
+                return super().get_request()
+            except OSError:
+                time.sleep(ACCEPT_PAUSE)
+                raise
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            if not free.acquire(blocking=False):
+                self.shutdown_request(request)
+                return
+            try:
+                super().process_request(request, client_address)
+            except BaseException:  # no thread can be started
+                free.release()
+                raise
+
+        def process_request_thread(self, request: Any, client_address: Any) -> None:
+            """Give the client one time limit for all that it sends."""
+            limit = threading.Timer(SECONDS, _end, [request])
+            limit.daemon = True
+            try:
+                limit.start()
+                super().process_request_thread(request, client_address)
+            finally:
+                limit.cancel()
+                free.release()
 
         def handle_error(self, request: Any, client_address: Any) -> None:
             """Write nothing of a client that is gone: a check of a load balancer may reset its connection."""
             if not isinstance(sys.exception(), OSError):
                 super().handle_error(request, client_address)
 
-    listener = listening(host or all_addresses(), port, "--health-port")
+    listener = listening(host or LOOPBACK, port, "--health-port")
     server = Server(listener.getsockname()[:2], Handler, bind_and_activate=False)
     server.socket.close()  # ThreadingHTTPServer has made one of IPv4
     server.socket = listener
@@ -62,3 +98,8 @@ def served(elector: LeaderElector, host: str | None, port: int) -> Iterator[None
     finally:
         server.shutdown()
         server.server_close()
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):  # it has ended just now
+        connection.shutdown(socket.SHUT_RDWR)

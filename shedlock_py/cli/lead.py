@@ -81,9 +81,9 @@ if TYPE_CHECKING:
 @option(
     "--health-host",
     envvar="SHEDLOCK_HEALTH_HOST",
-    show_default="all addresses",
+    show_default="127.0.0.1",
     metavar="ADDRESS",
-    help="Where to answer. A probe of Kubernetes comes from outside the pod.",
+    help="Where to answer. A probe of Kubernetes comes from outside the pod: it needs ::, all addresses.",
 )
 @option("--holder", envvar="SHEDLOCK_HOLDER", help="The name of this node, for people to read. By default: host:pid.")
 @store_option

@@ -29,8 +29,3 @@ def listening(host: str, port: int, option: str) -> socket.socket:
         fail(f"cannot listen on {host} port {port}: {reason}{cure}", UNAVAILABLE)
     except UnicodeError:  # of the codec "idna": an empty label, or one that is too long
         fail(f"cannot listen on {host} port {port}: that is no host name", UNAVAILABLE)
-
-
-def all_addresses() -> str:
-    """The wildcard address: of both families if this machine has IPv6, else of IPv4."""
-    return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"

@@ -29,10 +29,12 @@ from shedlock_py import (
     RunRecovered,
     TaskFinished,
 )
+from shedlock_py._timers import WorkerPool
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.history import describe_error
 from shedlock_py.integrations import REPORTED_MISSES, Label, Slugs, label_of, missing_extra
 from shedlock_py.outbox import DeliveryFailed, Outbox
+from shedlock_py.providers.kit import TimedOut, call_within
 
 try:
     import httpx
@@ -69,7 +71,7 @@ class HealthchecksListener:
         is in lower case, with "-" for all but a-z, 0-9 and "_". A name with none of these does not check in.
     :param label: makes the name of a check from a lock name. By default names that were filled from a template
         ("sync-{tenant}") share the check of their template; ``label=str`` gives each its own.
-    :param timeout: how long a request may wait for the service, for each of: connecting, sending, its reply.
+    :param timeout: how long a request may take in all.
     :raises ConfigurationError: an URL that cannot be one. It is not quoted.
     """
 
@@ -215,6 +217,8 @@ def event_to_json(event: Event) -> dict[str, Any]:
 
 # Sending
 
+_MOST_REQUESTS = 4
+"""How many requests of one listener may be under way: one, and those that were given up."""
 _TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 _JSON = {"Content-Type": "application/json"}
 _LOGGERS = ("httpx", *(f"httpcore.{name}" for name in ("connection", "http11", "http2", "proxy", "socks")))
@@ -266,9 +270,17 @@ def _http_outbox(name: str, timeout: Duration) -> Outbox[_Post]:
             limits=httpx.Limits(max_keepalive_connections=0),
             headers={"User-Agent": f"shedlock_py/{shedlock_py.__version__}"},
         )
-        return partial(_send, client)
+        # A request waits in a thread of its own: httpx limits each read, and a service may send a byte a second.
+        return partial(_send_within, WorkerPool(_MOST_REQUESTS, "shedlock-http"), seconds, client)
 
     return Outbox(name, open_sender)
+
+
+def _send_within(pool: WorkerPool, seconds: float, client: httpx.Client, post: _Post) -> None:
+    try:
+        call_within(pool, seconds, "a reply", partial(_send, client, post))
+    except TimedOut:
+        raise DeliveryFailed(f"{urlsplit(post.url).hostname}: no reply within {seconds:g} s (timeout)") from None
 
 
 def _send(client: httpx.Client, post: _Post) -> None:

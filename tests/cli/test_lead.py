@@ -10,7 +10,7 @@ import socket
 import sqlite3
 import struct
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
@@ -437,7 +437,7 @@ def has_ipv6() -> bool:
 def test_health_checks_over_ipv6(nodes: Nodes) -> None:
     """All addresses are those of both families, for probes of clusters that have IPv6 only."""
     ports = [free_port(), free_port()]
-    nodes.start_leading("--health-port", str(ports[0]))
+    nodes.start_leading("--health-port", str(ports[0]), "--health-host", "::")
     nodes.start_waiting("--health-port", str(ports[1]), "--health-host", "::1")
     assert [ask(ports[0], "/", address)[0] for address in ("127.0.0.1", "[::1]")] == [200, 200]
     assert ask(ports[1], "/leader", "[::1]")[0] == 503
@@ -468,6 +468,48 @@ def test_a_check_that_resets_its_connection_prints_nothing(nodes: Nodes) -> None
     _, _, err = nodes.runs.end(leader)
     assert "Traceback" not in err
     assert "Exception" not in err
+
+
+def test_a_health_check_listens_on_the_loopback_address_only(nodes: Nodes) -> None:
+    port = free_port()
+    nodes.start_leading("--health-port", str(port))
+    assert ask(port, "/")[0] == 200
+    with pytest.raises(URLError, match="refused"):
+        ask(port, "/", "127.0.0.2")
+
+
+def test_clients_that_drip_keep_no_probe_waiting_and_no_descriptor(nodes: Nodes) -> None:
+    """Forty of them: beyond the most connections, the server closes a connection at once."""
+    port = free_port()
+    leader = nodes.start_leading("--health-port", str(port))
+    with ExitStack() as stack:
+        dripping = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(40)]
+        descriptors = Path(f"/proc/{leader.pid}/fd")
+        wait_until(lambda: ended(dripping) == 8, what="those beyond the 32 connections are closed")
+        assert len(list(descriptors.iterdir())) < 60
+
+        def drip() -> bool:
+            for connection in dripping:
+                with suppress(OSError):
+                    connection.send(b"G")
+            return ended(dripping) == 40
+
+        wait_until(drip, timeout=60, what="the server has given up each client, although it sends bytes")
+    assert ask(port, "/")[0] == 200
+
+
+def ended(connections: list[socket.socket]) -> int:
+    """How many of them the server has closed."""
+    found = 0
+    for connection in connections:
+        connection.setblocking(False)
+        try:
+            found += connection.recv(1) == b""
+        except BlockingIOError:
+            pass
+        except OSError:
+            found += 1
+    return found
 
 
 def test_a_host_name_that_cannot_be_one(nodes: Nodes) -> None:

@@ -30,12 +30,14 @@ class Service:
 
     :ivar statuses: of its next replies; 200 after them.
     :ivar is_silent: it takes requests and does not reply until the end of the test.
+    :ivar drips: it sends one byte of its reply after the other until the end of the test.
     """
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.statuses: list[int] = []
         self.is_silent = False
+        self.drips = False
         self.headers: dict[str, str] = {}
         self.body = b"OK"
         """Like the headers, of its replies."""
@@ -53,6 +55,11 @@ class Service:
                 )
                 if service.is_silent:
                     service.ended.wait(30)
+                    return
+                if service.drips:
+                    self.wfile.write(b"HTTP/1.0 200 OK\r\nX-Slow: ")
+                    while not service.ended.wait(0.05):
+                        self.wfile.write(b"x")
                     return
                 self.send_response(service.statuses.pop(0) if service.statuses else 200)
                 for name, value in service.headers.items():

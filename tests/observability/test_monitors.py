@@ -295,7 +295,9 @@ def test_a_service_that_never_replies_delays_no_job(
     listener = HealthchecksListener({"job": f"{service.url}/{KEY}"}, timeout="300ms")
     assert timed(listener, store) < 5  # 40 messages, of which each would wait for 1.6 s
     wait_until(lambda: listener.dropped >= 2, what="the second drop")  # so its line is logged
-    assert warnings_of(caplog) == ["check-ins: a message is dropped, jobs are not affected: 127.0.0.1: ReadTimeout"]
+    assert warnings_of(caplog) == [
+        "check-ins: a message is dropped, jobs are not affected: 127.0.0.1: no reply within 0.3 s (timeout)"
+    ]
     assert not listener.flush("10ms")
     service.is_silent = False
     assert listener.flush("30s")  # the tests that follow look at the log
@@ -570,3 +572,16 @@ def test_what_cannot_work_is_refused(make: Any, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words) as raised:
         make()
     assert "s3cret" not in str(raised.value)
+
+
+def test_a_service_that_drips_its_reply_is_given_up_in_time(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    """Each byte arrives within the time limit of a read."""
+    service.drips = True
+    store = InMemoryLockProvider()
+    listener = HealthchecksListener({"job": f"{service.url}/job"}, timeout="200ms")
+    with configure(provider=store, listeners=[listener]):
+        attempt("job", lambda: None)
+    wait_until(lambda: listener.dropped == 2, what="the start and the end were given up")
+    assert listener.flush("10s")
+    [warning] = warnings_of(caplog)
+    assert "127.0.0.1: no reply within 0.2 s (timeout)" in warning

@@ -149,5 +149,6 @@ def test_the_unit_and_the_manifest_have_the_command_line_of_the_page() -> None:
     words = [*container["command"], *container["args"]]
     port = words.index("--health-port")
     assert int(words[port + 1]) == container["livenessProbe"]["httpGet"]["port"]
-    assert words[:port] + words[port + 2 :] == shlex.split(line)
+    assert words[port + 2 : port + 4] == ["--health-host", "::"], "a probe comes from outside the pod"
+    assert words[:port] + words[port + 4 :] == shlex.split(line)
     assert pod["terminationGracePeriodSeconds"] >= parse_duration(service["TimeoutStopSec"]).total_seconds()

@@ -42,6 +42,14 @@ def script(name: str) -> Script:
     return Script(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest())
 
 
+def read_scripts() -> None:
+    """Read all scripts now: later, the process may have no descriptor left for a file."""
+    for file in files("shedlock_py.providers.redis").joinpath("lua").iterdir():
+        name, is_script, _ = file.name.partition(".lua")
+        if is_script and name not in IN_FRONT:
+            script(name)
+
+
 Args = tuple[bytes | int, ...]
 
 
@@ -77,6 +85,7 @@ class Calls:
     """
 
     def __init__(self, key_prefix: str, *, has_history: bool = False) -> None:
+        read_scripts()
         self.kept_ms = KEPT_WITH_RUNS_MS if has_history else KEPT_MS
         self._start = f"{validate_prefix(key_prefix, 'key_prefix')}:{{".encode()
 
