@@ -249,10 +249,11 @@ def _prepare_mysql_session(connection: Any, _record: object) -> None:
     """Set what a server may have other defaults for.
 
     Where the default of autocommit is off, MySQL reports to a new session that it is on, and drivers then send nothing.
-    A limit would leave records out of a list.
+    A limit would leave records out of a list. With safe updates, MySQL refuses to delete old records, as it finds them
+    without a key.
     """
     cursor = connection.cursor()
-    cursor.execute(f"SET autocommit = 1, sql_select_limit = {2**64 - 1}")  # which means none
+    cursor.execute(f"SET autocommit = 1, sql_safe_updates = 0, sql_select_limit = {2**64 - 1}")  # which means none
     cursor.close()
 
 

@@ -69,6 +69,12 @@ class SqlTables(StorePrograms):
                 raise ConfigurationError(
                     f"{name!r} cannot name the lock table or its schema: drivers give % and : a meaning"
                 )
+        if "." in table_name:  # as ShedLock for Java names it; here it would be a table of the default schema
+            where, _, table = table_name.rpartition(".")
+            raise ConfigurationError(
+                f"table_name={table_name!r} has a dot: name the schema by itself: schema={where!r}, "
+                f"table_name={table!r}"
+            )
         self.dialect = dialect
         self.extra_columns = extra_columns
         self._make_dialect = make_dialect

@@ -15,7 +15,7 @@ from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderE
 from shedlock_py.lease import random_claim_id
 from shedlock_py.providers.kit import ProgramProvider
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand
-from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, SQLITE_DRIVERS, Store, carry_out, programs_on
+from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, SQLITE_DRIVERS, Store, carry_out, on, programs_on
 from tests.stores.sql.test_round_trips import costs
 from tests.support.locks import acquired, outcomes, record_of
 from tests.support.logs import warnings_of
@@ -370,6 +370,16 @@ def test_a_limit_on_the_rows_of_a_select_leaves_nothing_out(driver: str, store: 
         assert provider.release(acquired(provider, each))
     assert [record.name for record in provider.records()] == names
     assert [len(runs) for runs in provider.recent_runs(names).values()] == [2, 2]
+
+
+@on(["mariadb+pymysql", "mysql+pymysql", "mysql+asyncmy"])
+def test_safe_updates_do_not_keep_prune_from_its_work(driver: str, store: Store, table: str, name: str) -> None:
+    safe = make_url(store.url()).update_query_dict({"init_command": "SET sql_safe_updates = 1"})
+    provider: Any = store.provider(url=safe.render_as_string(False), table_name=table, history=3)
+    provider.create_schema()
+    assert provider.release(acquired(provider, name))
+    assert provider.prune(0) == 1
+    assert provider.runs(name) == []
 
 
 @programs_on(["mariadb+pymysql", "mysql+pymysql"], mariadb=True)
