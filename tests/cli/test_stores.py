@@ -17,6 +17,7 @@ from tests.support.polling import wait_until
 
 DATABASE = "tests_cli"
 _SQL = ["replication", "durability", "permissions"]
+_MYSQL = [*_SQL, "lock names"]
 CHECKS = {
     "redis": ["eviction", "persistence", "replication"],
     "redis+quorum": ["servers", "eviction", "replication"],
@@ -26,10 +27,10 @@ CHECKS = {
     "s3": ["conditions"],
     "kubernetes": ["permissions"],
     "postgresql+psycopg": _SQL,
-    "mariadb+pymysql": _SQL,
-    "mysql+pymysql": _SQL,
+    "mariadb+pymysql": _MYSQL,
+    "mysql+pymysql": _MYSQL,
     "postgresql+asyncpg": _SQL,
-    "mysql+asyncmy": _SQL,
+    "mysql+asyncmy": _MYSQL,
 }
 """What doctor finds out about each store, besides what it tries on all of them."""
 
