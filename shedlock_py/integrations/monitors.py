@@ -35,6 +35,7 @@ from shedlock_py.history import describe_error
 from shedlock_py.integrations import REPORTED_MISSES, Label, Slugs, label_of, missing_extra
 from shedlock_py.outbox import DeliveryFailed, Outbox
 from shedlock_py.providers.kit import TimedOut, call_within
+from shedlock_py.proxies import proxy_of
 
 try:
     import httpx
@@ -264,23 +265,45 @@ def _http_outbox(name: str, timeout: Duration) -> Outbox[_Post]:
     def open_sender() -> Callable[[_Post], None]:
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(_is_of_the_application)
-        client = httpx.Client(
-            timeout=seconds,
-            # A connection that waits for the next run is closed by the service or by a firewall before it is used.
-            limits=httpx.Limits(max_keepalive_connections=0),
-            headers={"User-Agent": f"shedlock_py/{shedlock_py.__version__}"},
-        )
-        # A request waits in a thread of its own: httpx limits each read, and a service may send a byte a second.
-        return partial(_send_within, WorkerPool(_MOST_REQUESTS, "shedlock-http"), seconds, client)
+        return _Sender(seconds).send
 
     return Outbox(name, open_sender)
 
 
-def _send_within(pool: WorkerPool, seconds: float, client: httpx.Client, post: _Post) -> None:
-    try:
-        call_within(pool, seconds, "a reply", partial(_send, client, post))
-    except TimedOut:
-        raise DeliveryFailed(f"{urlsplit(post.url).hostname}: no reply within {seconds:g} s (timeout)") from None
+class _Sender:
+    """Sends requests, each within ``seconds``."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        # A request waits in a thread of its own: httpx limits each read, and a service may send a byte a second.
+        self._pool = WorkerPool(_MOST_REQUESTS, "shedlock-http")
+        self._clients: dict[str | None, httpx.Client] = {}
+        """By the URL of their proxy."""
+
+    def send(self, post: _Post) -> None:
+        proxy = proxy_of(post.url)
+        client = self._clients.get(proxy)
+        if client is None:
+            client = self._clients[proxy] = self._open(proxy)
+        try:
+            call_within(self._pool, self._seconds, "a reply", partial(_send, client, post))
+        except TimedOut:
+            host = urlsplit(post.url).hostname
+            raise DeliveryFailed(f"{host}: no reply within {self._seconds:g} s (timeout)") from None
+
+    def _open(self, proxy: str | None) -> httpx.Client:
+        try:
+            return httpx.Client(
+                timeout=self._seconds,
+                # A connection that waits for the next run is closed by the service or by a firewall before it is used.
+                limits=httpx.Limits(max_keepalive_connections=0),
+                headers={"User-Agent": f"shedlock_py/{shedlock_py.__version__}"},
+                verify=httpx.create_ssl_context(),
+                proxy=proxy,
+                trust_env=False,
+            )
+        except (ImportError, ValueError, httpx.InvalidURL):  # the text may quote a password
+            raise DeliveryFailed("the proxy of the environment cannot be used", is_final=True) from None
 
 
 def _send(client: httpx.Client, post: _Post) -> None:

@@ -23,7 +23,7 @@ PROJECT = Path(__file__).parents[2]
 # A module imports only from the layers above it in this list.
 LAYERS = [
     ["errors", "_methods"],
-    ["texts", "_versions"],
+    ["texts", "_versions", "proxies"],
     ["durations", "once", "booleans"],
     ["request"],
     ["lease"],
@@ -67,7 +67,7 @@ PURE = {"errors", "_versions", "durations", "request", "lease", "record", "histo
 PURE |= {"booleans", "once", "overdue", "recovery", "texts"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
 FOR_PROVIDERS = {"errors", "_versions", "durations", "request", "lease", "record", "history", "events", "provider"}
-FOR_PROVIDERS |= {"booleans", "texts", "_program", "_process", "_timers", "_aio"}
+FOR_PROVIDERS |= {"booleans", "texts", "proxies", "_program", "_process", "_timers", "_aio"}
 MODULES = sorted(path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
 
 

@@ -19,6 +19,7 @@ from shedlock_py._program import Program, run, run_async
 from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.cas import CasReply, OtherReplyError, ServerTime
+from shedlock_py.providers.cas.over_http import sent_before
 from shedlock_py.providers.etcd.urls import Place
 from shedlock_py.providers.etcd.wire import Command, EtcdError, reply_of, request_of, value_of
 from shedlock_py.providers.kit import NotSent, TimedOut, call_within, close_with_loop, within
@@ -171,13 +172,17 @@ class _Threads(_Connections):
         # Of a provider that nobody closes. At the end of the process the system closes them.
         finalize(self, _close, self.clients, 0).atexit = False
 
-    def post(self, request: Request, limits: httpx.Timeout) -> httpx.Response:
+    def post(self, request: Request, limits: httpx.Timeout, until: float | None) -> httpx.Response:
         with self._mutex:
             http = self.current()
             _close(self.clients, 2)
         with self.errors(http):
             response: httpx.Response = http.post(
-                request.url, json=request.body, headers=request.headers, timeout=limits
+                request.url,
+                json=request.body,
+                headers=request.headers,
+                timeout=limits,
+                extensions=sent_before(until),
             )
             return response
 
@@ -200,9 +205,10 @@ class EtcdClient:
     def execute(self, command: Command, timeout: float | None) -> CasReply:
         mine = self._of_process.get()
         limits = mine.exchange.timeout(timeout)
+        until = None if timeout is None else monotonic() + timeout
 
         def post(request: Request) -> httpx.Response:
-            return mine.post(request, limits)
+            return mine.post(request, limits, until)
 
         def work() -> CasReply:
             with mine.in_order():

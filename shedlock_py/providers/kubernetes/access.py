@@ -81,7 +81,7 @@ class Access:
 
     def __init__(self, place: Place) -> None:
         self._configuration = Configuration()
-        self._configuration.proxy = None  # httpx reads the environment, and more of it
+        self._configuration.proxy = None  # of the environment: see proxies.py
         path = place.kubeconfig or os.environ.get("KUBECONFIG")
         with _configuration_errors():
             if path or place.context or not os.environ.get("KUBERNETES_SERVICE_HOST"):

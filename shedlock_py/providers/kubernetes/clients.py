@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -19,6 +19,7 @@ from shedlock_py._program import Program, run, run_async
 from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.cas import CasReply, OtherReplyError, ServerTime
+from shedlock_py.providers.cas.over_http import sent_before
 from shedlock_py.providers.kit import NotSent, TimedOut, call_within, close_with_loop, within
 from shedlock_py.providers.kubernetes.access import Access, Place
 from shedlock_py.providers.kubernetes.wire import (
@@ -30,6 +31,7 @@ from shedlock_py.providers.kubernetes.wire import (
     call_of,
     value_of,
 )
+from shedlock_py.proxies import proxy_of
 from shedlock_py.texts import parsed
 
 if TYPE_CHECKING:
@@ -122,8 +124,9 @@ def _connection_errors(http: Any) -> Iterator[None]:
 
 def _arguments(access: Access) -> dict[str, Any]:
     """The arguments of both clients of httpx. A proxy of the environment counts, as it does for kubectl."""
+    proxy = access.proxy or proxy_of(access.server)
     limits = httpx.Limits(max_connections=POOL_SIZE, max_keepalive_connections=POOL_SIZE, keepalive_expiry=IDLE_SECONDS)
-    return {"verify": access.tls, "limits": limits, "proxy": access.proxy}
+    return {"verify": access.tls, "limits": limits, "proxy": proxy, "trust_env": False}
 
 
 @contextmanager
@@ -136,14 +139,14 @@ def _proxy_errors() -> Iterator[None]:
         raise ConfigurationError(f"{what}: {error}") from error
 
 
-def _request(send: Send, timeout: float | None) -> dict[str, Any]:
+def _request(send: Send, timeout: float | None, extensions: Mapping[str, Any]) -> dict[str, Any]:
     access, call = send.session.access, send.call
     return {
         "method": call.method,
         "url": access.server + call.path,
         "content": None if call.body is None else json.dumps(call.body, separators=(",", ":")),
         "headers": {**access.headers, **_HEADERS},
-        "extensions": access.extensions,
+        "extensions": {**access.extensions, **extensions},
         "timeout": timeout,
     }
 
@@ -204,11 +207,12 @@ class KubernetesClient:
 
     def execute(self, command: Command, timeout: float | None) -> CasReply:
         mine = self._of_process.get()
+        until = None if timeout is None else monotonic() + timeout
 
         def carry_out(step: SignIn | Send) -> Any:
             if isinstance(step, SignIn):
                 return mine.sign_in(step.refused)
-            return step.session.http.request(**_request(step, timeout))
+            return step.session.http.request(**_request(step, timeout, sent_before(until)))
 
         def work() -> CasReply:
             with mine.in_order():
@@ -289,7 +293,7 @@ class AsyncKubernetesClient:
         async def carry_out(step: SignIn | Send) -> Any:
             if isinstance(step, SignIn):
                 return await mine.sign_in(step.refused)
-            return await step.session.http.request(**_request(step, timeout))
+            return await step.session.http.request(**_request(step, timeout, {}))
 
         async with within(timeout, "a reply", sent=True):
             with mine.in_order():
