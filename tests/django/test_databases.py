@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import override_settings
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import create_engine, event, make_url, text
 
 from shedlock_py import ConfigurationError, LockRequest
 from shedlock_py.events import log_listener
@@ -18,6 +19,7 @@ from shedlock_py.integrations.django.conf import Conf, listeners_of
 from shedlock_py.integrations.django.databases import connection_of, store_url
 from shedlock_py.integrations.django.provider import DatabaseLockProvider
 from shedlock_py.integrations.django.system_checks import check_deployment, check_settings
+from tests.django.wrapped.base import DatabaseWrapper
 from tests.support.database import DatabaseServer
 from tests.support.django_projects import add_database, database
 
@@ -234,3 +236,40 @@ def test_a_lock_on_a_server_through_the_driver_of_django(server: str, request: p
         assert provider.acquire(LockRequest("nightly", "1m")) is None
         assert provider.release(lease)
         provider.close()
+
+
+def test_short_lived_credentials_are_made_for_each_connection_and_not_for_each_call(
+    postgres_server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the tokens of Amazon RDS: a backend of Django makes them whenever it is asked for its parameters."""
+    with postgres_server.new_database("django_rotating"):
+        admin = create_engine(
+            postgres_server.url("postgresql+psycopg", "django_rotating"), isolation_level="AUTOCOMMIT"
+        )
+        sql = "DROP ROLE IF EXISTS rotating; CREATE ROLE rotating SUPERUSER LOGIN PASSWORD 'first'"
+        with admin.connect() as connection:
+            connection.execute(text(sql))
+        values = database(postgres_server.url("postgresql", "django_rotating"))
+        add_database("rotating", {**values, "ENGINE": "tests.django.wrapped"})
+        monkeypatch.setattr(DatabaseWrapper, "credentials", {"user": "rotating", "password": "first"})
+        monkeypatch.setattr(DatabaseWrapper, "made", made := count())
+        provider = DatabaseLockProvider(Conf("rotating"))
+        current = provider.current()
+        used: list[str] = []
+        event.listen(current._client.engine, "do_connect", lambda _d, _r, _a, given: used.append(given["password"]))
+        provider.create_schema()
+        for _ in range(3):
+            lease = provider.acquire(LockRequest("job", "1m"))
+            assert lease is not None
+            assert provider.release(lease)
+        assert provider.current() is current
+        assert used == ["first"]
+        assert next(made) == 2, "once for the place, and once for the connection"
+        with admin.connect() as connection:
+            connection.execute(text("ALTER ROLE rotating PASSWORD 'second'"))
+        DatabaseWrapper.credentials["password"] = "second"
+        provider.close()
+        assert provider.record("job") is not None
+        assert used == ["first", "second"]
+        provider.close()
+        admin.dispose()

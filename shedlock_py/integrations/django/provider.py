@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from django.conf import settings
-from sqlalchemy import URL, NullPool, create_engine
+from sqlalchemy import URL, NullPool, create_engine, event
 
 from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
@@ -56,13 +56,14 @@ class DatabaseLockProvider(LockProvider):
             raise ConfigurationError(str(self.problem)) from self.problem
         conf = self._conf or read_settings()
         connection = connection_of(conf.database)
-        url = store_url(connection)
-        is_test = connection.settings_dict["NAME"] != self._names.get(conf.database)
-        key = (url, is_test)
+        values = connection.settings_dict
+        is_test = values["NAME"] != self._names.get(conf.database)
+        # Not the parameters of connections: a backend may make a new password for each.
+        key = (conf.database, is_test, *(repr(values.get(name)) for name in _WHERE))
         found = self._providers.get(key)
         if found is None:
-            options = dict(conf.options)
-            made = _for_tests(url, options) if is_test else SqlAlchemyLockProvider(url, **options)
+            url, options = store_url(connection), dict(conf.options)
+            made = _for_tests(url, options) if is_test else _with_current_credentials(url, conf.database, options)
             found = self._providers.setdefault(key, made)  # another thread may have made one meanwhile
             for other in [each for each in list(self._providers) if each != key]:
                 with suppress(KeyError):
@@ -108,6 +109,26 @@ class DatabaseLockProvider(LockProvider):
         """Close the idle connections. The next operation opens one again."""
         for provider in list(self._providers.values()):
             provider.close()
+
+
+_WHERE = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")
+_CREDENTIALS = ("user", "username", "password", "passwd")
+"""As drivers call them."""
+
+
+def _with_current_credentials(url: URL, alias: str, options: dict[str, Any]) -> ProgramProvider:
+    """A provider that asks Django's backend for the credentials of each new connection, as Django itself does.
+
+    They may be short-lived, as the tokens of Amazon RDS are.
+    """
+    provider = SqlAlchemyLockProvider(url, **options)
+
+    def fill_in(dialect: Any, _record: object, _args: object, parameters: dict[str, Any]) -> None:
+        _, current = dialect.create_connect_args(store_url(connection_of(alias)))
+        parameters.update({name: current[name] for name in _CREDENTIALS if name in current})
+
+    event.listen(provider._client.engine, "do_connect", fill_in, insert=True)
+    return provider
 
 
 def _for_tests(url: URL, options: dict[str, Any]) -> ProgramProvider:

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
-from typing import Any
+from itertools import count
+from typing import Any, ClassVar
 
 from django.db.backends.postgresql import base
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
+    credentials: ClassVar[dict[str, str]] = {"user": "short-lived", "password": "token"}
+    made: ClassVar[count[int]] = count()
+    """Counts the passwords."""
+
     def get_connection_params(self) -> dict[str, Any]:
-        return {**super().get_connection_params(), "user": "short-lived", "password": "token"}
+        next(self.made)
+        return {**super().get_connection_params(), **self.credentials}
