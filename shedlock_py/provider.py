@@ -22,6 +22,7 @@ A provider may also have these, which are looked up by name where they are used;
 - ``close()`` closes the connections that the provider has opened.
 - ``has_fire_times = False``: the store keeps no fire times, so a request with one is refused.
 - ``is_shared = False``: the locks are those of one process only.
+- ``waits_for`` names what its requests wait for before they are sent, for a message; None: they do not wait.
 - ``sync_provider`` or ``async_provider``: of an adapter, the provider that it calls.
 """
 
@@ -127,6 +128,12 @@ class Check:
 def can(provider: object, method: str) -> bool:
     """Whether ``provider`` has that method, of those that it need not have."""
     return getattr(provider, method, None) is not None
+
+
+def waits_for(provider: object) -> str | None:
+    """What requests of ``provider`` wait for before they are sent."""
+    what: str | None = getattr(getattr(provider, "sync_provider", provider), "waits_for", None)
+    return what
 
 
 def check_store(store: object, what: str, *methods: str) -> None:

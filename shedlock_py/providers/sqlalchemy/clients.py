@@ -31,14 +31,27 @@ class _Client:
     shown = ""
     """What the provider's ``repr`` shows."""
 
+    def is_waiting_for_pool(self) -> bool:
+        """Whether a command waits for the pool of a user-supplied engine."""
+        return False
+
     def dialect(self) -> Dialect:
         """That of an engine that has connected."""
         dialect: Dialect = self.engine.dialect
         return dialect
 
 
-class UserEngineClient(_Client):
-    """For threads, on a user-supplied engine, which has time limits of its own."""
+class _UserEngineClient(_Client):
+    """On a user-supplied engine, which has time limits of its own."""
+
+    _connections: UserConnections
+
+    def is_waiting_for_pool(self) -> bool:
+        return bool(self._connections.waiting)
+
+
+class UserEngineClient(_UserEngineClient):
+    """For threads."""
 
     def __init__(self, engine: Engine) -> None:
         check_user_engine(engine)
@@ -49,8 +62,8 @@ class UserEngineClient(_Client):
         return self._connections.execute_one(command)
 
 
-class AsyncUserEngineClient(_Client):
-    """For asyncio, on a user-supplied engine."""
+class AsyncUserEngineClient(_UserEngineClient):
+    """For asyncio."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         check_user_engine(engine.sync_engine)

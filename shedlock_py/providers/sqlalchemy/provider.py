@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine  # late elsewhere: loads the ORM
 
 
+_POOL = (
+    "a connection of your engine's pool: make the pool larger, or its pool_timeout shorter than a sixth of "
+    "lock_at_most_for"
+)
+
+
 class _SqlProvider:
     """What both providers share."""
 
@@ -47,6 +53,11 @@ class _SqlProvider:
     def has_fire_times(self) -> bool:
         """Whether the table has a column for them: not with ``extra_columns=False``."""
         return self.programs.extra_columns
+
+    @property
+    def waits_for(self) -> str | None:
+        """What requests wait for now: the engine's pool may be used up, and SQLAlchemy waits for it for 30 s."""
+        return _POOL if self._client.is_waiting_for_pool() else None
 
     def _missing_file(self) -> str | None:
         """The path of the SQLite file, if it does not exist."""
