@@ -203,12 +203,19 @@ def record_from_json(name: str, fields: dict[str, Any], read_at: datetime) -> Lo
     :raises ValueError: a field is missing, or has a value that it cannot have.
     """
     try:
-        times = {key: datetime.fromisoformat(fields[key]) if fields[key] else None for key in _TIMES}
+        times = {key: _moment(fields[key]) if fields[key] else None for key in _TIMES}
         record = LockRecord(**{**fields, **times}, name=name, read_at=read_at)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"not a lock record: {fields!r:.200}") from error
-    is_aware = all(time is None or time.tzinfo for time in times.values()) and record.locked_at and record.lock_until
+    has_times = record.locked_at and record.lock_until
     is_odd = type(record.fencing_token) is not int or type(record.locked_by) is not str
-    if not is_aware or is_odd or record.is_released not in (None, False, True):
+    if not has_times or is_odd or record.is_released not in (None, False, True):
         raise ValueError(f"not a lock record: {fields!r:.200}")
     return record
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError("no time zone")
+    return moment.astimezone(UTC)

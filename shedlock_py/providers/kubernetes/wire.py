@@ -156,7 +156,7 @@ def _entries(leases: Iterable[Any], clock_error: timedelta) -> Iterator[Entry]:
 def _entry(lease: Any, clock_error: timedelta) -> Entry:
     try:
         return entry_of(lease, clock_error)
-    except (LookupError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"not a Lease: {lease!r:.200}") from error
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from shedlock_py._program import Program
 from shedlock_py.history import Run
@@ -61,6 +61,8 @@ def _to_run(name: str, value: bytes) -> Run:
     if len(end) not in (0, 3):
         raise ValueError(f"{len(end) + 5} lines")
     ended, outcome, error = end or (b"", b"", b"")
+    if end and _text(outcome) not in get_args(RunOutcome):
+        raise ValueError(f"the outcome {_text(outcome)[:40]!r}")
     return Run(
         name=name,
         fencing_token=_number(token),

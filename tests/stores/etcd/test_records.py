@@ -126,6 +126,8 @@ ODD = [
     b'"fencing_token": 1, "last_fire_time": null}',
     b'{"locked_by": "a#b", "locked_at": "2026-01-01T00:00:00+00:00", "lock_until": "2026-01-01T00:00:00+00:00", '
     b'"fencing_token": "x", "last_fire_time": null}',
+    b'{"locked_by": "a#b", "locked_at": "2026-01-01T00:00:00+00:00", "lock_until": "9999-12-31T23:59:59-14:00", '
+    b'"fencing_token": 1, "last_fire_time": null}',
 ]  # fmt: skip
 
 

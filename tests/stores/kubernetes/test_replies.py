@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
-from shedlock_py.providers.cas import CasCommand, Delete, Entry, Read, Write
+from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, Read, Write
 from shedlock_py.providers.kit import Failure
 from shedlock_py.providers.kubernetes.lease import RECORD, entry_of
 from shedlock_py.providers.kubernetes.wire import AccessReview, KubernetesError, call_of, classify, value_of
@@ -213,6 +213,15 @@ def test_an_annotation_with_odd_values_is_refused_and_hides_no_other(
     assert "the Lease 'job' is left out" in caplog.text
     provider.prune("1h")
     assert record_of(provider, "good").is_held
+
+
+def test_a_lease_that_ends_beyond_the_calendar_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """Written by an elector of another program."""
+    spec = {"holderIdentity": "go-pod", "renewTime": "9999-12-31T23:00:00.000000Z", "leaseDurationSeconds": 2**31 - 1}
+    leases = [{"metadata": {"name": "far"}, "spec": spec}, {"metadata": {"name": "near"}, "spec": {}}]
+    entries = value_of(List(""), 200, {"kind": "LeaseList", "items": leases}, timedelta(0))
+    assert [entry.record.name for entry in entries] == ["near"]
+    assert "the Lease 'far' is left out" in caplog.text
 
 
 @pytest.mark.parametrize("spec", [{}, {"holderIdentity": "a", "leaseDurationSeconds": 9}])

@@ -196,6 +196,15 @@ def test_an_odd_slot_begins_a_new_ring(keeper: Any, client: redis.Redis, name: s
     assert outcomes(keeper, name) == ["ok"]
 
 
+def test_replicas_that_keep_different_numbers_of_runs_keep_the_larger(store: Store, name: str) -> None:
+    """As during a deploy that changes ``history=``."""
+    few, many = store.provider(history=2), store.provider(history=5)
+    for keeper in (few, many, few, many, few, few, few):
+        assert keeper.release(acquired(keeper, name))
+    assert outcomes(many, name) == ["ok"] * 5
+    assert outcomes(few, name) == ["ok"] * 2
+
+
 NOW = b"1795269529244626"
 ODD = [
     b"x",
@@ -207,6 +216,7 @@ ODD = [
     b"1\n999999999999999999\n\n\nme#1",
     b"1.5\n%s\n\n\nme#1" % NOW,
     b"\xff\n%s\n\n\nme#1" % NOW,
+    b"1\n%s\n\n\nme#1\n%s\n\x1b[31mok\n" % (NOW, NOW),
 ]
 
 
