@@ -8,10 +8,13 @@ generator that is closed there could not release the lease any more. Only the at
 
 from __future__ import annotations
 
+import atexit
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from sys import is_finalizing
+from threading import current_thread, main_thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never
 
@@ -487,6 +490,8 @@ class Block(BaseBlock):
                 kept = ThreadKeepAlive(active, store, is_renewed, self.options.on_lost, limit)
                 kept.__enter__()
                 self._kept_alive = kept
+            if current_thread() is main_thread():
+                _of_main_thread.add(self)
             return lease
         except BaseException as error:
             self._is_unused = True
@@ -509,6 +514,11 @@ class Block(BaseBlock):
         lease, self._lease = self._lease, None
         if lease is None:
             return  # skipped, or inside a live lease
+        if is_finalizing():
+            # Of a generator of another thread. Daemon threads have stopped, perhaps inside a lock, and nothing can be
+            # imported any more: so the lease expires by itself.
+            return
+        _of_main_thread.discard(self)
         try:
             if self._kept_alive is not None:
                 self._kept_alive.__exit__(kind, error, tb)
@@ -532,6 +542,17 @@ class Block(BaseBlock):
                 self.released(lease, bool(release(lease)))
             except (Exception, SystemExit) as error:
                 self.failed("release", error, lease)
+
+
+_of_main_thread: set[Block] = set()
+"""The blocks that the main thread is inside of."""
+
+
+@atexit.register
+def _end_blocks() -> None:
+    """End the blocks of generators that nobody has closed, while that is possible. The main thread has ended."""
+    for block in list(_of_main_thread):
+        block.__exit__(GeneratorExit, GeneratorExit(), None)
 
 
 class AsyncBlock(BaseBlock):
