@@ -51,6 +51,7 @@ class Exchange:
         """Carry ``command`` out on the first member that can be reached."""
         path, body = request_of(command, self._place.prefix)
         may_log_in, token = bool(self._place.user), self._token
+        may_move = may_log_in
         if may_log_in and not token:
             token = yield from self._log_in()
         while True:
@@ -60,10 +61,14 @@ class Exchange:
             try:
                 reply = reply_of(response.status_code, response.text)
             except EtcdError as error:
-                if not error.is_old_login or not may_log_in:
+                if not error.is_old_login or not (may_log_in or may_move):
                     raise
-                may_log_in = False  # a new one is not too old
-                token = yield from self._log_in()
+                if may_log_in:
+                    may_log_in = False  # a new one is not too old
+                    token = yield from self._log_in()
+                else:  # this member does not know it yet
+                    may_move = False
+                    self._avoid(self._endpoints[0])
             else:
                 time = ServerTime.from_header(response.headers.get("Date"), sent_at, received_at)
                 return CasReply(value_of(command, self._place.prefix, reply), time)

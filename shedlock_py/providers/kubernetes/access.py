@@ -19,7 +19,9 @@ import kubernetes.config
 from kubernetes.client import Configuration
 
 from shedlock_py._process import monotonic
+from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.events import logger
 from shedlock_py.providers.cas.options import split_query
 from shedlock_py.providers.kit import NotSent
 from shedlock_py.providers.kubernetes.names import is_label
@@ -101,11 +103,23 @@ class Access:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the token again. It may start a plugin."""
+        """Read the token again. It may start a plugin, which may hang: so the next refresh counts from now."""
+        self._read_at = monotonic()
         with _configuration_errors():
             settings: Any = self._configuration.auth_settings().get("BearerToken")
-        self.headers = {"Authorization": settings["value"]} if settings else {}
+        if settings:  # of a plugin that fails, the official client only logs the error
+            self.headers = {"Authorization": settings["value"]}
+
+    def refresh_in(self, workers: WorkerPool) -> None:
+        """Read the token again in another thread, while requests use the old one. The server says when it is over."""
         self._read_at = monotonic()
+        workers.submit(self._refresh_quietly)
+
+    def _refresh_quietly(self) -> None:
+        try:
+            self.refresh()
+        except Exception as error:
+            logger.warning("the token of Kubernetes is not refreshed, the old one is used: %s", error)
 
     @property
     def is_anonymous(self) -> bool:

@@ -161,6 +161,7 @@ class _Threads:
         self._clients: list[httpx.Client] = []
         """The oldest first. One that was replaced is closed later: other threads may wait for replies there."""
         self.workers = WorkerPool(POOL_SIZE, "shedlock-kubernetes")
+        self._refreshers = WorkerPool(1, "shedlock-kubernetes-token")
         # Of a provider that nobody closes. At the end of the process the system closes them.
         finalize(self, _close, self._clients, 0).atexit = False
 
@@ -169,7 +170,7 @@ class _Threads:
             session = self._session
             if session is not None and session is not refused:
                 if not session.access.is_fresh:
-                    session.access.refresh()
+                    session.access.refresh_in(self._refreshers)
                 return session
             access = Access(self._place)
             if session is None or session.access.connection != access.connection:
@@ -238,6 +239,7 @@ class _Tasks:
         self._session: Session | None = None
         self._clients: list[httpx.AsyncClient] = []
         self._workers = WorkerPool(1, "shedlock-kubernetes")
+        self._refreshers = WorkerPool(1, "shedlock-kubernetes-token")
         self._at_end: AsyncGenerator[None] | None = None
 
     async def sign_in(self, refused: Session | None) -> Session:
@@ -248,7 +250,7 @@ class _Tasks:
             session = self._session
             if session is not None and session is not refused:
                 if not session.access.is_fresh:
-                    await wrap_future(self._workers.submit(session.access.refresh))
+                    session.access.refresh_in(self._refreshers)
                 return session
             access = await wrap_future(self._workers.submit(partial(Access, self._place)))
             if self._at_end is None:

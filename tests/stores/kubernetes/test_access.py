@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from shedlock_py import ConfigurationError, LockRequest, ProviderError, ProviderUnreachable, provider_from_url
-from shedlock_py.providers.kubernetes import KubernetesLockProvider
+from shedlock_py.providers.kubernetes import KubernetesLockProvider, access
 from shedlock_py.providers.kubernetes.wire import VERBS
 from shedlock_py.testing.contract.base import acquired, record_of
 from shedlock_py.testing.proxy import TcpProxy
@@ -67,10 +67,16 @@ class Plugin:
         self._api = "client.authentication.k8s.io/v1"
         self.user = {"exec": {"apiVersion": self._api, "command": "cat", "args": [str(self._file)]}}
 
-    def give(self, token: str) -> None:
+    def give(self, token: str, **status: str) -> None:
         self._file.write_text(
-            json.dumps({"apiVersion": self._api, "kind": "ExecCredential", "status": {"token": token}})
+            json.dumps({"apiVersion": self._api, "kind": "ExecCredential", "status": {"token": token, **status}})
         )
+
+    def hang(self) -> Path:
+        """:return: a pipe; whoever writes to it lets the program end."""
+        self.fail()
+        os.mkfifo(self._file)
+        return self._file
 
     def fail(self) -> None:
         self._file.unlink()
@@ -211,6 +217,28 @@ def test_a_plugin_that_fails_once_is_asked_again(
         assert "no credentials were sent" in str(caught.value.hint)
     plugin.give(token)
     assert provider.release(lease) is True
+
+
+def test_a_plugin_that_hangs_keeps_nobody_waiting_while_the_old_token_serves(
+    kubernetes_server: KubernetesServer,
+    open_url: Open,
+    namespace: str,
+    token: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(access, "FRESH_SECONDS", 0.0)
+    plugin = Plugin(tmp_path)
+    plugin.give(token, expirationTimestamp="2020-01-01T00:00:00Z")
+    provider = open_url(f"kubernetes://{namespace}?kubeconfig={kubeconfig(kubernetes_server, tmp_path, plugin.user)}")
+    lease = acquired(provider, REQUEST)
+    pipe = plugin.hang()
+    try:
+        for _ in range(20):  # more than there are workers
+            assert provider.extend(lease, "2m") is lease
+        assert provider.release(lease) is True
+    finally:
+        pipe.write_text("")
 
 
 def test_a_token_that_stays_refused(kubernetes_server: KubernetesServer, open_url: Open, namespace: str) -> None:
