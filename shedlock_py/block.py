@@ -544,6 +544,17 @@ class Block(BaseBlock):
                 self.failed("release", error, lease)
 
 
+def require_asyncio() -> None:
+    """:raises ConfigurationError: another library runs this code."""
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        message = "no event loop of asyncio is running; trio is not supported: call the sync functions in a thread"
+        raise ConfigurationError(message) from None
+
+
 _of_main_thread: set[Block] = set()
 """The blocks that the main thread is inside of."""
 
@@ -564,6 +575,7 @@ class AsyncBlock(BaseBlock):
     async def __aenter__(self) -> Lease | None:
         from shedlock_py.async_keepalive import TaskKeepAlive  # late: loads asyncio
 
+        require_asyncio()
         request = self.begin()
         if request is None:
             return self.enclosing_lease

@@ -292,3 +292,10 @@ class TestI8TheResultIsSacred:
     ) -> None:
         attempt("job", lambda: clock.advance(seconds), lock_at_most_for="10s")
         assert recorded.kinds() == ["LockAcquired", "TaskFinished", *lost, "LockReleased"]
+
+
+def test_async_code_without_an_event_loop_of_asyncio_is_refused() -> None:
+    """As under trio."""
+    entering = hold_async("job", lock_at_most_for="1m", provider=InMemoryLockProvider()).__aenter__()
+    with pytest.raises(ConfigurationError, match=r"no event loop of asyncio is running; trio is"):
+        entering.send(None)

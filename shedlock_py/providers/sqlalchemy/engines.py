@@ -152,6 +152,10 @@ def _refuse_private_database(url: URL) -> None:
 def check_user_engine(engine: Engine) -> None:
     """:raises ConfigurationError: its connections are private, or the application and the provider would share one."""
     _refuse_private_database(engine.url)
+    name, driver = engine.dialect.name, engine.dialect.driver.removesuffix("_async")
+    known = (*_DRIVERS.get(name, ()), *_ASYNC_DRIVERS.get(name, ()))
+    if known and driver not in known:  # of another dialect, the programs say so
+        raise ConfigurationError(f"the driver {driver} is not supported: use an engine with {' or '.join(known)}")
     pool: Pool = engine.pool
     if isinstance(pool, StaticPool | SingletonThreadPool):
         database = "a file (sqlite:///locks.db) with the" if engine.dialect.name == "sqlite" else "an engine with its"

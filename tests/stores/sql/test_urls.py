@@ -315,3 +315,18 @@ def test_a_table_name_with_a_schema_names_the_option() -> None:
     """ShedLock for Java writes it so. Here it would name a table of the default schema, beside that of Java."""
     with pytest.raises(ConfigurationError, match=r"has a dot: .* schema='app', table_name='shedlock'$"):
         SqlAlchemyLockProvider("postgresql://app@127.0.0.1/app", table_name="app.shedlock")
+
+
+def test_an_engine_with_a_driver_that_nobody_has_tried_is_refused() -> None:
+    engine = create_engine("postgresql+pg8000://app@127.0.0.1/app", module=SimpleNamespace(paramstyle="format"))
+    with pytest.raises(ConfigurationError, match=r"the driver pg8000 is not supported: use an engine with psycopg or"):
+        SqlAlchemyLockProvider(engine)
+
+
+@pytest.mark.parametrize("scheme", ["mysql+pymysql", "mariadb+pymysql"])
+def test_no_character_of_a_password_that_the_driver_cannot_send_is_shown(scheme: str) -> None:
+    provider = SqlAlchemyLockProvider(f"{scheme}://app:%E5%AF%86@127.0.0.1:1/app")
+    with pytest.raises(ProviderError, match=r"the password has a character that latin-?1 cannot encode") as caught:
+        provider.record("job")
+    assert "\u5bc6" not in str(caught.value)
+    assert "5bc6" not in str(caught.value)
