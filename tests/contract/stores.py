@@ -119,8 +119,7 @@ class ByDateStore(StallingStore):
 
     def __init__(self, kind: Any, url: Callable[..., str], address: Address, *, via_proxy: bool) -> None:
         self._url = url
-        options = EXACT if via_proxy else {**EXACT, "timeout": BUSY}
-        super().__init__(kind, url(), options, address, via_proxy=via_proxy)
+        super().__init__(kind, url(), {**EXACT, "timeout": BUSY}, address, via_proxy=via_proxy)
 
     def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
         return partial(self.kind, self._url(via=self.through(via)), **self.options), None

@@ -56,6 +56,7 @@ def test_a_pause_is_no_leader(store: FaultyProvider, make_elector: MakeElector, 
     assert elector.leader() is None
     assert store.inner.resume("election")
     assert elector.wait_until_leader("10s")
+    wait_until(lambda: listener.of(LeaderChanged), what="the event")
     assert [event.holder for event in listener.of(LeaderChanged)] == ["me"]
 
 

@@ -32,7 +32,7 @@ class Pool:
 
     def __init__(self, server: RedisEndpoint, name: str) -> None:
         self.server, self.name = server, name
-        self.provider = AsyncRedisLockProvider(f"{server.url()}?max_connections=1&timeout=3&client_name={name}")
+        self.provider = AsyncRedisLockProvider(f"{server.url()}?max_connections=1&timeout=20&client_name={name}")
 
     def connections(self) -> list[dict[str, Any]]:
         with self.server.client() as client:
@@ -252,6 +252,7 @@ def test_i12_event_loops_that_end_meanwhile_lose_nothing(pool: Pool) -> None:
         asyncio.run(afterwards())
 
 
+@pytest.mark.slow("forks at each await")
 def test_a_fork_at_any_await_disturbs_nobody(pool: Pool) -> None:
     """At any await: the child has connections of its own, and the operation of the parent goes on."""
 
