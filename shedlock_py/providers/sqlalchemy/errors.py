@@ -93,6 +93,7 @@ _MISSING_BY_TEXT = {
     "has no column named": Missing.COLUMN,
 }
 _DENIED_CODES = ("42501", 1044, 1142, 1143)  # of a schema, a database, a table, or a column
+_NO_SUCH_TIME = 1292
 _READ_ONLY_CODES = ("25006", 1290, 1792, 1836, 1047)
 _CLOSED_HANDLE = "the handler is closed"  # uvloop's words for a connection that was reset while it was idle
 _ASYNCPG_SERVER_MESSAGE = "in the middle of operation: "  # followed by the server's text; without it, just broken
@@ -223,6 +224,12 @@ def hint(error: BaseException, dialect: Dialect, table: str, schema: str | None,
             f"ALTER TABLE {table} ADD COLUMN last_fire_time {time_type}; or go without fencing tokens "
             f"and fire times on a table of ShedLock for Java: extra_columns=False "
             f"(from a shell: --store pkg.module:provider)"
+        )
+    if isinstance(error, DBAPIError) and _code(error) == _NO_SUCH_TIME:
+        return (
+            f"a TIMESTAMP column of {table} takes no time before 1970 or after 2038, and none that the zone of the "
+            f"session leaves out when clocks go forward: set time_zone = '+00:00' in all sessions, or change the columns "
+            f"to DATETIME(6)"
         )
     if isinstance(error, ArgumentError):
         return (

@@ -275,3 +275,14 @@ def test_a_table_that_is_made_later_is_looked_at_then(driver: str, store: Store,
             provider.create_schema()
             acquired(provider, name)
             assert record_of(provider, name).is_held
+
+
+@programs_on(on_mysql_and_mariadb("pymysql"), mariadb=True)
+def test_a_time_that_a_timestamp_does_not_take_is_an_error_with_its_cure(driver: str, store: Store, name: str) -> None:
+    """As one that the zone of the session leaves out in spring. Here it is too early for the type."""
+    with store.table() as table:
+        create(store, table, "TIMESTAMP(6)", extra=True)
+        provider = store.provider(table_name=table)
+        with pytest.raises(ProviderError, match=r"(?i)incorrect datetime value") as caught:
+            provider.acquire(LockRequest(name, "1m", fire_time=datetime(1960, 1, 1, tzinfo=UTC)))
+        assert "set time_zone = '+00:00' in all sessions, or change the columns to" in str(caught.value.hint)
