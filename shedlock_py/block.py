@@ -17,6 +17,7 @@ from sys import is_finalizing
 from threading import current_thread, main_thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never
+from weakref import WeakSet
 
 from shedlock_py._process import OwningProcess, is_from_signal, monotonic
 from shedlock_py._program import Program, run, run_async
@@ -555,15 +556,17 @@ def require_asyncio() -> None:
         raise ConfigurationError(message) from None
 
 
-_of_main_thread: set[Block] = set()
-"""The blocks that the main thread is inside of."""
+_of_main_thread: WeakSet[Block] = WeakSet()
+"""The blocks that the main thread is inside of. Weak: one that nobody refers to any more is not kept alive."""
 
 
 @atexit.register
 def _end_blocks() -> None:
     """End the blocks of generators that nobody has closed, while that is possible. The main thread has ended."""
     for block in list(_of_main_thread):
-        block.__exit__(GeneratorExit, GeneratorExit(), None)
+        kept = block._kept_alive
+        if kept is None or not kept.is_busy(is_async=False):  # the exit waits for no heartbeat
+            block.__exit__(GeneratorExit, GeneratorExit(), None)
 
 
 class AsyncBlock(BaseBlock):

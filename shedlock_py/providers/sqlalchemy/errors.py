@@ -228,8 +228,8 @@ def hint(error: BaseException, dialect: Dialect, table: str, schema: str | None,
     if isinstance(error, DBAPIError) and _code(error) == _NO_SUCH_TIME:
         return (
             f"a TIMESTAMP column of {table} takes no time before 1970 or after 2038, and none that the zone of the "
-            f"session leaves out when clocks go forward: set time_zone = '+00:00' in all sessions, or change the columns "
-            f"to DATETIME(6)"
+            f"session leaves out when clocks go forward: set time_zone = '+00:00' in all sessions, or change the "
+            f"columns to DATETIME(6)"
         )
     if isinstance(error, ArgumentError):
         return (
