@@ -16,7 +16,7 @@ import httpx
 
 from shedlock_py._process import PerLoop, PerProcess, monotonic
 from shedlock_py._program import Program, run, run_async
-from shedlock_py._timers import WorkerPool, timer
+from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.cas import CasReply, OtherReplyError, ServerTime
 from shedlock_py.providers.cas.over_http import sent_before
@@ -191,17 +191,6 @@ class _Threads(_Connections):
             )
             return response
 
-    def retire(self, seconds: float) -> None:
-        """Use other connections from now on. Close these when no other request can wait for a reply there.
-
-        A request that was given up may hold its thread: a server that sends a byte a second never exceeds the time
-        limit of a read.
-        """
-        with self._mutex:
-            self._files = None
-            if self.clients:
-                timer().schedule(self.clients[-1].close, monotonic() + seconds)
-
     def close(self) -> None:
         _close(self.clients, 0)
 
@@ -230,11 +219,8 @@ class EtcdClient:
             with mine.in_order():
                 return run(mine.exchange.of(command), post)
 
-        try:
-            return call_within(mine.workers, timeout, "a reply", work, sent=True)
-        except TimedOut:
-            mine.retire(timeout or 0.0)
-            raise
+        reply: CasReply = call_within(mine.workers, timeout, "a reply", work, sent=True)
+        return reply
 
     def close(self) -> None:
         mine = self._of_process.pop()

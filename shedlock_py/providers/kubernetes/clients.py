@@ -16,7 +16,7 @@ import httpx
 
 from shedlock_py._process import PerLoop, PerProcess, monotonic
 from shedlock_py._program import Program, run, run_async
-from shedlock_py._timers import WorkerPool, timer
+from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.cas import CasReply, OtherReplyError, ServerTime
 from shedlock_py.providers.cas.over_http import sent_before
@@ -189,19 +189,6 @@ class _Threads:
             self._session = None
             raise
 
-    def retire(self, seconds: float) -> None:
-        """Use other connections from now on. Close these when no other request can wait for a reply there.
-
-        A request that was given up may hold its thread: a server that sends a byte a second never exceeds the time
-        limit of a read.
-        """
-        with self._mutex:
-            if self._session is not None:
-                access, former = self._session
-                self._clients.append(httpx.Client(**_arguments(access)))
-                self._session = Session(access, self._clients[-1])
-                timer().schedule(former.close, monotonic() + seconds)
-
     def close(self) -> None:
         _close(self._clients, 0)
 
@@ -232,11 +219,8 @@ class KubernetesClient:
             with mine.in_order():
                 return run(exchange(command, self._clock_error), carry_out)
 
-        try:
-            return call_within(mine.workers, timeout, "a reply", work, sent=True)
-        except TimedOut:
-            mine.retire(timeout or 0.0)
-            raise
+        reply: CasReply = call_within(mine.workers, timeout, "a reply", work, sent=True)
+        return reply
 
     def close(self) -> None:
         mine = self._of_process.pop()
