@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from shedlock_py._timers import Lane, finish_at_exit, worker_pool
 from shedlock_py.durations import Duration
-from shedlock_py.errors import ProviderUnreachable, as_exception, hidden_frames
+from shedlock_py.errors import ConfigurationError, ProviderUnreachable, as_exception, hidden_frames
 from shedlock_py.events import logger
 from shedlock_py.lease import Lease
 from shedlock_py.provider import AsyncLockProvider, LockProvider, recover_of, undo_of
@@ -50,7 +50,15 @@ async def shielded(
 
     If ``work`` results in a lease that the cancelled caller will not get, ``when_abandoned`` is awaited with it. After
     a second cancellation, or :data:`ABANDON_SECONDS`, the rest goes on in the background.
+
+    :raises ConfigurationError: another library than asyncio runs this code.
     """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        work.close()
+        message = "no event loop of asyncio is running; trio is not supported: call the sync functions in a thread"
+        raise ConfigurationError(message) from None
     task = asyncio.create_task(_outcome(work))
     task.add_done_callback(lambda _: work.close())  # if the task was cancelled before its first step
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from sys import is_finalizing
@@ -396,6 +397,8 @@ class BaseBlock:
             fire_time = None if former.last_fire_time == ONCE else former.last_fire_time
             emit(RunRecovered(lease.name, lease, fire_time, former.holder, former.recoveries + 1))
         active.enter()
+        if current_thread() is main_thread():
+            _of_main_thread.add(self)
         return active
 
     def finish(self, lease: Lease, failure: BaseException | None) -> None:
@@ -491,8 +494,6 @@ class Block(BaseBlock):
                 kept = ThreadKeepAlive(active, store, is_renewed, self.options.on_lost, limit)
                 kept.__enter__()
                 self._kept_alive = kept
-            if current_thread() is main_thread():
-                _of_main_thread.add(self)
             return lease
         except BaseException as error:
             self._is_unused = True
@@ -515,13 +516,8 @@ class Block(BaseBlock):
         lease, self._lease = self._lease, None
         if lease is None:
             return  # skipped, or inside a live lease
-        if is_finalizing():
-            # Of a generator of another thread. Daemon threads have stopped, perhaps inside a lock, and nothing can be
-            # imported any more: so the lease expires by itself.
-            return
-        _of_main_thread.discard(self)
         try:
-            if self._kept_alive is not None:
+            if self._kept_alive is not None and not is_finalizing():
                 self._kept_alive.__exit__(kind, error, tb)
         except BaseException as raised:
             error = raised
@@ -545,30 +541,6 @@ class Block(BaseBlock):
                 self.failed("release", error, lease)
 
 
-def require_asyncio() -> None:
-    """:raises ConfigurationError: another library runs this code."""
-    import asyncio
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        message = "no event loop of asyncio is running; trio is not supported: call the sync functions in a thread"
-        raise ConfigurationError(message) from None
-
-
-_of_main_thread: WeakSet[Block] = WeakSet()
-"""The blocks that the main thread is inside of. Weak: one that nobody refers to any more is not kept alive."""
-
-
-@atexit.register
-def _end_blocks() -> None:
-    """End the blocks of generators that nobody has closed, while that is possible. The main thread has ended."""
-    for block in list(_of_main_thread):
-        kept = block._kept_alive
-        if kept is None or not kept.is_busy(is_async=False):  # the exit waits for no heartbeat
-            block.__exit__(GeneratorExit, GeneratorExit(), None)
-
-
 class AsyncBlock(BaseBlock):
     """:class:`Block` for async code: what :func:`try_hold_async` returns."""
 
@@ -578,7 +550,6 @@ class AsyncBlock(BaseBlock):
     async def __aenter__(self) -> Lease | None:
         from shedlock_py.async_keepalive import TaskKeepAlive  # late: loads asyncio
 
-        require_asyncio()
         request = self.begin()
         if request is None:
             return self.enclosing_lease
@@ -624,7 +595,7 @@ class AsyncBlock(BaseBlock):
         if lease is None:
             return  # skipped, or inside a live lease
         try:
-            if self._kept_alive is not None:
+            if self._kept_alive is not None and not is_finalizing():
                 await self._kept_alive.__aexit__(kind, error, tb)
         except BaseException as raised:
             error = raised
@@ -646,3 +617,20 @@ class AsyncBlock(BaseBlock):
                 self.released(lease, bool(await release(lease)))
             except (Exception, SystemExit) as error:
                 self.failed("release", error, lease)
+
+
+_of_main_thread: WeakSet[BaseBlock] = WeakSet()
+"""The blocks that the main thread has entered. Weak: one that nobody refers to any more is not kept alive."""
+
+
+@atexit.register
+def _stop_heartbeats() -> None:
+    """Stop the heartbeats of generators that nobody has closed: the main thread has ended.
+
+    Python closes the generators later, when daemon threads have stopped, perhaps inside a lock of the keep-alive.
+    """
+    for block in list(_of_main_thread):
+        if isinstance(block, Block) and block._kept_alive is not None and not block._kept_alive.is_busy(is_async=False):
+            kept, block._kept_alive = block._kept_alive, None
+            with suppress(Exception):
+                kept.__exit__()
