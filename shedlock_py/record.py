@@ -80,9 +80,14 @@ class LockRecord:
         return holder_of(self.locked_by)
 
     @property
-    def acquisition(self) -> tuple[str, datetime, int | None]:
-        """What tells this acquisition from each other one. A holder without a claim id may acquire again at once."""
-        return self.locked_by, self.locked_at, self.fencing_token
+    def acquisition(self) -> tuple[str, datetime | None, int | None]:
+        """What tells this acquisition from each other one.
+
+        A holder without a claim id may acquire again at once, and leave the token as it is. With one, the time says no
+        more: the servers of a quorum have different ones.
+        """
+        has_claim_id = holder_of(self.locked_by) != self.locked_by
+        return self.locked_by, None if has_claim_id else self.locked_at, self.fencing_token
 
     @property
     def is_held(self) -> bool:

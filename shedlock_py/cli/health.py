@@ -19,7 +19,7 @@ LOOPBACK = "127.0.0.1"
 SECONDS = 5.0
 """For how long a client may send its request."""
 MOST_CONNECTIONS = 32
-"""Those beyond are closed at once, so that nobody uses up the descriptors that this node needs to lead."""
+"""For one more, the oldest one is closed, so that nobody uses up the descriptors that this node needs to lead."""
 ACCEPT_PAUSE = 0.1
 """Seconds after a connection could not be accepted: it waits still, and the next attempt would follow at once."""
 
@@ -50,7 +50,8 @@ def served(elector: LeaderElector, host: str | None, port: int) -> Iterator[None
         def log_message(self, format: str, *args: object) -> None:
             """Write nothing: a probe comes every few seconds."""
 
-    free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+    connections: list[socket.socket] = []
+    """The oldest first. In a list, append(), pop() and remove() are atomic."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
@@ -63,14 +64,10 @@ def served(elector: LeaderElector, host: str | None, port: int) -> Iterator[None
                 raise
 
         def process_request(self, request: Any, client_address: Any) -> None:
-            if not free.acquire(blocking=False):
-                self.shutdown_request(request)
-                return
-            try:
-                super().process_request(request, client_address)
-            except BaseException:  # no thread can be started
-                free.release()
-                raise
+            if len(connections) >= MOST_CONNECTIONS:
+                _end(connections.pop(0))
+            connections.append(request)
+            super().process_request(request, client_address)
 
         def process_request_thread(self, request: Any, client_address: Any) -> None:
             """Give the client one time limit for all that it sends."""
@@ -81,7 +78,8 @@ def served(elector: LeaderElector, host: str | None, port: int) -> Iterator[None
                 super().process_request_thread(request, client_address)
             finally:
                 limit.cancel()
-                free.release()
+                with suppress(ValueError):  # it was the oldest one
+                    connections.remove(request)
 
         def handle_error(self, request: Any, client_address: Any) -> None:
             """Write nothing of a client that is gone: a check of a load balancer may reset its connection."""

@@ -65,6 +65,8 @@ class World:
         self.leases: list[tuple[Lease, Holder]] = []
         self.revoked: set[str] = set()
         """Claims whose leases were ended by hand."""
+        self.replaced: dict[str, str] = {}
+        """By claim: whose record it has replaced."""
         self.grants = self.skips = self.refused = self.pruned = 0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
@@ -128,6 +130,8 @@ class World:
             return
         if before is None and write.is_free:
             return  # made so that the write that grants has a version to compare
+        if by == "undo" and before and self.replaced.get(before.record.locked_by) == record.locked_by:
+            return  # the record that its own grant has replaced comes back
         if by not in ("acquire", "take over"):
             raise Broken(f"I2: {by} of {record.locked_by} changed the record of {before and before.record.locked_by}")
         assert record.fencing_token is not None
@@ -136,6 +140,7 @@ class World:
         if by == "acquire" and self.now < self.kept_until:
             raise Broken(f"I4: granted {self.kept_until - self.now:.3f} s before the minimum hold is over")
         self.newest_token = record.fencing_token
+        self.replaced[record.locked_by] = before.record.locked_by if before else ""
         self.grants += 1
         self.kept_until = self.now + AT_LEAST
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import Lease, LockRequest, ProviderUnreachable
+from shedlock_py import Lease, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers import cas, kit
 from shedlock_py.testing import FakeClock
 
@@ -303,6 +303,27 @@ def test_i1_nor_does_a_grant_whose_reply_was_lost(store: Store) -> None:
     store.ahead, store.lost = {first: 120.0}, {first + 1: ConnectionResetError()}
     assert other.acquire(LockRequest("job", "1m")) is None
     assert holder.extend(lease, "1m") is lease
+
+
+def test_i1_the_undo_of_such_a_grant_gives_the_record_back(store: Store) -> None:
+    holder, other = replica(store), replica(store)
+    lease = acquired(holder, LockRequest("job", "1m"))
+    before = store.entries["job"].record
+    first = len(store.commands)
+    store.ahead, store.lost = {first: 120.0}, {first + 1: TimeoutError()}
+    with pytest.raises(ProviderUnreachable):
+        other.acquire(LockRequest("job", "1m"))
+    assert store.entries["job"].record == before
+    assert holder.extend(lease, "1m") is lease
+
+
+@pytest.mark.parametrize("wrong", [0, 1], ids=["read", "make"])
+def test_i11_a_fire_time_that_is_too_late_is_refused_by_each_clock(store: Store, wrong: int) -> None:
+    provider = replica(store)
+    request = LockRequest("job", "1m", fire_time=store.epoch + timedelta(minutes=50))
+    store.ahead = {len(store.commands) + wrong: 3600.0}
+    with pytest.raises(ProviderError, match=r"is more than .* later than the store's clock"):
+        provider.acquire(request)
 
 
 def test_i1_a_list_by_a_clock_that_is_ahead_prunes_nothing(store: Store) -> None:

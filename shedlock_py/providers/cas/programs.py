@@ -16,6 +16,7 @@ from shedlock_py.providers.cas.server_time import OtherReplyError, ServerTime, U
 from shedlock_py.providers.kit import (
     Failure,
     StorePrograms,
+    Undo,
     fire_time_too_late,
     given_back,
     kept_changing,
@@ -160,10 +161,12 @@ class CasPrograms(StorePrograms):
                     entry, time = yield from self._make(claim, time)
                     if entry is None:
                         continue  # another claim has made it
+                    self._check_fire_time(claim, time, force=force)
                 granted = self._granted(claim, entry, time, force=force)
                 if granted is None:
                     return None
                 decided = entry, time
+                claim.note = _Replaced(entry)
                 reply = yield Write(granted, entry.version)
                 self._last = time = reply.time
                 if reply.value is None:
@@ -177,6 +180,19 @@ class CasPrograms(StorePrograms):
                 raise clocks_disagree(operation, claim.request.name, self.clock_error)
             may_repeat = False
         raise kept_changing(operation, claim.request.name)
+
+    def undo_of(self, claim: Claim) -> Undo:
+        """If the claim has replaced the lease of another holder, that comes back: a wrong clock may have ended it."""
+        if not isinstance(claim.note, _Replaced) or claim.note.entry.is_free:
+            return super().undo_of(claim)
+        former, name = claim.note.entry, claim.request.name
+
+        def restored(entry: Entry, time: ServerTime) -> Write | None:
+            is_own = entry.record.locked_by == claim.locked_by
+            return Write(replace(former.record, read_at=time.date), entry.version, former.is_free) if is_own else None
+
+        program = self.carry_out("undo", name, self._change("undo", name, restored))
+        return Undo(program, useful_for=claim.request.lock_at_most_for.total_seconds())
 
     def _give_back(self, former: Entry, written: Entry, time: ServerTime) -> CasProgram[None]:
         """Write the former record again: one of the two servers has a wrong clock, so its holder may have the lock."""
@@ -261,17 +277,21 @@ class CasPrograms(StorePrograms):
         return self._change("force_release", record.name, freed)
 
     def forget_fire_time(self, name: str, expected: LockRecord | None = None) -> CasProgram[bool]:
-        newest: datetime | None = expected.last_fire_time if expected else None
+        seen, stays = expected, False
 
         def forgotten(entry: Entry, time: ServerTime) -> Write | None:
-            nonlocal newest
-            newest = newest or entry.record.last_fire_time
-            if newest is None or entry.record.last_fire_time != newest:
+            nonlocal seen, stays
+            found = entry.record
+            seen = seen or found
+            newest = seen.last_fire_time
+            if newest is None or found.last_fire_time != newest:
                 return None  # there was none, or a first copy of the write has forgotten it
-            return Write(replace(entry.record, last_fire_time=None), entry.version, entry.is_free)
+            # All runs of a key of run_once have one fire time.
+            stays = newest == ONCE and (found.locked_by != seen.locked_by or _is_held(entry, time.date))
+            return None if stays else Write(replace(found, last_fire_time=None), entry.version, entry.is_free)
 
         yield from self._change("forget_fire_time", name, forgotten)
-        return newest is not None
+        return seen is not None and seen.last_fire_time is not None and not stays
 
     def _change(self, operation: str, name: str, step: _Step) -> CasProgram[bool]:
         for _ in range(MOST_TRIES):
@@ -375,6 +395,12 @@ def _shown(entry: Entry, now: datetime) -> LockRecord:
 def _is_released(entry: Entry) -> bool | None:
     """None: the record does not say."""
     return True if entry.is_free else entry.record.is_released
+
+
+class _Replaced(NamedTuple):
+    """What a claim remembers until its write has succeeded: the entry that the write replaces."""
+
+    entry: Entry
 
 
 class _Note(NamedTuple):

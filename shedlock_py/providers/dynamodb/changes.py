@@ -79,8 +79,9 @@ def claiming(
         if before.fencing_token is not None:
             condition, values["before"] = "fencingToken = :before", before.fencing_token
         # ShedLock for Java leaves the token as it is.
-        condition += " AND lockedBy = :former AND lockedAt = :since"
-        values["former"], values["since"] = before.locked_by, milliseconds(before.locked_at)
+        condition, values["former"] = f"{condition} AND lockedBy = :former", before.locked_by
+        if CLAIM_MARK not in before.locked_by:
+            condition, values["since"] = f"{condition} AND lockedAt = :since", milliseconds(before.locked_at)
         if claim.recoveries:
             condition += f" AND {_IS_DEAD}"
     if fire_time is not None:

@@ -249,13 +249,24 @@ class StorePrograms(ABC):
         require_same_name(name, expected)
         record = expected or (yield from self.record(name))
         newest = record.last_fire_time if record else None
-        if newest is None:
+        if record is None or newest is None:
             return False
+        if newest == ONCE:
+            return (yield from self._forget_key(record))
         if not (yield from self.delete_fire_time(name, newest)):
             record = yield from self.record(name)
             if record is not None and record.last_fire_time == newest:
                 what = f"the store has the fire time {newest} still, in a form that this library does not write"
                 raise refused("forget_fire_time", name, what, hint="delete it from the record by hand")
+        return True
+
+    def _forget_key(self, record: LockRecord) -> Program[Any, Any, bool]:
+        """Let a key of ``run_once`` run again. All its runs have one fire time, so this goes by the claim id."""
+        if record.is_held:
+            return False  # its task may succeed yet
+        if not (yield from self.undo_claim(record.name, record.locked_by, ONCE - _BEFORE)):
+            found = yield from self.record(record.name)
+            return found is None or found.last_fire_time != ONCE  # a first copy may have done it
         return True
 
     def without_history(self, command: Any, failure: Failure) -> Any | None:

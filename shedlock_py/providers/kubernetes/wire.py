@@ -128,9 +128,9 @@ def value_of(command: Command, status: int, reply: Any, clock_error: timedelta) 
 
 def _check_name(command: Command, status: int, reply: Any) -> None:
     """:raises OtherReplyError: the reply is about something else than the Lease, or the list, of ``command``."""
-    if not isinstance(reply, Mapping) or not (status < 300 or status in (NOT_FOUND, CONFLICT)):
-        return  # an error, whatever it is about
-    kind = reply.get("kind")
+    kind = reply.get("kind") if isinstance(reply, Mapping) else None
+    if kind is None or not (status < 300 or status in (NOT_FOUND, CONFLICT)):
+        return  # an error, whatever it is about, or not from an API server
     match command:
         case Read(name) | Write(LockRecord(name=name)) | Delete(name):
             where = reply.get("metadata") if kind == "Lease" else reply.get("details")

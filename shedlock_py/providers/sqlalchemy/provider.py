@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 _POOL = (
-    "a connection of your engine's pool: make the pool larger, or its pool_timeout shorter than a sixth of "
-    "lock_at_most_for"
+    "a connection of your engine: the pool is used up, or the database does not reply; keep pool_timeout below a sixth "
+    "of lock_at_most_for"
 )
 
 

@@ -181,7 +181,8 @@ def folding_collation(rows: Sequence[Sequence[Any]]) -> str | None:
     MySQL's default does, so the table of ShedLock for Java has such a collation.
     """
     collation = next((collation for name, _, _, collation in rows if name.lower() == NAME_COLUMN), None)
-    return collation if collation and not collation.endswith("_bin") and collation != "binary" else None
+    is_exact = collation is None or collation == "binary" or collation.endswith(("_bin", "_cs"))
+    return None if is_exact else str(collation)
 
 
 def folding_warning(table: str, collation: str, dialect: Dialect) -> str:
@@ -202,7 +203,7 @@ def folding_cure(table: str, dialect: Dialect) -> str:
 def folding_check(table: str, collation: str | None, dialect: Dialect) -> Check:
     """What ``shedlock doctor`` shows."""
     if collation is None:
-        return Check("lock names", "ok", "compared byte by byte")
+        return Check("lock names", "ok", "case and accents count")
     return Check("lock names", "warning", _folding(table, collation), folding_cure(table, dialect))
 
 

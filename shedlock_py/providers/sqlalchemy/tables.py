@@ -212,7 +212,7 @@ class SqlTables(StorePrograms):
     def text_of(self, error: Exception) -> str:
         original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
         if isinstance(original, UnicodeEncodeError):  # its text quotes a character of the password
-            return f"the user name or the password has a character that {original.encoding} cannot encode"
+            return f"{original.encoding} cannot encode a character of the lock name, the user name or the password"
         return str(original) or ("no reply in time" if isinstance(original, TimeoutError) else type(original).__name__)
 
     def is_all_said(self, error: Exception) -> bool:

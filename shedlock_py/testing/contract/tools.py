@@ -125,6 +125,22 @@ class ToolsContract(ContractBase):
             other.force_release(key, expected=read)
             assert provider.acquire(LockRequest(key, LONG, fire_time=ONCE)) is None
 
+    def test_i11_a_key_of_run_once_that_is_in_use_again_is_not_forgotten(
+        self, provider: Any, other: LockProvider, name: str
+    ) -> None:
+        """Another operator has let it run again since its record was read. All its runs have one fire time."""
+        request = LockRequest(name, LONG, fire_time=ONCE)
+        assert provider.release(acquired(provider, request))
+        read = record_of(provider, name)
+        assert provider.forget_fire_time(name) is True
+        lease = acquired(other, request)
+        assert provider.forget_fire_time(name, expected=read) is False
+        assert provider.forget_fire_time(name) is False, "its task may succeed yet"
+        assert other.release(lease) is True
+        assert other.acquire(request) is None
+        assert provider.forget_fire_time(name, expected=read) is False
+        assert other.acquire(request) is None
+
     def test_i2_a_fire_time_that_was_granted_since_the_record_was_read_stays(self, provider: Any, name: str) -> None:
         provider.release(acquired(provider, LockRequest(name, LONG, fire_time=FIRE_TIME)))
         read = record_of(provider, name)

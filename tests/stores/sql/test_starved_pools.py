@@ -30,6 +30,6 @@ def test_a_lease_that_is_lost_for_want_of_a_connection_names_the_pool(
             taken.close()
     [failed] = recorded.of(ProviderFailed)
     assert failed.operation == "extend"
-    assert "s: it waits for a connection of your engine's pool: make the pool larger" in str(failed.error)
+    assert "s: it waits for a connection of your engine: the pool is used up, or" in str(failed.error)
     assert [lost.reason for lost in recorded.of(LeaseLost)] == ["unreachable"]
     engine.dispose()

@@ -326,7 +326,7 @@ def test_an_engine_with_a_driver_that_nobody_has_tried_is_refused() -> None:
 @pytest.mark.parametrize("scheme", ["mysql+pymysql", "mariadb+pymysql"])
 def test_no_character_of_a_password_that_the_driver_cannot_send_is_shown(scheme: str) -> None:
     provider = SqlAlchemyLockProvider(f"{scheme}://app:%E5%AF%86@127.0.0.1:1/app")
-    with pytest.raises(ProviderError, match=r"the password has a character that latin-?1 cannot encode") as caught:
+    with pytest.raises(ProviderError, match=r"latin-?1 cannot encode a character of .* the password") as caught:
         provider.record("job")
     assert "\u5bc6" not in str(caught.value)
     assert "5bc6" not in str(caught.value)

@@ -51,7 +51,7 @@ from shedlock_py.providers.redis.quorum.majority import (
     merged_runs,
     results,
 )
-from shedlock_py.record import LockRecord
+from shedlock_py.record import ONCE, LockRecord
 from shedlock_py.request import LockRequest
 
 VOTE = timedelta(seconds=3)
@@ -253,6 +253,8 @@ class QuorumPrograms(StorePrograms):
             if expected is None:
                 return (yield from server.programs.forget_fire_time(name, None))
             newest = expected.last_fire_time
+            if newest == ONCE:  # all runs of a key of run_once have this one
+                return (yield from server.programs.forget_fire_time(name, expected))
             return newest is not None and (yield from server.programs.delete_fire_time(name, newest))
 
         on_each = OnEach(forget, self._majority.agrees)
