@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
@@ -29,6 +31,7 @@ from shedlock_py import (
     RunRecovered,
     TaskFinished,
 )
+from shedlock_py._process import monotonic
 from shedlock_py._timers import WorkerPool
 from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.history import describe_error
@@ -285,9 +288,11 @@ class _Sender:
         client = self._clients.get(proxy)
         if client is None:
             client = self._clients[proxy] = self._open(proxy)
+        request = _Request(monotonic() + self._seconds)
         try:
-            call_within(self._pool, self._seconds, "a reply", partial(_send, client, post))
+            call_within(self._pool, self._seconds, "a reply", partial(_send, client, post, request))
         except TimedOut:
+            request.end()
             host = urlsplit(post.url).hostname
             raise DeliveryFailed(f"{host}: no reply within {self._seconds:g} s (timeout)") from None
 
@@ -306,13 +311,37 @@ class _Sender:
             raise DeliveryFailed("the proxy of the environment cannot be used", is_final=True) from None
 
 
-def _send(client: httpx.Client, post: _Post) -> None:
+class _Request:
+    """The connection of one request. https://www.encode.io/httpcore/extensions/#trace
+
+    :param until: it is not sent after this moment of the monotonic clock.
+    """
+
+    def __init__(self, until: float) -> None:
+        self._until = until
+        self._socket: socket.socket | None = None
+
+    def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
+            self._socket = info["return_value"].get_extra_info("socket")
+        if event.endswith(".send_request_headers.started") and monotonic() > self._until:
+            raise TimedOut("a connection", sent=False)
+
+    def end(self) -> None:
+        """Let the thread that waits for a reply go on: it gets the end of the connection."""
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+
+def _send(client: httpx.Client, post: _Post, request: _Request) -> None:
     host = urlsplit(post.url).hostname
     body = post.body.encode(errors="replace")
     token = _is_sending.set(True)
     try:
         # The body of the reply is not read: it could be endless.
-        with client.stream("POST", post.url, content=body, headers=post.headers) as response:
+        extensions = {"trace": request.trace}
+        with client.stream("POST", post.url, content=body, headers=post.headers, extensions=extensions) as response:
             status = response.status_code
     except httpx.ConnectError as error:
         raise DeliveryFailed(f"{host}: {error}") from None
