@@ -17,13 +17,21 @@ _WITH_PORT = re.compile(r"(\[[^]]*\]|[^:]*)(?::(\d+))?")
 
 
 def proxy_of(url: str) -> str | None:
-    """Return the URL of the proxy for requests to ``url``. None: they go to the host itself."""
+    """Return the URL of the proxy for requests to ``url``. None: they go to the host itself.
+
+    Requests to this machine have no proxy, as with kubectl: kind and minikube are there.
+    """
     parts, proxies = urlsplit(url), getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
-    port = parts.port or _PORTS.get(parts.scheme, 0)
-    if not proxy or is_excluded(parts.hostname or "", port, proxies.get("no", "")):
+    host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 0)
+    if not proxy or is_this_machine(host) or is_excluded(host, port, proxies.get("no", "")):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def is_this_machine(host: str) -> bool:
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
 
 
 def is_excluded(host: str, port: int, no_proxy: str) -> bool:

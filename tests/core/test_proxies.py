@@ -62,3 +62,5 @@ def test_the_proxy_of_the_scheme_counts(monkeypatch: pytest.MonkeyPatch) -> None
     assert proxy_of("https://10.96.0.1") is None
     assert proxy_of("https://example.com:8443") is None
     assert proxy_of("https://example.com") == "http://proxy:3128"
+    for host in ("localhost", "127.0.0.1", "[::1]"):
+        assert proxy_of(f"https://{host}:6443") is None

@@ -164,12 +164,13 @@ def test_the_certificate_of_an_authority_that_is_replaced(
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "socks4://me:s3cret-pw@127.0.0.1:1", "http://127.0.0.1:x"])
 def test_a_proxy_that_cannot_work(
-    kubernetes_server: KubernetesServer, open_url: Open, monkeypatch: pytest.MonkeyPatch, proxy: str
+    kubernetes_server: KubernetesServer, open_url: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, proxy: str
 ) -> None:
+    file = kubeconfig(kubernetes_server, tmp_path, {}, server="https://kubernetes.invalid")
     monkeypatch.setenv("ALL_PROXY", proxy)
     monkeypatch.setitem(sys.modules, "socksio", None)  # as where it is not installed
     with pytest.raises(ConfigurationError, match="the proxy of the environment") as caught:
-        open_url(kubernetes_server.url("")).acquire(REQUEST)
+        open_url(f"kubernetes://?kubeconfig={file}").acquire(REQUEST)
     assert "s3cret-pw" not in str(caught.value)
 
 
