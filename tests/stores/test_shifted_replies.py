@@ -76,12 +76,11 @@ def test_i1_the_reply_to_an_older_acquire_grants_no_lock(
         store.provider() as other,
     ):
         held = acquired(other, "held")
-        for read in (shifted.record, shifted.records):
-            lease = acquired(shifted, "job")
-            proxy.shift()
-            with pytest.raises(ProviderUnreachable, match="the reply belongs to another request"):
-                read("held")
-            assert shifted.release(lease) is True, "on a new connection"
+        lease = acquired(shifted, "job")
+        proxy.shift()
+        with pytest.raises(ProviderUnreachable, match="the reply belongs to another request"):
+            shifted.record("held")
+        assert shifted.release(lease) is True, "on a new connection"
         proxy.shift()
         with pytest.raises(ProviderUnreachable, match="the reply belongs to another request"):
             shifted.acquire(LockRequest("held", "1m"))
