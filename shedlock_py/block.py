@@ -620,7 +620,7 @@ class AsyncBlock(BaseBlock):
 
 
 _of_main_thread: WeakSet[BaseBlock] = WeakSet()
-"""The blocks that the main thread has entered. Weak: one that nobody refers to any more is not kept alive."""
+"""The blocks that the main thread has entered. Weak references: keep-alive ends with a forgotten block."""
 
 
 @atexit.register

@@ -22,7 +22,7 @@ A provider may also have these, which are looked up by name where they are used;
 - ``close()`` closes the connections that the provider has opened.
 - ``has_fire_times = False``: the store keeps no fire times, so a request with one is refused.
 - ``is_shared = False``: the locks are those of one process only.
-- ``waits_for`` names what its requests wait for before they are sent, for a message; None: they do not wait.
+- ``waits_for``: a text for messages, if requests wait for a connection.
 - ``sync_provider`` or ``async_provider``: of an adapter, the provider that it calls.
 """
 
@@ -131,7 +131,7 @@ def can(provider: object, method: str) -> bool:
 
 
 def waits_for(provider: object) -> str | None:
-    """What requests of ``provider`` wait for before they are sent."""
+    """Return the name of the connection that requests of ``provider`` wait for."""
     what: str | None = getattr(getattr(provider, "sync_provider", provider), "waits_for", None)
     return what
 

@@ -17,9 +17,9 @@ _WITH_PORT = re.compile(r"(\[[^]]*\]|[^:]*)(?::(\d+))?")
 
 
 def proxy_of(url: str) -> str | None:
-    """Return the URL of the proxy for requests to ``url``. None: they go to the host itself.
+    """Return the URL of the proxy for requests to ``url``. The result is None if requests go to the host itself.
 
-    Requests to this machine have no proxy, as with kubectl: kind and minikube are there.
+    Requests to this machine go there directly, as with kubectl: kind and minikube run there.
     """
     parts, proxies = urlsplit(url), getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
@@ -67,7 +67,7 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def _network(text: str) -> IPv4Network | IPv6Network | None:
-    """The network in ``text``; an address is a network of one."""
+    """Return the network in ``text``. A single address is a network, too."""
     try:
         return ip_network(text, strict=False)
     except ValueError:

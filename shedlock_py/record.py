@@ -81,10 +81,10 @@ class LockRecord:
 
     @property
     def acquisition(self) -> tuple[str, datetime | None, int | None]:
-        """What tells this acquisition from each other one.
+        """Holder, time and fencing token: they identify this acquisition.
 
-        A holder without a claim id may acquire again at once, and leave the token as it is. With one, the time says no
-        more: the servers of a quorum have different ones.
+        A holder without a claim id can acquire again with the same token. A claim id is unique, so the time is left
+        out: the servers of a quorum have different times.
         """
         has_claim_id = holder_of(self.locked_by) != self.locked_by
         return self.locked_by, None if has_claim_id else self.locked_at, self.fencing_token

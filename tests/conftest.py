@@ -104,7 +104,7 @@ def _servers(item: pytest.Item) -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collect no garbage meanwhile: there is none."""
+    """Switch the garbage collector off meanwhile: collection makes no garbage."""
     gc.disable()
     try:
         return (yield)

@@ -19,7 +19,7 @@ LOOPBACK = "127.0.0.1"
 SECONDS = 5.0
 """For how long a client may send its request."""
 MOST_CONNECTIONS = 32
-"""For one more, the oldest one is closed, so that nobody uses up the descriptors that this node needs to lead."""
+"""A new connection beyond that closes the oldest connection: this node needs its descriptors to lead."""
 ACCEPT_PAUSE = 0.1
 """Seconds after a connection could not be accepted: it waits still, and the next attempt would follow at once."""
 

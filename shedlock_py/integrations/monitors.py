@@ -222,7 +222,7 @@ def event_to_json(event: Event) -> dict[str, Any]:
 # Sending
 
 _MOST_REQUESTS = 4
-"""How many requests of one listener may be under way: one, and those that were given up."""
+"""Requests of one listener that may be under way at once, abandoned requests included."""
 _TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 _JSON = {"Content-Type": "application/json"}
 _LOGGERS = ("httpx", *(f"httpcore.{name}" for name in ("connection", "http11", "http2", "proxy", "socks")))

@@ -66,7 +66,7 @@ class World:
         self.revoked: set[str] = set()
         """Claims whose leases were ended by hand."""
         self.replaced: dict[str, str] = {}
-        """By claim: whose record it has replaced."""
+        """The claim, and the claim in the record that it has replaced."""
         self.grants = self.skips = self.refused = self.pruned = 0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()

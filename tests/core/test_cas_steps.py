@@ -258,7 +258,7 @@ def test_i12_a_grant_that_a_second_copy_does_not_settle_is_undone(store: Store) 
     assert store.entries["job"].is_free
 
 
-# Servers whose clocks differ by more than clock_error
+# The clocks of two servers differ by more than clock_error
 
 
 def test_i1_a_read_by_a_clock_that_is_ahead_grants_no_lock_that_is_held(store: Store) -> None:
@@ -276,7 +276,7 @@ def test_i1_a_read_by_a_clock_that_is_ahead_grants_no_lock_that_is_held(store: S
 @pytest.mark.parametrize("ahead", [-60.0, 60.0])
 @pytest.mark.parametrize("wrong", [0, 1, 2], ids=["read", "make", "grant"])
 def test_i1_no_lease_is_shorter_for_its_holder_than_for_the_servers(store: Store, wrong: int, ahead: float) -> None:
-    """The reply of one server to one request is wrong by a minute. The name has no record yet."""
+    """The reply of one server to one request is wrong by a minute. The name is new."""
     provider = replica(store)
     store.ahead = {len(store.commands) + wrong: ahead}
     lease = acquired(provider, LockRequest("job", "30s"))

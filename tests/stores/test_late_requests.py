@@ -1,4 +1,4 @@
-"""A host name that is looked up for longer than the time limit: what leaves after it holds a lock for nobody."""
+"""The look-up of a host name exceeds the time limit. A request that left then would hold a lock for nobody."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def spent() -> Cost:
 
 
 def _children(pid: str, thread: str) -> list[str]:
-    """What a thread has started. Of another process, its main thread is asked only: servers have a hundred threads."""
+    """The processes that a thread has started. In other processes only the main thread counts."""
     return _read(f"/proc/{pid}/task/{thread}/children").split()
 
 

@@ -58,7 +58,7 @@ class DatabaseLockProvider(LockProvider):
         connection = connection_of(conf.database)
         values = connection.settings_dict
         is_test = values["NAME"] != self._names.get(conf.database)
-        # Not the parameters of connections: a backend may make a new password for each.
+        # The parameters of connections are left out: a backend may make a new password for every connection.
         key = (conf.database, is_test, *(repr(values.get(name)) for name in _WHERE))
         found = self._providers.get(key)
         if found is None:

@@ -1,4 +1,4 @@
-"""What sync clients over httpx share: no request leaves after its time limit."""
+"""For sync clients over httpx: no request leaves after its time limit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from shedlock_py.providers.kit import TimedOut
 def sent_before(until: float | None) -> dict[str, Any]:
     """The extensions of a request of ``httpx.Client`` that is not sent after ``until`` of the monotonic clock.
 
-    Nothing interrupts a thread that looks a host name up, or tries one dead address after the other. Its caller gives
-    up meanwhile, and the undo is sent. A request that left later would hold the lock for nobody.
+    A thread that looks up a host name, or tries several dead addresses, cannot be interrupted. Its caller gives up
+    meanwhile, and the undo is sent. A request that left later would hold the lock for nobody.
     The extension: https://www.encode.io/httpcore/extensions/#trace
     """
     if until is None:

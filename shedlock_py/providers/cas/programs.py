@@ -146,7 +146,7 @@ class CasPrograms(StorePrograms):
     def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> CasProgram[int | None]:
         operation, may_repeat = "take_over" if force else "acquire", True
         decided: tuple[Entry, ServerTime] | None = None
-        """What the last write was to replace, and the time by which that was decided."""
+        """The entry that the last write replaces, and the server time of that decision."""
         for _ in range(MOST_TRIES):
             entry, time = yield from self._read(claim.request.name)
             if entry is not None and entry.record.locked_by == claim.locked_by:
@@ -195,7 +195,7 @@ class CasPrograms(StorePrograms):
         return Undo(program, useful_for=claim.request.lock_at_most_for.total_seconds())
 
     def _give_back(self, former: Entry, written: Entry, time: ServerTime) -> CasProgram[None]:
-        """Write the former record again: one of the two servers has a wrong clock, so its holder may have the lock."""
+        """Write the previous record again: a server has a wrong clock, so the previous holder may have the lock."""
         yield from self._ask(Write(replace(former.record, read_at=time.date), written.version, former.is_free))
 
     def _make(self, claim: Claim, time: ServerTime) -> CasProgram[tuple[Entry | None, ServerTime]]:
@@ -398,7 +398,7 @@ def _is_released(entry: Entry) -> bool | None:
 
 
 class _Replaced(NamedTuple):
-    """What a claim remembers until its write has succeeded: the entry that the write replaces."""
+    """The note of a claim until its write has succeeded: the entry that the write replaces."""
 
     entry: Entry
 

@@ -143,7 +143,7 @@ def _pairs(reply: Mapping[str, Any], is_requested: Callable[[bytes], bool]) -> l
 
 
 def _written(key: str, reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What a transaction has written or deleted, in the form of a key and its value; None: its condition was wrong."""
+    """Return the key and value that a transaction has written or deleted. It is None if the condition did not hold."""
     match reply:
         case {
             "succeeded": True,
@@ -155,7 +155,7 @@ def _written(key: str, reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
         case {"responses": [{"response_range": {"kvs": [{"key": found}]}}]}:
             pair = None
         case {"responses": [{"response_range": _}]}:
-            found, pair = key, None  # there is no such key, which the reply does not name
+            found, pair = key, None  # an absent key: the reply does not name it
         case _:
             raise OtherReplyError
     if found != key:

@@ -110,7 +110,7 @@ class Pausing:
 def resume(programs: StorePrograms, name: str, expected: LockRecord | None = None) -> Program[Any, Any, bool]:
     """Release exactly the pause that was read. False: ``name`` is not paused, or not any more.
 
-    :param expected: the record that was read; None: read it now.
+    :param expected: the record that the operator saw. Without it, the program reads the record.
     """
     require_same_name(name, expected)
     record = expected or (yield from programs.carry_out("resume", name, programs.record(name)))

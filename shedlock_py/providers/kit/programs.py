@@ -37,7 +37,7 @@ _EARLIEST = datetime.min.replace(tzinfo=UTC) + _BEFORE
 
 
 def given_back(record: LockRecord) -> datetime | None:
-    """What the newest fire time becomes when an operator frees ``record``: see ``undo_claim``.
+    """Return the ``former_fire_time`` of ``undo_claim`` for an operator who frees ``record``.
 
     That of a key of ``run_once`` is given back, because its task has not succeeded.
     """
@@ -215,7 +215,7 @@ class StorePrograms(ABC):
         return False
 
     def force_release(self, name: str, expected: LockRecord | None = None) -> Program[Any, Any, bool]:
-        """Free ``name`` from the holder that ``expected`` names; None: that the record names now. False: see there."""
+        """Free ``name`` from the holder in ``expected``. Without ``expected``, free it from the present holder."""
         require_same_name(name, expected)
         operation = Operation(self, "force_release", name)
         record = expected or (yield from operation.carry_out(self.record(name)))
@@ -233,15 +233,15 @@ class StorePrograms(ABC):
         """Free the lock at once if the store still has the acquisition of ``record``. False: it has not.
 
         In one atomic step. The newest fire time becomes :func:`given_back`. The holder's release must then return
-        False, and its run stays in the history. A store replaces this where ``undo_claim`` deletes the run, where a
-        release after it looks like a retry, and returns True, or where holders may have no claim ids.
+        False, and its run stays in the history. A store replaces this if ``undo_claim`` deletes the run. It also
+        replaces this if a release after it looks like a retry and returns True, or if its holders may lack claim ids.
         """
         return self.undo_claim(record.name, record.locked_by, given_back(record))
 
     def forget_fire_time(self, name: str, expected: LockRecord | None = None) -> Program[Any, Any, bool]:
         """Forget the newest fire time of ``name``. False: there was none when it was read.
 
-        :param expected: the record that was read; None: read it now.
+        :param expected: the record that the operator saw. Without it, the program reads the record.
 
         True also if the record has another one, or none, when it is deleted: a first copy, whose reply was lost, may
         have forgotten it.
@@ -281,7 +281,7 @@ class StorePrograms(ABC):
         yield from ()
 
     def read_twice(self, name: str) -> Program[Any, Any, tuple[Any, LockRecord | None]]:
-        """The ``before`` of a claim, and the record. In this order: so the claim fails if the record is a newer one."""
+        """Read the ``before`` of a claim, then the record. The claim fails if the record has changed since."""
         before: Any = yield from self.read_before_take_over(name)
         if isinstance(before, LockRecord):
             return before, before

@@ -111,7 +111,7 @@ class Access:
             self.headers = {"Authorization": settings["value"]}
 
     def refresh_in(self, workers: WorkerPool) -> None:
-        """Read the token again in another thread, while requests use the old one. The server says when it is over."""
+        """Read the token again in another thread. Requests use the old token until the server refuses it."""
         self._read_at = monotonic()
         workers.submit(self._refresh_quietly)
 

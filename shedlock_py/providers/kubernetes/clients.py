@@ -182,7 +182,7 @@ class _Threads:
 
     @contextmanager
     def in_order(self) -> Iterator[None]:
-        """Use no connection again on which replies do not belong to their requests."""
+        """Drop all connections after a reply that belongs to another request."""
         try:
             yield
         except OtherReplyError:

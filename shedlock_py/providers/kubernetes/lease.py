@@ -64,7 +64,7 @@ def entry_of(lease: Mapping[str, Any], clock_error: timedelta) -> Entry:
 
 
 def record_in(lease: Mapping[str, Any]) -> str | None:
-    """The text of our exact record; None: there is none. It names holder, token and times."""
+    """Return the annotation with our exact record, if the Lease has it. It names holder, token and times."""
     text: str | None = ((lease.get("metadata") or {}).get("annotations") or {}).get(RECORD)
     return text
 

@@ -43,7 +43,7 @@ def script(name: str) -> Script:
 
 
 def read_scripts() -> None:
-    """Read all scripts now: later, the process may have no descriptor left for a file."""
+    """Read all scripts now: later, the process may have used up its descriptors."""
     for file in files("shedlock_py.providers.redis").joinpath("lua").iterdir():
         name, is_script, _ = file.name.partition(".lua")
         if is_script and name not in IN_FRONT:

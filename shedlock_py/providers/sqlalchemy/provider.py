@@ -56,7 +56,7 @@ class _SqlProvider:
 
     @property
     def waits_for(self) -> str | None:
-        """What requests wait for now: the engine's pool may be used up, and SQLAlchemy waits for it for 30 s."""
+        """A text while requests wait for a connection of a user's engine. SQLAlchemy waits 30 s for its pool."""
         return _POOL if self._client.is_waiting_for_pool() else None
 
     def _missing_file(self) -> str | None:

@@ -201,7 +201,7 @@ def folding_cure(table: str, dialect: Dialect) -> str:
 
 
 def folding_check(table: str, collation: str | None, dialect: Dialect) -> Check:
-    """What ``shedlock doctor`` shows."""
+    """Return the line of ``shedlock doctor``."""
     if collation is None:
         return Check("lock names", "ok", "case and accents count")
     return Check("lock names", "warning", _folding(table, collation), folding_cure(table, dialect))

@@ -63,7 +63,7 @@ def test_a_login_that_ends_is_repeated(server: EtcdServer, open_url: Open, name:
 
 
 def test_a_member_that_does_not_know_a_new_login_yet_is_passed_over() -> None:
-    """It lags behind the one that has made the token. Step by step: a real cluster is seldom so slow."""
+    """It lags behind the member that has made the token. Step by step: a real cluster is seldom so slow."""
     exchange = Exchange(Place.from_url("etcd://jobs:s3cret-pw@one:2379,two:2379/app"))
     program = exchange.of(Read("job"))
     asked = [next(program)]

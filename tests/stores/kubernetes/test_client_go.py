@@ -156,7 +156,7 @@ def test_an_operator_frees_it_from_an_elector(cluster: Cluster) -> None:
 
 
 def test_i2_an_operator_does_not_touch_a_later_term_of_an_elector(cluster: Cluster) -> None:
-    """client-go writes the second in which it acquires."""
+    """client-go writes whole seconds."""
     elector = cluster.elector()
     assert elector.try_acquire_or_renew() is True
     record = record_of(cluster.provider, NAME)

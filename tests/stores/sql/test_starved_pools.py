@@ -1,4 +1,4 @@
-"""A pool of the application that has no connection left for a heartbeat."""
+"""The application has used up its pool, so a heartbeat waits for a connection."""
 
 from __future__ import annotations
 

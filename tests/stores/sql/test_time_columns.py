@@ -279,7 +279,7 @@ def test_a_table_that_is_made_later_is_looked_at_then(driver: str, store: Store,
 
 @programs_on(on_mysql_and_mariadb("pymysql"), mariadb=True)
 def test_a_time_that_a_timestamp_does_not_take_is_an_error_with_its_cure(driver: str, store: Store, name: str) -> None:
-    """As one that the zone of the session leaves out in spring. Here it is too early for the type."""
+    """In spring, the zone of the session leaves an hour out. Here the time is too early for the type."""
     with store.table() as table:
         create(store, table, "TIMESTAMP(6)", extra=True)
         provider = store.provider(table_name=table)

@@ -312,7 +312,7 @@ def test_a_url_connects_at_first_use(name: str) -> None:
 
 
 def test_a_table_name_with_a_schema_names_the_option() -> None:
-    """ShedLock for Java writes it so. Here it would name a table of the default schema, beside that of Java."""
+    """ShedLock for Java writes it so. Here it would name another table, in the default schema."""
     with pytest.raises(ConfigurationError, match=r"has a dot: .* schema='app', table_name='shedlock'$"):
         SqlAlchemyLockProvider("postgresql://app@127.0.0.1/app", table_name="app.shedlock")
 
