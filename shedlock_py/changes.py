@@ -6,8 +6,9 @@ nothing is changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
 from shedlock_py import display
@@ -16,7 +17,7 @@ from shedlock_py.durations import parse_duration
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import OperatorActed, OperatorAction
-from shedlock_py.provider import can
+from shedlock_py.provider import LockProvider, can
 from shedlock_py.record import LockRecord, Pause, names_to_prune
 
 ACTIONS: tuple[OperatorAction, ...] = get_args(OperatorAction)
@@ -61,14 +62,15 @@ def confirmation(provider: Any, action: OperatorAction, name: str, values: Mappi
     return _CONFIRMATIONS[action](record, display.printable(name), values)
 
 
-def carry_out(provider: Any, action: OperatorAction, name: str, values: Mapping[str, str], by: str) -> None:
-    """Make the change, and emit its event.
+def carry_out(provider: Any, action: OperatorAction, name: str, values: Mapping[str, str], by: str) -> str:
+    """Make the change, and emit its event. Return what was done, for people to read.
 
     :raises NotDone: it was not made; says why.
     :raises ConfigurationError: a value that cannot work.
     """
     details = _prune(provider, values) if action == "prune" else _CHANGES[action](provider, name, values, by)
     emit(OperatorActed("" if action == "prune" else name, action, by, details))
+    return details
 
 
 # Pause and resume
@@ -213,7 +215,9 @@ def _demote(provider: Any, name: str, values: Mapping[str, str], by: str) -> str
 
 def _prune_confirmation(provider: Any, values: Mapping[str, str]) -> Confirmation:
     unused_for = values.get("unused_for", "90d")
-    names = names_to_prune(provider.records(), parse_duration(unused_for, "unused for", zero=True))
+    records = provider.records()
+    names = names_to_prune(records, parse_duration(unused_for, "unused for", zero=True))
+    more = (f"and {len(names) - MOST_NAMES} more",) if len(names) > MOST_NAMES else ()
     return Confirmation(
         "Prune",
         f"Delete {display.counted(len(names), 'record')}",
@@ -222,17 +226,36 @@ def _prune_confirmation(provider: Any, values: Mapping[str, str]) -> Confirmatio
         f"go with them. Jobs are not harmed: the next run makes a new record. Not for a table that ShedLock for Java "
         f"uses, too: it makes no new record until it is restarted.",
         (Field("unused_for", "Not held for", unused_for, "change it, and count again before you delete"),),
-        seen=unused_for,
-        details=tuple(map(display.printable, names[:MOST_NAMES])),
+        seen=f"{unused_for} {read_at(records).isoformat()}",
+        details=tuple(map(display.printable, names[:MOST_NAMES])) + more,
     )
 
 
 def _prune(provider: Any, values: Mapping[str, str]) -> str:
-    if values.get("unused_for") != values.get("seen"):
+    unused_for, _, counted_at = values.get("seen", "").partition(" ")
+    if values.get("unused_for") != unused_for:
         raise NotDone("The period was changed after counting: count again before you delete.")
-    deleted = provider.prune(parse_duration(values.get("unused_for", ""), "unused for", zero=True))
+    try:
+        since = datetime.fromisoformat(counted_at)
+        deleted = prune_as_listed(provider, parse_duration(unused_for, "unused for", zero=True), since)
+    except (TypeError, ValueError) as error:
+        raise NotDone("The records were not counted: count again before you delete.") from error
     were = "was" if deleted == 1 else "were"
     return f"{display.counted(deleted, 'lock record')} that {were} not held for {values['unused_for']}"
+
+
+def read_at(records: Sequence[LockRecord]) -> datetime:
+    """Return when ``records`` were read, by the clock of the store."""
+    return max((record.read_at for record in records), default=datetime.max.replace(tzinfo=UTC))
+
+
+def prune_as_listed(provider: LockProvider, unused_for: timedelta, listed_at: datetime) -> int:
+    """Delete the records that were unused for so long at ``listed_at`` and still are. Return their number.
+
+    A record that has reached that age since then is not deleted: nobody has confirmed its name.
+    """
+    passed = read_at(provider.records()) - listed_at
+    return provider.prune(unused_for + max(passed, timedelta(0)))
 
 
 # Common to all

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from shlex import quote
@@ -10,6 +11,7 @@ from typing import Any, cast
 
 import click
 
+from shedlock_py.changes import prune_as_listed, read_at
 from shedlock_py.cli.common import (
     NO,
     USAGE,
@@ -28,7 +30,7 @@ from shedlock_py.display import age, counted, demoted_leader, holder_of, in_word
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.election.settings import ElectionDurations
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.provider import LockProvider, can
+from shedlock_py.provider import can
 from shedlock_py.providers.kit import given_back
 from shedlock_py.record import ONCE, LockRecord, names_to_prune
 
@@ -112,38 +114,54 @@ def _is_sure(record: LockRecord) -> bool:
     help="Also the keys of run_once: their tasks can run again.",
 )
 @option("--dry-run", envvar="SHEDLOCK_PRUNE_DRY_RUN", is_flag=True, help="Delete nothing, name what would be deleted.")
+@click.option("--yes", is_flag=True, help="Do not ask at a terminal. Has no variable.")
 @store_option
 @json_option
-def prune(unused_for: timedelta, finished: bool, dry_run: bool, store: str | None, as_json: bool) -> None:
+def prune(unused_for: timedelta, finished: bool, dry_run: bool, yes: bool, store: str | None, as_json: bool) -> None:
     """Delete the records of locks that are free and were not used for a long time.
 
+    Prints their names. At a terminal it asks before it deletes them.
+
     Does no harm to tasks: the next acquisition makes a new record. But last fire times are forgotten. The keys of
-    run_once stay, unless --finished is given. Not for a SQL
-    table that ShedLock for Java uses as well: it remembers which records it made, and makes no new one until restarted.
+    run_once stay, unless --finished is given. Not for a SQL table that ShedLock for Java uses as well: it remembers
+    which records it made, and makes no new one until restarted.
+
+    Exit code 1: you have answered that nothing is to be deleted.
     """
     with open_store(store) as provider:
-        keys = _old_keys(provider, unused_for) if finished else []
-        if dry_run:
-            names = sorted([*names_to_prune(provider.records(), unused_for), *(key.name for key in keys)])
-            number = len(names)
-        else:
+        records = provider.records()
+        if finished and not can(provider, "forget_fire_time"):
+            raise ConfigurationError(f"{provider!r} cannot forget a fire time: it has no forget_fire_time()")
+        keys = _old_keys(records, unused_for) if finished else []
+        names = sorted([*names_to_prune(records, unused_for), *(key.name for key in keys)])
+        if not as_json:
+            for name in names:
+                click.echo(printable(name))
+        number = 0
+        if not dry_run and names:
+            if not (yes or as_json or _is_agreed(len(names))):
+                fail("nothing was deleted", NO)
             for key in keys:  # without that fire time, the record is pruned like other records
                 cast(Any, provider).forget_fire_time(key.name, key)
-            names, number = [], provider.prune(unused_for)
+            number = prune_as_listed(provider, unused_for, read_at(records))
     if as_json:
-        print_json({"deleted": 0 if dry_run else number, "would_delete": names if dry_run else None})
-        return
-    for name in names:
-        click.echo(printable(name))
-    done = "would delete" if dry_run else "deleted"
-    (note if dry_run else click.echo)(f"{done} {counted(number, 'lock record')}")
+        print_json({"deleted": number, "names": names})
+    elif dry_run:
+        note(f"would delete {counted(len(names), 'lock record')}")
+    else:
+        were_used = f" of {len(names)}; the others were used meanwhile" if number < len(names) else ""
+        note(f"deleted {counted(number, 'lock record')}{were_used}")
 
 
-def _old_keys(provider: LockProvider, unused_for: timedelta) -> list[LockRecord]:
+def _is_agreed(number: int) -> bool:
+    """Whether the operator at the terminal wants to delete the records. A cron job is not asked."""
+    is_at_terminal = sys.stdin is not None and sys.stdin.isatty()
+    return not is_at_terminal or click.confirm(f"Delete {counted(number, 'lock record')}?", err=True)
+
+
+def _old_keys(records: Sequence[LockRecord], unused_for: timedelta) -> list[LockRecord]:
     """The keys of ``run_once`` that are free, and were last held so long ago."""
-    if not can(provider, "forget_fire_time"):
-        raise ConfigurationError(f"{provider!r} cannot forget a fire time: it has no forget_fire_time()")
-    keys = {record.name: record for record in provider.records() if record.last_fire_time == ONCE}
+    keys = {record.name: record for record in records if record.last_fire_time == ONCE}
     old = names_to_prune([replace(record, last_fire_time=None) for record in keys.values()], unused_for)
     return [keys[name] for name in old]
 

@@ -133,9 +133,8 @@ class _Page:
             shown = problem(400, printable(str(error)))
         root = request.scope.get("root_path", "")
         if shown.location:
-            name = visitor.form.get("name", "")
-            where = f"/job?{urlencode({'name': name, 'done': shown.location})}" if name else "/"
-            return RedirectResponse(f"{root}{where}", 303)
+            query = urlencode({"name": visitor.form.get("name", ""), "done": shown.location})
+            return RedirectResponse(f"{root}/job?{query}", 303)
         html = render(
             shown.template,
             **shown.values,

@@ -164,11 +164,13 @@ class Views:
         if refusal := self._refusal(store, action, name):  # what was confirmed is the consequence of something else
             return problem(409, refusal, name)
         try:
-            changes.carry_out(store.provider, action, name, values, by)
+            done = changes.carry_out(store.provider, action, name, values, by)
         except changes.NotDone as error:
             return self.confirm(store, action, values, str(error), 409)
         except ConfigurationError as error:
             return self.confirm(store, action, values, str(error), 400)
+        if action == "prune":  # no page shows its result
+            return Shown("done.html", {"title": "Pruned", "text": f"Deleted: {done}."})
         return Shown(location=action)
 
     def _refusal(self, store: Store, action: OperatorAction, name: str) -> str:

@@ -14,7 +14,8 @@ from sqlalchemy import Engine, create_engine, inspect
 from shedlock_py import Lease, LockRequest
 from shedlock_py.election.demotion import Demotion
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
-from tests.cli.harness import insert, job_of, provider_at, run, set_fire_time, take
+from tests.cli.harness import in_a_process, insert, job_of, provider_at, run, set_fire_time, take
+from tests.cli.terminal import Terminal, command
 from tests.support.database import DatabaseServer
 
 # release
@@ -125,13 +126,32 @@ def test_prune_deletes_only_what_was_unused_for_so_long(store: str) -> None:
     assert (dry.exit_code, dry.stdout) == (0, "old\nold\\x1b[2J\n")
     assert dry.stderr == "would delete 2 lock records\n"
     dry = run("prune", "--unused-for", "90d", "--dry-run", "--json", store=store)
-    assert json.loads(dry.stdout) == {"deleted": 0, "would_delete": ["old", "old\x1b[2J"]}
+    assert json.loads(dry.stdout) == {"deleted": 0, "names": ["old", "old\x1b[2J"]}
     assert len(provider_at(store).records()) == 4
     done = run("prune", "--unused-for", "90d", store=store)
-    assert (done.exit_code, done.stdout) == (0, "deleted 2 lock records\n")
+    assert (done.exit_code, done.stdout) == (0, "old\nold\\x1b[2J\n")
+    assert done.stderr == "deleted 2 lock records\n"
     assert [record.name for record in provider_at(store).records()] == ["held for long", "not so old"]
     done = run("prune", "--unused-for", "0s", "--json", store=store)
-    assert json.loads(done.stdout) == {"deleted": 1, "would_delete": None}
+    assert json.loads(done.stdout) == {"deleted": 1, "names": ["not so old"]}
+
+
+@in_a_process
+@pytest.mark.parametrize("agrees", [True, False])
+def test_at_a_terminal_prune_asks_and_deletes_no_name_that_it_has_not_shown(agrees: bool, store: str) -> None:
+    insert(store, "old", "x", ago=timedelta(minutes=2), hold=timedelta(seconds=1))
+    insert(store, "used again", "x", ago=timedelta(minutes=2), hold=timedelta(seconds=1))
+    with Terminal(command("prune", "--unused-for", "1m", "--store", store)) as terminal:
+        terminal.read_until("Delete 2 lock records? [y/N]")
+        assert "old\nused again\n" in terminal.text
+        take(store, "used again")
+        insert(store, "old by now", "x", ago=timedelta(seconds=60), hold=timedelta(0))
+        terminal.type("y\n" if agrees else "\n")
+        assert terminal.end() == (0 if agrees else 1)
+        assert ("deleted 1 lock record of 2; the others were used meanwhile" in terminal.text) == agrees
+        assert ("nothing was deleted" in terminal.text) != agrees
+    left = {record.name for record in provider_at(store).records()}
+    assert left == {"used again", "old by now"} | (set() if agrees else {"old"})
 
 
 @pytest.mark.parametrize("arguments", [(), ("--unused-for", "90"), ("--unused-for=-1d",), ("--unused-for", "soon")])

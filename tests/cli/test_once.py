@@ -127,11 +127,11 @@ def test_what_there_is_not_to_forget(store: str) -> None:
 def test_prune_keeps_keys_unless_they_are_named(store: str) -> None:
     finish(store)
     begin(store, "runs")
-    assert "deleted 0" in run("prune", "--unused-for", "0s", store=store).stdout
+    assert "deleted 0" in run("prune", "--unused-for", "0s", store=store).stderr
     dry = run("prune", "--unused-for", "0s", "--finished", "--dry-run", store=store)
     assert (dry.stdout, dry.stderr) == ("job\n", "would delete 1 lock record\n")
     assert job_of(store).is_done
-    assert "deleted 1" in run("prune", "--unused-for", "0s", "--finished", store=store).stdout
+    assert "deleted 1" in run("prune", "--unused-for", "0s", "--finished", store=store).stderr
     assert provider_at(store).record("job") is None
 
 

@@ -140,12 +140,12 @@ def test_the_commands_on_each_store(url: str, provider: LockProvider, monkeypatc
     ok("release", name, "--force")
     ok("release", name, "--force", code=1)
     dry = json.loads(ok("prune", "--unused-for", "0s", "--dry-run", "--json"))
-    assert {name, other} <= set(dry["would_delete"])
+    assert {name, other} <= set(dry["names"])
     deleted: list[int] = []
 
     def are_pruned() -> bool:
         deleted.append(json.loads(ok("prune", "--unused-for", "0s", "--json"))["deleted"])
-        return sum(deleted) >= len(dry["would_delete"])
+        return sum(deleted) >= len(dry["names"])
 
     wait_until(are_pruned, what="pruned")  # at once; not where the store's clock is coarse, as etcd's
     assert ok("list", prefix) == ""

@@ -14,7 +14,7 @@ from shedlock_py.page import page_app
 from shedlock_py.testing import RecordingListener
 from tests.page.client import Client
 from tests.page.sample import ELECTION, HOSTILE, Sample
-from tests.support.locks import record_of
+from tests.support.locks import acquired, record_of
 from tests.support.logs import warnings_of
 
 TOKEN = "correct-horse-battery-staple"
@@ -182,7 +182,9 @@ def test_a_demoted_leader_loses_its_lease_and_the_page_says_so(
     assert (event.lock_name, event.action, event.by) == (ELECTION, "demote", "alice")
 
 
-def test_prune_deletes_only_what_was_counted(alice: Client, sample: Sample, events: RecordingListener) -> None:
+def test_prune_deletes_only_what_was_counted_and_says_how_many(
+    alice: Client, sample: Sample, events: RecordingListener
+) -> None:
     html = alice.html("/change/prune?unused_for=10h")
     assert "1 lock record is free and was not held for 10h" in html
     assert "<li>fetch-rates</li>" in html
@@ -190,13 +192,25 @@ def test_prune_deletes_only_what_was_counted(alice: Client, sample: Sample, even
     reply = alice.request("POST", "/change/prune", data={**fields, "unused_for": "0s"})
     assert (reply.status_code, "count again" in reply.text) == (409, True)
     reply = alice.request("POST", "/change/prune", data=fields)
-    assert (reply.status_code, reply.headers["location"]) == (303, "/")
+    assert (reply.status_code, "Deleted: 1 lock record that was not held for 10h." in reply.text) == (200, True)
     assert sample.provider.record("fetch-rates") is None
     assert len(sample.provider.records()) == 7
     [event] = events.of(OperatorActed)
     assert (event.lock_name, event.details) == ("", "1 lock record that was not held for 10h")
+    for seen in ("10h", "10h soon", "10h 2020-01-01T00:00:00"):  # not counted by this page
+        reply = alice.request("POST", "/change/prune", data={**fields, "seen": seen})
+        assert (reply.status_code, "count again" in reply.text) == (409, True)
     assert "90d" in alice.html("/change/prune")
     assert "duration" in alice.html("/change/prune?unused_for=soon", 400)
+
+
+def test_prune_leaves_records_that_became_old_after_the_count(alice: Client, sample: Sample) -> None:
+    fields = alice.form("/change/prune?unused_for=0s")
+    sample.clock.advance("5s")
+    lease = acquired(sample.provider, "new")
+    assert sample.provider.release(lease)
+    alice.request("POST", "/change/prune", data=fields)
+    assert [record.name for record in sample.provider.records() if not record.is_held] == ["new"]
 
 
 def test_a_hostile_name_can_be_paused(alice: Client, sample: Sample) -> None:
