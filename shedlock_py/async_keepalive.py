@@ -112,6 +112,12 @@ class TaskKeepAlive(BaseKeepAlive):
             self._has_cancelled = False
             is_own_cancellation = self._task.uncancel() <= self._cancels_before  # as asyncio.timeout does it
         self._active.ended_at = monotonic()
+        if self._on_lost == "cancel" and asyncio.current_task() is not self._task:
+            logger.warning(
+                "lock %r: on_lost='cancel' cancels the task that entered the block, and another task has left it. Let "
+                "one task do both",
+                self._lease.name,
+            )
         if self._active.owner.is_current():  # as in a thread
             await self._stop()
         if is_own_cancellation:

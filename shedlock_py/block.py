@@ -546,6 +546,7 @@ class AsyncBlock(BaseBlock):
 
     _store: AsyncLockProvider
     _kept_alive: TaskKeepAlive | None = None
+    _has_release_ended = False
 
     async def __aenter__(self) -> Lease | None:
         from shedlock_py.async_keepalive import TaskKeepAlive  # late: loads asyncio
@@ -589,8 +590,6 @@ class AsyncBlock(BaseBlock):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        from shedlock_py._aio import shielded  # late: loads asyncio
-
         lease, self._lease = self._lease, None
         if lease is None:
             return  # skipped, or inside a live lease
@@ -605,18 +604,36 @@ class AsyncBlock(BaseBlock):
                 self.finish(lease, error)
             finally:
                 try:
-                    await shielded(self._release(lease))  # with its event
+                    await self._shielded_release(lease)
                 finally:
                     if self._active is not None:
                         running.discard(self._active)  # SIGTERM need not wait for it any more
 
-    async def _release(self, lease: Lease) -> None:
+    async def _shielded_release(self, lease: Lease) -> None:
+        import asyncio
+
+        from shedlock_py._aio import shielded  # late: loads asyncio
+
+        try:
+            await shielded(self._release(lease))
+        except asyncio.CancelledError:
+            if not self._has_release_ended:  # the end of asyncio.run() has cancelled the task of the release, too
+                with suppress(asyncio.CancelledError):
+                    await shielded(self._release(lease, is_second=True))
+            raise
+
+    async def _release(self, lease: Lease, *, is_second: bool = False) -> None:
+        """Release ``lease``, and notify the listeners.
+
+        :param is_second: the store may have carried out a release before.
+        """
         release = self.release_of(lease, self._store)
         if release is not None:
             try:
-                self.released(lease, bool(await release(lease)))
+                self.released(lease, await release(lease) or is_second)
             except (Exception, SystemExit) as error:
                 self.failed("release", error, lease)
+        self._has_release_ended = True
 
 
 _of_main_thread: WeakSet[BaseBlock] = WeakSet()

@@ -38,13 +38,18 @@ from shedlock_py.testing.contract.recovering import again, dead_runs
 from shedlock_py.testing.doubles import RecordingListener
 
 
-async def cancel_at(moment: int, work: Awaitable[Any]) -> None:
-    """Cancel ``work`` at one of fifty moments of its life: first by iterations of the event loop, then by time."""
-    task = asyncio.ensure_future(work)
+async def pass_moment(moment: int) -> None:
+    """Wait for one of fifty moments: first by iterations of the event loop, then by time."""
     for _ in range(min(moment, 25)):
         await asyncio.sleep(0)
     if moment > 25:
         await asyncio.sleep(0.0002 * (moment - 25))
+
+
+async def cancel_at(moment: int, work: Awaitable[Any]) -> None:
+    """Cancel ``work`` at one of fifty moments of its life."""
+    task = asyncio.ensure_future(work)
+    await pass_moment(moment)
     task.cancel()
     await asyncio.wait([task])
     if not task.cancelled():
@@ -118,6 +123,28 @@ class CancellationContract(AsyncContractBase):
 
         used_up = [moment for moment in self.moments if not can_run(moment)]
         assert used_up == []
+
+    def test_i3_the_end_of_the_event_loop_loses_no_release(
+        self, facade: BlockingLockProvider, other: LockProvider, name: str
+    ) -> None:
+        """``asyncio.run()`` cancels all tasks at its end, those of the library, too, and waits for them."""
+
+        async def guarded(lock: str) -> None:
+            async with hold_async(lock, lock_at_most_for="1h", provider=facade.async_provider):
+                await asyncio.sleep(0)
+
+        async def end_at_all_moments() -> None:
+            for moment in self.moments:
+                others = asyncio.all_tasks()
+                guard = asyncio.ensure_future(guarded(f"{name}/{moment}"))
+                await pass_moment(moment)
+                ended = asyncio.all_tasks() - others
+                for task in ended:
+                    task.cancel()
+                await asyncio.gather(guard, *ended, return_exceptions=True)
+
+        facade.run(end_at_all_moments())
+        assert [moment for moment in self.moments if is_held(other, f"{name}/{moment}")] == []
 
     def test_i1_a_cancelled_take_over_does_not_free_the_lock(
         self, facade: BlockingLockProvider, other: LockProvider, name: str

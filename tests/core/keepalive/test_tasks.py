@@ -21,6 +21,7 @@ from shedlock_py import (
 )
 from shedlock_py.testing import FakeClock, RecordingListener
 from tests.support.doubles import AsyncFaultyProvider
+from tests.support.logs import warnings_of
 from tests.support.polling import until
 
 LEASE = 0.9
@@ -57,6 +58,17 @@ async def test_i6_cancelled_when_the_store_stays_away(
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
+
+
+async def test_a_block_that_another_task_leaves_is_a_warning(
+    store: AsyncFaultyProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    block = hold_async("job", lock_at_most_for=LEASE, keep_alive=True, on_lost="cancel", provider=store)
+    await block.__aenter__()
+    await asyncio.create_task(block.__aexit__(None, None, None))
+    [message] = warnings_of(caplog)
+    assert "'job'" in message
+    assert "another task has left it" in message
 
 
 async def test_a_revoked_lease_cancels_at_the_next_heartbeat(
