@@ -28,7 +28,7 @@ def test_the_oldest_packages_are_those_of_pyproject() -> None:
     assert OLDEST.items() <= declared.items()
     assert set(OLD) < set(OLDEST)
     assert declared.keys() - OLDEST == {
-        *("apscheduler", "rich", "prometheus-client", "opentelemetry-api", "httpx", "sentry-sdk"),
+        *("apscheduler", "rich", "prometheus-client", "opentelemetry-api", "httpx", "httpcore", "sentry-sdk"),
         *("starlette", "jinja2", "uvicorn", "kubernetes", "boto3", "aiobotocore", "django", "sniffio"),
         *("psycopg", "asyncpg", "pymysql", "asyncmy", "cryptography", "aiosqlite"),  # drivers that an extra brings
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import ssl
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from shedlock_py._program import Program, run, run_async
 from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.cas import CasReply, OtherReplyError, ServerTime
-from shedlock_py.providers.cas.over_http import sent_before
+from shedlock_py.providers.cas.over_http import client_of_threads
 from shedlock_py.providers.etcd.urls import Place
 from shedlock_py.providers.etcd.wire import Command, EtcdError, reply_of, request_of, value_of
 from shedlock_py.providers.kit import NotSent, TimedOut, call_within, close_with_loop, within
@@ -118,10 +118,10 @@ class Exchange:
 class _Connections:
     """What a process, or an event loop, has open.
 
-    :param client: ``httpx.Client`` or ``httpx.AsyncClient``.
+    :param client: makes an ``httpx.Client`` or an ``httpx.AsyncClient``.
     """
 
-    def __init__(self, place: Place, client: type[Any]) -> None:
+    def __init__(self, place: Place, client: Callable[..., Any]) -> None:
         self.exchange = Exchange(place)
         self.clients: list[Any] = []
         """The oldest first. One that was replaced is closed later: others may wait for replies there."""
@@ -171,7 +171,7 @@ class _Threads(_Connections):
     """The connections of one process."""
 
     def __init__(self, place: Place) -> None:
-        super().__init__(place, httpx.Client)
+        super().__init__(place, client_of_threads)
         self.workers = WorkerPool(POOL_SIZE, "shedlock-etcd")
         self._mutex = threading.Lock()  # used in worker threads only, which no signal handler interrupts
         # Of a provider that nobody closes. At the end of the process the system closes them.
@@ -187,7 +187,7 @@ class _Threads(_Connections):
                 json=request.body,
                 headers=request.headers,
                 timeout=limits,
-                extensions=sent_before(until),
+                extensions={"until": until},
             )
             return response
 

@@ -19,7 +19,7 @@ from shedlock_py._program import Program, run, run_async
 from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.cas import CasReply, OtherReplyError, ServerTime
-from shedlock_py.providers.cas.over_http import sent_before
+from shedlock_py.providers.cas.over_http import client_of_threads
 from shedlock_py.providers.kit import NotSent, TimedOut, call_within, close_with_loop, within
 from shedlock_py.providers.kubernetes.access import Access, Place
 from shedlock_py.providers.kubernetes.wire import (
@@ -134,7 +134,7 @@ def _proxy_errors() -> Iterator[None]:
     """Of a proxy that cannot work, httpx raises errors of three kinds, which do not say that it is the proxy."""
     try:
         yield
-    except (ImportError, ValueError, httpx.InvalidURL) as error:
+    except (ImportError, RuntimeError, ValueError, httpx.InvalidURL) as error:
         what = "the proxy of the environment, or proxy-url of the kubeconfig, cannot be used"
         raise ConfigurationError(f"{what}: {error}") from error
 
@@ -175,7 +175,7 @@ class _Threads:
             access = Access(self._place)
             if session is None or session.access.connection != access.connection:
                 with _proxy_errors():
-                    self._clients.append(httpx.Client(**_arguments(access)))
+                    self._clients.append(client_of_threads(**_arguments(access)))
                 _close(self._clients, 2)
             self._session = Session(access, self._clients[-1])
             return self._session
@@ -213,7 +213,7 @@ class KubernetesClient:
         def carry_out(step: SignIn | Send) -> Any:
             if isinstance(step, SignIn):
                 return mine.sign_in(step.refused)
-            return step.session.http.request(**_request(step, timeout, sent_before(until)))
+            return step.session.http.request(**_request(step, timeout, {"until": until}))
 
         def work() -> CasReply:
             with mine.in_order():

@@ -39,7 +39,7 @@ from shedlock_py.testing.doubles import RecordingListener
 
 
 async def pass_moment(moment: int) -> None:
-    """Wait for one of fifty moments: first by iterations of the event loop, then by time."""
+    """Let the event loop run on for ``moment`` steps; above 25, for a time."""
     for _ in range(min(moment, 25)):
         await asyncio.sleep(0)
     if moment > 25:
@@ -47,7 +47,7 @@ async def pass_moment(moment: int) -> None:
 
 
 async def cancel_at(moment: int, work: Awaitable[Any]) -> None:
-    """Cancel ``work`` at one of fifty moments of its life."""
+    """Cancel ``work`` at this moment of its life."""
     task = asyncio.ensure_future(work)
     await pass_moment(moment)
     task.cancel()
@@ -127,7 +127,7 @@ class CancellationContract(AsyncContractBase):
     def test_i3_the_end_of_the_event_loop_loses_no_release(
         self, facade: BlockingLockProvider, other: LockProvider, name: str
     ) -> None:
-        """``asyncio.run()`` cancels all tasks at its end, those of the library, too, and waits for them."""
+        """At its end ``asyncio.run()`` cancels all tasks, also tasks of the library, and waits for them."""
 
         async def guarded(lock: str) -> None:
             async with hold_async(lock, lock_at_most_for="1h", provider=facade.async_provider):

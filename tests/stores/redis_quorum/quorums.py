@@ -78,8 +78,8 @@ class Quorum:
         return provider
 
     def by_hand(self, *, via_proxies: bool = False) -> ByHand:
-        """The programs, carried out step by step."""
-        provider: Any = self.provider(via_proxies=via_proxies)
+        """The programs, carried out step by step, in as much time as a busy machine needs."""
+        provider: Any = self.provider(via_proxies=via_proxies, timeout="60s")
         return ByHand(provider)
 
     def cut_off(self, *numbers: int) -> None:

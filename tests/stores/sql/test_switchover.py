@@ -122,7 +122,7 @@ def test_i5_a_provider_from_a_url_comes_back(switchover: Switchover, name: str) 
 @with_two_servers(ONE_EACH)
 def test_i5_one_error_however_many_connections_are_open(switchover: Switchover, name: str) -> None:
     """Idle ones are given up with the one that said so: they are as old."""
-    provider = switchover.old.provider(url=switchover.url)
+    provider = switchover.old.provider(url=switchover.url, timeout="60s")
     start = threading.Barrier(5)
 
     def use(number: int) -> None:
