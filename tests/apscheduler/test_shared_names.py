@@ -259,8 +259,13 @@ def test_no_job_waits_beyond_its_next_fire_time(tmp_path: Path) -> None:
         with hold(LockRequest(first.lock, "1m"), provider=app.provider):
             app.add(second, None, "cron", year=2090)
             app.add(first, None, "interval", seconds=1)
-            wait_until(lambda: len(app.codes(first, EVENT_JOB_SKIPPED)) >= 2, what="two skips")
-        assert app.codes(first, EVENT_JOB_MAX_INSTANCES) == []
+            wait_until(  # a busy machine may be late for one fire time, but not for each second one
+                lambda: (
+                    [event.code for event in app.codes(first, *ENDS, EVENT_JOB_MAX_INSTANCES)][-2:]
+                    == [EVENT_JOB_SKIPPED] * 2
+                ),
+                what="two fire times in a row are skipped, and none has the instance of the one before in its way",
+            )
 
 
 @pytest.mark.not_quick("waits for a second")

@@ -285,6 +285,23 @@ def test_i1_no_lease_is_shorter_for_its_holder_than_for_the_servers(store: Store
     assert lease.is_trusted()
 
 
+@pytest.mark.parametrize("ahead", [-60.0, 60.0])
+@pytest.mark.parametrize("wrong", [0, 1, 2, 3], ids=["reply before", "extension", "second reply", "third reply"])
+def test_i1_nobody_gets_the_lock_while_it_is_extended(store: Store, wrong: int, ahead: float) -> None:
+    """The reply of one server to one request is wrong by a minute."""
+    holder, other, request = replica(store), replica(store), LockRequest("job", "30s")
+    lease, granted = acquired(holder, request), list[Lease | None]()
+    begin = len(store.commands)
+    store.ahead = {begin + wrong: ahead}
+    assert holder.record("job")
+    for step in (1, 2):
+        store.before[begin + step + 1] = lambda: granted.append(replica(store).acquire(request))
+    assert holder.extend(lease, "30s") is lease
+    store.before = {}
+    assert [*granted, other.acquire(request)] == [None] * (len(granted) + 1)
+    assert holder.extend(lease, "30s") is lease
+
+
 def test_i5_servers_that_never_agree_are_an_error_with_its_cure(store: Store) -> None:
     holder, other = replica(store), replica(store)
     acquired(holder, LockRequest("job", "1m"))

@@ -11,6 +11,7 @@ from itertools import chain, pairwise, permutations
 
 import pytest
 
+from shedlock_py import InMemoryLockProvider
 from tests.faults.checker import Finding, Report, Rules
 from tests.faults.history import NEVER, History, Mark, Operation
 from tests.faults.scenarios import (
@@ -22,6 +23,7 @@ from tests.faults.scenarios import (
     herds,
     late_runs,
     members,
+    odd_replies,
     once,
     operators,
     recoveries,
@@ -33,6 +35,7 @@ from tests.faults.scenarios.clocks import HOUR, Jump, is_excused
 from tests.faults.scenarios.herds import Outcome
 from tests.faults.scenarios.soak import Sample
 from tests.support.connections import unserved
+from tests.support.locks import acquired
 from tests.support.polling import wait_until
 from tests.support.ports import LOOPBACK
 
@@ -345,6 +348,21 @@ def test_two_grants_errors_and_missing_replies_of_a_herd_are_found(outcome: Outc
     report = Report()
     herds.judge(report, ["a"], outcome, attempts=2)
     assert rule in rules(report)
+
+
+# Odd replies
+
+
+@pytest.mark.parametrize("is_given_up", [True, False])
+def test_i1_a_grant_of_a_lock_that_another_replica_trusts_is_found(is_given_up: bool) -> None:
+    report = Report()
+    holders = odd_replies.Holders(report)
+    leases = [acquired(InMemoryLockProvider(), "job") for _ in range(2)]
+    for lease in leases:
+        holders.add(lease)
+        if is_given_up:
+            holders.remove(lease)
+    assert rules(report) == (set() if is_given_up else {"overlap"})
 
 
 # Outages: electors that wait for a store

@@ -2,40 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import pytest
 
 from shedlock_py import LockRequest, ProviderUnreachable
-from shedlock_py.testing.proxy import Address, TcpProxy
 from tests.support.locks import acquired, record_of
+from tests.support.shifted_replies import ShiftingProxy
 from tests.support.stores import Store
-
-_LENGTH = re.compile(rb"(?i)content-length: *(\d+)")
-
-
-class ShiftingProxy(TcpProxy):
-    """For one client, which sends one request at a time."""
-
-    def __init__(self, upstream: Address) -> None:
-        self._shifted_connection = -1
-        self._part = self._former = b""
-        super().__init__(upstream, rewrite=self._reply)
-
-    def shift(self) -> None:
-        """From now on, until the client opens another connection, a reply is the one to the request before."""
-        self._shifted_connection = self.connections
-
-    def _reply(self, chunk: bytes) -> bytes:
-        self._part += chunk
-        head, separator, body = self._part.partition(b"\r\n\r\n")
-        length = _LENGTH.search(head)
-        assert length or not separator, "each reply of these servers has its length"
-        if length is None or len(body) < int(length[1]):
-            return b""
-        former, self._former, self._part = self._former, self._part, b""
-        return former if self.connections == self._shifted_connection else self._former
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

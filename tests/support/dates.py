@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 import struct
+import threading
 import time
 from email.utils import formatdate
 from pathlib import Path
+from random import Random
 
 from shedlock_py.testing.proxy import Address, TcpProxy
 
@@ -43,3 +45,24 @@ class ClockedProxy(DateProxy):
     def seconds_ahead(self) -> float:
         nanoseconds: int = struct.unpack("q", self._file.read_bytes())[0]
         return nanoseconds / 1e9
+
+
+class OneReplyWrong(DateProxy):
+    """Its clock is ``error`` seconds ahead or behind for one reply, and right for the next :data:`RIGHT` at least."""
+
+    RIGHT = 8
+
+    def __init__(self, upstream: Address, error: float, seed: int = 0) -> None:
+        self.odd = 0
+        self._error, self._random, self._left = error, Random(seed), self.RIGHT
+        self._mutex = threading.Lock()  # each connection has a thread for its replies
+        super().__init__(upstream)
+
+    def seconds_ahead(self) -> float:
+        with self._mutex:
+            self._left -= 1
+            if self._left >= 0:
+                return 0.0
+            self._left = self.RIGHT + self._random.randrange(4)
+            self.odd += 1
+            return self._error * self._random.choice((-1, 1))

@@ -122,8 +122,6 @@ class CasPrograms(StorePrograms):
     def __init__(self, *, clock_error: Duration = DEFAULT_CLOCK_ERROR, **options: Any) -> None:
         super().__init__(**options)
         self.clock_error = parse_duration(clock_error, "clock_error", zero=True)
-        self._last: ServerTime | None = None
-        """From the last reply. For a hold that needs no read; all else goes by the reply to its own read."""
         self._store = object()
         """The store that these programs are for, in the notes of leases: a version says nothing to another store."""
 
@@ -168,12 +166,12 @@ class CasPrograms(StorePrograms):
                 decided = entry, time
                 claim.note = _Replaced(entry)
                 reply = yield Write(granted, entry.version)
-                self._last = time = reply.time
+                time = reply.time
                 if reply.value is None:
                     continue
                 written = Entry(granted, reply.value)
             if decided is None or decided[1].agrees_with(time, self.clock(), self.clock_error):
-                claim.note = _Note(self._store, written)
+                claim.note = _Note(self._store, written, time)
                 return written.record.fencing_token
             yield from self._give_back(decided[0], written, time)
             if not may_repeat:
@@ -196,7 +194,7 @@ class CasPrograms(StorePrograms):
 
     def _give_back(self, former: Entry, written: Entry, time: ServerTime) -> CasProgram[None]:
         """Write the previous record again: a server has a wrong clock, so the previous holder may have the lock."""
-        yield from self._ask(Write(replace(former.record, read_at=time.date), written.version, former.is_free))
+        yield Write(replace(former.record, read_at=time.date), written.version, former.is_free)
 
     def _make(self, claim: Claim, time: ServerTime) -> CasProgram[tuple[Entry | None, ServerTime]]:
         """Make a free record. It has a version, and its reply a time, that the grant goes by.
@@ -228,13 +226,13 @@ class CasPrograms(StorePrograms):
         return LockRecord(request.name, claim.locked_by, now, until, token, fire_time, read_at=now, is_released=False)
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> CasProgram[bool]:
-        entry, time = lease._note.entry if _is_note(lease._note, self._store) else None, self._last
-        if entry is None or time is None or not _is_of(lease, entry, now := time.earliest(self.clock())):
+        entry, time = lease._note[1:] if _is_note(lease._note, self._store) else (None, None)
+        if entry is None or time is None or not _is_of(lease, entry, time.earliest(self.clock())):
             # The lease may be over by its note only: an older extension, whose reply was late, may have written that.
-            entry, time = yield from self._read(lease.name)
-            now = time.date
-        is_free, operation = releasing and not lock_for, "release" if releasing else "extend"
+            entry, time = yield from self._checked_read("extend", lease.name, time)
+        is_free, operation, may_repeat = releasing and not lock_for, "release" if releasing else "extend", True
         for _ in range(MOST_TRIES):
+            now = time.earliest(self.clock())
             if entry is None or not _is_of(lease, entry, now):
                 return False
             if lease.is_being_released() and not releasing:
@@ -244,19 +242,18 @@ class CasPrograms(StorePrograms):
             is_released = True if releasing else entry.record.is_released
             record = replace(entry.record, lock_until=until, read_at=now, is_released=is_released)
             reply = yield Write(record, entry.version, is_free)
-            before, self._last, time = time, reply.time, reply.time
+            written = Entry(record, reply.value, is_free)
             if reply.value is not None:
-                lease._note = _Note(self._store, Entry(record, reply.value, is_free))
-                if is_free or before.agrees_with(time, self.clock(), self.clock_error):
+                if is_free or time.agrees_with(reply.time, self.clock(), self.clock_error):
+                    lease._note = _Note(self._store, written, reply.time)
                     return True
-                # The clock has jumped, and `until` came from before that: write it again. A record that ends too early
-                # would not pass for held, so it gets the right end here.
-                entry = Entry(replace(record, lock_until=self._end_of(lock_for, time)), reply.value)
-            else:
-                entry, time = yield from self._read(lease.name)
-            now = time.date
-        if reply.value is not None:  # it was written, and its reply contradicts the one before once more
-            raise clocks_disagree(operation, lease.name, self.clock_error)
+                if not may_repeat:
+                    raise clocks_disagree(operation, lease.name, self.clock_error)
+                may_repeat = False
+            entry, time = yield from self._checked_read(operation, lease.name, time)
+            if entry is not None and entry.version == reply.value:
+                # The server's clock has jumped, so `until` may be over already. It gets the right end here.
+                entry = replace(entry, record=replace(record, lock_until=self._end_of(lock_for, time)))
         raise kept_changing(operation, lease.name)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> CasProgram[bool]:
@@ -299,7 +296,7 @@ class CasPrograms(StorePrograms):
             write = step(entry, time) if entry else None
             if write is None:
                 return False
-            if (yield from self._ask(write)) is not None:
+            if (yield write).value is not None:
                 return True
         raise kept_changing(operation, name)
 
@@ -329,20 +326,28 @@ class CasPrograms(StorePrograms):
                 and (record.fencing_token or 0) < least
                 and record.last_fire_time != ONCE
             ):
-                deleted += bool((yield from self._ask(Delete(record.name, entry.version))))
+                deleted += bool((yield Delete(record.name, entry.version)).value)
         return deleted
 
     # Commands, and the server's time
 
-    def _ask(self, command: Write | Delete) -> CasProgram[Any]:
-        reply = yield command
-        self._last = reply.time
-        return reply.value
-
     def _read(self, name: str) -> CasProgram[tuple[Entry | None, ServerTime]]:
-        reply = yield Read(name)
-        self._last = reply.time
-        return reply
+        return (yield Read(name))
+
+    def _checked_read(
+        self, operation: str, name: str, known: ServerTime | None
+    ) -> CasProgram[tuple[Entry | None, ServerTime]]:
+        """Read the record. A time that contradicts ``known`` counts if the next reply has it, too.
+
+        :raises ProviderError: the next reply contradicts both.
+        """
+        entry, time = yield from self._read(name)
+        if known is None or known.agrees_with(time, self.clock(), self.clock_error):
+            return entry, time
+        entry, next_time = yield from self._read(name)
+        if not any(each.agrees_with(next_time, self.clock(), self.clock_error) for each in (known, time)):
+            raise clocks_disagree(operation, name, self.clock_error)
+        return entry, next_time
 
     def _latest(self, time: ServerTime) -> datetime:
         return time.latest(self.clock())
@@ -404,10 +409,14 @@ class _Replaced(NamedTuple):
 
 
 class _Note(NamedTuple):
-    """What a lease remembers: the entry that its last write has made, so that the next one needs no read."""
+    """The last write of a lease, in its memory. So the next write needs no read.
+
+    ``time`` agreed with the reply before. One reply alone may come from a server with a wrong clock.
+    """
 
     store: object
     entry: Entry
+    time: ServerTime
 
 
 def _is_note(note: object, store: object) -> TypeGuard[_Note]:

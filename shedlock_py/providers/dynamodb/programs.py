@@ -47,6 +47,8 @@ from shedlock_py.record import ONCE, LockRecord
 RECENT = 100.0
 """Seconds for which the time of a reply serves the claims after it. Two clocks may drift a tenth of a second apart
 meanwhile, a tenth of what the Date header leaves open. A job of every minute still costs one request."""
+MOST_REPLIES = 3
+"""Of which two in a row must agree on the time."""
 MOST_TRIES = 16
 """For copies that write the same record at the same time: one of them succeeds in each round."""
 _UNCERTAIN = 2_000_000
@@ -60,8 +62,9 @@ class DynamoDBPrograms(StorePrograms):
     """Programs for a table of DynamoDB.
 
     The time is never exact. A program writes the latest time that it can be and adds ``clock_error``; it compares with
-    the earliest. Where a reply contradicts the time that its command was made with by more than ``clock_error``, the
-    operation is done again by the time of that reply; a second such reply is an error.
+    the earliest. A time counts if two replies in a row agree on it within ``clock_error``: the server of one reply
+    alone may have a wrong clock. Where a reply contradicts the time of its command, the operation is done again; a
+    second such reply is an error.
 
     :param table: its name.
     :param clock_error: how far the clocks of the servers that reply may differ.
@@ -73,6 +76,8 @@ class DynamoDBPrograms(StorePrograms):
         self.clock_error = parse_duration(clock_error, "clock_error", zero=True)
         self._last: ServerTime | None = None
         """From the last reply."""
+        self._agreed: ServerTime | None = None
+        """From the last reply that agreed with the one before."""
         self._newest_token = 0
 
     def is_write(self, command: object) -> bool:
@@ -97,9 +102,9 @@ class DynamoDBPrograms(StorePrograms):
 
     def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> DynamoProgram[int | None]:
         name, least_token = claim.request.name, ((before and before.fencing_token) or 0) + 1
-        time, seen, may_repeat = self._last, "", not force
+        time, seen, may_repeat = self._agreed, "", not force
         if time is None or not self._is_recent(time) or self._is_too_late(claim, time):
-            reply = yield from self._ask(Read(name))
+            reply = yield from self._checked_read(_operation(force), name)
             time, entry = reply.time, reply.entry
             is_other = not force and entry is not None and not _is_own(entry, claim)
             if (
@@ -114,7 +119,7 @@ class DynamoDBPrograms(StorePrograms):
             token, written = max(least_token, self._next_token(time)), self._written(claim, time)
             now = self._earliest(time)
             reply = yield from self._ask(claiming(claim, before, token, written, now, seen, force=force))
-            entry, is_right = reply.entry, time.agrees_with(reply.time, self.clock(), self.clock_error)
+            entry, is_right = reply.entry, self._agree(time, reply.time)
             is_granted = reply.is_done or (entry is not None and _is_own(entry, claim))
             time = reply.time
             if not is_right:
@@ -124,6 +129,8 @@ class DynamoDBPrograms(StorePrograms):
                 if not may_repeat:
                     raise clocks_disagree(_operation(force), name, self.clock_error)
                 may_repeat = False
+                reply = yield from self._checked_read(_operation(force), name)
+                entry, time = reply.entry, reply.time
             elif reply.is_done:
                 claim.note = written
                 return token
@@ -163,10 +170,11 @@ class DynamoDBPrograms(StorePrograms):
         return Written(self._earliest(time), milliseconds_up(self._end_of(claim.request.lock_at_most_for, time)), 0)
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> DynamoProgram[bool]:
-        known, time, may_repeat = lease._note if isinstance(lease._note, Written) else None, self._last, True
+        known, time, may_repeat = lease._note if isinstance(lease._note, Written) else None, self._agreed, True
+        operation = "release" if releasing else "extend"
         if known is None or time is None or _is_over(known, self._earliest(time)):
             # The lease may be over by its note only: an older extension, whose reply was late, may have written that.
-            reply = yield from self._ask(Read(lease.name))
+            reply = yield from self._checked_read(operation, lease.name)
             known, time = _own_of(reply.entry, lease), reply.time
         for _ in range(MOST_TRIES):
             now = self._earliest(time)
@@ -179,16 +187,17 @@ class DynamoDBPrograms(StorePrograms):
             written = Written(known.locked_at, milliseconds_up(until), (known.version or 0) + 1)
             mark = ("releasedBy" if is_free else "endedBy") if releasing else None
             reply = yield from self._ask(holding(lease, known, written, mark))
-            known = written if reply.is_done else _own_of(reply.entry, lease)
-            is_right, time = time.agrees_with(reply.time, self.clock(), self.clock_error), reply.time
-            if reply.is_done:
+            is_right = self._agree(time, reply.time)
+            if reply.is_done and (is_right or is_free):
                 lease._note = written
-                if is_right or is_free:
-                    return True
+                return True
+            if not is_right:
                 if not may_repeat:
-                    raise clocks_disagree("release" if releasing else "extend", lease.name, self.clock_error)
+                    raise clocks_disagree(operation, lease.name, self.clock_error)
                 may_repeat = False
-        raise kept_changing("release" if releasing else "extend", lease.name)
+                reply = yield from self._checked_read(operation, lease.name)
+            known, time = _own_of(reply.entry, lease), reply.time
+        raise kept_changing(operation, lease.name)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> DynamoProgram[bool]:
         if former_fire_time is not None:
@@ -228,6 +237,10 @@ class DynamoDBPrograms(StorePrograms):
 
     def prune(self, unused_for: timedelta) -> DynamoProgram[int]:
         reply, deleted = (yield from self._ask(List(""))), 0
+        if reply.entries:
+            name = reply.entries[0].record.name
+            if not self._agree(reply.time, (yield from self._ask(Read(name))).time):
+                raise clocks_disagree("prune", name, self.clock_error)
         now = self._earliest(reply.time)
         # No replica gives a smaller token to a name that has no record. A younger record stays: the next token of its
         # name comes from it, not from a clock that is coarse (I7).
@@ -252,8 +265,25 @@ class DynamoDBPrograms(StorePrograms):
 
     def _ask(self, command: Command) -> DynamoProgram[Reply]:
         reply = yield command
+        if self._last is not None and self._agree(self._last, reply.time):
+            self._agreed = reply.time
         self._last = reply.time
         return reply
+
+    def _checked_read(self, operation: str, name: str) -> DynamoProgram[Reply]:
+        """Read until two replies in a row agree on the time.
+
+        :raises ProviderError: three replies did not.
+        """
+        for _ in range(MOST_REPLIES):
+            before = self._last
+            reply = yield from self._ask(Read(name))
+            if before is not None and self._agree(before, reply.time):
+                return reply
+        raise clocks_disagree(operation, name, self.clock_error)
+
+    def _agree(self, one: ServerTime, other: ServerTime) -> bool:
+        return one.agrees_with(other, self.clock(), self.clock_error)
 
     def _is_recent(self, time: ServerTime) -> bool:
         return self.clock() - time.sent_at < RECENT

@@ -63,6 +63,17 @@ class TwoFrontEnds(DateProxy):
         return self.offset
 
 
+class WrongOnce(DateProxy):
+    """One reply is wrong by :attr:`error` seconds, after so many right ones as :attr:`right` says."""
+
+    error = 0.0
+    right = 0
+
+    def seconds_ahead(self) -> float:
+        self.right -= 1
+        return self.error if self.right == -1 else 0.0
+
+
 @contextmanager
 def ends_after(lock_for: timedelta) -> Iterator[Callable[[datetime], bool]]:
     """Whether a moment is ``lock_for`` after the block, by a clock that is cut to seconds, and up to 3 s later."""
@@ -70,6 +81,25 @@ def ends_after(lock_for: timedelta) -> Iterator[Callable[[datetime], bool]]:
     ended: list[datetime] = []
     yield lambda end: began - RESOLUTION < end - lock_for < ended[0] + 3 * RESOLUTION
     ended.append(datetime.now(UTC))
+
+
+@pytest.mark.parametrize("error", [-60.0, 60.0])
+@pytest.mark.parametrize("right", range(4))
+def test_i1_one_reply_of_a_wrong_clock(
+    open_provider: Open, dynamodb_server: DynamoDBServer, name: str, right: int, error: float
+) -> None:
+    """It ends no lease: neither one that is extended, nor one that another replica asks for."""
+    with WrongOnce(dynamodb_server.address) as front:
+        odd, other = open_provider(front.address), open_provider()
+        acquired(odd, f"{name}-warm")
+        lease, others = acquired(odd, name, "30s"), acquired(other, f"{name}-others", "30s")
+        front.error, front.right = error, right
+        for _ in range(2):
+            assert odd.extend(lease, "30s") is lease
+            assert other.acquire(LockRequest(name, "30s")) is None
+            assert odd.acquire(LockRequest(others.name, "30s")) is None
+            assert other.extend(others, "30s") is others
+        assert front.right < 0
 
 
 @pytest.mark.parametrize(
@@ -131,6 +161,6 @@ def test_i5_front_ends_that_differ_by_more_are_an_error(
             confused.extend(lease, "2h") if operation == "extend" else getattr(confused, operation)(request)
         assert "clock_error" in (caught.value.hint or "")
         if operation == "acquire":
-            assert not record_of(provider, name).is_held, "what was granted is undone"
+            assert provider.acquire(request), "nothing is left of the attempt"
         allowed = open_provider(fronts.address, clock_error="11s")
         acquired(allowed, f"{name}-allowed")
