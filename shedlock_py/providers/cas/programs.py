@@ -226,11 +226,12 @@ class CasPrograms(StorePrograms):
         return LockRecord(request.name, claim.locked_by, now, until, token, fire_time, read_at=now, is_released=False)
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> CasProgram[bool]:
+        operation, may_repeat = "release" if releasing else "extend", True
         entry, time = lease._note[1:] if _is_note(lease._note, self._store) else (None, None)
         if entry is None or time is None or not _is_of(lease, entry, time.earliest(self.clock())):
             # The lease may be over by its note only: an older extension, whose reply was late, may have written that.
-            entry, time = yield from self._checked_read("extend", lease.name, time)
-        is_free, operation, may_repeat = releasing and not lock_for, "release" if releasing else "extend", True
+            entry, time = yield from self._checked_read(operation, lease.name, time)
+        is_free = releasing and not lock_for
         for _ in range(MOST_TRIES):
             now = time.earliest(self.clock())
             if entry is None or not _is_of(lease, entry, now):
@@ -337,15 +338,15 @@ class CasPrograms(StorePrograms):
     def _checked_read(
         self, operation: str, name: str, known: ServerTime | None
     ) -> CasProgram[tuple[Entry | None, ServerTime]]:
-        """Read the record. A time that contradicts ``known`` counts if the next reply has it, too.
+        """Read the record. The time of its reply must agree with ``known``, or else with the time of a second reply.
 
-        :raises ProviderError: the next reply contradicts both.
+        :raises ProviderError: the second reply contradicts both.
         """
         entry, time = yield from self._read(name)
-        if known is None or known.agrees_with(time, self.clock(), self.clock_error):
+        if known is not None and known.agrees_with(time, self.clock(), self.clock_error):
             return entry, time
         entry, next_time = yield from self._read(name)
-        if not any(each.agrees_with(next_time, self.clock(), self.clock_error) for each in (known, time)):
+        if not any(each.agrees_with(next_time, self.clock(), self.clock_error) for each in (known, time) if each):
             raise clocks_disagree(operation, name, self.clock_error)
         return entry, next_time
 
