@@ -44,12 +44,15 @@ async def finish_tasks(seconds: float) -> None:
 
 
 async def shielded(
-    work: Coroutine[Any, Any, T], when_abandoned: Callable[[Lease], Awaitable[object]] | None = None
+    work: Coroutine[Any, Any, T],
+    when_abandoned: Callable[[Lease], Awaitable[object]] | None = None,
+    once_more: Callable[[], Coroutine[Any, Any, T]] | None = None,
 ) -> T:
     """Await ``work`` to its end even if the caller is cancelled meanwhile; then the cancellation goes on.
 
     If ``work`` results in a lease that the cancelled caller will not get, ``when_abandoned`` is awaited with it. After
-    a second cancellation, or :data:`ABANDON_SECONDS`, the rest goes on in the background.
+    a second cancellation, or :data:`ABANDON_SECONDS`, the rest goes on in the background. The end of ``asyncio.run()``
+    cancels all tasks, ``work`` as well: then ``once_more`` is awaited.
 
     :raises ConfigurationError: another library than asyncio runs this code.
     """
@@ -66,6 +69,8 @@ async def shielded(
     except asyncio.CancelledError:
         with suppress(asyncio.CancelledError):
             await asyncio.wait({start_task(_finish(task, when_abandoned))}, timeout=ABANDON_SECONDS)
+            if once_more is not None and task.cancelled():
+                await shielded(once_more())
         raise
     return outcome.result()
 

@@ -102,6 +102,8 @@ class BaseBlock:
     """The lease was granted, but the task will not run."""
     _recovered: LockRecord | None = None
     """The record of the run that never ended, which this block has recovered or is about to."""
+    _releases = 0
+    """That were sent: a second one if the end of the event loop has cancelled the first."""
     _is_given_back = False
     """The run was cut short, and another replica is to recover it."""
     _has_warned = False
@@ -453,6 +455,7 @@ class BaseBlock:
         """
         if lease.has_ended() or self._owner is None or not self._owner.is_current():
             return None
+        self._releases += 1
         if self._is_unused:
             return undo_of(store)
         if self._is_given_back:
@@ -465,7 +468,7 @@ class BaseBlock:
             lease._begin_release()  # it is not trusted any more
         if self._active is None:
             return  # granted too late: this lease had no LockAcquired
-        if was_held:
+        if was_held or self._releases > 1:  # the first one may have been carried out
             emit(LockReleased(lease.name, lease, timedelta(seconds=monotonic() - self._replied_at)))
         elif not self._active.is_loss_reported:
             emit(LeaseLost(lease.name, lease, "revoked"))
@@ -546,7 +549,6 @@ class AsyncBlock(BaseBlock):
 
     _store: AsyncLockProvider
     _kept_alive: TaskKeepAlive | None = None
-    _has_release_ended = False
 
     async def __aenter__(self) -> Lease | None:
         from shedlock_py.async_keepalive import TaskKeepAlive  # late: loads asyncio
@@ -590,6 +592,8 @@ class AsyncBlock(BaseBlock):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
+        from shedlock_py._aio import shielded  # late: loads asyncio
+
         lease, self._lease = self._lease, None
         if lease is None:
             return  # skipped, or inside a live lease
@@ -604,36 +608,18 @@ class AsyncBlock(BaseBlock):
                 self.finish(lease, error)
             finally:
                 try:
-                    await self._shielded_release(lease)
+                    await shielded(self._release(lease), once_more=partial(self._release, lease))
                 finally:
                     if self._active is not None:
                         running.discard(self._active)  # SIGTERM need not wait for it any more
 
-    async def _shielded_release(self, lease: Lease) -> None:
-        import asyncio
-
-        from shedlock_py._aio import shielded  # late: loads asyncio
-
-        try:
-            await shielded(self._release(lease))
-        except asyncio.CancelledError:
-            if not self._has_release_ended:  # the end of asyncio.run() has cancelled the task of the release, too
-                with suppress(asyncio.CancelledError):
-                    await shielded(self._release(lease, is_second=True))
-            raise
-
-    async def _release(self, lease: Lease, *, is_second: bool = False) -> None:
-        """Release ``lease``, and notify the listeners.
-
-        :param is_second: the store may have carried out a release before.
-        """
+    async def _release(self, lease: Lease) -> None:
         release = self.release_of(lease, self._store)
         if release is not None:
             try:
-                self.released(lease, await release(lease) or is_second)
+                self.released(lease, bool(await release(lease)))
             except (Exception, SystemExit) as error:
                 self.failed("release", error, lease)
-        self._has_release_ended = True
 
 
 _of_main_thread: WeakSet[BaseBlock] = WeakSet()
