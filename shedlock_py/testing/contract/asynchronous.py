@@ -132,14 +132,15 @@ class CancellationContract(AsyncContractBase):
     ) -> None:
         """At its end ``asyncio.run()`` cancels all tasks, also tasks of the library, and waits for them."""
 
-        async def guarded(lock: str) -> None:
+        async def guarded(lock: str, is_inside: asyncio.Event) -> None:
             async with hold_async(lock, lock_at_most_for="1h", provider=facade.async_provider):
-                await asyncio.sleep(0)
+                is_inside.set()
 
         async def end_at_all_moments() -> None:
             for moment in self.moments:
-                others = asyncio.all_tasks()
-                guard = asyncio.ensure_future(guarded(f"{name}/{moment}"))
+                others, is_inside = asyncio.all_tasks(), asyncio.Event()
+                guard = asyncio.ensure_future(guarded(f"{name}/{moment}", is_inside))
+                await is_inside.wait()
                 await pass_moment(moment)
                 ended = asyncio.all_tasks() - others
                 for task in ended:
