@@ -6,7 +6,7 @@ nothing is changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
@@ -15,10 +15,10 @@ from shedlock_py import display
 from shedlock_py.config import emit
 from shedlock_py.durations import parse_duration
 from shedlock_py.election.demotion import Demotion, leader_of
-from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.errors import ProviderError, ProviderUnreachable
 from shedlock_py.events import OperatorActed, OperatorAction
 from shedlock_py.provider import LockProvider, can
-from shedlock_py.record import LockRecord, Pause, names_to_prune
+from shedlock_py.record import LockRecord, names_to_prune
 
 ACTIONS: tuple[OperatorAction, ...] = get_args(OperatorAction)
 MOST_NAMES = 20
@@ -73,14 +73,35 @@ def carry_out(provider: Any, action: OperatorAction, name: str, values: Mapping[
     return details
 
 
+def refusal(provider: LockProvider, action: OperatorAction, name: str, elections: Collection[str]) -> str:
+    """Why an operator may not do that, or nothing. What a demotion keeps can be freed: its consequence is shown.
+
+    :param elections: the lock names that are elections. A record does not tell a leader from a job that runs.
+    """
+    if action == "demote" and name not in elections:
+        return (
+            f"{display.printable(name)} is not known to be an election, and a job is not to be demoted. If it is "
+            f"one, name it: shedlock page --election NAME, or page_app(…, elections=[…])."
+        )
+    record = provider.record(name) if action == "force_release" and name in elections else None
+    if record is not None and leader_of(record) is not None:
+        return (
+            f"{display.printable(name)} has a leader, and another node would lead beside it. Demote it instead, "
+            f"here or with: shedlock demote"
+        )
+    return ""
+
+
 # Pause and resume
 
 
 def _pause_confirmation(record: LockRecord | None, name: str, values: Mapping[str, str]) -> Confirmation:
     runs = ""
-    if record is not None and record.is_paused:
+    if record is None:
+        runs = f" The store has no lock {name} until now: is this name spelled as the job has it?"
+    elif record.is_paused:
         runs = f" It is {display.pause_in_words(record)}; the new pause replaces that."
-    elif record is not None and record.is_held:
+    elif record.is_held:
         runs = f" {display.running_in_words(record)}: it cannot be paused before that ends."
     return Confirmation(
         f"Pause {name}",
@@ -272,14 +293,6 @@ def _unchanged(provider: Any, name: str, values: Mapping[str, str]) -> LockRecor
     if record is None or _seen(record) != values.get("seen"):
         raise NotDone(f"{display.printable(name)} has changed meanwhile: look at it again.")
     return record
-
-
-def checked_operator(name: object) -> str | None:
-    """``name`` if it can stand in a lock record as that of an operator, else None."""
-    try:
-        return Pause.validated(name).by
-    except ConfigurationError:
-        return None
 
 
 _CONFIRMATIONS: dict[str, Callable[[Any, str, Mapping[str, str]], Confirmation]] = {

@@ -128,7 +128,7 @@ def outcome_of(run: Run, record: LockRecord) -> str:
         return "paused"
     if run.is_demotion:
         return "demoted"
-    return run.outcome or ("running" if is_running(run, record) else "no end")
+    return run.outcome or ("running" if is_running(run, record) else "unfinished")
 
 
 def duration_of(run: Run, record: LockRecord) -> timedelta | None:

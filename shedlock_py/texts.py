@@ -77,10 +77,12 @@ def parsed(text: str | bytes) -> Any:
 
 
 def in_words(duration: timedelta) -> str:
-    """``duration`` in its two largest units: 3d 4h, 9m 58s, 4.2s."""
-    seconds = duration.total_seconds()
+    """``duration`` in its two largest units: 3d 4h, 9m 58s, 4.2s, 12ms."""
+    seconds = max(duration.total_seconds(), 0)
+    if seconds < 0.05:
+        return f"{seconds * 1000:.0f}ms"
     if seconds < 9.95:
-        return f"{max(seconds, 0):.1f}s"
+        return f"{seconds:.1f}s"
     whole = round(seconds)
     parts: list[str] = []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):

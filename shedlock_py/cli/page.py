@@ -7,6 +7,7 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import click
@@ -83,16 +84,20 @@ def _write(out: Path, html: str) -> None:
         return
     partial: Path | None = None
     try:
+        if _is_link_of_a_stranger(out):
+            fail(f"{out} is a link of another user, in a directory that all can write to", IO_ERROR)
         mode = out.stat().st_mode if out.exists() else None
         if mode is not None and not stat.S_ISREG(mode):
             out.write_text(html, encoding="utf-8")
             return
         target = out.resolve()  # a link stays one
-        partial = target.with_name(f".{target.name}.{os.getpid()}")
-        with partial.open("x", encoding="utf-8") as file:  # never through a link that another user has put there
-            if mode is not None:
-                partial.chmod(stat.S_IMODE(mode))  # the file that is replaced may be private
+        with NamedTemporaryFile(
+            "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
+        ) as file:
+            partial = Path(file.name)
             file.write(html)
+        # The file that is replaced may be private.
+        partial.chmod(stat.S_IMODE(mode) if mode is not None else 0o666 & ~_umask())
         partial.replace(target)
     except OSError as error:
         if partial is not None:
@@ -100,6 +105,21 @@ def _write(out: Path, html: str) -> None:
                 partial.unlink()
         fail(f"{out} cannot be written: {error.strerror}", IO_ERROR)
     click.echo(printable(str(out)))
+
+
+def _is_link_of_a_stranger(out: Path) -> bool:
+    """By the rule of Linux's ``fs.protected_symlinks``, which a rename does not go by."""
+    if not hasattr(os, "geteuid") or not out.is_symlink():
+        return False
+    link, directory = out.lstat(), out.parent.stat()
+    is_open_to_all = bool(directory.st_mode & stat.S_ISVTX and directory.st_mode & stat.S_IWOTH)
+    return is_open_to_all and link.st_uid not in (os.geteuid(), directory.st_uid)
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _serve(app: Any, host: str, port: int, provider: LockProvider, what: str) -> None:
@@ -113,7 +133,7 @@ def _serve(app: Any, host: str, port: int, provider: LockProvider, what: str) ->
             f"http://{shown}:{listener.getsockname()[1]}/ shows {printable(repr(provider))}; {what}; Ctrl-C ends"
         )
         config = uvicorn.Config(
-            app, http="h11", lifespan="off", ws="none", access_log=False, log_level="warning", server_header=False,
+            app, http="h11", lifespan="off", ws="none", access_log=False, log_level="error", server_header=False,
             limit_concurrency=MOST_CONNECTIONS, h11_max_incomplete_event_size=LONGEST_HEAD, timeout_keep_alive=5,
             timeout_graceful_shutdown=5,
         )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, cast
@@ -17,22 +18,25 @@ from starlette.routing import Route
 from shedlock_py import __version__
 from shedlock_py._timers import WorkerPool
 from shedlock_py.blocking import OnLoop
-from shedlock_py.changes import ACTIONS, checked_operator
+from shedlock_py.changes import ACTIONS
 from shedlock_py.display import printable
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.events import OperatorAction, logger
 from shedlock_py.options import is_async_provider, required_provider
-from shedlock_py.page.reading import Store
+from shedlock_py.page.reading import Shared, Store
 from shedlock_py.page.rendering import STATIC, render, static_text
-from shedlock_py.page.safety import FIELD, RequestFilter, Visitor, checked_token
-from shedlock_py.page.views import Shown, Views, clock_now, problem, store_problem
+from shedlock_py.page.safety import FIELD, RequestFilter, Visitor, checked_token, proof, root_of
+from shedlock_py.page.views import Shown, Views, clock_now, problem, store_does_not_reply, store_problem
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.providers.kit.pausing import default_operator
+from shedlock_py.record import Pause
 from shedlock_py.request import validate_name
 
 WORKERS = 4
 MOST_WAITING = 32
 """Requests that wait for a worker; more are refused."""
+LONGEST_READ = 10.0
+"""Seconds for a reply that changes nothing."""
 
 View = Callable[[Store, Request, Visitor], Shown]
 
@@ -57,7 +61,7 @@ def page_app(
         of 16 characters or more.
     :param elections: the lock names that are elections; their leaders have a view of their own.
     :param operator: the name of who makes a request, for pauses, events and the log; by default the user name that came
-        with the token, else ``user@host`` of this process.
+        with the token, else ``user@host`` of this process. A request with a name that no record can hold is refused.
     :param hosts: the host names that requests may be for; by default any.
     :raises ConfigurationError: a short token, or a name that no lock can have.
     """
@@ -77,6 +81,7 @@ class _Page:
         self._provider = provider
         self._views = views
         self._operator = operator
+        self._shared = Shared()
         self._pool = WorkerPool(WORKERS, "shedlock-page", self)
         self._mutex = threading.Lock()
         self._under_way = 0
@@ -86,7 +91,7 @@ class _Page:
         change = "/change/{action}"
         return [
             Route("/", self._get(views.jobs)),
-            Route("/job", self._get(views.job)),
+            Route("/job", self._endpoint(self._job)),
             Route("/leaders", self._get(views.leaders)),
             Route("/store", self._get(views.store), methods=["GET"]),
             Route("/store", self._endpoint(lambda store, request, visitor: views.try_store(store)), methods=["POST"]),
@@ -103,7 +108,9 @@ class _Page:
         async def endpoint(request: Request) -> Response:
             loop = asyncio.get_running_loop()
             is_async = is_async_provider(self._provider)
-            store = Store(OnLoop(self._provider, loop) if is_async else self._provider)
+            if request.method == "POST":
+                self._shared.forget()
+            store = Store(OnLoop(self._provider, loop) if is_async else self._provider, self._shared)
             visitor: Visitor = request.scope["shedlock"]
             with self._mutex:
                 if self._under_way >= WORKERS + MOST_WAITING:
@@ -115,7 +122,13 @@ class _Page:
                 self._done()
                 return PlainTextResponse("No thread could be started.\n", 503, {"retry-after": "5"})
             future.add_done_callback(lambda _: self._done())
-            return await asyncio.shield(asyncio.wrap_future(future))
+            reply = asyncio.shield(asyncio.wrap_future(future))
+            if request.method == "POST":
+                return await reply
+            try:
+                return await asyncio.wait_for(reply, LONGEST_READ)
+            except TimeoutError:
+                return self._html(store_does_not_reply(LONGEST_READ), request, visitor)
 
         return endpoint
 
@@ -131,22 +144,37 @@ class _Page:
             shown = store_problem(error)
         except ConfigurationError as error:
             shown = problem(400, printable(str(error)))
-        root = request.scope.get("root_path", "")
+        if request.method == "POST":
+            self._shared.forget()
         if shown.location:
-            query = urlencode({"name": visitor.form.get("name", ""), "done": shown.location})
-            return RedirectResponse(f"{root}/job?{query}", 303)
+            name = visitor.form.get("name", "")
+            query = {"name": name, "done": shown.location, "proof": proof(visitor, shown.location, name)}
+            return RedirectResponse(f"{root_of(request.scope)}/job?{urlencode(query)}", 303)
+        return self._html(shown, request, visitor, store.age)
+
+    def _html(self, shown: Shown, request: Request, visitor: Visitor, age: float = 0.0) -> Response:
+        path: str = request.scope["path"]
         html = render(
             shown.template,
             **shown.values,
-            root=root,
-            here=request.url.path.removeprefix(root) or "/",
+            root=root_of(request.scope),
+            here=path.removeprefix(request.scope.get("root_path", "")) or "/",
             csrf_field=FIELD,
             csrf=visitor.csrf,
             allow_changes=self._views.allow_changes,
-            now=clock_now(),
+            is_get=request.method == "GET",
+            now=clock_now(age),
+            age=round(age, 1),
             version=__version__,
         )
         return HTMLResponse(html, shown.status)
+
+    def _job(self, store: Store, request: Request, visitor: Visitor) -> Shown:
+        values = dict(request.query_params)
+        done, given = values.get("done", ""), values.get("proof", "")
+        if not hmac.compare_digest(given.encode(), proof(visitor, done, values.get("name", "")).encode()):
+            values.pop("done", None)
+        return self._views.job(store, values)
 
     # Changes
 
@@ -155,7 +183,10 @@ class _Page:
 
     def _change(self, store: Store, request: Request, visitor: Visitor) -> Shown:
         given = self._operator(request) if self._operator is not None else visitor.user
-        by = checked_operator(given) or default_operator()
+        try:
+            by = Pause.validated(given).by if given else default_operator()
+        except ConfigurationError as error:
+            raise ConfigurationError(f"No record can hold this user name: {error}") from error
         return self._views.change(store, _action(request), visitor.form, by)
 
 

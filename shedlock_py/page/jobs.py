@@ -31,9 +31,11 @@ COLUMNS = {
 }
 """What the list can be sorted by, with the title of its column."""
 FROM_RUNS = ("outcome", "took", "usual", "next")
-SHOWN = ("all", "held", "paused", "free", "done", "stuck", "overdue", "failed")
-SHOWN_FROM_RUNS = ("stuck", "overdue", "failed")
-BAD = ("failed", "lost", "vanished", "no end")
+BAD = ("failed", "lost", "vanished", "unfinished")
+"""Outcomes of a last run."""
+TROUBLE = "trouble"
+SHOWN_FROM_RUNS = (TROUBLE, *TROUBLES, *BAD)
+SHOWN = ("all", "held", "paused", "free", "done", *SHOWN_FROM_RUNS)
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,11 @@ class Job:
     def has_failed(self) -> bool:
         return self.outcome in BAD
 
+    @property
+    def rank(self) -> int:
+        """What needs attention has the smallest."""
+        return 0 if self.trouble else 1 if self.has_failed else 2
+
     @cached_property
     def next_in(self) -> timedelta | None:
         """Until its next run is due; negative: it is late, or the run that hangs is. None: nobody knows."""
@@ -118,6 +125,7 @@ class Job:
 
 _STATES = ("paused", "demoted", "held", "free", "done")
 _SORT_KEYS: dict[str, Callable[[Job], Any]] = {
+    "": lambda job: (job.rank, job.record.name),
     "name": lambda job: job.record.name,
     "state": lambda job: _STATES.index(job.state),
     "holder": lambda job: job.holder,
@@ -137,7 +145,8 @@ class Query:
 
     search: str = ""
     show: str = "all"
-    sort: str = "name"
+    sort: str = ""
+    """A column; empty: trouble first, then by name."""
     is_reversed: bool = False
     page: int = 1
 
@@ -149,7 +158,7 @@ class Query:
         return cls(
             values.get("q", "").strip()[:LONGEST_SEARCH],
             show if show in SHOWN else "all",
-            sort.removeprefix("-") if sort.removeprefix("-") in COLUMNS else "name",
+            sort.removeprefix("-") if sort.removeprefix("-") in COLUMNS else "",
             sort.startswith("-") and sort[1:] in COLUMNS,
             int(page) if page.isascii() and page.isdecimal() and 0 < len(page) < 6 else 1,
         )
@@ -166,7 +175,7 @@ class Query:
             "sort": f"{'-' if self.is_reversed else ''}{self.sort}",
             **changes,
         }
-        values = {key: value for key, value in values.items() if value and (key, value) != ("sort", "name")}
+        values = {key: value for key, value in values.items() if value}
         return f"?{urlencode(values)}" if values else "?"
 
     def address_sorted_by(self, column: str) -> str:
@@ -184,11 +193,11 @@ class Query:
                 return job.state in ("held", "demoted")
             case "paused" | "free" | "done":
                 return job.state == self.show
-            case "stuck" | "overdue":
-                return job.trouble == self.show
-            case "failed":
-                return job.has_failed
-        return True
+            case "all":
+                return True
+            case "trouble":
+                return bool(job.trouble) or job.has_failed
+        return self.show in (job.trouble, job.outcome)
 
     def selected(self, jobs: Iterable[Job]) -> list[Job]:
         """Those of ``jobs``, which are sorted by name, that are shown. Those without a value come last."""

@@ -4,18 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, time, timedelta
+from itertools import pairwise
 
 from shedlock_py import display
 from shedlock_py.history import Run
 from shedlock_py.record import LockRecord
 
-DAY, WEEK = timedelta(days=1), timedelta(days=7)
+DAY, MONTH = timedelta(days=1), timedelta(days=30)
 NOW = 97.0
 """Where "now" is; what is planned to go on is to the right of it."""
 MOST_LANES = 12
 LANE_HEIGHT, AXIS_HEIGHT = 32, 18
-SHAPES = ("ok", "failed", "cancelled", "lost", "vanished", "running", "paused", "no-end")
+SHAPES = ("ok", "failed", "cancelled", "lost", "vanished", "running", "paused", "demoted", "unfinished")
+_ON_TOP = ("paused", "demoted", "ok", "running", "cancelled", "unfinished", "vanished", "lost", "failed")
+"""Of marks at one place the last one is seen."""
+RUNS_IN_WINDOW = 20
+"""Of a job that runs at its usual gap."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a timeline shows: the last ``span``.
+
+    :ivar tick: between two labels of the axis; whole days, or a part of a day.
+    """
+
+    words: str
+    span: timedelta
+    tick: timedelta
+
+
+LAST_DAY = Window("24 hours", DAY, timedelta(hours=6))
+LAST_WEEK = Window("7 days", timedelta(days=7), DAY)
+WINDOWS = (
+    Window("5 minutes", timedelta(minutes=5), timedelta(minutes=1)),
+    Window("30 minutes", timedelta(minutes=30), timedelta(minutes=5)),
+    Window("6 hours", timedelta(hours=6), timedelta(hours=1)),
+    LAST_DAY,
+    LAST_WEEK,
+    Window("4 weeks", timedelta(weeks=4), timedelta(days=7)),
+    Window("6 months", timedelta(days=184), MONTH),
+    Window("3 years", timedelta(days=3 * 366), 6 * MONTH),
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +82,7 @@ class Chart:
 
 
 def shape_of(run: Run, record: LockRecord) -> str:
-    return display.outcome_of(run, record).replace(" ", "-")
+    return display.outcome_of(run, record)
 
 
 def title_of(run: Run, record: LockRecord) -> str:
@@ -68,9 +99,22 @@ def title_of(run: Run, record: LockRecord) -> str:
     return "\n".join(filter(None, parts))
 
 
-def chart(runs: Sequence[Run], record: LockRecord, span: timedelta, title: str) -> Chart:
-    """The runs of the last ``span``. The newest holders come first; pauses have a lane of their own."""
-    now = record.read_at
+def fitting_window(runs: Sequence[Run], record: LockRecord) -> Window:
+    """The smallest window with the last run, and with twenty runs at their usual gap. ``runs`` are newest first."""
+    starts = [run.started for run in runs if not run.is_pause]
+    gaps = sorted(abs(later - earlier) for later, earlier in pairwise(starts))
+    usual = gaps[len(gaps) // 2] if gaps else timedelta(hours=1)
+    since_last = record.read_at - starts[0] if starts else timedelta(0)
+    least = max(RUNS_IN_WINDOW * min(usual, WINDOWS[-1].span), since_last * 1.1)
+    return next((window for window in WINDOWS if window.span >= least), WINDOWS[-1])
+
+
+def chart(runs: Sequence[Run], record: LockRecord, window: Window) -> Chart:
+    """The ``runs`` of a window, which are newest first. The newest holders come first; pauses have a lane of their own.
+
+    A lane has its oldest run first, and bad ends last, so that no other mark covers them.
+    """
+    now, span = record.read_at, window.span
     begin = now - span
 
     def x(moment: datetime) -> float:
@@ -83,19 +127,20 @@ def chart(runs: Sequence[Run], record: LockRecord, span: timedelta, title: str) 
             continue
         start = x(run.started)
         shape = shape_of(run, record)
-        at = start if shape in ("vanished", "no-end") else x(min(end, now))
+        at = start if shape in ("vanished", "unfinished") else x(min(end, now))
         mark = Mark(shape, start, max(0.15, round(x(end) - start, 2)), at, title_of(run, record))
-        by_holder.setdefault("paused" if run.is_pause else display.printable(run.holder), []).append(mark)
+        by_holder.setdefault("paused" if run.is_pause else display.printable(run.holder), []).insert(0, mark)
     lanes = [
-        Lane(holder, number * LANE_HEIGHT, marks)
+        Lane(holder, number * LANE_HEIGHT, sorted(marks, key=lambda mark: _ON_TOP.index(mark.shape)))
         for number, (holder, marks) in enumerate(list(by_holder.items())[:MOST_LANES])
     ]
     shown = [mark.shape for lane in lanes for mark in lane.marks]
-    counts = ", ".join(f"{shown.count(shape)} {shape.replace('-', ' ')}" for shape in SHAPES if shape in shown)
+    counts = ", ".join(f"{shown.count(shape)} {shape}" for shape in SHAPES if shape in shown)
+    title = f"Last {window.words}"
     summary = f"{title}: {counts or 'no runs'}; the table below has each"
     height = max(1, len(lanes)) * LANE_HEIGHT + AXIS_HEIGHT
     shapes = [shape for shape in SHAPES if shape in shown]
-    ticks = [(x(moment), label) for moment, label in _ticks(begin, now, span)]
+    ticks = [(x(moment), label) for moment, label in _ticks(begin, now, window)]
     return Chart(title, summary, lanes, ticks, height, len(by_holder) - len(lanes), shapes)
 
 
@@ -110,11 +155,33 @@ def _end_of(run: Run, record: LockRecord) -> datetime:
     return record.read_at if display.is_running(run, record) else run.started
 
 
-def _ticks(begin: datetime, now: datetime, span: timedelta) -> Iterator[tuple[datetime, str]]:
-    """Each sixth hour of a day, each midnight of a week, in this machine's time zone."""
-    moment = display.in_local_zone(begin).replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
-    while moment < now - span * 0.1:  # the label of "now" needs room
+def _ticks(begin: datetime, now: datetime, window: Window) -> Iterator[tuple[datetime, str]]:
+    """Round times of this machine's zone; midnights in a window of days, and the first of months in one of months."""
+    latest = now - window.span * 0.1  # the label of "now" needs room
+    if window.tick >= DAY:
+        first = display.in_local_zone(begin).date()
+        for days in range(1, window.span // DAY + 1):
+            day = first + timedelta(days=days)
+            moment = datetime.combine(day, time()).astimezone()
+            if _is_round(day, window) and begin < moment < latest:
+                yield moment, _day_label(day, window)
+        return
+    step = min(window.tick, timedelta(hours=1))  # a zone may be set forward or back by an hour
+    moment = display.in_local_zone(begin).replace(minute=0, second=0, microsecond=0)
+    while moment < latest:
         local = display.in_local_zone(moment)
-        if local.hour % (24 if span > DAY else 6) == 0:
-            yield moment, f"{local:%a %d}" if span > DAY else f"{local:%H:%M}"
-        moment += timedelta(hours=1)
+        if moment > begin and timedelta(hours=local.hour, minutes=local.minute) % window.tick == timedelta(0):
+            yield moment, f"{local:%H:%M}"
+        moment += step
+
+
+def _is_round(day: date, window: Window) -> bool:
+    if window.tick < MONTH:
+        return day.toordinal() % (window.tick // DAY) == 0
+    return day.day == 1 and (day.month - 1) % (window.tick // MONTH) == 0
+
+
+def _day_label(day: date, window: Window) -> str:
+    if window.tick >= MONTH:
+        return f"{day:%b %Y}"
+    return f"{day:%a %d}" if window.tick == DAY else f"{day:%d %b}"

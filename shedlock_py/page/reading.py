@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from shedlock_py import overdue
@@ -15,7 +19,54 @@ from shedlock_py.request import is_valid_name
 
 T = TypeVar("T")
 
+FRESH = 2.0
+"""Seconds for which a read serves others."""
 PRESENT_ONLY = "The page knows the present and not the past."
+
+
+class Shared:
+    """What is read once for all requests of two seconds: each open tab asks for the same list."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._reads: dict[object, _Read] = {}
+
+    def get(self, key: object, read: Callable[[], T]) -> tuple[T, float]:
+        """What ``read`` returns, or what it has returned for ``key``; and how many seconds ago."""
+        with self._mutex:
+            self._reads = {each: found for each, found in self._reads.items() if found.is_fresh(self._clock())}
+            is_first = key not in self._reads
+            found = self._reads.setdefault(key, _Read())
+        if is_first:
+            try:
+                value = read()
+            except BaseException as error:
+                found.end(self._clock(), error=error)
+            else:
+                found.end(self._clock(), value)
+        return found.future.result(), max(0.0, self._clock() - found.ended)
+
+    def forget(self) -> None:
+        """Read anew from here on: something was changed."""
+        with self._mutex:
+            self._reads = {}
+
+
+class _Read:
+    def __init__(self) -> None:
+        self.future: Future[Any] = Future()
+        self.ended = math.inf
+
+    def is_fresh(self, now: float) -> bool:
+        return now - self.ended <= FRESH
+
+    def end(self, now: float, value: Any = None, error: BaseException | None = None) -> None:
+        self.ended = now
+        if error is None:
+            self.future.set_result(value)
+        else:
+            self.future.set_exception(error)
 
 
 class Store:
@@ -23,9 +74,12 @@ class Store:
 
     :ivar why_no_history: why there are no runs, for people to read, once :meth:`runs` or :meth:`recent_runs` has
         returned None. Without history, the page shows what it can.
+    :ivar age: how many seconds ago the oldest of what was read was read.
     """
 
-    def __init__(self, provider: Any) -> None:
+    def __init__(self, provider: Any, shared: Shared | None = None) -> None:
+        self.age = 0.0
+        self._shared = shared or Shared()
         self.provider: Any = provider  # with methods that LockProvider does not have
         self.locks: LockProvider = provider
         self.why_no_history = f"This provider keeps no run history. {PRESENT_ONLY}"
@@ -36,7 +90,7 @@ class Store:
         return printable(repr(self.provider))
 
     def records(self) -> list[LockRecord]:
-        return self.locks.records()
+        return self._read("records", self.locks.records)
 
     def runs(self, name: str, limit: int) -> list[Run] | None:
         """The last runs of one name; None: this provider keeps no history."""
@@ -51,7 +105,13 @@ class Store:
         """The last runs of each of ``names``, in few requests; None: this provider keeps no history."""
         if not can(self.provider, "runs"):
             return None
-        return self._history(lambda: overdue.recent_runs(self.provider, names))
+        key = ("runs", *names)
+        return self._history(lambda: self._read(key, lambda: overdue.recent_runs(self.provider, names)))
+
+    def _read(self, key: object, read: Callable[[], T]) -> T:
+        value, age = self._shared.get(key, read)
+        self.age = max(self.age, age)
+        return value
 
     def _history(self, read: Callable[[], T]) -> T | None:
         """What ``read`` returns; None if there is no history, or only that part of the store fails."""

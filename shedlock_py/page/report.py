@@ -31,13 +31,13 @@ def report(provider: LockProvider, elections: Sequence[str] = ()) -> str:
     :raises ProviderError: the store failed.
     """
     store = Store(provider)
-    records = store.records()
+    all_records = {record.name: record for record in store.records()}
+    records = [record for name, record in all_records.items() if name not in elections]
     runs = store.recent_runs([record.name for record in records])
     jobs = Query().selected(with_runs(records, runs))
     numbers = {job.record.name: number for number, job in enumerate(jobs)}
     detailed = sorted(jobs, key=_interest)[: MOST_DETAILS if runs is not None else 0]
-    by_name = {job.record.name: job.record for job in jobs}
-    leaders = [name for name in elections if name in by_name]
+    leaders = [all_records[name] for name in elections if name in all_records]
     style = static_text("page.css")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return render(
@@ -49,7 +49,7 @@ def report(provider: LockProvider, elections: Sequence[str] = ()) -> str:
         counts=counts_of(records, jobs if runs is not None else None),
         numbers=numbers,
         details=[job_values(job.record, store.runs(job.record.name, MOST_RUNS)) for job in detailed],
-        elections=[leader_values(by_name[name], store.runs(name, MOST_RUNS)) for name in leaders],
+        elections=[leader_values(record, store.runs(record.name, MOST_RUNS)) for record in leaders],
         detailed={job.record.name for job in detailed},
         left_out=len(jobs) - len(detailed) if runs is not None else 0,
         no_history=store.why_no_history if runs is None else "",

@@ -9,7 +9,7 @@ import hmac
 import secrets
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
@@ -55,6 +55,11 @@ def checked_token(token: str | None) -> str | None:
             "a password: was it read from a file? Strip it"
         )
     return token
+
+
+def proof(visitor: Visitor, action: str, name: str) -> str:
+    """What shows that this browser has made a change, in the address of the page that says so: links cannot have it."""
+    return hmac.new(visitor.csrf.encode(), f"{action} {name}".encode(errors="replace"), "sha256").hexdigest()[:32]
 
 
 class Refusal(Exception):
@@ -159,6 +164,11 @@ class RequestFilter:
         return user
 
 
+def root_of(scope: Scope) -> str:
+    """Where the page is mounted, as it stands in addresses."""
+    return quote(scope.get("root_path", ""), errors="replace")
+
+
 def _host_of(value: str) -> str:
     """The host name of a ``Host`` header, without its port."""
     try:
@@ -192,7 +202,7 @@ def _cookie(headers: Headers) -> str:
 
 def _set_cookie(scope: Scope, value: str) -> str:
     response = Response()
-    path, is_https = scope.get("root_path") or "/", scope["scheme"] == "https"
+    path, is_https = root_of(scope) or "/", scope["scheme"] == "https"
     response.set_cookie(COOKIE, value, path=path, secure=is_https, httponly=True, samesite="strict")
     return response.headers["set-cookie"]
 

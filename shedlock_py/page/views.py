@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from shedlock_py import changes, display
@@ -14,14 +15,17 @@ from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreac
 from shedlock_py.events import OperatorAction
 from shedlock_py.history import MOST_RUNS, Run
 from shedlock_py.overdue import RECENT, TROUBLES
+from shedlock_py.page.durations import durations
 from shedlock_py.page.jobs import BAD, COLUMNS, FROM_RUNS, ROWS, SHOWN, SHOWN_FROM_RUNS, Job, Query
-from shedlock_py.page.lanes import DAY, WEEK, chart
+from shedlock_py.page.lanes import LAST_DAY, LAST_WEEK, chart, fitting_window
 from shedlock_py.page.reading import Store
 from shedlock_py.provider import can
 from shedlock_py.record import LockRecord
 
 MOST_ROWS_OF_RUNS = 200
 TERMS = 10
+WINDOWS = {"": "automatic", "day": f"last {LAST_DAY.words}", "week": f"last {LAST_WEEK.words}"}
+"""Of the timeline of a job, by their key in an address."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,8 @@ class Views:
     def jobs(self, store: Store, values: Mapping[str, str]) -> Shown:
         """All jobs. Runs are read for the rows on this page; for all jobs only where they decide which these are."""
         query = Query.parse(values)
-        records = store.records()
+        all_records = store.records()
+        records = [record for record in all_records if not self._is_election(record)]
         found = [record for record in records if query.matches(record)]
         jobs = [Job(record, None) for record in found]
         runs_of_all = None
@@ -72,10 +77,12 @@ class Views:
                 "shows": SHOWN if has_history else [show for show in SHOWN if show not in SHOWN_FROM_RUNS],
                 "rows": [job.row() for job in visible],
                 "total": len(records),
+                "number_of_elections": len(all_records) - len(records),
                 "number": len(selected),
                 "first": (page - 1) * ROWS + 1,
                 "page": page,
                 "pages": pages,
+                "has_all_runs": runs_of_all is not None,
                 "counts": counts_of(found, jobs if runs_of_all is not None else None),
                 "no_history": "" if has_history else store.why_no_history,
             },
@@ -87,12 +94,15 @@ class Views:
         if record is None:
             return problem(404, f"The store has no lock {display.printable(name)!r}.")
         runs = store.runs(name, MOST_RUNS)
+        window = values.get("window", "")
         return Shown(
             "job.html",
             {
-                **job_values(record, runs),
+                **job_values(record, runs, window),
                 "title": display.printable(name),
-                "done": values.get("done") if values.get("done") in changes.ACTIONS else "",
+                "windows": WINDOWS,
+                "window": window if window in WINDOWS else "",
+                "done": values.get("done", ""),
                 "can": self._can(store, record),
                 "no_history": store.why_no_history if runs is None else "",
             },
@@ -112,6 +122,9 @@ class Views:
             ("demote", "Demote…", is_led),
         ]
         return [(action, words) for action, words, is_able in able if is_able]
+
+    def _is_election(self, record: LockRecord) -> bool:
+        return record.name in self.elections or Demotion.from_record(record) is not None
 
     def _is_led(self, record: LockRecord) -> bool:
         return record.name in self.elections and leader_of(record) is not None
@@ -148,7 +161,7 @@ class Views:
             return problem(409, why_not or str(error), name)
         except ConfigurationError as error:
             return problem(400, why_not or str(error), name)
-        if refusal := self._refusal(store, action, name):
+        if refusal := changes.refusal(store.provider, action, name, self.elections):
             return problem(409, refusal, name)
         shown = {
             "title": wanted.title,
@@ -161,7 +174,9 @@ class Views:
 
     def change(self, store: Store, action: OperatorAction, values: Mapping[str, str], by: str) -> Shown:
         name = values.get("name", "")
-        if refusal := self._refusal(store, action, name):  # what was confirmed is the consequence of something else
+        if refusal := changes.refusal(
+            store.provider, action, name, self.elections
+        ):  # what was confirmed is the consequence of something else
             return problem(409, refusal, name)
         try:
             done = changes.carry_out(store.provider, action, name, values, by)
@@ -172,18 +187,6 @@ class Views:
         if action == "prune":  # no page shows its result
             return Shown("done.html", {"title": "Pruned", "text": f"Deleted: {done}."})
         return Shown(location=action)
-
-    def _refusal(self, store: Store, action: OperatorAction, name: str) -> str:
-        """Why the page does not do that, or nothing. What a demotion keeps can be freed: its consequence is shown."""
-        if action == "demote" and name not in self.elections:
-            return (
-                f"{display.printable(name)} is not known to be an election, and a job is not to be demoted. If it is "
-                f"one, name it: shedlock page --election NAME, or page_app(…, elections=[…])."
-            )
-        record = store.locks.record(name) if action == "force_release" else None
-        if record is not None and self._is_led(record):
-            return f"{display.printable(name)} has a leader, and another node would lead beside it: demote it instead."
-        return ""
 
 
 def problem(status: int, text: str, name: str = "") -> Shown:
@@ -197,28 +200,34 @@ def store_problem(error: ProviderError) -> Shown:
     return Shown("problem.html", values, 503)
 
 
+def store_does_not_reply(seconds: float) -> Shown:
+    values = {"title": "The store does not reply", "text": f"Nothing came within {seconds:g} seconds.", "name": ""}
+    return Shown("problem.html", values, 503)
+
+
 def with_runs(records: Sequence[LockRecord], runs: Mapping[str, Sequence[Run]] | None) -> list[Job]:
     return [Job(record, None if runs is None else runs.get(record.name, [])) for record in records]
 
 
 def counts_of(records: Sequence[LockRecord], jobs: Sequence[Job] | None) -> list[tuple[int, str, bool]]:
-    """How many there are of what, and whether that is bad. Of runs only where all of them were read."""
+    """How many there are with each badge, and whether that is bad. Of runs only where all of them were read."""
     counts = [
         (sum(record.is_held and not record.is_paused for record in records), "held", False),
         (sum(record.is_paused for record in records), "paused", False),
     ]
     if jobs is not None and all(job.runs is not None for job in jobs):
-        counts += [(sum(job.trouble == trouble for job in jobs), trouble, True) for trouble in TROUBLES]
-        counts += [(sum(job.has_failed for job in jobs), "failed", True)]
+        badges = Counter(badge for job in jobs for badge in (job.trouble, job.outcome) if badge)
+        counts += [(badges[badge], badge, True) for badge in (*TROUBLES, *BAD) if badge in badges]
     return counts
 
 
-def job_values(record: LockRecord, runs: Sequence[Run] | None) -> dict[str, Any]:
-    """The values for the template of one job: its present state, its timelines, its runs."""
+def job_values(record: LockRecord, runs: Sequence[Run] | None, window: str = "") -> dict[str, Any]:
+    """The values for the template of one job: its present state, its timeline, its runs.
+
+    :param window: a key of :data:`WINDOWS`; any other counts as the first.
+    """
     job = Job(record, None if runs is None else runs[:RECENT])
-    charts = (
-        [] if runs is None else [chart(runs, record, DAY, "Last 24 hours"), chart(runs, record, WEEK, "Last 7 days")]
-    )
+    shown = {"day": LAST_DAY, "week": LAST_WEEK}.get(window) or fitting_window(runs or (), record)
     return {
         "record": record,
         "job": job.row(),
@@ -227,7 +236,8 @@ def job_values(record: LockRecord, runs: Sequence[Run] | None) -> dict[str, Any]
         "fire_time": display.local_iso(display.fire_time_of(record)),
         "future_fire_time": tuple(map(display.printable, display.future_fire_time(record) or ())),
         "pause": display.pause_in_words(record) if record.is_paused else "",
-        "charts": charts,
+        "charts": [] if runs is None else [chart(runs, record, shown)],
+        "durations": durations(runs or (), record),
         "runs": [run_row(run, record) for run in (runs or ())[:MOST_ROWS_OF_RUNS]],
         "runs_left_out": max(0, len(runs or ()) - MOST_ROWS_OF_RUNS),
     }
@@ -264,7 +274,7 @@ def leader_values(record: LockRecord, runs: Sequence[Run] | None) -> dict[str, A
         "locked_at": display.local_iso(record.locked_at),
         "until": f"in {display.in_words(record.remaining)}",
         "why": why,
-        "charts": [chart(runs, record, WEEK, "Last 7 days")] if runs else [],
+        "charts": [chart(runs, record, LAST_WEEK)] if runs else [],
         "runs": [run_row(run, record) for run in (runs or ())[:TERMS]],
         "has_history": runs is not None,
     }
@@ -288,6 +298,6 @@ def store_values(store: Store, checks: Any = None) -> dict[str, Any]:
     }
 
 
-def clock_now() -> str:
-    """When this machine made the page, with its time zone."""
-    return f"{datetime.now(UTC).astimezone():%Y-%m-%d %H:%M:%S %Z}"
+def clock_now(seconds_ago: float = 0.0) -> str:
+    """The time of this machine so many seconds ago, with its time zone."""
+    return f"{(datetime.now(UTC) - timedelta(seconds=seconds_ago)).astimezone():%Y-%m-%d %H:%M:%S %Z}"

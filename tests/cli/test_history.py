@@ -93,13 +93,13 @@ def test_a_demotion_is_no_term_of_a_leader() -> None:
         provider.acquire(unchecked("election", "1m", holder))
         clock.advance("1m")
     shown = [line.split()[2] for line in run("history", "election", store=STORE).stdout.splitlines()[1:]]
-    assert shown == ["no", "demoted", "vanished"]
+    assert shown == ["unfinished", "demoted", "vanished"]
 
 
 def test_a_run_whose_holder_died_has_no_end() -> None:
     provider.acquire(LockRequest("job", "1m", holder="web-2:8"))
     clock.advance("1m")
-    assert run("history", "job", store=STORE).stdout.splitlines()[1].split()[1:4] == ["-", "no", "end"]
+    assert run("history", "job", store=STORE).stdout.splitlines()[1].split()[1:3] == ["-", "unfinished"]
 
 
 def test_history_as_json() -> None:

@@ -264,6 +264,23 @@ class AdminTest(PageTest):
         assert self.client.post(LOCKS, {"action": "force_release", "name": "a"}).status_code == 403
         assert self.client.post(LOCKS, {"action": "pause", "name": "a"}).status_code == 200
 
+    def test_a_confirmation_shows_no_lock_to_one_who_may_not_see_locks(self) -> None:
+        self.acquire("a")
+        self.log_in_with("pause_lock", "force_release_lock")
+        for action in ("pause", "force_release"):
+            assert self.client.post(LOCKS, {"action": action, "name": "a"}).status_code == 403
+
+    @override_settings(SHEDLOCK={"ELECTIONS": ["leader"]})
+    def test_a_leader_is_not_freed_by_force(self) -> None:
+        self.acquire("leader")
+        page = self.client.post(LOCKS, {"action": "force_release", "name": "leader"}, follow=True)
+        self.assertContains(page, "another node would lead beside it. Demote it instead")
+        (record,) = lock_provider().records()
+        data = {"action": "force_release", "confirmed": "yes", "name": "leader"}
+        data["seen"] = " ".join(map(str, record.acquisition))
+        self.assertContains(self.client.post(LOCKS, data, follow=True), "Demote it instead")
+        assert lock_provider().records()[0].is_held
+
     def test_one_without_permission_sees_nothing(self) -> None:
         self.log_in_with()
         assert self.client.get(LOCKS).status_code == 403
@@ -301,6 +318,7 @@ class CheckTest(SimpleTestCase):
             {"DATABSE": "default"},
             {"DATABASE": "other"},
             {"DATABASE": None},
+            {"ELECTIONS": "leader"},
             ["default"],
             *([{"HISTORY": -1}, {"TABLE_NAME": "100%"}] if connection.vendor != "sqlite" else []),
         ):

@@ -3,10 +3,16 @@ from collections.abc import Iterator
 import pytest
 
 from shedlock_py import configure
-from shedlock_py.page import page_app
+from shedlock_py.page import page_app, reading
 from shedlock_py.testing import RecordingListener
 from tests.page.client import Client
 from tests.page.sample import ELECTION, Sample
+
+
+@pytest.fixture(autouse=True)
+def each_request_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also within two seconds; the tests of that set it themselves."""
+    monkeypatch.setattr(reading, "FRESH", -1.0)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from shedlock_py import LockRecord, LockRequest
+from shedlock_py.page import app
 from shedlock_py.page.report import report
 from tests.page.browser import axe_findings, chromium, served, tab
 from tests.page.picture import HEIGHT, WIDTH, draw, week
@@ -198,6 +200,60 @@ def test_the_page_refreshes_itself_until_it_is_paused(browser: Browser, address:
             button.click()
         expect(state).to_have_text("free")
         assert found.complaints == []
+
+
+def test_old_data_is_marked_also_while_text_is_selected(browser: Browser, address: str) -> None:
+    with tab(browser, address) as found:
+        page = found.page
+        stop_the_clock(page)
+        found.go("/")
+        status = page.locator("#status")
+        page.locator("td.name").first.select_text()
+        page.clock.run_for(14_000)
+        expect(status).not_to_have_class("bad")
+        page.clock.run_for(2_000)
+        expect(status).to_have_class("bad")
+        expect(status).to_contain_text("16 s old")
+        page.evaluate("document.getSelection().removeAllRanges()")
+        page.clock.run_for(5100)
+        expect(status).not_to_contain_text("old")
+        expect(status).not_to_have_class("bad")
+
+
+def test_a_store_that_hangs_and_comes_back(browser: Browser, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data stay, and get old. A page that was an error heals as a whole."""
+    can_read, records = threading.Event(), sample.provider.records
+    monkeypatch.setattr(sample.provider, "records", lambda prefix="": can_read.wait(20) and records(prefix))
+    monkeypatch.setattr(app, "LONGEST_READ", 0.2)
+    can_read.set()
+    with served(sample) as address, tab(browser, address) as healthy, tab(browser, address) as broken:
+        for each in (healthy, broken):
+            stop_the_clock(each.page)
+        healthy.go("/")
+        can_read.clear()
+        broken.go("/")
+        expect(broken.page.locator("h1")).to_have_text("The store does not reply")
+        healthy.page.clock.run_for(5100)
+        expect(healthy.page.locator("#status")).to_contain_text("not refreshed: The store does not reply")
+        expect(healthy.page.locator("#status")).to_have_class("bad")
+        expect(healthy.page.locator("h1")).to_have_text("Jobs")
+        expect(healthy.page.get_by_role("link", name="clean-up")).to_be_visible()
+        can_read.set()
+        for each in (healthy, broken):
+            each.page.clock.run_for(5100)
+            expect(each.page.locator("h1")).to_have_text("Jobs")
+            expect(each.page.get_by_role("link", name="clean-up")).to_be_visible()
+            expect(each.page.locator("#status")).not_to_contain_text("not refreshed")
+
+
+def test_the_reply_to_a_form_is_not_refreshed(browser: Browser, address: str, sample: Sample) -> None:
+    with tab(browser, address) as found:
+        page = found.page
+        found.go("/change/resume?name=send-mails")
+        sample.provider.resume("send-mails")
+        page.get_by_role("button", name="Resume").click()
+        expect(page.get_by_role("alert")).to_be_visible()
+        expect(page.locator("#refresh")).to_have_count(0)
 
 
 def test_a_refresh_that_fails_says_so_and_goes_on(browser: Browser, address: str) -> None:

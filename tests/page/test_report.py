@@ -25,7 +25,8 @@ def test_a_report_is_one_file(sample: Sample) -> None:
         assert hostile not in html
     anchors, targets = set(re.findall(r'href="#([^"]*)"', html)), set(re.findall(r'id="([^"]*)"', html))
     assert anchors <= targets
-    assert html.count("Last 24 hours: ") == 8
+    assert html.count('class="lanes"') == 8
+    assert html.count('class="durations"') == 4
     assert "web-2 leads since" in html
 
 

@@ -7,6 +7,7 @@ import base64
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -252,7 +253,7 @@ def test_a_slow_store_is_not_asked_by_all_visitors_at_once() -> None:
     codes = asyncio.run(visit())
     assert codes[:14] == [503] * 14
     assert sorted(codes[14:]) == [200] * 36 + [503] * 14
-    assert max(at_once) == 4
+    assert max(at_once) == 1, "one read is for all who wait"
 
 
 # Passwords, and where it is mounted
@@ -311,5 +312,19 @@ def test_mounted_below_another_application(sample: Sample) -> None:
     assert client.get("/admin/locks/static/page.css").status_code == 200
     fields = client.form("/admin/locks/change/pause?name=clean-up")
     reply = client.request("POST", "/admin/locks/change/pause", data=fields)
-    assert (reply.status_code, reply.headers["location"]) == (303, "/admin/locks/job?name=clean-up&done=pause")
+    assert reply.status_code == 303
+    assert "carried it out" in client.html(reply.headers["location"])
     assert "Path=/admin/locks" in Client(outer).get("/admin/locks/").headers["set-cookie"]
+
+
+@pytest.mark.parametrize("prefix", ["/the locks", "/50%", "/verrous-é", "/замки", "/a?b#c"])
+def test_mounted_below_a_path_that_addresses_must_quote(sample: Sample, prefix: str) -> None:
+    quoted = quote(prefix)
+    client = Client(Starlette(routes=[Mount(prefix, page_app(sample.provider, allow_changes=True))]))
+    html = client.html(f"{quoted}/")
+    assert f'href="{quoted}/job?name=import"' in html
+    assert f'<a href="{quoted}/" aria-current="page">' in html
+    assert client.get(f"{quoted}/static/page.css").status_code == 200
+    reply = client.request("POST", f"{quoted}/change/pause", data=client.form(f"{quoted}/change/pause?name=clean-up"))
+    assert reply.status_code == 303
+    assert "carried it out" in client.html(reply.headers["location"])

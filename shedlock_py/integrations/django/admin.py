@@ -19,8 +19,9 @@ from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.events import OperatorAction
 from shedlock_py.history import Run as HistoryRun
 from shedlock_py.integrations.django import lock_provider
+from shedlock_py.integrations.django.conf import read_settings
 from shedlock_py.integrations.django.models import Lock, Run
-from shedlock_py.record import LockRecord
+from shedlock_py.record import LockRecord, Pause
 from shedlock_py.request import is_valid_name
 
 ROWS = 100
@@ -105,7 +106,7 @@ class LockAdmin(_FromProvider):
         if action not in ACTIONS:
             messages.warning(request, "Choose an action.")
             return self.back()
-        if not request.user.has_perm(ACTIONS[action][0]):
+        if not request.user.has_perm(ACTIONS[action][0]) or not self.has_view_permission(request):
             raise PermissionDenied
         names = request.POST.getlist("name")
         if not names:
@@ -123,6 +124,7 @@ class LockAdmin(_FromProvider):
         wanted = []
         for name in names:
             try:
+                self._refuse(action, name)
                 wanted.append((name, changes.confirmation(lock_provider(), action, name, request.POST.dict())))
             except (changes.NotDone, ConfigurationError) as error:
                 messages.warning(request, f"{NOT_DONE}: {display.printable(str(error))}")
@@ -141,11 +143,14 @@ class LockAdmin(_FromProvider):
     def _carry_out(self, request: Any, action: OperatorAction, names: list[str]) -> list[str]:
         """Do it for one lock after the other; those that are returned need another value of the form."""
         seen = request.POST.getlist("seen")
-        username = request.user.get_username()
-        by = changes.checked_operator(username) or f"user {request.user.pk}"
+        try:
+            by = Pause.validated(request.user.get_username()).by
+        except ConfigurationError:
+            by = f"user {request.user.pk}"
         for number, name in enumerate(names):
             values: Mapping[str, str] = {**request.POST.dict(), "seen": "".join(seen[number : number + 1])}
             try:
+                self._refuse(action, name)
                 changes.carry_out(lock_provider(), action, name, values, by)
             except changes.NotDone as error:
                 messages.warning(request, f"{NOT_DONE}: {error}")
@@ -157,6 +162,11 @@ class LockAdmin(_FromProvider):
                 messages.success(request, done)
                 self.log_change(request, Lock(name=name), done)
         return []
+
+    def _refuse(self, action: OperatorAction, name: str) -> None:
+        """:raises NotDone: a leader would be freed, and another node would lead beside it."""
+        if refusal := changes.refusal(lock_provider(), action, name, read_settings().elections):
+            raise changes.NotDone(refusal)
 
 
 def _lock_row(record: LockRecord) -> dict[str, Any]:

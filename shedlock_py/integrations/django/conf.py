@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
@@ -12,12 +12,13 @@ from django.utils.module_loading import import_string
 
 from shedlock_py.config import Settings
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.request import validate_name
 
 OPTIONS = ("TABLE_NAME", "SCHEMA", "EXTRA_COLUMNS", "TIMEOUT", "FIRE_TIME_TOLERANCE", "HISTORY")
 """Those of :class:`SqlAlchemyLockProvider`, in capitals."""
 DEFAULTS = tuple(option.name.upper() for option in fields(Settings) if "provider" not in option.name)
 """Those of :func:`configure`, in capitals."""
-_KEYS = ("DATABASE", *OPTIONS, *DEFAULTS)
+_KEYS = ("DATABASE", *OPTIONS, *DEFAULTS, "ELECTIONS")
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Conf:
     """The alias in ``DATABASES``."""
     options: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    elections: Sequence[str] = ()
+    """The lock names that are elections: the admin does not free their leaders."""
 
 
 def read_settings() -> Conf:
@@ -43,10 +46,14 @@ def read_settings() -> Conf:
     database = given.get("DATABASE", "default")
     if not isinstance(database, str):
         raise ConfigurationError(f"settings.SHEDLOCK['DATABASE'] must be an alias of DATABASES, not {database!r}")
+    elections: object = given.get("ELECTIONS", ())
+    if isinstance(elections, str) or not isinstance(elections, Sequence):
+        raise ConfigurationError(f"settings.SHEDLOCK['ELECTIONS'] must be a list of names, not {elections!r}")
     return Conf(
         database,
         {key.lower(): given[key] for key in OPTIONS if key in given},
         {key.lower(): given[key] for key in DEFAULTS if key in given},
+        [validate_name(name) for name in elections],
     )
 
 

@@ -1,52 +1,86 @@
-// Live refresh: fetches this page again and replaces what is marked as live. Without this script the page stands still.
+// Live refresh: fetches this page again and replaces the live part. Without this script the page does not change.
 "use strict";
 (() => {
-  const EVERY = 5000;
+  const EVERY = 5000, LONGEST = 10000, OLD = 15000;
   const live = document.getElementById("live");
   const button = document.getElementById("refresh");
   const status = document.getElementById("status");
   if (!live || !button || !status) return;
-  let isPaused = false;
+  const isProblem = document.body.classList.contains("problem");
+  let isPaused = false, timer = 0, trouble = "";
+  let readAt = Date.now() - 1000 * status.dataset.age, read = status.textContent;
 
   function isInUse() {
     const selection = document.getSelection();
     return document.hidden || (selection && !selection.isCollapsed && live.contains(selection.anchorNode));
   }
 
-  async function refresh() {
+  function showAge() {
+    const age = Date.now() - readAt;
+    const words = age < OLD ? "" : " · " + Math.round(age / 1000) + " s old";
+    status.textContent = read + words + (trouble && " · not refreshed: " + trouble);
+    status.classList.toggle("bad", !isPaused && (trouble !== "" || age >= OLD));
+  }
+
+  async function fetched() {
+    const control = new AbortController();
+    const limit = setTimeout(() => control.abort(), LONGEST);
     try {
-      const reply = await fetch(location.pathname + location.search, {cache: "no-store"});
-      const page = new DOMParser().parseFromString(await reply.text(), "text/html");
-      const fresh = page.getElementById("live");
-      if (!fresh) throw new Error(reply.status + " " + reply.statusText);
-      if (isPaused || isInUse()) return;
-      const focused = live.contains(document.activeElement) ? document.activeElement : null;
-      const address = focused && focused.getAttribute("href");
-      const scrolled = [...live.querySelectorAll(".scroll")].map((region) => region.scrollLeft);
-      live.replaceChildren(...fresh.childNodes);
-      live.querySelectorAll(".scroll").forEach((region, number) => { region.scrollLeft = scrolled[number] || 0; });
-      const again = address ? live.querySelector('a[href="' + CSS.escape(address) + '"]')
-        : focused && focused.matches(".scroll") ? live.querySelector(".scroll") : null;
-      if (again) again.focus({preventScroll: true});
-      const read = page.getElementById("status");
-      status.textContent = read ? read.textContent : "";
-      status.classList.remove("bad");
+      const reply = await fetch(location.href, {cache: "no-store", signal: control.signal});
+      return [reply, new DOMParser().parseFromString(await reply.text(), "text/html")];
     } catch (error) {
-      status.textContent = "not refreshed: " + error.message;
-      status.classList.add("bad");
+      throw control.signal.aborted ? new Error("nothing came within " + LONGEST / 1000 + " s") : error;
+    } finally {
+      clearTimeout(limit);
     }
   }
 
+  function show(page) {
+    const focused = live.contains(document.activeElement) ? document.activeElement : null;
+    const address = focused && focused.getAttribute("href");
+    const scrolled = [...live.querySelectorAll(".scroll")].map((region) => region.scrollLeft);
+    live.replaceChildren(...page.getElementById("live").childNodes);
+    live.querySelectorAll(".scroll").forEach((region, number) => { region.scrollLeft = scrolled[number] || 0; });
+    const again = address ? live.querySelector('a[href="' + CSS.escape(address) + '"]')
+      : focused && focused.matches(".scroll") ? live.querySelector(".scroll") : null;
+    if (again) again.focus({preventScroll: true});
+  }
+
+  async function refresh() {
+    try {
+      const [reply, page] = await fetched();
+      const fresh = page.getElementById("status"), title = page.querySelector("h1");
+      if (!reply.ok || !fresh || !page.getElementById("live")) {
+        throw new Error(title ? title.textContent : reply.status + " " + reply.statusText);
+      }
+      if (isPaused || isInUse()) return;
+      if (isProblem) { location.reload(); return; }
+      show(page);
+      readAt = Date.now() - 1000 * fresh.dataset.age;
+      read = fresh.textContent;
+      trouble = "";
+    } catch (error) {
+      trouble = error.message;
+    }
+    showAge();
+  }
+
   async function go() {
+    clearTimeout(timer);
+    const began = Date.now();
     if (!isPaused && !isInUse()) await refresh();
-    setTimeout(go, EVERY);
+    clearTimeout(timer);
+    timer = setTimeout(go, Math.max(EVERY, 4 * (Date.now() - began)));
   }
 
   button.hidden = false;
   button.addEventListener("click", () => {
     isPaused = !isPaused;
     button.setAttribute("aria-pressed", String(isPaused));
-    if (!isPaused) refresh();
+    showAge();
+    if (!isPaused) go();
   });
-  setTimeout(go, EVERY);
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) go(); });
+  setInterval(showAge, 1000);
+  timer = setTimeout(go, EVERY);
 })();

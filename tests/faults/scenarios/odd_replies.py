@@ -1,6 +1,6 @@
 """Front ends of HTTP stores that send a wrong ``Date``, or the reply to another request.
 
-No lock is granted while the lease of another replica is trusted.
+While a replica trusts its lease, no other replica gets the lock.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def ends_after(lock_for: timedelta) -> Iterator[Callable[[datetime], bool]]:
 def test_i1_one_reply_of_a_wrong_clock(
     open_provider: Open, dynamodb_server: DynamoDBServer, name: str, right: int, error: float
 ) -> None:
-    """It ends no lease: neither one that is extended, nor one that another replica asks for."""
+    """The lease that it extends goes on. So does a lease that another replica has."""
     with WrongOnce(dynamodb_server.address) as front:
         odd, other = open_provider(front.address), open_provider()
         acquired(odd, f"{name}-warm")

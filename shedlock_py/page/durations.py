@@ -1,0 +1,77 @@
+"""How long the last runs of one job took: a bar for each, in percent of the width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from shedlock_py import display
+from shedlock_py.history import Run
+from shedlock_py.page.lanes import shape_of, title_of
+from shedlock_py.record import LockRecord
+
+MOST_BARS = 60
+HEIGHT = 60
+_TOP = 12
+"""Pixels above the highest bar, for a label."""
+FARTHEST = 4
+"""A lease that is so many times longer than each run is told in words: a line would leave no room for the bars."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    shape: str
+    x: float
+    width: float
+    y: float
+    height: float
+    title: str
+
+
+@dataclass(frozen=True)
+class Durations:
+    """:ivar lease_y: where the line is of the lease that the present run has; None: it does not run, or no room."""
+
+    bars: Sequence[Bar]
+    longest: str
+    summary: str
+    lease: str
+    lease_y: float | None
+    height: int = HEIGHT
+
+
+def durations(runs: Sequence[Run], record: LockRecord) -> Durations | None:
+    """The durations of the newest of ``runs``, which are newest first. None: there are fewer than two."""
+    timed = [
+        (run, duration)
+        for run in runs
+        if not (run.is_pause or run.is_demotion) and (duration := display.duration_of(run, record)) is not None
+    ][:MOST_BARS]
+    if len(timed) < 2:
+        return None
+    longest = max(duration for _, duration in timed)
+    lease = record.lock_until - record.locked_at if display.is_running(runs[0], record) else None
+    has_line = lease is not None and lease <= FARTHEST * max(longest, timedelta(milliseconds=1))
+    scale = max(longest, lease) if has_line and lease is not None else longest
+
+    def y(duration: timedelta) -> float:
+        share = duration / scale if scale else 0.0
+        return round(_TOP + (HEIGHT - _TOP) * (1 - share), 1)
+
+    width = 100 / max(len(timed), 20)
+    bars = [
+        Bar(
+            shape_of(run, record),
+            round(number * width, 2),
+            round(width * 0.8, 2),
+            min(y(duration), HEIGHT - 1),
+            max(1, HEIGHT - y(duration)),
+            title_of(run, record),
+        )
+        for number, (run, duration) in enumerate(reversed(timed))
+    ]
+    words = display.in_words(longest)
+    lease_words = "" if lease is None else f"the present lease is of {display.in_words(lease)}"
+    summary = f"Durations of the last {len(timed)} runs, the longest {words}" + (lease_words and f"; {lease_words}")
+    return Durations(bars, words, summary, lease_words, y(lease) if has_line and lease is not None else None)
