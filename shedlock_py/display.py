@@ -16,6 +16,8 @@ from shedlock_py.texts import one_line as one_line
 from shedlock_py.texts import printable as printable
 
 NOTHING = "-"
+BAD = ("failed", "lost", "vanished", "unfinished")
+"""Outcomes of a run, as :func:`outcome_of` has them."""
 
 
 def counted(number: int, what: str) -> str:

@@ -63,6 +63,10 @@ class Commands(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")  # a terminal may not know all characters of a lock name
+        if "_SHEDLOCK_COMPLETE" in os.environ:
+            from shedlock_py.cli.completion import register  # late: only a shell that completes a word needs it
+
+            register()
         try:
             sys.exit(super().main(*args, **{**settings, "standalone_mode": False}))
         except click.exceptions.NoArgsIsHelpError as error:
@@ -107,14 +111,21 @@ _COMMANDS = _LateCommands({
 
 
 @click.group(
-    cls=Commands, commands=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=Commands,
+    commands=_COMMANDS,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(shedlock_py.__version__, "-V", "--version", prog_name="shedlock")
-@option("--debug", envvar="SHEDLOCK_DEBUG", is_flag=True, help="Log everything, and show tracebacks.")
-def shedlock(debug: bool) -> None:
+@option("--debug", is_flag=True, help="Log everything, and show tracebacks.")
+@click.pass_context
+def shedlock(ctx: click.Context, debug: bool) -> None:
     """Run N copies of your app. Each scheduled job still runs once.
 
-    Guards commands with a named lease in a store, and shows and mends the locks there.
+    Without a command, and with SHEDLOCK_STORE: show the ten locks that matter most now.
+
+    Stores are URLs: postgresql://…, mysql://…, sqlite:///…, redis://…, mongodb://…; or pkg.module:provider. A URL with
+    a password belongs in SHEDLOCK_STORE. Other users can see arguments.
     """
     handler = logging.StreamHandler()
     if not debug:  # an async driver that Ctrl-C stops while it connects may leave an exception that nobody awaits
@@ -124,3 +135,10 @@ def shedlock(debug: bool) -> None:
     if debug:
         for name in _WITH_SECRETS:
             logging.getLogger(name).setLevel(logging.INFO)
+    if ctx.invoked_subcommand is None:
+        store = os.environ.get("SHEDLOCK_STORE", "")
+        if not (store.strip() or ctx.obj):
+            raise click.exceptions.NoArgsIsHelpError(ctx)
+        from shedlock_py.cli.show import overview  # late: loads rich
+
+        overview(store)

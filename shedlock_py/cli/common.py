@@ -39,12 +39,15 @@ NOT_DONE = 124  # ``shedlock once``: not done in time, as timeout(1) says it
 INTERRUPTED = 130  # Ctrl-C, as shells have it
 
 
-def option(*names: str, envvar: str | None, **settings: Any) -> Callable[[F], F]:
-    """A click option that shows its variable of the environment in ``--help``."""
-    return click.option(*names, envvar=envvar, show_envvar=True, **settings)
+def option(*names: str, envvar: str | None = None, **settings: Any) -> Callable[[F], F]:
+    """A click option that shows its variable of the environment in ``--help``.
+
+    :param envvar: for options of commands that run unattended.
+    """
+    return click.option(*names, envvar=envvar, show_envvar=envvar is not None, **settings)
 
 
-def duration_option(*names: str, envvar: str | None, zero: bool = False, **settings: Any) -> Callable[[F], F]:
+def duration_option(*names: str, envvar: str | None = None, zero: bool = False, **settings: Any) -> Callable[[F], F]:
     """An option for a duration as people write it: 10m, 1h30m, 250ms."""
 
     def duration(value: str) -> timedelta:
@@ -72,11 +75,9 @@ store_option = option(
     "--store",
     envvar="SHEDLOCK_STORE",
     metavar="URL",
-    help="Where the locks are: a URL (postgresql://…, mysql://…, sqlite:///…, redis://…, mongodb://…) or "
-    "pkg.module:provider_or_factory, for asyncio too (postgresql+asyncpg://…). A URL with a password is better in "
-    "the variable: others can see arguments.",
+    help="URL of the store.",
 )
-json_option = option("--json", "as_json", envvar="SHEDLOCK_JSON", is_flag=True, help="Print JSON, for programs.")
+json_option = option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
 @contextmanager
@@ -138,6 +139,11 @@ def _default_store() -> str | None:
         return None
     store: str | None = context.obj
     return store
+
+
+def is_at_terminal() -> bool:
+    """Whether a person reads standard error."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def fail(message: str, code: int) -> NoReturn:

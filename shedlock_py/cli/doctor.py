@@ -19,12 +19,9 @@ from shedlock_py.errors import ProviderError
 @store_option
 @json_option
 def doctor(store: str | None, as_json: bool) -> None:
-    """Check the store: whether it replies, its settings, schema and clock, and all that is done to a lock.
+    """Check the store, and try a lock in it. Exits 1 if a check fails; a warning ("!") does not count.
 
-    Also the run history, if the store is opened with it (?history=50 in the URL, or SHEDLOCK_HISTORY). Tries it on the
-    lock "shedlock-doctor", whose record stays, and changes no other.
-
-    Exit code 1: a check failed. A warning, marked with "!", does not change the exit code.
+    Tries all operations on the lock "shedlock-doctor", whose record stays. No other lock is changed.
     """
     checks: list[Check] = []
     with ExitStack() as stack:

@@ -11,7 +11,16 @@ from functools import partial
 from queue import Empty
 
 from shedlock_py._process import monotonic
-from shedlock_py.cli.child import ENDING, FENCING_TOKEN, LOCK_NAME, SIGNALLED, CannotStart, Child, move_terminal
+from shedlock_py.cli.child import (
+    ENDING,
+    FENCING_TOKEN,
+    LOCK_NAME,
+    SIGNALLED,
+    CannotStart,
+    Child,
+    KillSwitch,
+    move_terminal,
+)
 from shedlock_py.cli.common import LOST
 from shedlock_py.cli.supervisor import FLUSH_SECONDS, Supervisor
 from shedlock_py.context import Skipped, current_lease, process_gates
@@ -175,18 +184,21 @@ class Guarded(Supervisor):
 
     def _run(self, lease: Lease) -> int:
         # From here on signals wait in the queue until the child exists.
+        switch, child = KillSwitch(), None
         try:
             variables = {LOCK_NAME: lease.name, FENCING_TOKEN: lease.fencing_token}
             child = Child(self._program, self._command, variables, self._mask)
+            switch.arm(child.pid)
+            return self.supervise(child, lease)
         except CannotStart:
             self._give_back(lease)
             raise
-        try:
-            return self.supervise(child, lease)
         finally:
-            if child.exit_code() is None:
-                child.kill()  # after an internal error: the lock must not be released while the command runs
-            move_terminal(child.pid, os.getpgrp())
+            if child is not None:
+                if child.exit_code() is None:
+                    child.kill()  # after an internal error: the lock must not be released while the command runs
+                move_terminal(child.pid, os.getpgrp())
+            switch.disarm()
 
     def _give_back(self, lease: Lease | None) -> None:
         """Undo the acquire: a command that was not started uses up neither ``--at-least`` nor its ``--once-per``."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
-from rich.table import Table
-from rich.text import Text
 
 from shedlock_py import display
 from shedlock_py.cli import tables
@@ -32,12 +30,6 @@ from shedlock_py.overdue import DOCTOR, TROUBLES, Punctuality, punctuality, rece
 from shedlock_py.provider import LockProvider, can
 from shedlock_py.record import LockRecord
 
-STYLES = {
-    "ok": "green", "running": "green", "failed": "red", "cancelled": "magenta", "lost": "red", "vanished": "red",
-    "paused": "yellow", "demoted": "magenta", "overdue": "red", "stuck": "red", "on_time": "green",
-}  # fmt: skip
-"""Colours that are readable on white as on black."""
-
 
 def _keeping(provider: LockProvider) -> Any:
     """``provider``, if it has run history at all; one that is not opened with it says so when it is read."""
@@ -50,7 +42,6 @@ def _keeping(provider: LockProvider) -> Any:
 @name_argument
 @option(
     "--limit",
-    envvar="SHEDLOCK_HISTORY_LIMIT",
     type=click.IntRange(1, MOST_RUNS),
     default=50,
     show_default=True,
@@ -59,12 +50,9 @@ def _keeping(provider: LockProvider) -> Any:
 @store_option
 @json_option
 def history(name: str, limit: int, store: str | None, as_json: bool) -> None:
-    """Show the last runs of the lock NAME, or the last terms of an election, the newest first.
+    """Show the last runs of a job, the newest first. Exits 1 if its lock does not exist.
 
-    The store has them if the jobs open it with history: ?history=50 in their URL, or SHEDLOCK_HISTORY=50. So does this
-    command. A pause is in the list as well.
-
-    Exit code 1: the store has no such lock.
+    Needs run history, in the jobs and here: ?history=50 in the URL, or SHEDLOCK_HISTORY=50.
     """
     with open_store(store) as opened:
         provider = _keeping(opened)
@@ -73,8 +61,8 @@ def history(name: str, limit: int, store: str | None, as_json: bool) -> None:
     if as_json:
         print_json([_run_to_json(run, record) for run in runs])
     elif runs:
-        titles = ("Started", "Duration", "Outcome", "Holder", "Token", "Fire time", "Error")
-        _print_table(titles, [_run_cells(run, record) for run in runs], styled=2)
+        titles = ("Started", "Took", "Outcome", "Holder", "Token", "Fire time", "Error")
+        _print_table(titles, [_run_cells(run, record) for run in runs])
     else:
         note(f"no runs of {name!r} in the history")
 
@@ -82,12 +70,12 @@ def history(name: str, limit: int, store: str | None, as_json: bool) -> None:
 def _run_cells(run: Run, record: LockRecord) -> tuple[str, ...]:
     duration = display.duration_of(run, record)
     return (
-        display.local_iso(run.started),
+        _moment(run.started, record),
         display.NOTHING if duration is None else display.in_words(duration),
         display.outcome_of(run, record),
         printable(run.holder),
         str(run.fencing_token),
-        display.local_iso(run.fire_time),
+        _moment(run.fire_time, record),
         printable(run.error) if run.error else display.NOTHING,
     )
 
@@ -116,7 +104,6 @@ def _run_to_json(run: Run, record: LockRecord) -> dict[str, Any]:
 @prefix_argument
 @duration_option(
     "--grace",
-    envvar="SHEDLOCK_OVERDUE_GRACE",
     zero=True,
     default="1m",
     help="How late a job may start. Where only the times of its last runs say when it is due: half of the usual time "
@@ -124,7 +111,6 @@ def _run_to_json(run: Run, record: LockRecord) -> dict[str, Any]:
 )
 @option(
     "--unknown-exit-code",
-    envvar="SHEDLOCK_UNKNOWN_EXIT_CODE",
     type=click.IntRange(0, 255),
     default=0,
     show_default=True,
@@ -134,18 +120,11 @@ def _run_to_json(run: Run, record: LockRecord) -> dict[str, Any]:
 @store_option
 @json_option
 def overdue(prefix: str, grace: timedelta, unknown_exit_code: int, store: str | None, as_json: bool) -> None:
-    """Show the jobs that have not started when they should, or that hang, of the locks whose names start with PREFIX.
+    """Show the jobs that did not start in time, and those that hang. Exits 1 if there are any.
 
-    A job is due when its last run said that the next one would start: from expected_every of its lock, or from its
-    scheduler (under APScheduler). Otherwise after the median time between its last ten runs (four at
-    least). One that is paused is not overdue; paused ones are shown. With --json all are.
-
-    A job that still runs when its next run is due is stuck. Where nothing says when that is: after three times the
-    median duration of its last runs (three at least that ended well).
-
-    Needs run history, as: shedlock history.
-
-    Exit code 1: a job is overdue or stuck.
+    A job is due when its last run said so: by expected_every, or by its scheduler. Else after the usual time between
+    its last runs, of which it needs four. A job that still runs when it is due again is stuck; else after three times
+    its usual duration. Needs run history, as shedlock history does.
     """
     with open_store(store) as opened:
         provider = _keeping(opened)
@@ -159,9 +138,9 @@ def overdue(prefix: str, grace: timedelta, unknown_exit_code: int, store: str | 
     else:
         shown = [(job, record) for record, job in found if job.state in SHOWN]
         shown.sort(key=lambda each: SHOWN.index(each[0].state))
-        titles = ("Lock", "State", "Last started", "Due", "Late", "By")
+        titles = ("Lock", "State", "Last start", "Due", "Late", "By")
         if shown:
-            _print_table(titles, [_job_cells(job, record) for job, record in shown], styled=1)
+            _print_table(titles, [_job_cells(job, record) for job, record in shown])
         if unknown or not shown:
             verdict = "" if is_bad else "no job is overdue: "
             seldom = f", {unknown} of them with too few runs to know" if unknown else ""
@@ -182,8 +161,8 @@ def _job_cells(job: Punctuality, record: LockRecord) -> tuple[str, ...]:
     return (
         printable(job.name),
         job.state,
-        display.local_iso(job.last_started),
-        display.local_iso(job.due),
+        _moment(job.last_started, record),
+        _moment(job.due, record),
         display.NOTHING if job.due is None else display.in_words(record.read_at - job.due),
         printable(display.pause_in_words(record)) if record.is_paused else BASES[job.basis],
     )
@@ -202,19 +181,16 @@ def _job_to_json(job: Punctuality, record: LockRecord) -> dict[str, Any]:
     }
 
 
-def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, styled: int) -> None:
-    """Print a table on a terminal; elsewhere one row a line, however long.
+def _moment(moment: datetime | None, record: LockRecord) -> str:
+    """For a terminal without the zone, which is that of this machine."""
+    is_short = tables.is_on_terminal()
+    return display.local_time(moment, record.read_at) if is_short else display.local_iso(moment)
 
-    :param styled: the number of the column that has a colour of :data:`STYLES`.
-    """
-    if not tables.is_on_terminal():
+
+def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table on a terminal; elsewhere one row a line, however long."""
+    if tables.is_on_terminal():
+        out = tables.console()
+        out.print(tables.table(titles, rows, out.width))
+    else:
         tables.print_columns([[title.upper().replace(" ", "_") for title in titles], *rows])
-        return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title in titles:
-        table.add_column(title, overflow="fold")
-    for row in rows:
-        cells = [Text(cell) for cell in row]
-        cells[styled].stylize(STYLES.get(row[styled], ""))
-        table.add_row(*cells)
-    tables.console().print(table)

@@ -44,19 +44,16 @@ if TYPE_CHECKING:
 )
 @duration_option(
     "--retry-period",
-    envvar="SHEDLOCK_RETRY_PERIOD",
     help="How often a leader renews its lease, and the others read the record. By default a fifth of --renew-deadline.",
 )
 @duration_option(
     "--grace",
-    envvar="SHEDLOCK_LEAD_GRACE",
     zero=True,
     help="How long COMMAND may take to end when the leadership is lost: SIGTERM so long before the end of "
     "--renew-deadline, then SIGKILL. By default two fifths of it.",
 )
 @option(
     "--takeover",
-    envvar="SHEDLOCK_TAKEOVER",
     type=click.Choice(["expired", "observed"]),
     default="expired",
     show_default=True,
@@ -64,7 +61,6 @@ if TYPE_CHECKING:
 )
 @option(
     "--on-exit",
-    envvar="SHEDLOCK_ON_EXIT",
     type=click.Choice(["exit", "resign", "stay"]),
     default="exit",
     show_default=True,
@@ -103,7 +99,7 @@ def lead(
     store: str | None,
     command: list[str],
 ) -> None:
-    """Run COMMAND while this node leads in the election NAME, and stand by while another does.
+    """Run a command on one host, always. The other hosts stand by.
 
     For a program that must run once, and always: a scheduler, a consumer of a feed. Start it on two nodes or more; one
     runs COMMAND. When that node dies, another starts it after --lease-duration at the latest, and when it is stopped,

@@ -37,26 +37,23 @@ from shedlock_py.record import ONCE, LockRecord, names_to_prune
 
 @click.command()
 @name_argument
-@click.option("--force", is_flag=True, help="Free it although its task may be running. Has no variable, on purpose.")
+@click.option("--force", is_flag=True, help="Free it although its task may be running.")
 @click.option(
     "--forget-fire-time",
     is_flag=True,
     help="Forget the newest fire time, even if the lock is free. For a fire time in the future, set by a replica with "
-    "a wrong clock. Has no variable, on purpose.",
+    "a wrong clock.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask again before --force frees a paused lock. Has no variable.")
+@click.option("--yes", is_flag=True, help="Do not ask again before --force frees a paused lock.")
 @store_option
 def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: str | None) -> None:
-    """Free the lock NAME, whoever holds it.
+    """Free a lock whose holder is dead. Exits 1 if nobody holds it.
 
-    For a lock whose holder is known to be dead. A task that still runs goes on: it notices at its next extension, or
-    not at all, and meanwhile another can start. A paused lock is better resumed: shedlock resume NAME.
+    A task that still runs goes on, and a second one can start beside it. A paused job is better resumed.
 
-    With --forget-fire-time the next run takes place whatever its fire time or its period of --once-per: also one that
-    has run before. A lock that is free needs no --force for that.
+    --forget-fire-time lets the next run take place, also one that has run before. A free lock needs no --force for it.
 
-    Exit code 1: it is not held, not by the same holder any more, or has no fire time to forget. 64: --force is missing,
-    or --yes for a paused lock.
+    Exits 64 without --force, and for a paused lock without --yes.
     """
     with open_store(store) as opened:
         provider: Any = opened
@@ -102,31 +99,24 @@ def _is_sure(record: LockRecord) -> bool:
 @click.command(short_help="Delete records that were not used for long.")
 @duration_option(
     "--unused-for",
-    envvar="SHEDLOCK_PRUNE_UNUSED_FOR",
     zero=True,
     required=True,
     help="Only those that were last held longer than this ago, as 90d.",
 )
 @option(
     "--finished",
-    envvar="SHEDLOCK_PRUNE_FINISHED",
     is_flag=True,
     help="Also the keys of run_once: their tasks can run again.",
 )
-@option("--dry-run", envvar="SHEDLOCK_PRUNE_DRY_RUN", is_flag=True, help="Delete nothing, name what would be deleted.")
-@click.option("--yes", is_flag=True, help="Do not ask at a terminal. Has no variable.")
+@option("--dry-run", is_flag=True, help="Delete nothing, name what would be deleted.")
+@click.option("--yes", is_flag=True, help="Do not ask at a terminal.")
 @store_option
 @json_option
 def prune(unused_for: timedelta, finished: bool, dry_run: bool, yes: bool, store: str | None, as_json: bool) -> None:
-    """Delete the records of locks that are free and were not used for a long time.
+    """Delete the records of locks that were not used for long. Prints their names, and asks at a terminal.
 
-    Prints their names. At a terminal it asks before it deletes them.
-
-    Does no harm to tasks: the next acquisition makes a new record. But last fire times are forgotten. The keys of
-    run_once stay, unless --finished is given. Not for a SQL table that ShedLock for Java uses as well: it remembers
-    which records it made, and makes no new one until restarted.
-
-    Exit code 1: you have answered that nothing is to be deleted.
+    Jobs are not harmed: their next run makes a new record. But their last fire times are forgotten. Not for a table
+    that ShedLock for Java uses, too: it makes no new record until it is restarted.
     """
     with open_store(store) as provider:
         records = provider.records()
@@ -167,13 +157,12 @@ def _old_keys(records: Sequence[LockRecord], unused_for: timedelta) -> list[Lock
 
 
 @click.command(short_help="Print the SQL of the tables, or run it.")
-@option("--create", envvar="SHEDLOCK_SCHEMA_CREATE", is_flag=True, help="Create what is missing.")
+@option("--create", is_flag=True, help="Create what is missing.")
 @store_option
 def schema(create: bool, store: str | None) -> None:
-    """Print the SQL that creates the lock table, without connecting to the database.
+    """Print the SQL that creates the tables, without a connection; or create what is missing.
 
-    With run history (?history=50 in the URL, or SHEDLOCK_HISTORY) also that of the table of runs. For another table
-    name or schema, let --store name a provider of your application: pkg.module:provider.
+    With ?history=50 in the URL, also the table of runs. For another table name: --store pkg.module:provider.
     """
     with open_store(store, may_be_missing=True) as provider:
         create_table_sql = getattr(provider, "create_table_sql", None)
@@ -191,10 +180,7 @@ def schema(create: bool, store: str | None) -> None:
 @store_option
 @json_option
 def leader(name: str, store: str | None, as_json: bool) -> None:
-    """Show who leads in the election NAME.
-
-    Exit code 1: nobody.
-    """
+    """Show who leads in an election. Exits 1 if nobody does."""
     with open_store(store) as provider:
         record = provider.record(name)
     leading = leader_of(record)
@@ -233,32 +219,27 @@ def _why(record: LockRecord | None) -> str:
 @name_argument
 @duration_option(
     "--cooldown",
-    envvar="SHEDLOCK_DEMOTE_COOLDOWN",
     zero=True,
     default="0s",
     help="For how long the demoted node is no candidate.",
 )
 @duration_option(
     "--lease-duration",
-    envvar="SHEDLOCK_LEASE_DURATION",
     default="15s",
     help="As the electors have it.",
 )
 @duration_option(
     "--renew-deadline",
-    envvar="SHEDLOCK_RENEW_DEADLINE",
     help="As the electors have it: by default two thirds of the lease. Under takeover='observed', their whole lease.",
 )
 @store_option
 def demote(
     name: str, cooldown: timedelta, lease_duration: timedelta, renew_deadline: timedelta | None, store: str | None
 ) -> None:
-    """Force a re-election in the election NAME, whoever leads.
+    """Let another node lead. Exits 1 if nobody leads.
 
-    Takes the lease away, and keeps the name free of leaders for --renew-deadline: the demoted leader may trust its
-    lease for so long. A value shorter than the electors' own lets two lead at the same time.
-
-    Exit code 1: nobody leads.
+    Nobody leads for --renew-deadline, as the demoted leader may trust its lease for so long. A value that is shorter
+    than that of the electors lets two lead at the same time.
     """
     deadline = ElectionDurations.scaled(lease_duration, renew_deadline).renew_deadline
     with open_store(store) as provider:

@@ -38,20 +38,18 @@ from shedlock_py.request import LockRequest
 @key_argument
 @duration_option(
     "--wait",
-    envvar="SHEDLOCK_ONCE_WAIT",
     zero=True,
     default="5m",
     help="How long to wait for another host that runs it, and for a store that is unreachable.",
 )
 @duration_option(
     "--at-most",
-    envvar="SHEDLOCK_ONCE_AT_MOST",
     default="1m",
     help="How soon another host takes over if this one dies. The lock is kept alive until the command ends.",
 )
 @grace_option
 @holder_option
-@click.option("--forget", is_flag=True, help="Run nothing, and let KEY run again. Has no variable, on purpose.")
+@click.option("--forget", is_flag=True, help="Run nothing, and let KEY run again.")
 @store_option
 @click.pass_context
 def once(
@@ -65,7 +63,7 @@ def once(
     store: str | None,
     command: list[str],
 ) -> None:
-    """Run COMMAND once per KEY on all hosts together, until it has succeeded; if another host runs it, wait for that.
+    """Run a command once per key on all hosts together. Other hosts wait until it has succeeded.
 
     All hosts go on when it is done. If COMMAND fails, this host gets its exit code, and the next one tries. If this
     host dies, another takes over when its lease ends. So COMMAND must be idempotent. KEY names it and its version:

@@ -31,21 +31,19 @@ LONGEST_HEAD = 16_384
         help="What browsers must give as the password, with any user name. Better given in the variable: others can "
         "see arguments.")  # fmt: skip
 @click.option("--allow-changes", is_flag=True,
-              help="Also pause, resume, free by force, demote, prune. Has no variable, on purpose.")  # fmt: skip
+              help="Also pause, resume, free by force, demote, prune.")  # fmt: skip
 @option("--election", "elections", envvar="SHEDLOCK_PAGE_ELECTIONS", multiple=True, metavar="NAME",
         help="A lock name that is an election, for the view of leaders; may be repeated.")  # fmt: skip
-@option("--out", envvar="SHEDLOCK_PAGE_OUT", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+@option("--out",  type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
         help="Serve nothing, but write one self-contained HTML file; - is standard output.")  # fmt: skip
 @store_option
 def page(
     port: int, host: str, token: str | None, allow_changes: bool, elections: tuple[str, ...], out: Path | None,
     store: str | None,
 ) -> None:  # fmt: skip
-    """Serve a web page of all locks: what runs, what ran, what is overdue, who leads.
+    """Serve a web page of all locks, read-only, for this machine only. Ctrl-C ends it.
 
-    Read-only, and for this machine only, unless you say otherwise. Ctrl-C ends it.
-
-    It shows runs if the store is opened with history: ?history=50 in the URL, or SHEDLOCK_HISTORY=50.
+    It shows runs with run history: ?history=50 in the URL, or SHEDLOCK_HISTORY=50.
     """
     try:
         from shedlock_py.page import page_app

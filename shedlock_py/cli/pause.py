@@ -21,20 +21,15 @@ PROGRESS = timedelta(seconds=10)
 
 @click.command()
 @name_argument
-@duration_option("--for", "for_", envvar="SHEDLOCK_PAUSE_FOR", required=True, help="For how long: 2h. Then it ends.")
-@option("--why", envvar="SHEDLOCK_PAUSE_WHY", default="", metavar="TEXT", help="The reason, for people to read.")
-@duration_option(
-    "--wait", envvar="SHEDLOCK_PAUSE_WAIT", zero=True, default="0s", help="For how long to wait for a job that runs."
-)
+@duration_option("--for", "for_", required=True, help="For how long: 2h. Then it ends.")
+@option("--why", default="", metavar="TEXT", help="The reason, for people to read.")
+@duration_option("--wait", zero=True, default="0s", help="For how long to wait for a job that runs.")
 @store_option
 @click.pass_context
 def pause(ctx: click.Context, name: str, for_: timedelta, why: str, wait: timedelta, store: str | None) -> None:
-    """Keep the lock NAME from all jobs for a time, on all hosts: they are skipped.
+    """Pause a job on all hosts for a while. Exits 1 if it runs now.
 
-    A job that runs keeps its lock and goes on; --wait waits for its end. A pause that is there is replaced, and shown.
-    A pause survives restarts of everything but the store, and ends by itself, or with: shedlock resume NAME.
-
-    Exit code 1: a job has the lock, so it is not paused.
+    A job that runs goes on; --wait waits for its end. The pause ends by itself, or with shedlock resume.
     """
     try:
         Pause.validated("operator", why)
@@ -79,10 +74,7 @@ def _pause(
 @name_argument
 @store_option
 def resume(name: str, store: str | None) -> None:
-    """End the pause of the lock NAME: the next job gets it.
-
-    Exit code 1: it is not paused. A job that runs keeps its lock.
-    """
+    """End a pause. Exits 1 if the job is not paused."""
     with open_store(store) as provider:
         record = record_or_fail(provider, name)
         if not record.is_paused or not _able(provider).resume(name, record):

@@ -17,6 +17,7 @@ from shedlock_py.cli.common import (
     fail,
     grace_option,
     holder_option,
+    is_at_terminal,
     open_store,
     option,
     printable,
@@ -26,7 +27,7 @@ from shedlock_py.cli.common import (
 from shedlock_py.cli.names import name_argument
 from shedlock_py.config import Settings, is_active
 from shedlock_py.context import Skipped
-from shedlock_py.display import holder_of, in_words
+from shedlock_py.display import holder_of, in_words, local_time
 from shedlock_py.durations import LONGEST
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import log_listener
@@ -79,7 +80,6 @@ class KeepAlive(click.types.BoolParamType):
 )
 @duration_option(
     "--keep-alive-for",
-    envvar=None,
     help="Extend the lock for so long at most: 2h. A command that takes longer is ended.",
 )
 @duration_option(
@@ -91,21 +91,18 @@ class KeepAlive(click.types.BoolParamType):
 )
 @duration_option(
     "--once-per",
-    envvar="SHEDLOCK_ONCE_PER",
     metavar="PERIOD",
     help="Run once in each period, on all hosts together, however short the command is: 1h, 1d. Periods are counted "
     "from 1970 in UTC and begin half a minute early, so that full minutes are far from where they begin.",
 )
 @option(
     "--recover",
-    envvar="SHEDLOCK_RECOVER",
     is_flag=True,
     help="For an idempotent command, with --once-per and --keep-alive: if it runs on another host, wait until it ends, "
     "and run it here if that host dies. It runs at least once in each period, and may run twice.",
 )
 @option(
     "--max-recoveries",
-    envvar="SHEDLOCK_MAX_RECOVERIES",
     type=click.IntRange(1, MOST_RECOVERIES),
     default=DEFAULT_MOST_RECOVERIES,
     show_default=True,
@@ -114,7 +111,6 @@ class KeepAlive(click.types.BoolParamType):
 )
 @duration_option(
     "--expected-every",
-    envvar="SHEDLOCK_EXPECTED_EVERY",
     metavar="PERIOD",
     help="How often the command is to start, at the latest, on all hosts together: 25h. With run history, shedlock "
     "overdue finds one that does not.",
@@ -130,7 +126,7 @@ class KeepAlive(click.types.BoolParamType):
 )
 @grace_option
 @holder_option
-@option("-v", "--verbose", envvar="SHEDLOCK_VERBOSE", is_flag=True, help="Print why the command is skipped, if it is.")
+@option("-v", "--verbose", is_flag=True, help="Print why the command is skipped. At a terminal it is always printed.")
 @store_option
 @click.pass_context
 def run(
@@ -152,7 +148,7 @@ def run(
     store: str | None,
     command: list[str],
 ) -> None:
-    """Run COMMAND under the lock NAME; skip it if the lock is held elsewhere.
+    """Run a command on one host at a time. It is skipped while another host runs it.
 
     Standard streams, arguments, environment, signals and the exit code are passed through. The command finds
     SHEDLOCK_LOCK_NAME and SHEDLOCK_FENCING_TOKEN in its environment.
@@ -204,7 +200,7 @@ def run(
             # After the store is open: --store may name a module of the application, which may call configure().
             Settings(listeners=(guarded.messages.put, *debug)).apply()
             done = guarded.run(provider, wait)
-            if isinstance(done, Skipped) and verbose:
+            if isinstance(done, Skipped) and (verbose or is_at_terminal()):
                 warn(_reason(done, provider))
     except CannotStart as error:
         fail(str(error), error.code)
@@ -212,13 +208,13 @@ def run(
 
 
 def _reason(skipped: Skipped, provider: LockProvider | None) -> str:
-    lock = f"lock {skipped.lock_name!r}: skipped"
+    lock = f"{skipped.lock_name!r} is skipped:"
     if skipped.reason == "already_ran":
-        return f"{lock}, it was granted in this period before (--once-per)"
+        return f"{lock} it ran in this period before (--once-per)"
     with suppress(Exception):  # the skip is decided, whatever the store replies now
         record = provider.record(skipped.lock_name) if provider else None
         if record and record.is_paused:
-            return f"{lock}, {printable(record.holder)}, for another {in_words(record.remaining)}"
+            return f"{lock} {printable(record.holder)}, for another {in_words(record.remaining)}"
         if record and record.is_held:
-            return f"{lock}, held by {holder_of(record)} for another {in_words(record.remaining)}"
-    return f"{lock}, it was held"
+            return f"{lock} held by {holder_of(record)} since {local_time(record.locked_at, record.read_at)}"
+    return f"{lock} it was held"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,20 +12,23 @@ from shedlock_py import display
 from shedlock_py.cli import tables
 from shedlock_py.cli.common import json_option, note, open_store, option, print_json, printable, store_option, warn
 from shedlock_py.cli.names import name_argument, prefix_argument, record_or_fail
-from shedlock_py.overdue import stuck_names
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.overdue import TROUBLES, punctuality, recent_runs, stuck_names
+from shedlock_py.provider import can
 from shedlock_py.record import LockRecord
+
+MOST_IN_OVERVIEW = 10
 
 
 @click.command("list")
 @prefix_argument
-@option("--held", envvar="SHEDLOCK_LIST_HELD", is_flag=True, help="Only those that are held now.")
+@option("--held", is_flag=True, help="Only those that are held now.")
 @store_option
 @json_option
 def list_(prefix: str, held: bool, store: str | None, as_json: bool) -> None:
-    """Show all locks whose names start with PREFIX.
+    """List all locks, or those whose names start with PREFIX.
 
-    A terminal of 110 columns or more also shows fencing tokens and fire times. Piped, one lock a line with everything,
-    the times in ISO 8601. With --json and run history, also whether its job is stuck, as: shedlock overdue.
+    A wide terminal shows more columns. A pipe gets all of them, one lock a line. With run history, --json has "stuck".
     """
     with open_store(store) as provider:
         records = [record for record in provider.records(prefix) if record.is_held or not held]
@@ -37,6 +41,40 @@ def list_(prefix: str, held: bool, store: str | None, as_json: bool) -> None:
         which = f"{'held ' if held else ''}locks{f' that start with {prefix!r}' if prefix else ''}"
         note(f"no {which} in the store")
     _warn_of_fire_times(*records)
+
+
+def overview(store: str | None) -> None:
+    """Print the locks that matter most: trouble first, then what is held or paused, then what ran last."""
+    with open_store(store) as provider:
+        records = provider.records()
+        troubles = _troubles(provider, records)
+    if not records:
+        note("no locks in the store yet; see: shedlock --help")
+        return
+    records.sort(key=lambda record: (record.name not in troubles, not record.is_held, -record.locked_at.timestamp()))
+    tables.print_records(records[:MOST_IN_OVERVIEW], troubles)
+    more = len(records) - MOST_IN_OVERVIEW
+    others = f"and {display.counted(more, 'other lock')}: shedlock list; " if more > 0 else ""
+    note(f"{others}more: shedlock --help")
+
+
+def _troubles(provider: Any, records: Sequence[LockRecord]) -> dict[str, str]:
+    """By name, what is wrong. Without run history: nothing that is known."""
+    if not can(provider, "runs"):
+        return {}
+    try:
+        runs = recent_runs(provider, [record.name for record in records])
+    except ProviderUnreachable:
+        raise
+    except (ConfigurationError, ProviderError):
+        return {}
+    found = {}
+    for record in records:
+        own = [run for run in runs.get(record.name, ()) if not run.is_pause]
+        state, outcome = punctuality(record, own).state, display.outcome_of(own[0], record) if own else ""
+        if state in TROUBLES or outcome in display.BAD:
+            found[record.name] = state if state in TROUBLES else outcome
+    return found
 
 
 def _to_json(record: LockRecord, stuck: set[str] | None) -> dict[str, Any]:
@@ -53,10 +91,7 @@ def _warn_of_fire_times(*records: LockRecord) -> None:
 @store_option
 @json_option
 def show(name: str, store: str | None, as_json: bool) -> None:
-    """Show all that the store has on the lock NAME.
-
-    Exit code 1: it has nothing.
-    """
+    """Show one lock. Exits 1 if it does not exist."""
     with open_store(store) as provider:
         record = record_or_fail(provider, name)
         stuck = stuck_names(provider, [record]) if as_json else None
@@ -78,16 +113,15 @@ def _lines(record: LockRecord) -> list[tuple[str, str]]:
         state = f"paused, for another {left}"
         paused = [("paused by", printable(pause.by)), ("reason", printable(pause.reason) or display.NOTHING)]
     return [
-        ("name", printable(record.name)),
+        ("lock", printable(record.name)),
         ("state", state),
         *paused,
         ("holder" if record.is_held else "last holder", printable(record.holder)),
         ("claim id", printable(display.claim_id(record) or display.NOTHING)),
-        ("locked by", printable(record.locked_by)),
-        ("locked at", f"{_moment(record.locked_at)}, {display.in_words(display.age(record))} ago"),
-        ("lock until" if record.is_held else "locked until", _moment(record.lock_until)),
-        ("fencing token", display.token_of(record)),
-        ("last fire time", _moment(display.fire_time_of(record))),
+        ("last start", f"{_moment(record.locked_at)}, {display.in_words(display.age(record))} ago"),
+        ("until", _moment(record.lock_until)),
+        ("token", display.token_of(record)),
+        ("fire time", _moment(display.fire_time_of(record))),
         ("store's clock", _moment(record.read_at)),
     ]
 

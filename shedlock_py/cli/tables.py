@@ -6,12 +6,12 @@ Others may have written anything to the store: no text from a record is taken fo
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -34,9 +34,15 @@ from shedlock_py.record import LockRecord
 
 WIDE = 110
 """Columns of a terminal from which on a table has everything."""
-LEAST_WIDTHS = {"": 72, "Since": 58, "Remaining": 44}
+LEAST_WIDTHS = {"": 72, "Last start": 58, "Until": 44, "Token": WIDE, "Fire time": WIDE}
 """Columns of a terminal below which a column of the table is left out: lock names and holders need the room."""
-STYLES = {"held": "green", "demoted": "magenta", "paused": "yellow", "done": "", "free": ""}
+FOLDED = {"Lock": 16, "Holder": 12, "Error": 16, "By": 16}
+"""The columns that are folded and never cut, so that they can be copied; and how wide they are at least."""
+STYLES = {
+    "held": "green", "ok": "green", "running": "green", "on_time": "green", "failed": "red", "lost": "red",
+    "vanished": "red", "unfinished": "red", "overdue": "red", "stuck": "red", "paused": "yellow",
+    "cancelled": "magenta", "demoted": "magenta",
+}  # fmt: skip
 """Colours that are readable on white as on black."""
 
 
@@ -83,13 +89,32 @@ def to_json(record: LockRecord) -> dict[str, Any]:
     }
 
 
-def print_records(records: Sequence[LockRecord]) -> None:
-    """Print a table on a terminal; elsewhere one lock a line, however long."""
+def table(titles: Sequence[str], rows: Iterable[Sequence[RenderableType]], width: int) -> Table:
+    """A table for a terminal of ``width`` columns. A cell that is a state or an outcome has a colour."""
+    found = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    shown = [number for number, title in enumerate(titles) if width >= LEAST_WIDTHS.get(title, 0)]
+    for title in (titles[number] for number in shown):
+        least = FOLDED.get(title)
+        found.add_column(title, overflow="fold" if least else "ellipsis", no_wrap=not least)
+    for row in rows:
+        found.add_row(*(_styled(row[number]) for number in shown))
+    return found
+
+
+def _styled(cell: RenderableType) -> RenderableType:
+    return Text(cell, style=STYLES.get(cell, "")) if isinstance(cell, str) else cell
+
+
+def print_records(records: Sequence[LockRecord], states: Mapping[str, str] | None = None) -> None:
+    """Print a table on a terminal; elsewhere one lock a line, however long.
+
+    :param states: for the table, of the names with another state than that of their record.
+    """
     if is_on_terminal():
         out = console()
-        out.print(records_table(records, out.width))
+        out.print(records_table(records, out.width, states=states))
         return
-    rows = [("NAME", "STATE", "REMAINING", "SINCE", "AGE", "TOKEN", "LAST_FIRE_TIME", "HOLDER")]
+    rows = [("LOCK", "STATE", "REMAINING", "LAST_START", "AGE", "TOKEN", "FIRE_TIME", "HOLDER")]
     for record in records:
         remaining = f"{record.remaining.total_seconds():.0f}s" if record.is_held else NOTHING
         since, since_age = local_iso(record.locked_at), f"{age(record).total_seconds():.0f}s"
@@ -108,35 +133,32 @@ def print_columns(rows: Sequence[Sequence[str]]) -> None:
         click.echo("  ".join(padded).rstrip())
 
 
-def records_table(records: Sequence[LockRecord], width: int, parts_left: Sequence[float] = ()) -> Table:
-    """A table for a terminal; lock names and holders are folded, never cut, so that they can be copied.
+def records_table(
+    records: Sequence[LockRecord],
+    width: int,
+    parts_left: Sequence[float] = (),
+    states: Mapping[str, str] | None = None,
+) -> Table:
+    """A table for a terminal.
 
     :param parts_left: the length of each record's bar, from 0 to 1, in place of fencing tokens.
     """
     is_wide = width >= WIDE
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    more = ("" if parts_left else "Token", "Last fire time") if is_wide else ("",) if parts_left else ()
-    titles = ("Lock", "State", "Holder", "Since", "Remaining", *more)
-    shown = [number for number, title in enumerate(titles) if width >= LEAST_WIDTHS.get(title, 0)]
-    for title in (titles[number] for number in shown):
-        is_folded = title in ("Lock", "Holder")
-        table.add_column(title, overflow="fold" if is_folded else "ellipsis", no_wrap=not is_folded)
+    rows: list[list[RenderableType]] = []
     for number, record in enumerate(records):
-        since = f"{in_words(age(record))} ago"
-        cells: list[Text | ProgressBar | str] = [
-            Text(printable(record.name)),
-            Text(state_of(record), style=STYLES[state_of(record)]),
-            Text(holder_of(record)),
-            f"{local_time(record.locked_at, record.read_at)} ({since})" if is_wide else since,
-            in_words(record.remaining) if record.is_held else NOTHING,
-        ]
-        if parts_left:
+        ago = f"{in_words(age(record))} ago"
+        bar: RenderableType = ""
+        if parts_left and record.is_held:
             left, style = parts_left[number], "green" if parts_left[number] > 0.15 else "red"
             bar = ProgressBar(1.0, left, 12, style="bright_black", complete_style=style, finished_style="green")
-            cells.append(bar if record.is_held else "")
-        elif is_wide:
-            cells.append(token_of(record))
-        if is_wide:
-            cells.append(local_time(fire_time_of(record), record.read_at))
-        table.add_row(*(cells[number] for number in shown))
-    return table
+        rows.append([
+            printable(record.name),
+            (states or {}).get(record.name) or state_of(record),
+            holder_of(record),
+            f"{local_time(record.locked_at, record.read_at)} ({ago})" if is_wide else ago,
+            f"in {in_words(record.remaining)}" if record.is_held else NOTHING,
+            bar if parts_left else token_of(record),
+            local_time(fire_time_of(record), record.read_at),
+        ])  # fmt: skip
+    last = "" if parts_left else "Token"
+    return table(("Lock", "State", "Holder", "Last start", "Until", last, "Fire time"), rows, width)

@@ -27,23 +27,16 @@ Kind = Literal["held", "acquired", "demoted", "paused", "released", "expired", "
 """``held``: when the watch began. ``ran``: it was acquired and became free again between two reads."""
 
 
-@click.command()
+@click.command(short_help="Watch all locks until Ctrl-C.")
 @prefix_argument
-@duration_option(
-    "--every", envvar="SHEDLOCK_WATCH_EVERY", default="1s", help="How often to read the store, 100ms at least."
-)
+@duration_option("--every", default="1s", help="How often to read the store, 100ms at least.")
 @store_option
 @json_option
 def watch(prefix: str, every: timedelta, store: str | None, as_json: bool) -> None:
-    """Watch the locks whose names start with PREFIX, until Ctrl-C.
+    """Watch all locks, or those whose names start with PREFIX, until Ctrl-C.
 
-    A live table on a terminal. Elsewhere one line for each change: held (when the watch began), acquired, released,
-    expired, paused, demoted (an election), ran (acquired and free again between two reads), deleted, failed (the store
-    did not reply, or with an error), recovered (it replies again). With --json each is a JSON object on a line of its
-    own.
-
-    The bar shows what is left of the time from acquisition to expiry or, where an extension was seen, since the newest
-    extension.
+    A live table on a terminal; the bar is what is left of a lease. Elsewhere a line for each change: held, acquired,
+    released, expired, paused, demoted, ran (between two reads), deleted; failed and recovered (the store).
     """
     seconds = max(every.total_seconds(), 0.1)
     out = console()

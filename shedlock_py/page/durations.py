@@ -1,4 +1,4 @@
-"""How long the last runs of one job took: a bar for each, in percent of the width."""
+"""The durations of the last runs of one job: a bar for each run, in percent of the width."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Durations:
-    """:ivar lease_y: where the line is of the lease that the present run has; None: it does not run, or no room."""
+    """:ivar lease_y: the line of the lease of the present run. None if the job does not run, or if there is no room."""
 
     bars: Sequence[Bar]
     longest: str
@@ -42,7 +42,7 @@ class Durations:
 
 
 def durations(runs: Sequence[Run], record: LockRecord) -> Durations | None:
-    """The durations of the newest of ``runs``, which are newest first. None: there are fewer than two."""
+    """The durations of the newest of ``runs``, which are newest first. None if fewer than two have a duration."""
     timed = [
         (run, duration)
         for run in runs

@@ -19,10 +19,10 @@ ROWS = 200
 """On one page of the list."""
 LONGEST_SEARCH = 100
 COLUMNS = {
-    "name": "Job",
+    "name": "Lock",
     "state": "State",
     "holder": "Holder",
-    "since": "Since",
+    "since": "Last start",
     "until": "Until",
     "outcome": "Last run",
     "took": "Took",
@@ -31,10 +31,8 @@ COLUMNS = {
 }
 """What the list can be sorted by, with the title of its column."""
 FROM_RUNS = ("outcome", "took", "usual", "next")
-BAD = ("failed", "lost", "vanished", "unfinished")
-"""Outcomes of a last run."""
 TROUBLE = "trouble"
-SHOWN_FROM_RUNS = (TROUBLE, *TROUBLES, *BAD)
+SHOWN_FROM_RUNS = (TROUBLE, *TROUBLES, *display.BAD)
 SHOWN = ("all", "held", "paused", "free", "done", *SHOWN_FROM_RUNS)
 
 
@@ -83,11 +81,11 @@ class Job:
 
     @property
     def has_failed(self) -> bool:
-        return self.outcome in BAD
+        return self.outcome in display.BAD
 
     @property
     def rank(self) -> int:
-        """What needs attention has the smallest."""
+        """The smallest for trouble, then for bad ends."""
         return 0 if self.trouble else 1 if self.has_failed else 2
 
     @cached_property

@@ -18,14 +18,14 @@ MOST_LANES = 12
 LANE_HEIGHT, AXIS_HEIGHT = 32, 18
 SHAPES = ("ok", "failed", "cancelled", "lost", "vanished", "running", "paused", "demoted", "unfinished")
 _ON_TOP = ("paused", "demoted", "ok", "running", "cancelled", "unfinished", "vanished", "lost", "failed")
-"""Of marks at one place the last one is seen."""
+"""Drawn in this order: a later mark covers an earlier mark at the same place."""
 RUNS_IN_WINDOW = 20
 """Of a job that runs at its usual gap."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """What a timeline shows: the last ``span``.
+    """The time that a timeline shows: the last ``span``.
 
     :ivar tick: between two labels of the axis; whole days, or a part of a day.
     """
@@ -156,7 +156,7 @@ def _end_of(run: Run, record: LockRecord) -> datetime:
 
 
 def _ticks(begin: datetime, now: datetime, window: Window) -> Iterator[tuple[datetime, str]]:
-    """Round times of this machine's zone; midnights in a window of days, and the first of months in one of months."""
+    """Round times of this machine's zone. A window of days has midnights, a window of months has first days of months."""
     latest = now - window.span * 0.1  # the label of "now" needs room
     if window.tick >= DAY:
         first = display.in_local_zone(begin).date()

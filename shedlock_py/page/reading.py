@@ -20,12 +20,12 @@ from shedlock_py.request import is_valid_name
 T = TypeVar("T")
 
 FRESH = 2.0
-"""Seconds for which a read serves others."""
+"""Seconds. A read serves other requests for so long."""
 PRESENT_ONLY = "The page knows the present and not the past."
 
 
 class Shared:
-    """What is read once for all requests of two seconds: each open tab asks for the same list."""
+    """Reads that serve all requests of two seconds: each open tab asks for the same list."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -33,7 +33,7 @@ class Shared:
         self._reads: dict[object, _Read] = {}
 
     def get(self, key: object, read: Callable[[], T]) -> tuple[T, float]:
-        """What ``read`` returns, or what it has returned for ``key``; and how many seconds ago."""
+        """Return the result of ``read``, or of an earlier read for ``key``; and the age of this result in seconds."""
         with self._mutex:
             self._reads = {each: found for each, found in self._reads.items() if found.is_fresh(self._clock())}
             is_first = key not in self._reads
@@ -74,7 +74,7 @@ class Store:
 
     :ivar why_no_history: why there are no runs, for people to read, once :meth:`runs` or :meth:`recent_runs` has
         returned None. Without history, the page shows what it can.
-    :ivar age: how many seconds ago the oldest of what was read was read.
+    :ivar age: of the oldest read, in seconds.
     """
 
     def __init__(self, provider: Any, shared: Shared | None = None) -> None:

@@ -58,7 +58,7 @@ def checked_token(token: str | None) -> str | None:
 
 
 def proof(visitor: Visitor, action: str, name: str) -> str:
-    """What shows that this browser has made a change, in the address of the page that says so: links cannot have it."""
+    """A proof that this browser has made a change. It is in the address of the page that says so. No link can have it."""
     return hmac.new(visitor.csrf.encode(), f"{action} {name}".encode(errors="replace"), "sha256").hexdigest()[:32]
 
 
@@ -165,7 +165,7 @@ class RequestFilter:
 
 
 def root_of(scope: Scope) -> str:
-    """Where the page is mounted, as it stands in addresses."""
+    """The path of the mounted page, quoted for addresses."""
     return quote(scope.get("root_path", ""), errors="replace")
 
 

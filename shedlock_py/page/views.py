@@ -16,7 +16,7 @@ from shedlock_py.events import OperatorAction
 from shedlock_py.history import MOST_RUNS, Run
 from shedlock_py.overdue import RECENT, TROUBLES
 from shedlock_py.page.durations import durations
-from shedlock_py.page.jobs import BAD, COLUMNS, FROM_RUNS, ROWS, SHOWN, SHOWN_FROM_RUNS, Job, Query
+from shedlock_py.page.jobs import COLUMNS, FROM_RUNS, ROWS, SHOWN, SHOWN_FROM_RUNS, Job, Query
 from shedlock_py.page.lanes import LAST_DAY, LAST_WEEK, chart, fitting_window
 from shedlock_py.page.reading import Store
 from shedlock_py.provider import can
@@ -217,7 +217,7 @@ def counts_of(records: Sequence[LockRecord], jobs: Sequence[Job] | None) -> list
     ]
     if jobs is not None and all(job.runs is not None for job in jobs):
         badges = Counter(badge for job in jobs for badge in (job.trouble, job.outcome) if badge)
-        counts += [(badges[badge], badge, True) for badge in (*TROUBLES, *BAD) if badge in badges]
+        counts += [(badges[badge], badge, True) for badge in (*TROUBLES, *display.BAD) if badge in badges]
     return counts
 
 
@@ -254,7 +254,7 @@ def run_row(run: Run, record: LockRecord) -> dict[str, Any]:
         "token": run.fencing_token,
         "fire_time": display.local_time(run.fire_time, record.read_at),
         "error": display.printable(run.error) if run.error else "",
-        "is_bad": run.outcome in BAD,
+        "is_bad": run.outcome in display.BAD,
     }
 
 

@@ -317,7 +317,7 @@ def test_a_node_that_was_stopped_kills_its_command_when_it_goes_on(nodes: Nodes)
     assert second.stdout.readline() == "ready\n"
     first.send_signal(signal.SIGCONT)
     read_line(first)
-    assert "SIGKILL after 0.0s" in read_line(first)
+    assert "SIGKILL after 0ms" in read_line(first)
     assert "waiting; " in read_line(first)
     assert ended_at(nodes.runs, term)
     second.terminate()

@@ -18,8 +18,7 @@ def test_the_run_says_when_the_next_one_is_due(runs: Runs) -> None:
     keeper: Any = provider_at(f"{runs.store}?history=5")
     keeper.create_schema()
     assert runs.run("job", "--at-most", "1m", "--expected-every", "25h", python="", variables=HISTORY)[0] == 0
-    every: dict[str, str | None] = {"SHEDLOCK_EXPECTED_EVERY": "1h"}
-    assert runs.run("job", "--at-most", "1m", python="", variables=HISTORY | every)[0] == 0
+    assert runs.run("job", "--at-most", "1m", "--expected-every", "1h", python="", variables=HISTORY)[0] == 0
     assert runs.run("job", "--at-most", "1m", python="", variables=HISTORY)[0] == 0
     ahead = [run.next_fire_time and run.next_fire_time - run.started for run in keeper.runs("job")]
     keeper.close()

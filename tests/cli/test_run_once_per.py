@@ -30,7 +30,7 @@ def test_a_period_that_is_used_up_is_not_waited_for(runs: Runs) -> None:
     assert runs.run("job", *options, python="raise SystemExit(3)") == (3, "", "")
     code, out, err = runs.run("job", *options, python="print('ran')")
     assert (code, out) == (0, "")
-    assert err == "shedlock: lock 'job': skipped, it was granted in this period before (--once-per)\n"
+    assert err == "shedlock: 'job' is skipped: it ran in this period before (--once-per)\n"
 
 
 @in_a_process

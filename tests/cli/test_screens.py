@@ -45,13 +45,38 @@ def column(lines: list[str], title: str) -> list[str]:
 
 
 @pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("arguments", [("history", "job"), ("overdue", "--grace", "0s")])
+def test_of_runs_only_names_and_errors_are_folded(columns: int, arguments: tuple[str, ...], tmp_path: Path) -> None:
+    store = f"{file_store(tmp_path)}?history=5"
+    provider: Any = provider_at(store)
+    provider.create_schema()
+    for _ in range(5):
+        lease = take(store, "job", holder=LONG_HOLDER)
+        lease.outcome, lease.error = "failed", "ConnectionError: no route to host db-7.production.example.com:5432"
+        provider.release(lease)
+    with Terminal(command(*arguments), columns=columns, SHEDLOCK_STORE=store) as terminal:
+        terminal.end()
+    lines = [line for line in terminal.text.splitlines() if line.strip()]
+    assert max(map(len, lines)) <= columns
+    titles = re.split(r"  +", lines[0].strip())
+    assert ("Token" in titles) is (columns == 120 and arguments[0] == "history")
+    if arguments[0] == "history":
+        assert [cell for cell in column(lines, "Started") if cell] == [
+            cell for cell in column(lines, "Started") if re.fullmatch(r"\d\d:\d\d:\d\d", cell)
+        ]
+        assert len([cell for cell in column(lines, "Outcome") if cell]) == 5
+        assert LONG_HOLDER in "".join(column(lines, "Holder"))
+        assert "db-7.production.example.com:5432" in "".join(column(lines, "Error"))
+
+
+@pytest.mark.parametrize("columns", [80, 120])
 def test_a_list_fits_its_terminal_and_cuts_no_name(columns: int, store: str) -> None:
     with Terminal(command("list"), columns=columns, SHEDLOCK_STORE=store) as terminal:
         assert terminal.end() == 0
     lines = [line for line in terminal.text.splitlines() if line.strip()]
     assert max(map(len, lines)) <= columns
-    titles = ["Lock", "State", "Holder", "Since", "Remaining"]
-    assert re.split(r"  +", lines[0].strip()) == titles + (["Token", "Last fire time"] if columns == 120 else [])
+    titles = ["Lock", "State", "Holder", "Last start", "Until"]
+    assert re.split(r"  +", lines[0].strip()) == titles + (["Token", "Fire time"] if columns == 120 else [])
     # Folded and not cut: the pieces together are the whole name.
     names, holders = "".join(column(lines, "Lock")), "".join(column(lines, "Holder"))
     for whole in (LONG_NAME, "cleanup", "[red]markup[/red]", "clear\\x1b[2Jscreen"):

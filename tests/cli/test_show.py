@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.shell_completion import ShellComplete
@@ -37,7 +38,7 @@ def test_the_list_shows_each_lock_with_its_state_and_holder(store: str) -> None:
     done = run("list", store=store)
     assert done.exit_code == 0
     title, cleanup, nightly = done.stdout.splitlines()
-    assert title.split() == ["NAME", "STATE", "REMAINING", "SINCE", "AGE", "TOKEN", "LAST_FIRE_TIME", "HOLDER"]
+    assert title.split() == ["LOCK", "STATE", "REMAINING", "LAST_START", "AGE", "TOKEN", "FIRE_TIME", "HOLDER"]
     assert cleanup.startswith("cleanup         free   -  ")
     assert cleanup.endswith("  web-2:8")
     assert datetime.fromisoformat(cleanup.split()[6]) == fire_time
@@ -58,7 +59,7 @@ def test_a_line_is_never_wrapped(store: str) -> None:
 @pytest.mark.parametrize(
     ("width", "titles"),
     [
-        (30, "Lock State Holder"), (50, "Lock State Holder Remaining"), (60, "Lock State Holder Since Remaining"),
+        (30, "Lock State Holder"), (50, "Lock State Holder Until"), (60, "Lock State Holder Last start Until"),
     ],
 )  # fmt: skip
 def test_a_narrow_terminal_has_room_for_names(on_terminal: None, store: str, width: int, titles: str) -> None:
@@ -91,6 +92,23 @@ def test_columns_stand_below_each_other_whatever_the_script(store: str) -> None:
     take(store, "größe")
     title, first, second = run("list", store=store).stdout.splitlines()
     assert title.index("STATE") == first.index("held") == second.index("held") + 3  # three characters are two wide
+
+
+def test_without_a_command_the_locks_that_matter_most(store: str) -> None:
+    assert run().exit_code == 64
+    url = f"{store}?history=5"
+    provider: Any = provider_at(url)
+    provider.create_schema()
+    for number in range(12):
+        lease = take(url, f"job-{number:02}")
+        lease.outcome = "failed" if number == 3 else "ok"
+        provider.release(lease)
+    take(url, "runs")
+    done = run(store=url)
+    assert (done.exit_code, done.stderr) == (0, "and 3 other locks: shedlock list; more: shedlock --help\n")
+    names = [line.split()[0] for line in done.stdout.splitlines()[1:]]
+    assert names == ["job-03", "runs", *(f"job-{number:02}" for number in range(11, 3, -1))]
+    assert "runs" in run(store=store).stdout, "also without history"
 
 
 def test_list_with_a_prefix_and_only_what_is_held(store: str) -> None:
@@ -149,18 +167,17 @@ def time_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 def test_show_tells_everything_about_one_lock(time_zone: str, store: str) -> None:
     lease = take(store, "job", holder="web-1:7", fire_time=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
     done = run("show", "job", store=store)
-    lines = {line[:14].strip(): line[16:] for line in done.stdout.splitlines()}
-    assert lines["name"] == "job"
+    lines = {line[:13].strip(): line[15:] for line in done.stdout.splitlines()}
+    assert lines["lock"] == "job"
     assert lines["state"].startswith("held, for another ")
     assert lines["holder"] == "web-1:7"
     assert lines["claim id"] == lease.claim_id
-    assert lines["locked by"] == f"web-1:7#{lease.claim_id}"
-    assert lines["fencing token"] == str(lease.fencing_token)
-    assert lines["last fire time"] == "2026-01-02 03:04:05.000000 UTC (2026-01-02 08:49:05 +0545)"
-    assert set(lines) >= {"locked at", "lock until", "store's clock"}
+    assert lines["token"] == str(lease.fencing_token)
+    assert lines["fire time"] == "2026-01-02 03:04:05.000000 UTC (2026-01-02 08:49:05 +0545)"
+    assert set(lines) >= {"last start", "until", "store's clock"}
     provider_at(store).release(lease)
     done = run("show", "job", store=store)
-    assert "state           free\nlast holder     web-1:7\n" in done.stdout
+    assert "state          free\nlast holder    web-1:7\n" in done.stdout
 
 
 def test_a_token_of_zero_is_not_taken_for_none(store: str) -> None:
@@ -170,7 +187,7 @@ def test_a_token_of_zero_is_not_taken_for_none(store: str) -> None:
         connection.execute("UPDATE shedlock SET fencing_token = 0")
     connection.close()
     assert "  0  -  a-host" in re.sub("  +", "  ", run("list", store=store).stdout)
-    assert "fencing token   0\n" in run("show", "job", store=store).stdout
+    assert "token          0\n" in run("show", "job", store=store).stdout
 
 
 def test_show_a_record_of_java(store: str) -> None:
@@ -179,12 +196,12 @@ def test_show_a_record_of_java(store: str) -> None:
     assert (record["holder"], record["claim_id"], record["fencing_token"]) == ("a-host", None, None)
     assert record["held"] is False
     assert record["remaining"] == 0
-    assert "claim id        -\n" in run("show", "java", store=store).stdout
+    assert "claim id       -\n" in run("show", "java", store=store).stdout
 
 
 def test_show_a_demoted_election(store: str) -> None:
     provider_at(store).take_over(Demotion("node-1", timedelta(0)).request("election", timedelta(minutes=1)))
-    assert "state           nobody leads: node-1 was demoted, an election in 1m" in run(
+    assert "state          nobody leads: node-1 was demoted, an election in 1m" in run(
         "show", "election", store=store
     ).stdout.replace("60s", "1m")
     assert json.loads(run("show", "election", "--json", store=store).stdout)["demoted"] is True

@@ -1,4 +1,4 @@
-"""What the page reads once for several requests, and how long it waits."""
+"""Reads that serve several requests, and their time limit."""
 
 from __future__ import annotations
 

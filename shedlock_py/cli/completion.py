@@ -1,0 +1,36 @@
+"""Shell completion of lock names with a colon in bash, and with a comma in fish. Click's own scripts split them."""
+
+from __future__ import annotations
+
+import os
+
+from click.shell_completion import BashComplete, CompletionItem, FishComplete, add_completion_class, split_arg_string
+
+_BREAKS = ":="
+"""Where bash breaks words (COMP_WORDBREAKS). It replaces only what is after the last one."""
+
+
+class _Bash(BashComplete):
+    def get_completion_args(self) -> tuple[list[str], str]:
+        given, current = split_arg_string(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
+        words: list[str] = []
+        for word in given[: current + 1]:
+            if words and (word[0] in _BREAKS or words[-1][-1] in _BREAKS):
+                words[-1] += word
+            else:
+                words.append(word)
+        incomplete = words.pop() if current < len(given) else ""
+        self._kept = 1 + max(incomplete.rfind(each) for each in _BREAKS)
+        return words[1:], incomplete
+
+    def format_completion(self, item: CompletionItem) -> str:
+        return f"{item.type},{item.value[self._kept :]}"
+
+
+class _Fish(FishComplete):
+    source_template = FishComplete.source_template.replace('string split ","', 'string split -m 1 ","')
+
+
+def register() -> None:
+    add_completion_class(_Bash)
+    add_completion_class(_Fish)
