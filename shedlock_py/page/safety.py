@@ -58,7 +58,7 @@ def checked_token(token: str | None) -> str | None:
 
 
 def proof(visitor: Visitor, action: str, name: str) -> str:
-    """A proof that this browser has made a change. It is in the address of the page that says so. No link can have it."""
+    """A proof that this browser has made a change. The address of the next page has it, and links do not."""
     return hmac.new(visitor.csrf.encode(), f"{action} {name}".encode(errors="replace"), "sha256").hexdigest()[:32]
 
 
