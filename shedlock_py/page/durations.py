@@ -31,7 +31,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Durations:
-    """:ivar lease_y: the line of the lease of the present run. None while the job is idle, and if the lease is too long."""
+    """:ivar lease_y: the line of the lease of the present run, if the job runs and the lease fits."""
 
     bars: Sequence[Bar]
     longest: str
@@ -42,7 +42,7 @@ class Durations:
 
 
 def durations(runs: Sequence[Run], record: LockRecord) -> Durations | None:
-    """The durations of the newest of ``runs``, which are newest first. None for fewer than two durations."""
+    """The durations of the newest of ``runs``, which are newest first. Empty history and a single duration give None."""
     timed = [
         (run, duration)
         for run in runs

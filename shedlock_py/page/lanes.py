@@ -156,7 +156,7 @@ def _end_of(run: Run, record: LockRecord) -> datetime:
 
 
 def _ticks(begin: datetime, now: datetime, window: Window) -> Iterator[tuple[datetime, str]]:
-    """Round times of this machine's zone. Midnights in a window of days, first days in one of months."""
+    """Round times of this machine's zone. Midnights in a window of days, first days in a window of months."""
     latest = now - window.span * 0.1  # the label of "now" needs room
     if window.tick >= DAY:
         first = display.in_local_zone(begin).date()
