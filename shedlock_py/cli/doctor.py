@@ -21,7 +21,7 @@ from shedlock_py.errors import ProviderError
 def doctor(store: str | None, as_json: bool) -> None:
     """Check the store, and try a lock in it. Exits 1 if a check fails; a warning ("!") does not count.
 
-    Tries all operations on the lock "shedlock-doctor", whose record stays. No other lock is changed.
+    Tries all operations on the lock "shedlock-doctor", whose record stays.
     """
     checks: list[Check] = []
     with ExitStack() as stack:

@@ -108,7 +108,7 @@ def _styled(cell: RenderableType) -> RenderableType:
 def print_records(records: Sequence[LockRecord], states: Mapping[str, str] | None = None) -> None:
     """Print a table on a terminal; elsewhere one lock a line, however long.
 
-    :param states: for the table, of the names with another state than that of their record.
+    :param states: by name, for the table, in place of the state of the record.
     """
     if is_on_terminal():
         out = console()

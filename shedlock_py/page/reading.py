@@ -13,6 +13,7 @@ from shedlock_py import overdue
 from shedlock_py.display import one_line, printable
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.history import Run
+from shedlock_py.page.jobs import Job
 from shedlock_py.provider import LockProvider, can
 from shedlock_py.record import LockRecord
 from shedlock_py.request import is_valid_name
@@ -72,8 +73,8 @@ class _Read:
 class Store:
     """A provider, as one reply of the page needs it.
 
-    :ivar why_no_history: why there are no runs, for people to read, once :meth:`runs` or :meth:`recent_runs` has
-        returned None. Without history, the page shows what it can.
+    :ivar why_no_history: why there are no runs, for people to read, once :meth:`runs` or :meth:`jobs` has found
+        none. Without history, the page shows what it can.
     :ivar age: of the oldest read, in seconds.
     """
 
@@ -101,12 +102,29 @@ class Store:
         runs: list[Run] | None = self._history(lambda: self.provider.runs(name, limit))
         return runs
 
-    def recent_runs(self, names: Sequence[str]) -> dict[str, list[Run]] | None:
-        """The last runs of each of ``names``, in few requests; None: this provider keeps no history."""
+    def jobs(self, records: Sequence[LockRecord]) -> tuple[list[Job], bool]:
+        """The jobs of ``records`` with their last runs, read in few requests; and whether there is run history."""
+        names = tuple(record.name for record in records)
+
+        def read() -> tuple[list[Job], str]:
+            found = self._recent_runs(names)
+            jobs = [Job(record, None if found is None else found.get(record.name, [])) for record in records]
+            for job in jobs:  # decided here, once for all who wait
+                _ = job.rank, job.next_in
+            return jobs, self.why_no_history if found is None else ""
+
+        jobs, why_not = self._read(("jobs", *names), read)
+        self.why_no_history = why_not or self.why_no_history
+        return jobs, not why_not
+
+    @property
+    def has_history(self) -> bool:
+        return self.jobs(())[1]
+
+    def _recent_runs(self, names: Sequence[str]) -> dict[str, list[Run]] | None:
         if not can(self.provider, "runs"):
             return None
-        key = ("runs", *names)
-        return self._history(lambda: self._read(key, lambda: overdue.recent_runs(self.provider, names)))
+        return self._history(lambda: overdue.recent_runs(self.provider, names))
 
     def _read(self, key: object, read: Callable[[], T]) -> T:
         value, age = self._shared.get(key, read)

@@ -17,7 +17,6 @@ from shedlock_py.page.views import (
     job_values,
     leader_values,
     store_values,
-    with_runs,
 )
 from shedlock_py.provider import LockProvider
 
@@ -33,10 +32,10 @@ def report(provider: LockProvider, elections: Sequence[str] = ()) -> str:
     store = Store(provider)
     all_records = {record.name: record for record in store.records()}
     records = [record for name, record in all_records.items() if name not in elections]
-    runs = store.recent_runs([record.name for record in records])
-    jobs = Query().selected(with_runs(records, runs))
+    found, has_history = store.jobs(records)
+    jobs = Query().selected(found)
     numbers = {job.record.name: number for number, job in enumerate(jobs)}
-    detailed = sorted(jobs, key=_interest)[: MOST_DETAILS if runs is not None else 0]
+    detailed = sorted(jobs, key=_interest)[: MOST_DETAILS if has_history else 0]
     leaders = [all_records[name] for name in elections if name in all_records]
     style = static_text("page.css")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -44,15 +43,15 @@ def report(provider: LockProvider, elections: Sequence[str] = ()) -> str:
         "report.html",
         style=style,
         policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
-        columns={key: title for key, title in COLUMNS.items() if runs is not None or key not in FROM_RUNS},
+        columns={key: title for key, title in COLUMNS.items() if has_history or key not in FROM_RUNS},
         rows=[job.row() for job in jobs],
-        counts=counts_of(records, jobs if runs is not None else None),
+        counts=counts_of(records, jobs if has_history else None),
         numbers=numbers,
         details=[job_values(job.record, store.runs(job.record.name, MOST_RUNS)) for job in detailed],
         elections=[leader_values(record, store.runs(record.name, MOST_RUNS)) for record in leaders],
         detailed={job.record.name for job in detailed},
-        left_out=len(jobs) - len(detailed) if runs is not None else 0,
-        no_history=store.why_no_history if runs is None else "",
+        left_out=len(jobs) - len(detailed) if has_history else 0,
+        no_history="" if has_history else store.why_no_history,
         now=clock_now(),
         version=__version__,
         **{key: value for key, value in store_values(store).items() if key != "no_history"},

@@ -54,20 +54,16 @@ class Views:
         all_records = store.records()
         records = [record for record in all_records if not self._is_election(record)]
         found = [record for record in records if query.matches(record)]
-        jobs = [Job(record, None) for record in found]
-        runs_of_all = None
-        if query.needs_all_runs or len(found) <= ROWS:
-            runs_of_all = store.recent_runs([record.name for record in found])
-            jobs = with_runs(found, runs_of_all)
+        jobs, has_history = [Job(record, None) for record in found], False
+        is_all = query.needs_all_runs or len(found) <= ROWS
+        if is_all:
+            jobs, has_history = store.jobs(found)
         selected = query.selected(jobs)
         pages = max(1, -(-len(selected) // ROWS))
         page = min(query.page, pages)
         visible = selected[(page - 1) * ROWS : page * ROWS]
-        has_history = runs_of_all is not None
-        if not has_history and not query.needs_all_runs:
-            recent = store.recent_runs([job.record.name for job in visible])
-            has_history = recent is not None
-            visible = with_runs([job.record for job in visible], recent)
+        if not is_all:
+            visible, has_history = store.jobs([job.record for job in visible])
         return Shown(
             "jobs.html",
             {
@@ -82,8 +78,8 @@ class Views:
                 "first": (page - 1) * ROWS + 1,
                 "page": page,
                 "pages": pages,
-                "has_all_runs": runs_of_all is not None,
-                "counts": counts_of(found, jobs if runs_of_all is not None else None),
+                "has_all_runs": is_all,
+                "counts": counts_of(found, jobs if is_all and has_history else None),
                 "no_history": "" if has_history else store.why_no_history,
             },
         )
@@ -205,10 +201,6 @@ def store_does_not_reply(seconds: float) -> Shown:
     return Shown("problem.html", values, 503)
 
 
-def with_runs(records: Sequence[LockRecord], runs: Mapping[str, Sequence[Run]] | None) -> list[Job]:
-    return [Job(record, None if runs is None else runs.get(record.name, [])) for record in records]
-
-
 def counts_of(records: Sequence[LockRecord], jobs: Sequence[Job] | None) -> list[tuple[int, str, bool]]:
     """How many there are with each badge, and whether that is bad. Of runs only where all of them were read."""
     counts = [
@@ -282,7 +274,7 @@ def leader_values(record: LockRecord, runs: Sequence[Run] | None) -> dict[str, A
 
 def store_values(store: Store, checks: Any = None) -> dict[str, Any]:
     found: list[Check] = list(read_only_checks(store.locks) if checks is None else checks)
-    has_history = found[0].status == "failed" or store.recent_runs([]) is not None
+    has_history = found[0].status == "failed" or store.has_history
     return {
         "shown": store.shown,
         "checks": [
