@@ -7,7 +7,7 @@ import os
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, add_completion_class, split_arg_string
 
 _BREAKS = ":="
-"""Where bash breaks words (COMP_WORDBREAKS). It replaces only what is after the last one."""
+"""Where bash breaks words (COMP_WORDBREAKS). It replaces the part after the last of these characters."""
 
 
 class _Bash(BashComplete):

@@ -42,7 +42,7 @@ class Durations:
 
 
 def durations(runs: Sequence[Run], record: LockRecord) -> Durations | None:
-    """The durations of the newest of ``runs``, which are newest first. A single duration is no chart."""
+    """The durations of the newest of ``runs``, which are newest first. A single duration makes no chart."""
     timed = [
         (run, duration)
         for run in runs
