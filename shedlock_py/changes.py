@@ -86,8 +86,8 @@ def refusal(provider: LockProvider, action: OperatorAction, name: str, elections
     record = provider.record(name) if action == "force_release" and name in elections else None
     if record is not None and leader_of(record) is not None:
         return (
-            f"{display.printable(name)} has a leader, and another node would lead beside it. Demote it instead, "
-            f"here or with: shedlock demote"
+            f"{display.printable(name)} has a leader, and another node would lead beside it. Demote it "
+            f"instead: shedlock demote, or on the page"
         )
     return ""
 

@@ -25,6 +25,11 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def last_start(record: LockRecord) -> datetime | None:
+    """The start of its last run, as far as the record says. After a pause or a demotion, nothing."""
+    return None if record.pause is not None or demoted_leader(record) is not None else record.locked_at
+
+
 def age(record: LockRecord) -> timedelta:
     """How long ago it was acquired, by the store's clock."""
     return max(record.read_at - record.locked_at, timedelta(0))

@@ -193,11 +193,12 @@ class KillSwitch:
 
     def disarm(self) -> None:
         """Call this when the group has ended: the kernel may reuse its number."""
-        self._write("\n\n")  # one line for a shell that still waits for the group
-        os.close(self._writer)
         if self._pid is not None:
             with suppress(ChildProcessError):  # reaped with the orphans
-                os.waitpid(self._pid, 0)
+                if os.waitpid(self._pid, os.WNOHANG) == (0, 0):
+                    os.kill(self._pid, signal.SIGKILL)
+                    os.waitpid(self._pid, 0)
+        os.close(self._writer)  # not before: the shell would take it for the death of this process
 
     def _write(self, text: str) -> None:
         with suppress(BrokenPipeError):  # the shell was killed, or there is none

@@ -6,7 +6,7 @@ import os
 
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, add_completion_class, split_arg_string
 
-_BREAKS = ":="
+_BREAKS = ":=@"
 """Where bash breaks words (COMP_WORDBREAKS). It replaces the part after the last of these characters."""
 
 
@@ -15,16 +15,16 @@ class _Bash(BashComplete):
         given, current = split_arg_string(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
         words: list[str] = []
         for word in given[: current + 1]:
-            if words and (word[0] in _BREAKS or words[-1][-1] in _BREAKS):
+            if words and (word[:1] in (*_BREAKS,) or words[-1][-1:] in (*_BREAKS,)):
                 words[-1] += word
             else:
                 words.append(word)
         incomplete = words.pop() if current < len(given) else ""
-        self._kept = 1 + max(incomplete.rfind(each) for each in _BREAKS)
+        self._kept = incomplete[: 1 + max(incomplete.rfind(each) for each in _BREAKS)]
         return words[1:], incomplete
 
     def format_completion(self, item: CompletionItem) -> str:
-        return f"{item.type},{item.value[self._kept :]}"
+        return f"{item.type},{item.value.removeprefix(self._kept)}"
 
 
 class _Fish(FishComplete):

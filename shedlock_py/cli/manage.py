@@ -225,11 +225,13 @@ def _why(record: LockRecord | None) -> str:
 )
 @duration_option(
     "--lease-duration",
+    envvar="SHEDLOCK_LEASE_DURATION",
     default="15s",
     help="As the electors have it.",
 )
 @duration_option(
     "--renew-deadline",
+    envvar="SHEDLOCK_RENEW_DEADLINE",
     help="As the electors have it: by default two thirds of the lease. Under takeover='observed', their whole lease.",
 )
 @store_option

@@ -82,8 +82,9 @@ def _write(out: Path, html: str) -> None:
         return
     partial: Path | None = None
     try:
-        if _is_link_of_a_stranger(out):
-            fail(f"{out} is a link of another user, in a directory that all can write to", IO_ERROR)
+        for part in (out, *out.absolute().parents):
+            if _is_link_of_a_stranger(part):
+                fail(f"{part} is a link of another user, in a directory that all can write to", IO_ERROR)
         mode = out.stat().st_mode if out.exists() else None
         if mode is not None and not stat.S_ISREG(mode):
             out.write_text(html, encoding="utf-8")
@@ -97,11 +98,13 @@ def _write(out: Path, html: str) -> None:
         # The file that is replaced may be private.
         partial.chmod(stat.S_IMODE(mode) if mode is not None else 0o666 & ~_umask())
         partial.replace(target)
+        partial = None
     except OSError as error:
+        fail(f"{out} cannot be written: {error.strerror}", IO_ERROR)
+    finally:
         if partial is not None:
             with suppress(OSError):
                 partial.unlink()
-        fail(f"{out} cannot be written: {error.strerror}", IO_ERROR)
     click.echo(printable(str(out)))
 
 

@@ -10,9 +10,19 @@ import click
 
 from shedlock_py import display
 from shedlock_py.cli import tables
-from shedlock_py.cli.common import json_option, note, open_store, option, print_json, printable, store_option, warn
+from shedlock_py.cli.common import (
+    json_option,
+    note,
+    one_line,
+    open_store,
+    option,
+    print_json,
+    printable,
+    store_option,
+    warn,
+)
 from shedlock_py.cli.names import name_argument, prefix_argument, record_or_fail
-from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.overdue import TROUBLES, punctuality, recent_runs, stuck_names
 from shedlock_py.provider import can
 from shedlock_py.record import LockRecord
@@ -47,7 +57,11 @@ def overview(store: str | None) -> None:
     """Print the locks that matter most: trouble first, then what is held or paused, then what ran last."""
     with open_store(store) as provider:
         records = provider.records()
-        troubles = _troubles(provider, records)
+        try:
+            troubles = _troubles(provider, records)
+        except ProviderError as error:
+            warn(f"the run history cannot be read, so that nothing is known of failures: {one_line(error)}")
+            troubles = {}
     if not records:
         note("no locks in the store yet; see: shedlock --help")
         return
@@ -59,14 +73,12 @@ def overview(store: str | None) -> None:
 
 
 def _troubles(provider: Any, records: Sequence[LockRecord]) -> dict[str, str]:
-    """By name, what is wrong. Without run history: nothing that is known."""
+    """By name, the trouble of a job. Without run history: nothing."""
     if not can(provider, "runs"):
         return {}
     try:
         runs = recent_runs(provider, [record.name for record in records])
-    except ProviderUnreachable:
-        raise
-    except (ConfigurationError, ProviderError):
+    except ConfigurationError:  # the store is not opened with history
         return {}
     found = {}
     for record in records:
@@ -118,7 +130,10 @@ def _lines(record: LockRecord) -> list[tuple[str, str]]:
         *paused,
         ("holder" if record.is_held else "last holder", printable(record.holder)),
         ("claim id", printable(display.claim_id(record) or display.NOTHING)),
-        ("last start", f"{_moment(record.locked_at)}, {display.in_words(display.age(record))} ago"),
+        (
+            "last start" if display.last_start(record) else "since",
+            f"{_moment(record.locked_at)}, {display.in_words(display.age(record))} ago",
+        ),
         ("until", _moment(record.lock_until)),
         ("token", display.token_of(record)),
         ("fire time", _moment(display.fire_time_of(record))),

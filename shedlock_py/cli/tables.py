@@ -23,6 +23,7 @@ from shedlock_py.display import (
     fire_time_of,
     holder_of,
     in_words,
+    last_start,
     local_iso,
     local_time,
     printable,
@@ -34,10 +35,20 @@ from shedlock_py.record import LockRecord
 
 WIDE = 110
 """Columns of a terminal from which on a table has everything."""
-LEAST_WIDTHS = {"": 72, "Last start": 58, "Until": 44, "Token": WIDE, "Fire time": WIDE}
+LEAST_WIDTHS = {
+    "": 72,
+    "Last start": 58,
+    "Until": 44,
+    "Took": 44,
+    "Due": 72,
+    "By": 72,
+    "Token": WIDE,
+    "Fire time": WIDE,
+}
 """Columns of a terminal below which a column of the table is left out: lock names and holders need the room."""
-FOLDED = {"Lock": 16, "Holder": 12, "Error": 16, "By": 16}
-"""The columns that are folded and never cut, so that they can be copied; and how wide they are at least."""
+FOLDED = ("Lock", "Holder", "Error", "By")
+"""The columns that are folded and never cut, so that they can be copied."""
+COLOURED = ("State", "Outcome")
 STYLES = {
     "held": "green", "ok": "green", "running": "green", "on_time": "green", "failed": "red", "lost": "red",
     "vanished": "red", "unfinished": "red", "overdue": "red", "stuck": "red", "paused": "yellow",
@@ -90,37 +101,38 @@ def to_json(record: LockRecord) -> dict[str, Any]:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[RenderableType]], width: int) -> Table:
-    """A table for a terminal of ``width`` columns. A cell that is a state or an outcome has a colour."""
+    """A table for a terminal of ``width`` columns."""
     found = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     shown = [number for number, title in enumerate(titles) if width >= LEAST_WIDTHS.get(title, 0)]
     for title in (titles[number] for number in shown):
-        least = FOLDED.get(title)
-        found.add_column(title, overflow="fold" if least else "ellipsis", no_wrap=not least)
+        is_folded = title in FOLDED
+        found.add_column(title, overflow="fold" if is_folded else "ellipsis", no_wrap=not is_folded)
     for row in rows:
-        found.add_row(*(_styled(row[number]) for number in shown))
+        found.add_row(*(_cell(row[number], titles[number]) for number in shown))
     return found
 
 
-def _styled(cell: RenderableType) -> RenderableType:
-    return Text(cell, style=STYLES.get(cell, "")) if isinstance(cell, str) else cell
+def _cell(cell: RenderableType, title: str) -> RenderableType:
+    """The text of a cell is never markup, because other programs may have written it."""
+    style = STYLES.get(cell, "") if isinstance(cell, str) and title in COLOURED else ""
+    return Text(cell, style=style) if isinstance(cell, str) else cell
 
 
 def print_records(records: Sequence[LockRecord], states: Mapping[str, str] | None = None) -> None:
     """Print a table on a terminal; elsewhere one lock a line, however long.
 
-    :param states: by name, for the table, in place of the state of the record.
+    :param states: by name, in place of the state of the record.
     """
     if is_on_terminal():
         out = console()
         out.print(records_table(records, out.width, states=states))
         return
-    rows = [("LOCK", "STATE", "REMAINING", "LAST_START", "AGE", "TOKEN", "FIRE_TIME", "HOLDER")]
+    rows = [("LOCK", "STATE", "UNTIL", "LAST_START", "TOKEN", "FIRE_TIME", "HOLDER")]
     for record in records:
-        remaining = f"{record.remaining.total_seconds():.0f}s" if record.is_held else NOTHING
-        since, since_age = local_iso(record.locked_at), f"{age(record).total_seconds():.0f}s"
+        until = local_iso(record.lock_until) if record.is_held else NOTHING
         rows.append((
-            printable(record.name), state_of(record), remaining, since, since_age, token_of(record),
-            local_iso(fire_time_of(record)), holder_of(record),
+            printable(record.name), (states or {}).get(record.name) or state_of(record), until,
+            local_iso(last_start(record)), token_of(record), local_iso(fire_time_of(record)), holder_of(record),
         ))  # fmt: skip
     print_columns(rows)
 
@@ -146,7 +158,8 @@ def records_table(
     is_wide = width >= WIDE
     rows: list[list[RenderableType]] = []
     for number, record in enumerate(records):
-        ago = f"{in_words(age(record))} ago"
+        start, ago = last_start(record), f"{in_words(age(record))} ago"
+        shown = f"{local_time(start, record.read_at)} ({ago})" if is_wide else ago
         bar: RenderableType = ""
         if parts_left and record.is_held:
             left, style = parts_left[number], "green" if parts_left[number] > 0.15 else "red"
@@ -155,7 +168,7 @@ def records_table(
             printable(record.name),
             (states or {}).get(record.name) or state_of(record),
             holder_of(record),
-            f"{local_time(record.locked_at, record.read_at)} ({ago})" if is_wide else ago,
+            shown if start else NOTHING,
             f"in {in_words(record.remaining)}" if record.is_held else NOTHING,
             bar if parts_left else token_of(record),
             local_time(fire_time_of(record), record.read_at),

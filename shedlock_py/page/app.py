@@ -122,13 +122,12 @@ class _Page:
                 self._done()
                 return PlainTextResponse("No thread could be started.\n", 503, {"retry-after": "5"})
             future.add_done_callback(lambda _: self._done())
-            reply = asyncio.shield(asyncio.wrap_future(future))
-            if request.method == "POST":
-                return await reply
-            try:
-                return await asyncio.wait_for(reply, LONGEST_READ)
-            except TimeoutError:
+            reply = asyncio.wrap_future(future)
+            longest = None if request.method == "POST" else LONGEST_READ
+            if not (await asyncio.wait({reply}, timeout=longest))[0]:
+                future.cancel()  # if no worker has begun with it
                 return self._html(store_does_not_reply(LONGEST_READ), request, visitor)
+            return reply.result()
 
         return endpoint
 
@@ -172,7 +171,8 @@ class _Page:
     def _job(self, store: Store, request: Request, visitor: Visitor) -> Shown:
         values = dict(request.query_params)
         done, given = values.get("done", ""), values.get("proof", "")
-        if not hmac.compare_digest(given.encode(), proof(visitor, done, values.get("name", "")).encode()):
+        is_proved = hmac.compare_digest(given.encode(), proof(visitor, done, values.get("name", "")).encode())
+        if done not in ACTIONS or not is_proved:
             values.pop("done", None)
         return self._views.job(store, values)
 

@@ -51,7 +51,7 @@ def durations(runs: Sequence[Run], record: LockRecord) -> Durations | None:
     if len(timed) < 2:
         return None
     longest = max(duration for _, duration in timed)
-    lease = record.lock_until - record.locked_at if display.is_running(runs[0], record) else None
+    lease = record.lock_until - record.locked_at if display.is_running(timed[0][0], record) else None
     has_line = lease is not None and lease <= FARTHEST * max(longest, timedelta(milliseconds=1))
     scale = max(longest, lease) if has_line and lease is not None else longest
 

@@ -103,6 +103,7 @@ class Job:
             "state": self.state,
             "holder": self.holder,
             "since": f"{display.in_words(display.age(record))} ago",
+            "is_start": display.last_start(record) is not None,
             "locked_at": display.local_iso(record.locked_at),
             "until": f"in {display.in_words(record.remaining)}" if record.is_held else display.NOTHING,
             "lock_until": display.local_iso(record.lock_until),

@@ -29,24 +29,26 @@ class Shared:
     """Reads that serve all requests of two seconds: each open tab asks for the same list."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+        self.clock = clock
         self._mutex = threading.Lock()
         self._reads: dict[object, _Read] = {}
 
     def get(self, key: object, read: Callable[[], T]) -> tuple[T, float]:
-        """Return the result of ``read``, or of an earlier read for ``key``; and the age of this result in seconds."""
+        """Return the result of ``read``, or of an earlier read for ``key``; and when that read began."""
         with self._mutex:
-            self._reads = {each: found for each, found in self._reads.items() if found.is_fresh(self._clock())}
+            self._reads = {each: found for each, found in self._reads.items() if found.is_fresh(self.clock())}
             is_first = key not in self._reads
-            found = self._reads.setdefault(key, _Read())
+            found = self._reads.setdefault(key, _Read(self.clock()))
         if is_first:
             try:
                 value = read()
             except BaseException as error:
-                found.end(self._clock(), error=error)
+                found.ended = self.clock()
+                found.future.set_exception(error)
             else:
-                found.end(self._clock(), value)
-        return found.future.result(), max(0.0, self._clock() - found.ended)
+                found.ended = self.clock()
+                found.future.set_result(value)
+        return found.future.result(), found.began
 
     def forget(self) -> None:
         """Read anew from here on: something was changed."""
@@ -55,19 +57,12 @@ class Shared:
 
 
 class _Read:
-    def __init__(self) -> None:
+    def __init__(self, began: float) -> None:
         self.future: Future[Any] = Future()
-        self.ended = math.inf
+        self.began, self.ended = began, math.inf
 
     def is_fresh(self, now: float) -> bool:
         return now - self.ended <= FRESH
-
-    def end(self, now: float, value: Any = None, error: BaseException | None = None) -> None:
-        self.ended = now
-        if error is None:
-            self.future.set_result(value)
-        else:
-            self.future.set_exception(error)
 
 
 class Store:
@@ -75,12 +70,14 @@ class Store:
 
     :ivar why_no_history: why there are no runs, for people to read, once :meth:`runs` or :meth:`jobs` has found
         none. Without history, the page shows what it can.
-    :ivar age: of the oldest read, in seconds.
     """
 
     def __init__(self, provider: Any, shared: Shared | None = None) -> None:
-        self.age = 0.0
         self._shared = shared or Shared()
+        self._oldest = self._shared.clock()
+        """When the oldest read of this reply began."""
+        self._records_of: float | None = None
+        """When the read of the records began."""
         self.provider: Any = provider  # with methods that LockProvider does not have
         self.locks: LockProvider = provider
         self.why_no_history = f"This provider keeps no run history. {PRESENT_ONLY}"
@@ -91,7 +88,8 @@ class Store:
         return printable(repr(self.provider))
 
     def records(self) -> list[LockRecord]:
-        return self._read("records", self.locks.records)
+        records, self._records_of = self._read("records", self.locks.records)
+        return records
 
     def runs(self, name: str, limit: int) -> list[Run] | None:
         """The last runs of one name; None: this provider keeps no history."""
@@ -113,7 +111,8 @@ class Store:
                 _ = job.rank, job.next_in
             return jobs, self.why_no_history if found is None else ""
 
-        jobs, why_not = self._read(("jobs", *names), read)
+        # Of these very records: a later reply, after a change, must not get them.
+        (jobs, why_not), _ = self._read(("jobs", self._records_of, *names), read)
         self.why_no_history = why_not or self.why_no_history
         return jobs, not why_not
 
@@ -126,10 +125,15 @@ class Store:
             return None
         return self._history(lambda: overdue.recent_runs(self.provider, names))
 
-    def _read(self, key: object, read: Callable[[], T]) -> T:
-        value, age = self._shared.get(key, read)
-        self.age = max(self.age, age)
-        return value
+    def _read(self, key: object, read: Callable[[], T]) -> tuple[T, float]:
+        found = self._shared.get(key, read)
+        self._oldest = min(self._oldest, found[1])
+        return found
+
+    @property
+    def age(self) -> float:
+        """Of the oldest read of this reply, in seconds."""
+        return self._shared.clock() - self._oldest
 
     def _history(self, read: Callable[[], T]) -> T | None:
         """What ``read`` returns; None if there is no history, or only that part of the store fails."""

@@ -14,6 +14,7 @@ from shedlock_py.page.rendering import render, static_text
 from shedlock_py.page.views import (
     clock_now,
     counts_of,
+    is_election,
     job_values,
     leader_values,
     store_values,
@@ -31,12 +32,12 @@ def report(provider: LockProvider, elections: Sequence[str] = ()) -> str:
     """
     store = Store(provider)
     all_records = {record.name: record for record in store.records()}
-    records = [record for name, record in all_records.items() if name not in elections]
+    records = [record for record in all_records.values() if not is_election(record, elections)]
     found, has_history = store.jobs(records)
     jobs = Query().selected(found)
     numbers = {job.record.name: number for number, job in enumerate(jobs)}
     detailed = sorted(jobs, key=_interest)[: MOST_DETAILS if has_history else 0]
-    leaders = [all_records[name] for name in elections if name in all_records]
+    leaders = [record for record in all_records.values() if is_election(record, elections)]
     style = static_text("page.css")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return render(

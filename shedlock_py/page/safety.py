@@ -59,7 +59,7 @@ def checked_token(token: str | None) -> str | None:
 
 def proof(visitor: Visitor, action: str, name: str) -> str:
     """A proof that this browser has made a change. The address of the next page has it, and links do not."""
-    return hmac.new(visitor.csrf.encode(), f"{action} {name}".encode(errors="replace"), "sha256").hexdigest()[:32]
+    return hmac.new(visitor.csrf.encode(), f"{action}\0{name}".encode(errors="replace"), "sha256").hexdigest()[:32]
 
 
 class Refusal(Exception):

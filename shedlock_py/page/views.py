@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -52,7 +52,7 @@ class Views:
         """All jobs. Runs are read for the rows on this page; for all jobs only where they decide which these are."""
         query = Query.parse(values)
         all_records = store.records()
-        records = [record for record in all_records if not self._is_election(record)]
+        records = [record for record in all_records if not is_election(record, self.elections)]
         found = [record for record in records if query.matches(record)]
         jobs, has_history = [Job(record, None) for record in found], False
         is_all = query.needs_all_runs or len(found) <= ROWS
@@ -119,9 +119,6 @@ class Views:
         ]
         return [(action, words) for action, words, is_able in able if is_able]
 
-    def _is_election(self, record: LockRecord) -> bool:
-        return record.name in self.elections or Demotion.from_record(record) is not None
-
     def _is_led(self, record: LockRecord) -> bool:
         return record.name in self.elections and leader_of(record) is not None
 
@@ -170,9 +167,9 @@ class Views:
 
     def change(self, store: Store, action: OperatorAction, values: Mapping[str, str], by: str) -> Shown:
         name = values.get("name", "")
-        if refusal := changes.refusal(
-            store.provider, action, name, self.elections
-        ):  # what was confirmed is the consequence of something else
+        # A refusal comes first: the form has shown the consequence of something else.
+        refusal = changes.refusal(store.provider, action, name, self.elections)
+        if refusal:
             return problem(409, refusal, name)
         try:
             done = changes.carry_out(store.provider, action, name, values, by)
@@ -199,6 +196,10 @@ def store_problem(error: ProviderError) -> Shown:
 def store_does_not_reply(seconds: float) -> Shown:
     values = {"title": "The store does not reply", "text": f"Nothing came within {seconds:g} seconds.", "name": ""}
     return Shown("problem.html", values, 503)
+
+
+def is_election(record: LockRecord, elections: Collection[str]) -> bool:
+    return record.name in elections or Demotion.from_record(record) is not None
 
 
 def counts_of(records: Sequence[LockRecord], jobs: Sequence[Job] | None) -> list[tuple[int, str, bool]]:

@@ -24,7 +24,7 @@ from tests.support.availability import private_server
 from tests.support.forked import Process
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
-from tests.support.processes import is_running
+from tests.support.processes import is_running, stop
 from tests.support.redis import RedisServer
 
 pytestmark = in_a_process
@@ -194,7 +194,7 @@ def test_a_signal_that_comes_while_the_command_ends_ends_the_node(nodes: Nodes, 
     process = nodes.start_leading("--lease-duration", "1m", "--on-exit", on_exit, python=python)
     assert process.stdout is not None
     command = int(process.stdout.readline())
-    process.send_signal(signal.SIGSTOP)
+    stop(process.pid)
     os.kill(command, signal.SIGKILL)
     process.terminate()  # the kernel hands this signal over before SIGCHLD
     process.send_signal(signal.SIGCONT)

@@ -97,7 +97,7 @@ OF_NO_OPTION = {"SHEDLOCK_HISTORY", "SHEDLOCK_ACTIVE"}
 
 
 def test_help_and_the_page_name_every_variable() -> None:
-    """Only the commands that run unattended have any, beside that of the store."""
+    """Only for commands that run unattended, and for the durations of electors, which a demotion must know."""
     assert isinstance(shedlock, Commands)
     page = PAGE.read_text()
     section = page.partition("## Environment variables")[2].partition("\n## ")[0]
@@ -112,7 +112,7 @@ def test_help_and_the_page_name_every_variable() -> None:
                 continue
             variable = param.envvar
             assert not variable or f"env var: {variable}" in help_text, f"shedlock {name} --help: {variable} is missing"
-            is_unattended = name in ("run", "once", "lead", "page")
+            is_unattended = name in ("run", "once", "lead", "page", "demote")
             assert not variable or is_unattended or variable == "SHEDLOCK_STORE", f"shedlock {name}: {variable}"
             variables |= {str(variable)} if variable else set()
     assert len(variables) <= 16
@@ -148,18 +148,21 @@ def test_the_main_help_says_what_each_command_does_without_an_ellipsis() -> None
 def test_bash_completes_names_with_colons(tmp_path: Path) -> None:
     """Bash breaks words there, and replaces what is after the last colon."""
     store = file_store(tmp_path)
-    for name in ("reports:eu:daily", "reports:us:daily", "reports"):
+    for name in ("reports:eu:daily", "reports:us:daily", "reports", "team@mail"):
         provider_at(store).release(take(store, name))
     cases = {
         "reports:\n:": [],
         "reports\n:\neu\n:\nd": ["daily"],
         "reports\n:": ["eu:daily", "us:daily"],
         "reports\n:\nu": ["us:daily"],
+        "team\n@": ["mail"],
         "rep": ["reports", "reports:eu:daily", "reports:us:daily"],
         "--store\n=\nsqlite\n:\n/nosuch": [],
     }
-    for typed, expected in cases.items():
-        words = f"shedlock\nshow\n{typed}"
+    shown = {f"show\n{typed}": expected for typed, expected in cases.items()}
+    others = {"lead\n--takeover\n=\nob": ["observed"], 'pause\n--why\n""\nrep': shown["show\nrep"]}
+    for typed, expected in (shown | others).items():
+        words = f"shedlock\n{typed}"
         variables = {"COMP_WORDS": words, "COMP_CWORD": str(words.count("\n")), "_SHEDLOCK_COMPLETE": "bash_complete"}
         assert run(store=store, **variables).stdout.split() == [f"plain,{each}" for each in expected], typed
 

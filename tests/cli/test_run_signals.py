@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
 
 import pytest
 
+from shedlock_py.cli.child import KillSwitch
 from tests.cli.harness import in_a_process, take
 from tests.cli.runs import Runs
 from tests.cli.terminal import PROGRAM
 from tests.support.polling import wait_until
+from tests.support.processes import descendants, is_running
 
 pytestmark = in_a_process
 
@@ -210,3 +213,13 @@ def test_as_pid_1_it_does_not_pay_the_grace_for_an_orphan_that_has_ended(runs: R
     script = "sh -c 'trap \"sleep 0.3; exit\" TERM; echo up; while :; do sleep 0.1; done' & exec sleep 60"
     process = runs.start("job", "--at-most", "1s", "--grace", "1h", words=["sh", "-c", script], under=namespaces())
     assert process.wait(20) == 75
+
+
+def test_a_kill_switch_whose_shell_was_stopped_keeps_nobody_waiting() -> None:
+    before = descendants(os.getpid())
+    switch = KillSwitch()
+    (shell,) = set(descendants(os.getpid())) - set(before)
+    os.kill(shell, signal.SIGSTOP)
+    switch.arm(2**22 + 1)  # no process has this number
+    switch.disarm()
+    assert not is_running(shell)

@@ -38,10 +38,10 @@ def test_the_list_shows_each_lock_with_its_state_and_holder(store: str) -> None:
     done = run("list", store=store)
     assert done.exit_code == 0
     title, cleanup, nightly = done.stdout.splitlines()
-    assert title.split() == ["LOCK", "STATE", "REMAINING", "LAST_START", "AGE", "TOKEN", "FIRE_TIME", "HOLDER"]
+    assert title.split() == ["LOCK", "STATE", "UNTIL", "LAST_START", "TOKEN", "FIRE_TIME", "HOLDER"]
     assert cleanup.startswith("cleanup         free   -  ")
     assert cleanup.endswith("  web-2:8")
-    assert datetime.fromisoformat(cleanup.split()[6]) == fire_time
+    assert datetime.fromisoformat(cleanup.split()[5]) == fire_time
     assert nightly.startswith("nightly report  held   ")
     assert nightly.split()[-2:] == ["-", "web-1:7"]
     assert str(lease.fencing_token) in nightly

@@ -45,6 +45,14 @@ def test_a_run_that_goes_on_shows_its_lease() -> None:
     assert (found.lease, found.lease_y) == ("the present lease is of 1h", None), "a line would leave no room"
 
 
+def test_a_pause_is_no_lease() -> None:
+    sample = Sample()
+    for _ in range(2):
+        sample.ran("job", seconds=4)
+    sample.provider.pause("job", "10s")
+    assert (durations_of(sample).lease, len(durations_of(sample).bars)) == ("", 2)
+
+
 def test_runs_without_a_duration_and_more_runs_than_fit() -> None:
     sample = Sample()
     sample.ran("job", seconds=0)

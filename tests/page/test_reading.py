@@ -9,7 +9,7 @@ import pytest
 
 from shedlock_py import InMemoryLockProvider
 from shedlock_py.page import app, page_app, reading
-from shedlock_py.page.reading import Shared
+from shedlock_py.page.reading import Shared, Store
 from tests.page.client import Client
 from tests.page.sample import Sample
 
@@ -45,10 +45,24 @@ def test_how_long_a_read_is_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert shared.get("a", read) == (0, 0.0)
     now[0] += 2.0
-    assert shared.get("a", read) == (0, 2.0)
+    assert shared.get("a", read) == (0, 0.0), "two seconds after its end, and it began seven seconds ago"
     now[0] += 0.1
-    assert shared.get("a", read) == (1, 0.0)
-    assert shared.get("b", read) == (2, 0.0)
+    assert shared.get("a", read) == (1, 7.1)
+    assert shared.get("b", read) == (2, 12.1)
+
+
+def test_a_reply_that_began_before_a_change_gives_its_old_rows_to_nobody(
+    sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "FRESH", 1000.0)
+    shared = Shared()
+    slow, later = Store(sample.provider, shared), Store(sample.provider, shared)
+    old = slow.records()
+    sample.provider.pause("clean-up", "1h")
+    shared.forget()
+    assert "paused" not in {job.state for job in slow.jobs([each for each in old if each.name == "clean-up"])[0]}
+    new = [each for each in later.records() if each.name == "clean-up"]
+    assert [job.state for job in later.jobs(new)[0]] == ["paused"]
 
 
 def test_an_error_is_for_all_who_wait_for_the_same_read() -> None:

@@ -53,7 +53,7 @@ def test_the_list_shows_the_state_of_each_job(client: Client) -> None:
     assert row(html, "import") == "import | held | web-3:7002 | 3.0s ago | in 29m 57s | running | 3.0s | - | -"
     assert row(html, "clean-up") == "clean-up | free | web-1:7000 | 5.0s ago | - | ok | 2.0s | 2.0s | -"
     assert row(html, "send-mails").startswith(
-        "send-mails | paused | (paused by alice@ops: migration of the orders table) | 3.0s ago | in 2h 59m | - | -"
+        "send-mails | paused | (paused by alice@ops: migration of the orders table) | - | in 2h 59m | - | -"
     )
     assert re.search(r"fetch-rates \| free .* \| ok \| 4.0s \| 4.0s \| overdue 10h \d+m late", row(html, "fetch-rates"))
 

@@ -49,7 +49,7 @@ def test_i3_i11_the_demo_keeps_every_promise(kind: str, tmp_path: Path) -> None:
     if kind in demo.WITHOUT_HISTORY:
         assert "This store keeps no run history. The page knows the present and not the past." in html
     else:
-        assert "Last 24 hours: " in html
+        assert "Last 5 minutes: " in html
         assert '<span class="chip vanished">vanished</span>' in html  # the run of the replica that was killed
     assert "was KILLED with SIGKILL in the middle of report" in done.stdout
     assert " took over " in done.stdout

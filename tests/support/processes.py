@@ -27,6 +27,16 @@ def _may_run(pid: int) -> bool:
     return bool(fields) and fields[0] not in ("T", "t", "Z", "X")
 
 
+def stop(pid: int) -> None:
+    """SIGSTOP, and wait until all threads of ``pid`` have stopped."""
+    _send(pid, signal.SIGSTOP)
+    threads = Path(f"/proc/{pid}/task")
+    wait_until(
+        lambda: all((each / "stat").read_text().rpartition(") ")[2].startswith("T") for each in threads.iterdir()),
+        what=f"process {pid} stopped",
+    )
+
+
 def kill_tree(root: int) -> None:
     """SIGKILL `root` and its descendants, and wait until they are gone."""
     _send(root, signal.SIGSTOP)

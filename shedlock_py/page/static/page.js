@@ -1,13 +1,13 @@
 // Live refresh: fetches this page again and replaces the live part. Without this script the page does not change.
 "use strict";
 (() => {
-  const EVERY = 5000, LONGEST = 10000, OLD = 15000;
+  const EVERY = 5000, SLOWEST = 10000, LONGEST = 12000, OLD = 15000;
   const live = document.getElementById("live");
   const button = document.getElementById("refresh");
   const status = document.getElementById("status");
   if (!live || !button || !status) return;
   const isProblem = document.body.classList.contains("problem");
-  let isPaused = false, timer = 0, trouble = "";
+  let isPaused = false, isBusy = false, timer = 0, trouble = "";
   let readAt = Date.now() - 1000 * status.dataset.age, read = status.textContent;
 
   function isInUse() {
@@ -17,9 +17,8 @@
 
   function showAge() {
     const age = Date.now() - readAt;
-    const words = age < OLD ? "" : " · " + Math.round(age / 1000) + " s old";
-    status.textContent = read + words + (trouble && " · not refreshed: " + trouble);
-    status.classList.toggle("bad", !isPaused && (trouble !== "" || age >= OLD));
+    status.textContent = read + " · " + Math.round(age / 1000) + " s old" + (trouble && " · not refreshed: " + trouble);
+    status.classList.toggle("bad", trouble !== "" || age >= OLD);
   }
 
   async function fetched() {
@@ -66,11 +65,14 @@
   }
 
   async function go() {
+    if (isBusy) return;
+    isBusy = true;
     clearTimeout(timer);
     const began = Date.now();
     if (!isPaused && !isInUse()) await refresh();
-    clearTimeout(timer);
-    timer = setTimeout(go, Math.max(EVERY, 4 * (Date.now() - began)));
+    isBusy = false;
+    const slow = trouble ? 0 : Math.min(SLOWEST, 4 * (Date.now() - began));  // a slow store is asked less often
+    timer = setTimeout(go, Math.max(EVERY, slow));
   }
 
   button.hidden = false;
@@ -81,6 +83,7 @@
     if (!isPaused) go();
   });
   document.addEventListener("visibilitychange", () => { if (!document.hidden) go(); });
+  showAge();
   setInterval(showAge, 1000);
   timer = setTimeout(go, EVERY);
 })();
