@@ -70,7 +70,7 @@ async def shielded(
         with suppress(asyncio.CancelledError):
             await asyncio.wait({start_task(_finish(task, when_abandoned))}, timeout=ABANDON_SECONDS)
             if once_more is not None and task.cancelled():
-                await shielded(once_more())
+                await asyncio.wait({start_task(once_more())}, timeout=ABANDON_SECONDS)
         raise
     return outcome.result()
 

@@ -370,8 +370,8 @@ def _without_margin(self: cas.CasPrograms, unused_for: timedelta) -> Any:
     return 0
 
 
-def _as_earliest(self: cas.ServerTime, now: float) -> datetime:
-    return self.earliest(now)
+def _end_of_earliest(self: cas.CasPrograms, lock_for: timedelta, time: cas.ServerTime) -> datetime:
+    return time.earliest(self.clock()) + lock_for + self.clock_error
 
 
 @pytest.mark.parametrize(
@@ -390,5 +390,5 @@ def test_each_part_is_needed(what: str, promise: str, monkeypatch: pytest.Monkey
         case "versions are not compared":
             options["checks_versions"] = False
         case "writes the earliest":
-            monkeypatch.setattr(cas.ServerTime, "latest", _as_earliest)
+            monkeypatch.setattr(cas.CasPrograms, "_end_of", _end_of_earliest)
     assert any(broken.startswith(promise) for broken in broken_by(**options))

@@ -24,6 +24,8 @@ class DateProxy(TcpProxy):
 
     def __init__(self, upstream: Address, offset: float = 0.0) -> None:
         self.offset = offset
+        self.next_offset: float | None = None
+        """For one reply."""
         super().__init__(upstream, rewrite=self._with_date)
 
     def _with_date(self, reply: bytes) -> bytes:
@@ -32,7 +34,8 @@ class DateProxy(TcpProxy):
         return _DATE.sub(f"Date: {date}".encode(), reply, count=1) if reply.startswith(b"HTTP/") else reply
 
     def seconds_ahead(self) -> float:
-        return self.offset
+        offset, self.next_offset = self.offset if self.next_offset is None else self.next_offset, None
+        return offset
 
 
 class ClockedProxy(DateProxy):

@@ -122,6 +122,8 @@ class CasPrograms(StorePrograms):
     def __init__(self, *, clock_error: Duration = DEFAULT_CLOCK_ERROR, **options: Any) -> None:
         super().__init__(**options)
         self.clock_error = parse_duration(clock_error, "clock_error", zero=True)
+        self._last: ServerTime | None = None
+        """From the last reply."""
         self._store = object()
         """The store that these programs are for, in the notes of leases: a version says nothing to another store."""
 
@@ -147,6 +149,8 @@ class CasPrograms(StorePrograms):
         """The entry that the last write replaces, and the server time of that decision."""
         for _ in range(MOST_TRIES):
             entry, time = yield from self._read(claim.request.name)
+            if entry and (not force or claim.recoveries) and self._has_run_out(entry, time):
+                entry, time = yield from self._checked_read(operation, claim.request.name, time)
             if entry is not None and entry.record.locked_by == claim.locked_by:
                 written = entry  # an earlier copy was carried out, and its reply was lost
             else:
@@ -165,7 +169,7 @@ class CasPrograms(StorePrograms):
                     return None
                 decided = entry, time
                 claim.note = _Replaced(entry)
-                reply = yield Write(granted, entry.version)
+                reply = yield from self._ask(Write(granted, entry.version))
                 time = reply.time
                 if reply.value is None:
                     continue
@@ -194,7 +198,7 @@ class CasPrograms(StorePrograms):
 
     def _give_back(self, former: Entry, written: Entry, time: ServerTime) -> CasProgram[None]:
         """Write the previous record again: a server has a wrong clock, so the previous holder may have the lock."""
-        yield Write(replace(former.record, read_at=time.date), written.version, former.is_free)
+        yield from self._ask(Write(replace(former.record, read_at=time.date), written.version, former.is_free))
 
     def _make(self, claim: Claim, time: ServerTime) -> CasProgram[tuple[Entry | None, ServerTime]]:
         """Make a free record. It has a version, and its reply a time, that the grant goes by.
@@ -204,7 +208,7 @@ class CasPrograms(StorePrograms):
         """
         now, name = time.date, claim.request.name
         record = LockRecord(name, claim.request.holder, now, now, 0, None, read_at=now)
-        reply = yield Write(record, None, is_free=True)
+        reply = yield from self._ask(Write(record, None, is_free=True))
         return (None if reply.value is None else Entry(record, reply.value, is_free=True)), reply.time
 
     def _check_fire_time(self, claim: Claim, time: ServerTime, *, force: bool) -> None:
@@ -228,12 +232,12 @@ class CasPrograms(StorePrograms):
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> CasProgram[bool]:
         operation, may_repeat = "release" if releasing else "extend", True
         entry, time = lease._note[1:] if _is_note(lease._note, self._store) else (None, None)
-        if entry is None or time is None or not _is_of(lease, entry, time.earliest(self.clock())):
+        if entry is None or time is None or not _is_of(lease, entry, self._earliest(time)):
             # The lease may be over by its note only: an older extension, whose reply was late, may have written that.
             entry, time = yield from self._checked_read(operation, lease.name, time)
         is_free = releasing and not lock_for
         for _ in range(MOST_TRIES):
-            now = time.earliest(self.clock())
+            now = self._earliest(time)
             if entry is None or not _is_of(lease, entry, now):
                 return False
             if lease.is_being_released() and not releasing:
@@ -242,7 +246,7 @@ class CasPrograms(StorePrograms):
             until = now if is_free else self._end_of(lock_for, time)
             is_released = True if releasing else entry.record.is_released
             record = replace(entry.record, lock_until=until, read_at=now, is_released=is_released)
-            reply = yield Write(record, entry.version, is_free)
+            reply = yield from self._ask(Write(record, entry.version, is_free))
             written = Entry(record, reply.value, is_free)
             if reply.value is not None:
                 if is_free or time.agrees_with(reply.time, self.clock(), self.clock_error):
@@ -297,7 +301,7 @@ class CasPrograms(StorePrograms):
             write = step(entry, time) if entry else None
             if write is None:
                 return False
-            if (yield write).value is not None:
+            if (yield from self._ask(write)).value is not None:
                 return True
         raise kept_changing(operation, name)
 
@@ -327,13 +331,30 @@ class CasPrograms(StorePrograms):
                 and (record.fencing_token or 0) < least
                 and record.last_fire_time != ONCE
             ):
-                deleted += bool((yield Delete(record.name, entry.version)).value)
+                deleted += bool((yield from self._ask(Delete(record.name, entry.version))).value)
         return deleted
 
     # Commands, and the server's time
 
+    def _ask(self, command: CasCommand) -> CasProgram[Any]:
+        reply = yield command
+        self._last = reply.time
+        return reply
+
     def _read(self, name: str) -> CasProgram[tuple[Entry | None, ServerTime]]:
-        return (yield Read(name))
+        reply: tuple[Entry | None, ServerTime] = yield from self._ask(Read(name))
+        return reply
+
+    def _has_run_out(self, entry: Entry, time: ServerTime) -> bool:
+        """Whether the lease of ``entry`` has ended without a release. A wrong clock may say so of a living holder."""
+        return not entry.is_free and _is_released(entry) is not True and not _is_held(entry, time.date)
+
+    def _earliest(self, time: ServerTime) -> datetime:
+        """The time that the server's clock shows at least, by ``time`` and by the last reply, if that agrees."""
+        now, last = self.clock(), self._last
+        if last is None or not last.agrees_with(time, now, self.clock_error):
+            return time.earliest(now)
+        return max(time.earliest(now), last.earliest(now))
 
     def _checked_read(
         self, operation: str, name: str, known: ServerTime | None

@@ -19,8 +19,9 @@ from shedlock_py.providers.dynamodb.wire import (
 from shedlock_py.providers.kit import given_back
 from shedlock_py.record import LockRecord
 
+# A lease that was not released must have been seen: it is replaced after a second reply that agrees on the time.
 _IS_FREE = (
-    "(attribute_not_exists(lockUntil) OR lockUntil <= :now OR lockUntil = :seen"
+    "(attribute_not_exists(lockUntil) OR (lockUntil <= :now AND endedBy = lockedBy) OR lockUntil = :seen"
     " OR (releasedBy = lockedBy AND contains(lockedBy, :mark)))"
 )
 # I7. And a late copy of a claim has the token that the first copy has used.

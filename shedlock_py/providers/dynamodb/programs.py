@@ -47,7 +47,7 @@ from shedlock_py.record import ONCE, LockRecord
 RECENT = 100.0
 """Seconds for which the time of a reply serves the claims after it. Two clocks may drift a tenth of a second apart
 meanwhile, a tenth of what the Date header leaves open. A job of every minute still costs one request."""
-MOST_REPLIES = 3
+MOST_REPLIES = 4
 """Of which two in a row must agree on the time."""
 MOST_TRIES = 16
 """For copies that write the same record at the same time: one of them succeeds in each round."""
@@ -106,6 +106,7 @@ class DynamoDBPrograms(StorePrograms):
         if time is None or not self._is_recent(time) or self._is_too_late(claim, time):
             reply = yield from self._checked_read(_operation(force), name)
             time, entry = reply.time, reply.entry
+            seen = "" if entry is None or self._is_held(entry, time) else entry.lock_until
             is_other = not force and entry is not None and not _is_own(entry, claim)
             if (
                 is_other
@@ -121,9 +122,15 @@ class DynamoDBPrograms(StorePrograms):
             reply = yield from self._ask(claiming(claim, before, token, written, now, seen, force=force))
             entry, is_right = reply.entry, self._agree(time, reply.time)
             is_granted = reply.is_done or (entry is not None and _is_own(entry, claim))
-            time = reply.time
+            former, time = time, reply.time
+            if not is_right and force and is_granted:
+                reply = yield from self._checked_read("take_over", name)
+                if reply.entry and _is_own(reply.entry, claim) and self._agree(former, reply.time):
+                    claim.note = _written_in(reply.entry)
+                    return reply.entry.record.fencing_token
+                raise clocks_disagree("take_over", name, self.clock_error)  # it is left to expire
             if not is_right:
-                if is_granted and not force:  # until a wrong time; a take-over is left to expire
+                if is_granted:  # until a wrong time
                     yield from self.undo_for(name, claim.locked_by, claim.request.fire_time)
                     claim.renew()  # so that a late copy of the undo frees nothing
                 if not may_repeat:
@@ -265,20 +272,20 @@ class DynamoDBPrograms(StorePrograms):
 
     def _ask(self, command: Command) -> DynamoProgram[Reply]:
         reply = yield command
-        if self._last is not None and self._agree(self._last, reply.time):
+        if self._last is not None and self._is_recent(self._last) and self._agree(self._last, reply.time):
             self._agreed = reply.time
         self._last = reply.time
         return reply
 
     def _checked_read(self, operation: str, name: str) -> DynamoProgram[Reply]:
-        """Read until two replies in a row agree on the time.
+        """Read until two replies in a row agree on the time. After a long pause, all replies seem to agree.
 
         :raises ProviderError: three replies did not.
         """
         for _ in range(MOST_REPLIES):
             before = self._last
             reply = yield from self._ask(Read(name))
-            if before is not None and self._agree(before, reply.time):
+            if before is not None and self._is_recent(before) and self._agree(before, reply.time):
                 return reply
         raise clocks_disagree(operation, name, self.clock_error)
 

@@ -9,10 +9,12 @@ import pytest
 
 from shedlock_py import LockRequest
 from shedlock_py._process import monotonic
+from shedlock_py.providers.aws import clients
 from shedlock_py.providers.dynamodb.programs import RECENT
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.clients import both_clients
 from tests.stores.dynamodb.conftest import Open
+from tests.support.dates import DateProxy
 from tests.support.dynamodb import DynamoDBServer
 from tests.support.locks import acquired, record_of
 
@@ -59,29 +61,51 @@ def test_each_operation_takes_one_round_trip(open_provider: Open, proxy: TcpProx
     assert set(counted) == {("first acquire", 3), *((operation, 1) for operation in one)}
 
 
-def test_after_a_pause_a_read_comes_first(open_provider: Open, proxy: TcpProxy, name: str) -> None:
-    """The time of a reply that is older than RECENT decides no claim; a lease that is there costs one request still."""
-    provider = open_provider(proxy.address)
-    lease = acquired(provider, name, "1h")
+def test_after_a_pause_two_reads_come_first(
+    open_provider: Open, dynamodb_server: DynamoDBServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time that is older than RECENT decides no claim, and confirms no other time."""
+    passed = 0.0
+    with DateProxy(dynamodb_server.address) as proxy:
+        provider = open_provider(proxy.address)
+        for patched, attribute in ((clients, "monotonic"), (programs_of(provider), "clock")):
+            monkeypatch.setattr(patched, attribute, lambda: monotonic() + passed)
+        lease = acquired(provider, name, "1h")
+        costs = []
+        for operation in (
+            lambda: provider.acquire(LockRequest(name, "1m")),
+            lambda: provider.extend(lease, "2h"),
+            lambda: provider.release(lease),
+            lambda: provider.acquire(LockRequest(name, "1m")),
+        ):
+            passed += RECENT + 1
+            proxy.offset = passed
+            proxy.reset()
+            operation()
+            costs.append(proxy.round_trips)
+        assert costs == [2, 1, 1, 3]
+        assert record_of(provider, name).is_held
 
-    def pause() -> None:
-        passed["seconds"] += RECENT + 1
-        proxy.reset()
 
-    passed = {"seconds": 0.0}
-    programs_of(provider).clock = lambda: monotonic() + passed["seconds"]
-    pause()
-    assert provider.acquire(LockRequest(name, "1m")) is None
-    assert proxy.round_trips == 1, "the read shows that it is held"
-    pause()
-    assert provider.extend(lease, "2h") is lease
-    assert proxy.round_trips == 1
-    pause()
-    assert provider.release(lease)
-    assert proxy.round_trips == 1
-    pause()
-    acquired(provider, name)
-    assert proxy.round_trips == 2
+def test_i1_after_a_long_pause_one_reply_of_a_wrong_clock(
+    open_provider: Open, dynamodb_server: DynamoDBServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day later each reply would seem to agree with the last one."""
+    passed = 0.0
+    with DateProxy(dynamodb_server.address) as proxy:
+        holder, other = open_provider(proxy.address), open_provider(proxy.address)
+        for patched, attribute in (
+            (clients, "monotonic"),
+            (programs_of(holder), "clock"),
+            (programs_of(other), "clock"),
+        ):
+            monkeypatch.setattr(patched, attribute, lambda: monotonic() + passed)
+        acquired(other, f"{name}-before")
+        passed = proxy.offset = 86400.0
+        lease = acquired(holder, name, "30s")
+        proxy.next_offset = 86460.0
+        assert other.acquire(LockRequest(name, "30s")) is None
+        assert holder.extend(lease, "30s") is lease
 
 
 def test_i7_two_replicas_in_turn_within_a_second(open_provider: Open, name: str) -> None:
