@@ -16,7 +16,7 @@ from tests.faults.worker import Behaviour
 from tests.support import stores
 from tests.support.stores import Store
 
-MOST_TRIALS = 5
+MOST_TRIALS = 20
 
 
 @dataclass(frozen=True)
