@@ -542,6 +542,8 @@ class Block(BaseBlock):
                 self.released(lease, bool(release(lease)))
             except (Exception, SystemExit) as error:
                 self.failed("release", error, lease)
+        elif self._releases:  # the provider has carried out the first one after all
+            self.released(lease, was_held=True)
 
 
 class AsyncBlock(BaseBlock):
@@ -620,6 +622,8 @@ class AsyncBlock(BaseBlock):
                 self.released(lease, bool(await release(lease)))
             except (Exception, SystemExit) as error:
                 self.failed("release", error, lease)
+        elif self._releases:  # the provider has carried out the first one after all
+            self.released(lease, was_held=True)
 
 
 _of_main_thread: WeakSet[BaseBlock] = WeakSet()

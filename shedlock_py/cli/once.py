@@ -6,6 +6,7 @@ import os
 import sys
 from contextlib import nullcontext
 from datetime import timedelta
+from shlex import quote
 
 import click
 
@@ -129,5 +130,6 @@ def _forget(provider: LockProvider, key: str, ctx: click.Context) -> None:
     if record.is_held:
         held = f"{holder_of(record)} has {key!r} for another {in_words(record.remaining)} unless extended"
         raise click.UsageError(f"{held}: wait for its end", ctx)
-    provider.forget_fire_time(key, record)  # type: ignore[attr-defined]  # looked up above
+    if not provider.forget_fire_time(key, record):  # type: ignore[attr-defined]  # looked up above
+        fail(f"{key!r} has changed meanwhile: nothing was forgotten; see: shedlock show {quote(key)}", NO)
     click.echo(f"{key!r} can run again; {holder_of(record)} had it last")

@@ -12,6 +12,7 @@ import pytest
 
 from shedlock_py import Lease, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers import cas, kit
+from shedlock_py.record import ONCE
 from shedlock_py.testing import FakeClock
 
 SECOND = timedelta(seconds=1)
@@ -300,6 +301,17 @@ def test_i1_nobody_gets_the_lock_while_it_is_extended(store: Store, wrong: int, 
     store.before = {}
     assert [*granted, other.acquire(request)] == [None] * (len(granted) + 1)
     assert holder.extend(lease, "30s") is lease
+
+
+@pytest.mark.parametrize("wrong", range(3))
+def test_i14_a_key_in_use_is_not_forgotten_by_a_wrong_clock(store: Store, wrong: int) -> None:
+    holder, operator = replica(store), replica(store)
+    lease = acquired(holder, LockRequest("key", "30s", fire_time=ONCE))
+    store.ahead = {len(store.commands) + wrong: 60.0}
+    assert operator.forget_fire_time("key") is False
+    store.ahead = {}
+    assert holder.extend(lease, "30s") is lease
+    assert store.entries["key"].record.last_fire_time == ONCE
 
 
 def test_i5_servers_that_never_agree_are_an_error_with_its_cure(store: Store) -> None:

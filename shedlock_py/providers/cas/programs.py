@@ -24,6 +24,8 @@ from shedlock_py.providers.kit import (
 )
 from shedlock_py.record import ONCE, LockRecord
 
+MOST_REPLIES = 3
+"""Of which one must agree with an earlier one on the time."""
 MOST_TRIES = 16
 """For copies that write the same record at the same time: one of them succeeds in each round."""
 
@@ -280,6 +282,7 @@ class CasPrograms(StorePrograms):
 
     def forget_fire_time(self, name: str, expected: LockRecord | None = None) -> CasProgram[bool]:
         seen, stays = expected, False
+        known: ServerTime | None = None
 
         def forgotten(entry: Entry, time: ServerTime) -> Write | None:
             nonlocal seen, stays
@@ -289,10 +292,16 @@ class CasPrograms(StorePrograms):
             if newest is None or found.last_fire_time != newest:
                 return None  # there was none, or a first copy of the write has forgotten it
             # All runs of a key of run_once have one fire time.
-            stays = newest == ONCE and (found.locked_by != seen.locked_by or _is_held(entry, time.date))
+            is_in_use = found.locked_by != seen.locked_by or _is_held(entry, time.date)
+            stays = newest == ONCE and (is_in_use or (known is None and self._has_run_out(entry, time)))
             return None if stays else Write(replace(found, last_fire_time=None), entry.version, entry.is_free)
 
         yield from self._change("forget_fire_time", name, forgotten)
+        if stays and seen is not None:  # a wrong clock may say that the lease of a living holder has ended
+            entry, known = yield from self._checked_read("forget_fire_time", name, None)
+            write = forgotten(entry, known) if entry else None
+            if write is not None and (yield from self._ask(write)).value is None:
+                raise kept_changing("forget_fire_time", name)
         return seen is not None and seen.last_fire_time is not None and not stays
 
     def _change(self, operation: str, name: str, step: _Step) -> CasProgram[bool]:
@@ -359,17 +368,17 @@ class CasPrograms(StorePrograms):
     def _checked_read(
         self, operation: str, name: str, known: ServerTime | None
     ) -> CasProgram[tuple[Entry | None, ServerTime]]:
-        """Read the record. The time of its reply must agree with ``known``, or else with the time of a second reply.
+        """Read the record until the time of a reply agrees with ``known``, or with that of a reply before.
 
-        :raises ProviderError: the second reply contradicts both.
+        :raises ProviderError: three replies did not.
         """
-        entry, time = yield from self._read(name)
-        if known is not None and known.agrees_with(time, self.clock(), self.clock_error):
-            return entry, time
-        entry, next_time = yield from self._read(name)
-        if not any(each.agrees_with(next_time, self.clock(), self.clock_error) for each in (known, time) if each):
-            raise clocks_disagree(operation, name, self.clock_error)
-        return entry, next_time
+        times = [known] if known else []
+        for _ in range(MOST_REPLIES):
+            entry, time = yield from self._read(name)
+            if any(each.agrees_with(time, self.clock(), self.clock_error) for each in times):
+                return entry, time
+            times.append(time)
+        raise clocks_disagree(operation, name, self.clock_error)
 
     def _latest(self, time: ServerTime) -> datetime:
         return time.latest(self.clock())

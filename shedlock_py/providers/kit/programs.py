@@ -264,6 +264,10 @@ class StorePrograms(ABC):
         """Let a key of ``run_once`` run again. All its runs have one fire time, so this goes by the claim id."""
         if record.is_held:
             return False  # its task may succeed yet
+        if not record.is_released:  # one reply with a wrong time may say that the lease of a living holder has ended
+            again = yield from self.record(record.name)
+            if again is None or again.is_held or again.acquisition != record.acquisition:
+                return False
         if not (yield from self.undo_claim(record.name, record.locked_by, ONCE - _BEFORE)):
             found = yield from self.record(record.name)
             return found is None or found.last_fire_time != ONCE  # a first copy may have done it

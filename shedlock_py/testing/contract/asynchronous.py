@@ -15,11 +15,13 @@ from shedlock_py import (
     Executed,
     LeaseLost,
     LockProvider,
+    LockReleased,
     LockRequest,
     ProviderFailed,
     ProviderUnreachable,
     Skipped,
     attempt_async,
+    configure,
     current_lease,
     extend_lock_async,
     hold_async,
@@ -147,8 +149,11 @@ class CancellationContract(AsyncContractBase):
                     task.cancel()
                 await asyncio.gather(guard, *ended, return_exceptions=True)
 
-        facade.run(end_at_all_moments())
+        listener = RecordingListener()
+        with configure(listeners=[listener]):
+            facade.run(end_at_all_moments())
         assert [moment for moment in self.moments if is_held(other, f"{name}/{moment}")] == []
+        assert len(listener.of(LockReleased)) == len(self.moments)
 
     def test_i1_a_cancelled_take_over_does_not_free_the_lock(
         self, facade: BlockingLockProvider, other: LockProvider, name: str

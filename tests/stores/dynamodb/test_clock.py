@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py.record import ONCE
 from tests.stores.dynamodb.conftest import Open
 from tests.support.dates import DateProxy
 from tests.support.dynamodb import DynamoDBServer
@@ -72,6 +73,18 @@ class WrongOnce(DateProxy):
     def seconds_ahead(self) -> float:
         self.right -= 1
         return self.error if self.right == -1 else 0.0
+
+
+@pytest.mark.parametrize("right", range(2))
+def test_i14_a_key_in_use_is_not_forgotten_by_a_wrong_clock(
+    open_provider: Open, dynamodb_server: DynamoDBServer, name: str, right: int
+) -> None:
+    with WrongOnce(dynamodb_server.address) as front:
+        holder, operator = open_provider(), open_provider(front.address)
+        lease = acquired(holder, name, "30s", fire_time=ONCE)
+        front.error, front.right = 60.0, right
+        assert operator.forget_fire_time(name) is False
+        assert holder.extend(lease, "30s") is lease
 
 
 @contextmanager

@@ -90,7 +90,7 @@ def test_after_a_pause_two_reads_come_first(
 def test_i1_after_a_long_pause_one_reply_of_a_wrong_clock(
     open_provider: Open, dynamodb_server: DynamoDBServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A day later each reply would seem to agree with the last one."""
+    """After a day, each reply seems to agree with the reply before the pause."""
     passed = 0.0
     with DateProxy(dynamodb_server.address) as proxy:
         holder, other = open_provider(proxy.address), open_provider(proxy.address)
