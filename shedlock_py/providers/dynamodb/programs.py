@@ -102,7 +102,7 @@ class DynamoDBPrograms(StorePrograms):
 
     def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> DynamoProgram[int | None]:
         name, least_token = claim.request.name, ((before and before.fencing_token) or 0) + 1
-        time, seen, may_repeat = self._agreed, "", not force
+        time, seen, may_repeat = self._known_time(), "", not force
         if time is None or not self._is_recent(time) or self._is_too_late(claim, time):
             reply = yield from self._checked_read(_operation(force), name)
             time, entry = reply.time, reply.entry
@@ -177,7 +177,7 @@ class DynamoDBPrograms(StorePrograms):
         return Written(self._earliest(time), milliseconds_up(self._end_of(claim.request.lock_at_most_for, time)), 0)
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> DynamoProgram[bool]:
-        known, time, may_repeat = lease._note if isinstance(lease._note, Written) else None, self._agreed, True
+        known, time, may_repeat = lease._note if isinstance(lease._note, Written) else None, self._known_time(), True
         operation = "release" if releasing else "extend"
         if known is None or time is None or _is_over(known, self._earliest(time)):
             # The lease may be over by its note only: an older extension, whose reply was late, may have written that.
@@ -291,6 +291,11 @@ class DynamoDBPrograms(StorePrograms):
 
     def _agree(self, one: ServerTime, other: ServerTime) -> bool:
         return one.agrees_with(other, self.clock(), self.clock_error)
+
+    def _known_time(self) -> ServerTime | None:
+        """None: nothing is known yet, or the last reply contradicts the replies before."""
+        agreed, last = self._agreed, self._last
+        return agreed if agreed is not None and last is not None and self._agree(agreed, last) else None
 
     def _is_recent(self, time: ServerTime) -> bool:
         return self.clock() - time.sent_at < RECENT

@@ -32,8 +32,8 @@ LONG, SOON = 30.0, 15.0
 FAULTS = {
     "refuses": r"(?i)refused|connect call failed",
     "black-holed": "waited for a connection|no reply within",  # that of the client, or of the broadcast, is over first
-    "silent": "waited for a reply|waited for a connection",
-    "stopped": "waited for a reply|waited for a connection",
+    "silent": "waited for a reply|waited for a connection|no reply within",
+    "stopped": "waited for a reply|waited for a connection|no reply within",
 }
 """The faults of a server, and what the error says of them."""
 
