@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,8 @@ def test_i14_a_key_in_use_is_not_forgotten_by_a_wrong_clock(
     open_provider: Open, dynamodb_server: DynamoDBServer, name: str, right: int
 ) -> None:
     with WrongOnce(dynamodb_server.address) as front:
-        holder, operator = open_provider(), open_provider(front.address)
+        holder = open_provider()
+        operator: Any = open_provider(front.address)
         lease = acquired(holder, name, "30s", fire_time=ONCE)
         front.error, front.right = 60.0, right
         assert operator.forget_fire_time(name) is False
