@@ -303,6 +303,17 @@ def test_i1_nobody_gets_the_lock_while_it_is_extended(store: Store, wrong: int, 
     assert holder.extend(lease, "30s") is lease
 
 
+def test_i1_a_lease_that_was_kept_for_hours_is_extended_by_a_time_of_now(store: Store) -> None:
+    """A minute is within the drift of 20 hours, so a wrong reply would seem to agree."""
+    holder, other = replica(store), replica(store)
+    lease = acquired(holder, LockRequest("job", "24h"))
+    store.clock.advance("20h")
+    store.ahead = {len(store.commands) + number: -60.0 for number in (0, 2)}
+    for _ in range(2):
+        assert holder.extend(lease, "20s") is lease
+        assert other.acquire(LockRequest("job", "30s")) is None
+
+
 @pytest.mark.parametrize("wrong", range(3))
 def test_i14_a_key_in_use_is_not_forgotten_by_a_wrong_clock(store: Store, wrong: int) -> None:
     holder, operator = replica(store), replica(store)

@@ -24,6 +24,8 @@ from shedlock_py.providers.kit import (
 )
 from shedlock_py.record import ONCE, LockRecord
 
+OLD = 600.0
+"""Seconds. Two clocks may drift 1.2 s apart meanwhile."""
 MOST_REPLIES = 3
 """Of which one must agree with an earlier one on the time."""
 MOST_TRIES = 16
@@ -234,6 +236,8 @@ class CasPrograms(StorePrograms):
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> CasProgram[bool]:
         operation, may_repeat = "release" if releasing else "extend", True
         entry, time = lease._note[1:] if _is_note(lease._note, self._store) else (None, None)
+        if time is not None and self.clock() - time.sent_at > OLD:
+            entry, time = None, None  # any reply would seem to agree with it
         if entry is None or time is None or not _is_of(lease, entry, self._earliest(time)):
             # The lease may be over by its note only: an older extension, whose reply was late, may have written that.
             entry, time = yield from self._checked_read(operation, lease.name, time)
