@@ -293,7 +293,7 @@ class DynamoDBPrograms(StorePrograms):
         return one.agrees_with(other, self.clock(), self.clock_error)
 
     def _known_time(self) -> ServerTime | None:
-        """None: nothing is known yet, or the last reply contradicts the replies before."""
+        """The time that replies agreed on, unless the last reply contradicts it."""
         agreed, last = self._agreed, self._last
         return agreed if agreed is not None and last is not None and self._agree(agreed, last) else None
 
