@@ -17,7 +17,7 @@ from shedlock_py.texts import printable as printable
 
 NOTHING = "-"
 BAD = ("failed", "lost", "vanished", "unfinished")
-"""Outcomes of a run, as :func:`outcome_of` has them."""
+"""The outcomes, as :func:`outcome_of` has them, of runs that did not end well."""
 
 
 def counted(number: int, what: str) -> str:
@@ -67,12 +67,15 @@ def holder_of(record: LockRecord) -> str:
     return printable(record.holder) if demoted is None else f"(demoted: {demoted})"
 
 
-def pause_in_words(record: LockRecord) -> str:
-    """Until when, by whom and why the lock of ``record`` is paused."""
+def pause_in_words(record: LockRecord, until: str | None = None) -> str:
+    """Until when, by whom and why the lock of ``record`` is paused.
+
+    :param until: the end of the pause, in another form than ISO 8601.
+    """
     pause = record.pause
     assert pause is not None
     why = f": {printable(pause.reason)}" if pause.reason else ""
-    return f"paused until {local_iso(record.lock_until)} by {printable(pause.by)}{why}"
+    return f"paused until {until or local_iso(record.lock_until)} by {printable(pause.by)}{why}"
 
 
 def running_in_words(record: LockRecord) -> str:

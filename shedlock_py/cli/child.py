@@ -189,7 +189,8 @@ class KillSwitch:
 
     def arm(self, group: int) -> None:
         """Name the process group that is to be killed."""
-        self._write(f"{group}\n")
+        with suppress(BrokenPipeError):  # the shell was killed, or there is none
+            os.write(self._writer, f"{group}\n".encode())
 
     def disarm(self) -> None:
         """Call this when the group has ended: the kernel may reuse its number."""
@@ -199,10 +200,6 @@ class KillSwitch:
                     os.kill(self._pid, signal.SIGKILL)
                     os.waitpid(self._pid, 0)
         os.close(self._writer)  # not before: the shell would take it for the death of this process
-
-    def _write(self, text: str) -> None:
-        with suppress(BrokenPipeError):  # the shell was killed, or there is none
-            os.write(self._writer, text.encode())
 
 
 def listen(on_signal: Callable[[int], None]) -> Set[int]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from reprlib import repr as short_repr
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -141,9 +141,9 @@ def _default_store() -> str | None:
     return store
 
 
-def is_at_terminal() -> bool:
-    """Whether a person reads standard error."""
-    return sys.stderr is not None and sys.stderr.isatty()
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person is at the other end of a standard stream. None: it was closed before the start."""
+    return stream is not None and stream.isatty()
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -6,7 +6,7 @@ import os
 
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, add_completion_class, split_arg_string
 
-_BREAKS = ":=@"
+_BREAKS = (":", "=", "@")
 """Where bash breaks words (COMP_WORDBREAKS). It replaces the part after the last of these characters."""
 
 
@@ -15,7 +15,7 @@ class _Bash(BashComplete):
         given, current = split_arg_string(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
         words: list[str] = []
         for word in given[: current + 1]:
-            if words and (word[:1] in (*_BREAKS,) or words[-1][-1:] in (*_BREAKS,)):
+            if words and (word.startswith(_BREAKS) or words[-1].endswith(_BREAKS)):
                 words[-1] += word
             else:
                 words.append(word)

@@ -164,15 +164,8 @@ def _job_cells(job: Punctuality, record: LockRecord) -> tuple[str, ...]:
         _moment(job.last_started, record),
         _moment(job.due, record),
         display.NOTHING if job.due is None else display.in_words(record.read_at - job.due),
-        _pause(record) if record.is_paused else BASES[job.basis],
+        display.pause_in_words(record, _moment(record.lock_until, record)) if record.is_paused else BASES[job.basis],
     )
-
-
-def _pause(record: LockRecord) -> str:
-    pause = record.pause
-    assert pause is not None
-    until = _moment(record.lock_until, record)
-    return printable(f"paused until {until} by {pause.by}{f': {pause.reason}' if pause.reason else ''}")
 
 
 def _job_to_json(job: Punctuality, record: LockRecord) -> dict[str, Any]:

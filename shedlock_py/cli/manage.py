@@ -17,6 +17,7 @@ from shedlock_py.cli.common import (
     USAGE,
     duration_option,
     fail,
+    is_terminal,
     json_option,
     note,
     open_store,
@@ -92,8 +93,7 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
 def _is_sure(record: LockRecord) -> bool:
     """Whether the operator at the terminal wants to free a paused lock; not without a terminal."""
     question = f"lock {record.name!r} is {pause_in_words(record)}. Jobs start again at once. Free it?"
-    has_terminal = sys.stdin is not None and sys.stdin.isatty()  # None: it was closed before the start
-    return has_terminal and click.confirm(question, err=True)
+    return is_terminal(sys.stdin) and click.confirm(question, err=True)
 
 
 @click.command(short_help="Delete records that were not used for long.")
@@ -145,8 +145,7 @@ def prune(unused_for: timedelta, finished: bool, dry_run: bool, yes: bool, store
 
 def _is_agreed(number: int) -> bool:
     """Whether the operator at the terminal wants to delete the records. A cron job is not asked."""
-    is_at_terminal = sys.stdin is not None and sys.stdin.isatty()
-    return not is_at_terminal or click.confirm(f"Delete {counted(number, 'lock record')}?", err=True)
+    return not is_terminal(sys.stdin) or click.confirm(f"Delete {counted(number, 'lock record')}?", err=True)
 
 
 def _old_keys(records: Sequence[LockRecord], unused_for: timedelta) -> list[LockRecord]:

@@ -34,7 +34,7 @@ LONGEST_HEAD = 16_384
               help="Also pause, resume, free by force, demote, prune.")  # fmt: skip
 @option("--election", "elections", envvar="SHEDLOCK_PAGE_ELECTIONS", multiple=True, metavar="NAME",
         help="A lock name that is an election, for the view of leaders; may be repeated.")  # fmt: skip
-@option("--out",  type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+@option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
         help="Serve nothing, but write one self-contained HTML file; - is standard output.")  # fmt: skip
 @store_option
 def page(

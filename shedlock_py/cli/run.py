@@ -17,7 +17,7 @@ from shedlock_py.cli.common import (
     fail,
     grace_option,
     holder_option,
-    is_at_terminal,
+    is_terminal,
     open_store,
     option,
     printable,
@@ -200,7 +200,7 @@ def run(
             # After the store is open: --store may name a module of the application, which may call configure().
             Settings(listeners=(guarded.messages.put, *debug)).apply()
             done = guarded.run(provider, wait)
-            if isinstance(done, Skipped) and (verbose or is_at_terminal()):
+            if isinstance(done, Skipped) and (verbose or is_terminal(sys.stderr)):
                 warn(_reason(done, provider))
     except CannotStart as error:
         fail(str(error), error.code)

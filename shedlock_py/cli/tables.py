@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from shedlock_py.cli.common import is_terminal
 from shedlock_py.display import (
     NOTHING,
     age,
@@ -73,7 +74,7 @@ def console() -> Console:
 
 def is_on_terminal() -> bool:
     """Whether the output is for people: the layout goes by this, and not by FORCE_COLOR, which rich takes for it."""
-    return sys.stdout is not None and sys.stdout.isatty()
+    return is_terminal(sys.stdout)
 
 
 # Records

@@ -106,7 +106,7 @@ class DynamoDBPrograms(StorePrograms):
         if time is None or not self._is_recent(time) or self._is_too_late(claim, time):
             reply = yield from self._checked_read(_operation(force), name)
             time, entry = reply.time, reply.entry
-            seen = "" if entry is None or self._is_held(entry, time) else entry.lock_until
+            seen = self._seen(entry, time)
             is_other = not force and entry is not None and not _is_own(entry, claim)
             if (
                 is_other
@@ -148,8 +148,12 @@ class DynamoDBPrograms(StorePrograms):
                 return None
             if entry is not None:
                 least_token = max(least_token, (entry.record.fencing_token or 0) + 1)
-                seen = "" if self._is_held(entry, time) else entry.lock_until
+                seen = self._seen(entry, time)
         raise kept_changing(_operation(force), name)
+
+    def _seen(self, entry: Entry | None, time: ServerTime) -> str:
+        """The ``lockUntil`` of a lease that has ended, for the next claim; empty if there is none."""
+        return "" if entry is None or self._is_held(entry, time) else entry.lock_until
 
     def _is_refused(
         self, entry: Entry | None, claim: Claim, before: LockRecord | None, time: ServerTime, *, force: bool
