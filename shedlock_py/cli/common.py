@@ -142,7 +142,7 @@ def _default_store() -> str | None:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a person is at the other end of a standard stream. None: it was closed before the start."""
+    """Whether a person is at the other end of a standard stream. Python has None for a stream that was closed."""
     return stream is not None and stream.isatty()
 
 

@@ -152,7 +152,7 @@ class DynamoDBPrograms(StorePrograms):
         raise kept_changing(_operation(force), name)
 
     def _seen(self, entry: Entry | None, time: ServerTime) -> str:
-        """The ``lockUntil`` of a lease that has ended, for the next claim; empty if there is none."""
+        """The ``lockUntil`` of a lease that has ended, for the next claim. Empty while the lease lasts."""
         return "" if entry is None or self._is_held(entry, time) else entry.lock_until
 
     def _is_refused(
