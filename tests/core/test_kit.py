@@ -210,6 +210,20 @@ def test_i12_an_outcome_that_was_in_doubt_stays_so_when_the_retry_is_refused() -
     assert is_free_for(store, REQUEST)
 
 
+def test_i4_force_release_ends_the_minimum_hold_that_a_release_has_just_left() -> None:
+    store = InMemoryLockProvider()
+    lease = store.acquire(REQUEST)
+    assert lease is not None
+    freeing = store.programs.force_release("job")
+    read = store.programs.store.execute(next(freeing), None)
+    store.release(lease)
+    with pytest.raises(StopIteration) as end:
+        while True:
+            read = store.programs.store.execute(freeing.send(read), None)
+    assert end.value.value is True
+    assert is_free_for(store, LockRequest("job", "1h"))
+
+
 class ScriptedReadsByItself(Scripted):
     """As a quorum, whose claim reads what it takes over: the kit does not know whether the lock is held."""
 

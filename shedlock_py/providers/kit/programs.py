@@ -223,7 +223,11 @@ class StorePrograms(ABC):
             return False
         is_freed = yield from operation.carry_out(self.free(record))
         if expected is None:
-            return True  # also if the record is another one by now: then that hold has ended by itself
+            if not is_freed:  # that hold has ended by itself, and a release leaves the minimum hold
+                found = yield from operation.carry_out(self.record(name))
+                if found is not None and found.is_held and found.is_released:
+                    yield from operation.carry_out(self.free(found))
+            return True
         if not is_freed and operation.was_repeated:  # the first copy may have freed it
             found = yield from operation.carry_out(self.record(name))
             is_freed = found is not None and found.locked_by == record.locked_by and not found.is_held
