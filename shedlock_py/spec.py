@@ -7,6 +7,8 @@ import inspect
 import re
 import string
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
 from types import MethodType, ModuleType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -150,6 +152,15 @@ def declared_specs() -> list[LockSpec]:
 def declared_lock_names() -> set[str]:
     """The lock names of the decorated functions of this process; templates are left out."""
     return {spec.name for spec in declared_specs() if spec.name is not None}
+
+
+def declared_lock_at_most_for(name: str) -> timedelta | None:
+    """The ``lock_at_most_for`` of the decorated function of this process with that lock name; None: there is none."""
+    for spec in declared_specs():
+        if spec.name == name:
+            with suppress(ConfigurationError):  # the function cannot run either
+                return lock_request(name, spec.options.lock_at_most_for, None).lock_at_most_for
+    return None
 
 
 _FORMATTER = string.Formatter()

@@ -31,7 +31,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Durations:
-    """:ivar lease_y: the line of the lease of the present run, if the job runs and the lease fits."""
+    """:ivar lease_y: the line of ``lock_at_most_for``, or of the lease of the present run; None if it does not fit."""
 
     bars: Sequence[Bar]
     longest: str
@@ -41,8 +41,11 @@ class Durations:
     height: int = HEIGHT
 
 
-def durations(runs: Sequence[Run], record: LockRecord) -> Durations | None:
-    """The durations of the newest of ``runs``, which are newest first. A single duration makes no chart."""
+def durations(runs: Sequence[Run], record: LockRecord, lock_at_most_for: timedelta | None = None) -> Durations | None:
+    """The durations of the newest of ``runs``, which are newest first. A single duration makes no chart.
+
+    :param lock_at_most_for: that of the job. Without it, the chart has the lease of the run that goes on.
+    """
     timed = [
         (run, duration)
         for run in runs
@@ -51,7 +54,8 @@ def durations(runs: Sequence[Run], record: LockRecord) -> Durations | None:
     if len(timed) < 2:
         return None
     longest = max(duration for _, duration in timed)
-    lease = record.lock_until - record.locked_at if display.is_running(timed[0][0], record) else None
+    present = record.lock_until - record.locked_at if display.is_running(timed[0][0], record) else None
+    lease = lock_at_most_for or present
     has_line = lease is not None and lease <= FARTHEST * max(longest, timedelta(milliseconds=1))
     scale = max(longest, lease) if has_line and lease is not None else longest
 
@@ -72,6 +76,7 @@ def durations(runs: Sequence[Run], record: LockRecord) -> Durations | None:
         for number, (run, duration) in enumerate(reversed(timed))
     ]
     words = display.in_words(longest)
-    lease_words = "" if lease is None else f"the present lease is of {display.in_words(lease)}"
+    what = "lock_at_most_for is" if lock_at_most_for else "the present lease is of"
+    lease_words = "" if lease is None else f"{what} {display.in_words(lease)}"
     summary = f"Durations of the last {len(timed)} runs, the longest {words}" + (lease_words and f"; {lease_words}")
     return Durations(bars, words, summary, lease_words, y(lease) if has_line and lease is not None else None)

@@ -21,6 +21,7 @@ from shedlock_py.page.lanes import LAST_DAY, LAST_WEEK, chart, fitting_window
 from shedlock_py.page.reading import Store
 from shedlock_py.provider import can
 from shedlock_py.record import LockRecord
+from shedlock_py.spec import declared_lock_at_most_for
 
 MOST_ROWS_OF_RUNS = 200
 TERMS = 10
@@ -230,7 +231,7 @@ def job_values(record: LockRecord, runs: Sequence[Run] | None, window: str = "")
         "future_fire_time": tuple(map(display.printable, display.future_fire_time(record) or ())),
         "pause": display.pause_in_words(record) if record.is_paused else "",
         "charts": [] if runs is None else [chart(runs, record, shown)],
-        "durations": durations(runs or (), record),
+        "durations": durations(runs or (), record, declared_lock_at_most_for(record.name)),
         "runs": [run_row(run, record) for run in (runs or ())[:MOST_ROWS_OF_RUNS]],
         "runs_left_out": max(0, len(runs or ()) - MOST_ROWS_OF_RUNS),
     }

@@ -15,7 +15,7 @@ import pytest
 
 from shedlock_py import Lease, LockRecord, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py._process import monotonic
-from shedlock_py._program import Program
+from shedlock_py._program import Program, run
 from shedlock_py.lease import Claim
 from shedlock_py.providers.kit import (
     AsyncProgramProvider,
@@ -215,12 +215,13 @@ def test_i4_force_release_ends_the_minimum_hold_that_a_release_has_just_left() -
     lease = store.acquire(REQUEST)
     assert lease is not None
     freeing = store.programs.force_release("job")
-    read = store.programs.store.execute(next(freeing), None)
-    store.release(lease)
-    with pytest.raises(StopIteration) as end:
-        while True:
-            read = store.programs.store.execute(freeing.send(read), None)
-    assert end.value.value is True
+
+    def execute(command: Any) -> Any:
+        reply = store.programs.store.execute(command, None)
+        store.release(lease)
+        return reply
+
+    assert run(freeing, execute) is True
     assert is_free_for(store, LockRequest("job", "1h"))
 
 

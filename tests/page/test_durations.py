@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from shedlock_py import LockRequest
+from shedlock_py import LockRequest, scheduler_lock
 from shedlock_py.page.durations import HEIGHT, MOST_BARS, Durations, durations
+from shedlock_py.page.views import job_values
 from tests.page.sample import Sample
 
 
@@ -43,6 +44,20 @@ def test_a_run_that_goes_on_shows_its_lease() -> None:
     assert sample.provider.acquire(LockRequest("job", "1h"))
     found = durations_of(sample)
     assert (found.lease, found.lease_y) == ("the present lease is of 1h", None), "a line would leave no room"
+
+
+def test_the_job_page_shows_the_lock_at_most_for_of_a_job_that_its_process_declares() -> None:
+    @scheduler_lock("job", "8s")
+    def job() -> None: ...
+
+    sample = Sample()
+    for _ in range(2):
+        sample.ran("job", seconds=4)
+    record = sample.provider.record("job")
+    assert record is not None
+    found = job_values(record, sample.provider.runs("job"))["durations"]
+    assert found.lease == "lock_at_most_for is 8.0s"
+    assert found.lease_y < min(bar.y for bar in found.bars)
 
 
 def test_a_pause_is_no_lease() -> None:
