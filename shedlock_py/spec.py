@@ -155,7 +155,7 @@ def declared_lock_names() -> set[str]:
 
 
 def declared_lock_at_most_for(name: str) -> timedelta | None:
-    """The ``lock_at_most_for`` of the decorated function of this process with that lock name; None: there is none."""
+    """The ``lock_at_most_for`` of the function that this process has decorated with that lock name, if any."""
     for spec in declared_specs():
         if spec.name == name:
             with suppress(ConfigurationError):  # the function cannot run either

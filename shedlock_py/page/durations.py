@@ -44,7 +44,7 @@ class Durations:
 def durations(runs: Sequence[Run], record: LockRecord, lock_at_most_for: timedelta | None = None) -> Durations | None:
     """The durations of the newest of ``runs``, which are newest first. A single duration makes no chart.
 
-    :param lock_at_most_for: that of the job. Without it, the chart has the lease of the run that goes on.
+    :param lock_at_most_for: of the job. Without it, the chart has the lease of the run that goes on.
     """
     timed = [
         (run, duration)

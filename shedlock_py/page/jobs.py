@@ -17,6 +17,8 @@ from shedlock_py.record import LockRecord
 
 ROWS = 200
 """On one page of the list."""
+MOST_WITH_RUNS = 1000
+"""The runs of so many jobs are read at each refresh, so that trouble comes first. Of more, they are read on request."""
 LONGEST_SEARCH = 100
 COLUMNS = {
     "name": "Lock",

@@ -16,7 +16,7 @@ from shedlock_py.events import OperatorAction
 from shedlock_py.history import MOST_RUNS, Run
 from shedlock_py.overdue import RECENT, TROUBLES
 from shedlock_py.page.durations import durations
-from shedlock_py.page.jobs import COLUMNS, FROM_RUNS, ROWS, SHOWN, SHOWN_FROM_RUNS, Job, Query
+from shedlock_py.page.jobs import COLUMNS, FROM_RUNS, MOST_WITH_RUNS, ROWS, SHOWN, SHOWN_FROM_RUNS, Job, Query
 from shedlock_py.page.lanes import LAST_DAY, LAST_WEEK, chart, fitting_window
 from shedlock_py.page.reading import Store
 from shedlock_py.provider import can
@@ -56,7 +56,7 @@ class Views:
         records = [record for record in all_records if not is_election(record, self.elections)]
         found = [record for record in records if query.matches(record)]
         jobs, has_history = [Job(record, None) for record in found], False
-        is_all = query.needs_all_runs or len(found) <= ROWS
+        is_all = query.needs_all_runs or len(found) <= MOST_WITH_RUNS
         if is_all:
             jobs, has_history = store.jobs(found)
         selected = query.selected(jobs)

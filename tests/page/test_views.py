@@ -17,7 +17,7 @@ from shedlock_py import (
     run_once,
 )
 from shedlock_py.history import Run
-from shedlock_py.page import page_app
+from shedlock_py.page import page_app, views
 from shedlock_py.provider import LockProvider
 from tests.page.client import Client
 from tests.page.sample import ELECTION, HOSTILE, HOSTILE_ERROR, HOSTILE_HOLDER, Sample
@@ -123,13 +123,27 @@ def test_i14_a_job_that_hangs_is_marked_and_listed_with_the_trouble(sample: Samp
     assert names_in(client.html("/?show=stuck")) == []
 
 
-def test_pages_of_many_jobs() -> None:
-    provider = InMemoryLockProvider(history=5)
+@pytest.fixture
+def many() -> InMemoryLockProvider:
+    """450 jobs. The last run of job-449 has failed."""
+    sample = Sample()
     for number in range(450):
-        lease = provider.acquire(LockRequest(f"job-{number:03}", "1m"))
-        assert lease is not None
-        provider.release(lease)
-    client = Client(page_app(provider))
+        sample.ran(f"job-{number:03}", outcome="failed" if number == 449 else "ok")
+    return sample.provider
+
+
+def test_of_many_jobs_those_in_trouble_come_first(many: InMemoryLockProvider) -> None:
+    html = Client(page_app(many)).html("/")
+    assert names_in(html)[:2] == ["job-449", "job-000"]
+    assert '<a href="?show=failed" class="bad">1 failed</a>' in html
+    assert "find trouble" not in html
+
+
+def test_pages_of_more_jobs_than_have_their_runs_read(
+    many: InMemoryLockProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "MOST_WITH_RUNS", 449)
+    client = Client(page_app(many))
     html = client.html("/")
     assert (len(names_in(html)), names_in(html)[-1]) == (200, "job-199")
     assert "1 to 200 of 450" in html
