@@ -13,9 +13,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from shedlock_py.config import Settings, configure, reset, set_active
-from shedlock_py.context import LockNotAcquired, Skipped, assert_locked, current_lease, extend_lock, extend_lock_async
-from shedlock_py.decorator import scheduler_lock
 from shedlock_py.errors import (
     ConfigurationError,
     LeaseError,
@@ -46,13 +43,24 @@ from shedlock_py.events import (
     RunRecovered,
     TaskFinished,
 )
-from shedlock_py.guard import Executed, attempt, attempt_async, hold, hold_async, try_hold, try_hold_async
-from shedlock_py.lease import Lease
+from shedlock_py.guard.context import (
+    LockNotAcquired,
+    Skipped,
+    assert_locked,
+    current_lease,
+    extend_lock,
+    extend_lock_async,
+)
+from shedlock_py.guard.decorator import scheduler_lock
+from shedlock_py.guard.functions import Executed, attempt, attempt_async, hold, hold_async, try_hold, try_hold_async
+from shedlock_py.guard.shutdown import release_on_sigterm
+from shedlock_py.model.lease import Lease
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.request import LockRequest
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.record import LockRecord
-from shedlock_py.request import LockRequest
-from shedlock_py.shutdown import release_on_sigterm
-from shedlock_py.urls import async_provider_from_url, provider_from_url
+from shedlock_py.settings.defaults import Settings, configure, reset
+from shedlock_py.settings.off_switch import set_active
+from shedlock_py.settings.urls import async_provider_from_url, provider_from_url
 
 # What most programs do not need is loaded at its first use. Type checkers see plain imports: with __getattr__ they
 # would accept every misspelt name.
@@ -60,17 +68,17 @@ if TYPE_CHECKING:
     from shedlock_py.election.async_elector import AsyncLeaderElector
     from shedlock_py.election.base import leader_only
     from shedlock_py.election.elector import LeaderElector
-    from shedlock_py.once_per_key import run_once, run_once_async
+    from shedlock_py.guard.once import run_once, run_once_async
+    from shedlock_py.operators.startup import check, check_async
     from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider
-    from shedlock_py.startup import check, check_async
 else:
     _LATE = {
         "AsyncLeaderElector": "shedlock_py.election.async_elector",
         "LeaderElector": "shedlock_py.election.elector",
         "leader_only": "shedlock_py.election.base",
         **dict.fromkeys(("AsyncInMemoryLockProvider", "InMemoryLockProvider"), "shedlock_py.providers.memory"),
-        **dict.fromkeys(("check", "check_async"), "shedlock_py.startup"),
-        **dict.fromkeys(("run_once", "run_once_async"), "shedlock_py.once_per_key"),
+        **dict.fromkeys(("check", "check_async"), "shedlock_py.operators.startup"),
+        **dict.fromkeys(("run_once", "run_once_async"), "shedlock_py.guard.once"),
     }
 
     def __getattr__(name: str) -> object:

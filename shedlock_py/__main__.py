@@ -7,8 +7,8 @@ import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
-from shedlock_py._versions import require
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.runtime.versions import require
 
 CONFIG = 78
 """The exit code of the same name in ``cli/common.py``, which needs the packages."""

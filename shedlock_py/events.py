@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, Self
 
-from shedlock_py.lease import Lease
-from shedlock_py.texts import one_line, printable
+from shedlock_py.model.lease import Lease
+from shedlock_py.model.text import one_line, printable
 
 logger = logging.getLogger("shedlock_py")
 

@@ -14,7 +14,7 @@ A provider may also have these, which are looked up by name where they are used;
   record ``expected``. None: it has another one.
 - ``forget_fire_time(name, expected=None)`` lets any fire time of ``name`` be granted again.
 - ``pause(name, for_, …)`` and ``resume(name, expected=None)`` are for operators: see
-  :class:`~shedlock_py.record.Pause`.
+  :class:`~shedlock_py.model.record.Pause`.
 - ``runs(name, limit)`` and ``recent_runs(names, limit)`` read run history.
 - ``checks()`` says how the store is set up: see :class:`Check`. ``check_conditions()`` tries whether it refuses a
   write whose condition does not hold.
@@ -32,11 +32,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, ProviderError
-from shedlock_py.lease import Lease
-from shedlock_py.record import LockRecord
-from shedlock_py.request import LockRequest
+from shedlock_py.model.durations import Duration
+from shedlock_py.model.lease import Lease
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.request import LockRequest
 
 
 @runtime_checkable

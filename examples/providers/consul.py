@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from shedlock_py.durations import Duration
+from shedlock_py.model.durations import Duration
 from shedlock_py.providers import cas, kit
 
 UNREAD = datetime(1970, 1, 1, tzinfo=UTC)  # in place of the time when a record was read: the programs fill that in

@@ -15,14 +15,14 @@ from typing import Any, NoReturn, TextIO, TypeVar
 import click
 from click.core import ParameterSource
 
-from shedlock_py.display import one_line as one_line
-from shedlock_py.display import printable as printable
-from shedlock_py.durations import parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
-from shedlock_py.options import is_async_provider
+from shedlock_py.model.durations import parse_duration
+from shedlock_py.operators.display import one_line as one_line
+from shedlock_py.operators.display import printable as printable
 from shedlock_py.provider import LockProvider, require_file
-from shedlock_py.urls import async_provider_from_url, provider_from_text
+from shedlock_py.settings.options import is_async_provider
+from shedlock_py.settings.urls import async_provider_from_url, provider_from_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -113,7 +113,7 @@ def _provider(store: str) -> Any:
     provider = _found(store)
     if not is_async_provider(provider):
         return provider
-    from shedlock_py.blocking import OnOwnLoop  # late: loads asyncio
+    from shedlock_py.runtime.blocking import OnOwnLoop  # late: loads asyncio
 
     return OnOwnLoop(lambda: provider)
 

@@ -9,10 +9,10 @@ from dataclasses import asdict
 import click
 from rich.text import Text
 
-from shedlock_py.checks import REACH, Check, checks_of, failed
 from shedlock_py.cli.common import NO, json_option, open_store, print_json, printable, store_option
 from shedlock_py.cli.tables import console
 from shedlock_py.errors import ProviderError
+from shedlock_py.operators.checks import REACH, Check, checks_of, failed
 
 
 @click.command(short_help="Check the store, and try a lock in it.")

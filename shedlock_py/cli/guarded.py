@@ -10,7 +10,6 @@ from datetime import timedelta
 from functools import partial
 from queue import Empty
 
-from shedlock_py._process import monotonic
 from shedlock_py.cli.child import (
     ENDING,
     FENCING_TOKEN,
@@ -23,8 +22,6 @@ from shedlock_py.cli.child import (
 )
 from shedlock_py.cli.common import LOST
 from shedlock_py.cli.supervisor import FLUSH_SECONDS, Supervisor
-from shedlock_py.context import Skipped, current_lease, process_gates
-from shedlock_py.display import in_words
 from shedlock_py.errors import ProviderError, ProviderUnreachable, TaskNotDone
 from shedlock_py.events import (
     MISSES,
@@ -37,13 +34,16 @@ from shedlock_py.events import (
     RunRecovered,
     SkipReason,
 )
-from shedlock_py.guard import attempt
-from shedlock_py.lease import Lease
-from shedlock_py.once_per_key import run_once
+from shedlock_py.guard.context import Skipped, current_lease, process_gates
+from shedlock_py.guard.functions import attempt
+from shedlock_py.guard.once import run_once
+from shedlock_py.model.lease import Lease
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.request import LockRequest
+from shedlock_py.model.waiting import Waiting
+from shedlock_py.operators.display import in_words
 from shedlock_py.provider import LockProvider, undo_of
-from shedlock_py.record import LockRecord
-from shedlock_py.request import LockRequest
-from shedlock_py.waiting import Waiting
+from shedlock_py.runtime.process import monotonic
 
 LATE = 0.05
 """Seconds after the end of the trust window in which the guard's ``LeaseLost``, which has the reason, may come."""

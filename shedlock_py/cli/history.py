@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from shedlock_py import display
 from shedlock_py.cli import tables
 from shedlock_py.cli.common import (
     NO,
@@ -25,10 +24,11 @@ from shedlock_py.cli.common import (
 )
 from shedlock_py.cli.names import name_argument, prefix_argument, record_or_fail
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.history import MOST_RUNS, Run
-from shedlock_py.overdue import DOCTOR, TROUBLES, Punctuality, punctuality, recent_runs
+from shedlock_py.model.overdue import DOCTOR, TROUBLES, Punctuality, punctuality, recent_runs
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.run import MOST_RUNS, Run
+from shedlock_py.operators import display
 from shedlock_py.provider import LockProvider, can
-from shedlock_py.record import LockRecord
 
 
 def _keeping(provider: LockProvider) -> Any:

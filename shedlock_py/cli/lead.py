@@ -14,12 +14,13 @@ import click
 
 from shedlock_py.cli.common import RunCommand, duration_option, fail, one_line, open_store, option, store_option, warn
 from shedlock_py.cli.names import name_argument
-from shedlock_py.config import Settings, is_active
 from shedlock_py.election.elector import LeaderElector
 from shedlock_py.election.settings import ElectionDurations, Takeover
 from shedlock_py.errors import ConfigurationError, ProviderUnreachable
 from shedlock_py.events import log_listener
 from shedlock_py.provider import LockProvider
+from shedlock_py.settings.defaults import Settings
+from shedlock_py.settings.off_switch import is_active
 
 if TYPE_CHECKING:
     from shedlock_py.cli.leading import OnExit

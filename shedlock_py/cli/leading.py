@@ -15,7 +15,6 @@ from datetime import timedelta
 from queue import Empty
 from typing import Literal
 
-from shedlock_py._process import monotonic
 from shedlock_py.cli.child import (
     ENDING,
     FENCING_TOKEN,
@@ -29,9 +28,10 @@ from shedlock_py.cli.child import (
 )
 from shedlock_py.cli.common import SOFTWARE
 from shedlock_py.cli.supervisor import FLUSH_SECONDS, Supervisor
-from shedlock_py.display import in_words
 from shedlock_py.election.elector import LeaderElector
 from shedlock_py.events import LeaderChanged, LeadershipStarted, LeadershipStopped, ProviderFailed
+from shedlock_py.operators.display import in_words
+from shedlock_py.runtime.process import monotonic
 
 OnExit = Literal["resign", "stay", "exit"]
 LONGEST_WAIT = 1.0

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import click
 
-from shedlock_py.changes import prune_as_listed, read_at
 from shedlock_py.cli.common import (
     NO,
     USAGE,
@@ -27,13 +26,23 @@ from shedlock_py.cli.common import (
     store_option,
 )
 from shedlock_py.cli.names import name_argument, record_or_fail
-from shedlock_py.display import age, counted, demoted_leader, holder_of, in_words, local_iso, pause_in_words, utc
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.election.settings import ElectionDurations
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.model.record import ONCE, LockRecord, names_to_prune
+from shedlock_py.operators.changes import prune_as_listed, read_at
+from shedlock_py.operators.display import (
+    age,
+    counted,
+    demoted_leader,
+    holder_of,
+    in_words,
+    local_iso,
+    pause_in_words,
+    utc,
+)
 from shedlock_py.provider import can
 from shedlock_py.providers.kit import given_back
-from shedlock_py.record import ONCE, LockRecord, names_to_prune
 
 
 @click.command()

@@ -12,9 +12,9 @@ import click
 
 from shedlock_py.cli.common import NO, fail, open_store
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.request import validate_name, validate_prefix
 from shedlock_py.provider import LockProvider
-from shedlock_py.record import LockRecord
-from shedlock_py.request import validate_name, validate_prefix
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -22,13 +22,14 @@ from shedlock_py.cli.common import (
     store_option,
 )
 from shedlock_py.cli.names import key_argument, record_or_fail
-from shedlock_py.config import Settings, is_active
-from shedlock_py.display import holder_of, in_words
 from shedlock_py.errors import ConfigurationError, TaskNotDone
 from shedlock_py.events import log_listener
+from shedlock_py.model.record import ONCE
+from shedlock_py.model.request import LockRequest
+from shedlock_py.operators.display import holder_of, in_words
 from shedlock_py.provider import LockProvider, can
-from shedlock_py.record import ONCE
-from shedlock_py.request import LockRequest
+from shedlock_py.settings.defaults import Settings
+from shedlock_py.settings.off_switch import is_active
 
 
 @click.command(
@@ -93,7 +94,7 @@ def once(
         return
     if not hasattr(os, "posix_spawn"):
         raise ConfigurationError("shedlock once needs Linux, macOS or another Unix; here, call run_once() in Python")
-    from shedlock_py.once_per_key import refuse_unfilled  # late: --forget does without it
+    from shedlock_py.guard.once import refuse_unfilled  # late: --forget does without it
 
     try:
         refuse_unfilled(name)

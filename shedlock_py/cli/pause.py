@@ -10,10 +10,10 @@ import click
 
 from shedlock_py.cli.common import NO, duration_option, fail, open_store, option, store_option, warn
 from shedlock_py.cli.names import name_argument, record_or_fail, similar_names
-from shedlock_py.display import holder_of, pause_in_words, running_in_words
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.model.record import LockRecord, Pause
+from shedlock_py.operators.display import holder_of, pause_in_words, running_in_words
 from shedlock_py.provider import LockProvider, can
-from shedlock_py.record import LockRecord, Pause
 
 PROGRESS = timedelta(seconds=10)
 """How often a wait may report another holder."""

@@ -25,17 +25,18 @@ from shedlock_py.cli.common import (
     warn,
 )
 from shedlock_py.cli.names import name_argument
-from shedlock_py.config import Settings, is_active
-from shedlock_py.context import Skipped
-from shedlock_py.display import holder_of, in_words, local_time
-from shedlock_py.durations import LONGEST
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import log_listener
-from shedlock_py.lease import MOST_RECOVERIES
-from shedlock_py.options import LockOptions, check_keep_alive_limit, keep_alive_of_text
+from shedlock_py.guard.context import Skipped
+from shedlock_py.model.durations import LONGEST
+from shedlock_py.model.lease import MOST_RECOVERIES
+from shedlock_py.model.recovery import DEFAULT_MOST_RECOVERIES
+from shedlock_py.model.request import LockRequest, check_hold_times
+from shedlock_py.operators.display import holder_of, in_words, local_time
 from shedlock_py.provider import LockProvider
-from shedlock_py.recovery import DEFAULT_MOST_RECOVERIES
-from shedlock_py.request import LockRequest, check_hold_times
+from shedlock_py.settings.defaults import Settings
+from shedlock_py.settings.off_switch import is_active
+from shedlock_py.settings.options import LockOptions, check_keep_alive_limit, keep_alive_of_text
 
 
 class KeepAlive(click.types.BoolParamType):

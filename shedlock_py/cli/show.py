@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from shedlock_py import display
 from shedlock_py.cli import tables
 from shedlock_py.cli.common import (
     json_option,
@@ -23,9 +22,10 @@ from shedlock_py.cli.common import (
 )
 from shedlock_py.cli.names import name_argument, prefix_argument, record_or_fail
 from shedlock_py.errors import ConfigurationError, ProviderError
-from shedlock_py.overdue import TROUBLES, punctuality, recent_runs, stuck_names
+from shedlock_py.model.overdue import TROUBLES, punctuality, recent_runs, stuck_names
+from shedlock_py.model.record import LockRecord
+from shedlock_py.operators import display
 from shedlock_py.provider import can
-from shedlock_py.record import LockRecord
 
 MOST_IN_OVERVIEW = 10
 

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 
-from shedlock_py._process import monotonic
 from shedlock_py.cli.child import ENDING, SIGNALLED, Child, find_program, listen, move_terminal, stop
 from shedlock_py.cli.common import one_line, printable
 from shedlock_py.events import Event
+from shedlock_py.runtime.process import monotonic
 
 GROUP_PAUSE = 0.05
 """Seconds between two checks for members of the command's group: no signal reports their end."""

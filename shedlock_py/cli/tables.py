@@ -17,7 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shedlock_py.cli.common import is_terminal
-from shedlock_py.display import (
+from shedlock_py.model.record import LockRecord
+from shedlock_py.operators.display import (
     NOTHING,
     age,
     claim_id,
@@ -32,7 +33,6 @@ from shedlock_py.display import (
     token_of,
     utc,
 )
-from shedlock_py.record import LockRecord
 
 WIDE = 110
 """Columns of a terminal from which on a table has everything."""

@@ -19,9 +19,9 @@ from rich.text import Text
 from shedlock_py.cli.common import duration_option, json_option, one_line, open_store, printable, store_option
 from shedlock_py.cli.names import prefix_argument
 from shedlock_py.cli.tables import console, is_on_terminal, records_table, to_json
-from shedlock_py.display import holder_of, in_words, local_iso, state_of, utc
 from shedlock_py.errors import ProviderError, ProviderUnreachable
-from shedlock_py.record import LockRecord
+from shedlock_py.model.record import LockRecord
+from shedlock_py.operators.display import holder_of, in_words, local_iso, state_of, utc
 
 Kind = Literal["held", "acquired", "demoted", "paused", "released", "expired", "ran", "deleted"]
 """``held``: when the watch began. ``ran``: it was acquired and became free again between two reads."""

@@ -11,19 +11,19 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from shedlock_py._aio import ABANDON_SECONDS
-from shedlock_py._process import monotonic
-from shedlock_py._program import run_async
-from shedlock_py.config import as_async_provider
-from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.election.base import Callback, CallbackCall, Elector, parse_timeout
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.election.program import PENDING, Command, Do, Election, Wait
 from shedlock_py.election.settings import ElectionSettings, Takeover
 from shedlock_py.events import logger
+from shedlock_py.model.durations import Duration, parse_duration
+from shedlock_py.model.record import LockRecord
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.record import LockRecord
-from shedlock_py.urls import async_provider_from_text
+from shedlock_py.runtime.asyncio_tools import ABANDON_SECONDS
+from shedlock_py.runtime.process import monotonic
+from shedlock_py.runtime.program import run_async
+from shedlock_py.settings.lookup import as_async_provider
+from shedlock_py.settings.urls import async_provider_from_text
 
 
 class AsyncLeaderElector(Elector):

@@ -11,16 +11,16 @@ from datetime import timedelta
 from random import SystemRandom
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
-from shedlock_py._methods import bind_in_class
-from shedlock_py._process import OwningProcess, monotonic
-from shedlock_py.config import emit
-from shedlock_py.context import Gate, Skipped, gates_of, not_leader
-from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.election.program import Election, Intent, Term
 from shedlock_py.election.settings import ElectionSettings
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import Event, LeaderChanged, LeadershipStarted, LeadershipStopped, logger
-from shedlock_py.texts import quoted
+from shedlock_py.guard.context import Gate, Skipped, gates_of, not_leader
+from shedlock_py.guard.methods import bind_in_class
+from shedlock_py.model.durations import Duration, parse_duration
+from shedlock_py.model.text import quoted
+from shedlock_py.runtime.process import OwningProcess, monotonic
+from shedlock_py.settings.emit import emit
 
 Callback = Callable[[], Any]
 P = ParamSpec("P")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from shedlock_py.durations import LONGEST, in_milliseconds
 from shedlock_py.election.settings import DRIFT_FACTOR
-from shedlock_py.record import LockRecord
-from shedlock_py.request import DEMOTED, LONGEST_HOLDER, LockRequest, request_for_operator
+from shedlock_py.model.durations import LONGEST, in_milliseconds
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.request import DEMOTED, LONGEST_HOLDER, LockRequest, request_for_operator
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,20 +10,20 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from shedlock_py._process import monotonic
-from shedlock_py._program import run
-from shedlock_py._timers import request_in_worker
-from shedlock_py.config import emit
-from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.election.base import Callback, CallbackCall, Elector, parse_timeout
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.election.program import PENDING, Command, Do, Election, Wait
 from shedlock_py.election.settings import ElectionSettings, Takeover
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import Event, logger
-from shedlock_py.options import is_async_callable, is_async_provider, required_provider
+from shedlock_py.model.durations import Duration, parse_duration
+from shedlock_py.model.record import LockRecord
 from shedlock_py.provider import LockProvider
-from shedlock_py.record import LockRecord
+from shedlock_py.runtime.process import monotonic
+from shedlock_py.runtime.program import run
+from shedlock_py.runtime.threads import request_in_worker
+from shedlock_py.settings.emit import emit
+from shedlock_py.settings.options import is_async_callable, is_async_provider, required_provider
 
 NOT_AWAITED = "callback {!r} returns a coroutine: LeaderElector cannot await it, AsyncLeaderElector can"
 
@@ -226,7 +226,7 @@ class LeaderElector(Elector):
 
     def _make_mutex(self) -> None:
         # Reentrant, because a signal handler may interrupt resign() and call stop(0).
-        self._mutex = threading.RLock()  # `with` this one, not the condition: see _timers.py
+        self._mutex = threading.RLock()  # `with` this one, not the condition: see runtime/threads.py
         self._changed = threading.Condition(self._mutex)
 
     def _wait_for(self, condition: Callable[[], bool], seconds: float | None) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shedlock_py.election.settings import DRIFT_FACTOR, ElectionSettings
-from shedlock_py.lease import Clock, Lease
-from shedlock_py.record import LockRecord
+from shedlock_py.model.lease import Clock, Lease
+from shedlock_py.model.record import LockRecord
 
 
 @dataclass

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shedlock_py._program import Program
 from shedlock_py.election.demotion import Demotion
 from shedlock_py.election.observation import Observation
 from shedlock_py.election.settings import DRIFT_FACTOR, JITTER, ElectionSettings
@@ -27,10 +26,11 @@ from shedlock_py.events import (
     ProviderFailed,
     StopReason,
 )
-from shedlock_py.history import describe_error
-from shedlock_py.lease import Clock, Lease
-from shedlock_py.record import LockRecord
-from shedlock_py.request import LockRequest, default_holder
+from shedlock_py.model.lease import Clock, Lease
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.request import LockRequest, default_holder
+from shedlock_py.model.run import describe_error
+from shedlock_py.runtime.program import Program
 
 Intent = Literal["stop", "resign", "take_over"]
 """What the user has requested of a node."""

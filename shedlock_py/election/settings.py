@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal, Self
 
-from shedlock_py.durations import LONGEST, MILLISECOND, Duration, in_milliseconds, parse_duration
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.request import SLACK, checked_lock_name, validate_holder
-from shedlock_py.texts import quoted
+from shedlock_py.model.durations import LONGEST, MILLISECOND, Duration, in_milliseconds, parse_duration
+from shedlock_py.model.request import SLACK, checked_lock_name, validate_holder
+from shedlock_py.model.text import quoted
 
 Takeover = Literal["expired", "observed"]
 """When a follower may lead: when the lease is over by the store's clock, or when it has seen no renewal for so long."""

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
-from shedlock_py.context import running
 from shedlock_py.events import MissReason, logger
-from shedlock_py.shutdown import describe
+from shedlock_py.guard.context import running
+from shedlock_py.guard.shutdown import describe
 
 Label = Callable[[str], str]
 REPORTED_MISSES = frozenset(get_args(MissReason)) - {"unreachable", "cancelled"}

@@ -14,16 +14,28 @@ from datetime import timedelta
 from functools import wraps
 from typing import Any, Unpack
 
-from shedlock_py.config import check_kept_alive, configure_store, is_configured, keep_alive_limit, lock_request
-from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.guard.repeating import Repetition
 from shedlock_py.integrations import drain_schedulers_async, is_scheduler, stop_item, warn_of_running
-from shedlock_py.options import GuardOptions, LockOptions, check_keep_alive_limit, is_async_provider, parse_keep_alive
+from shedlock_py.model.durations import Duration, parse_duration
+from shedlock_py.model.request import LockRequest
+from shedlock_py.model.text import quoted
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.repeating import Repetition
-from shedlock_py.request import LockRequest
-from shedlock_py.texts import quoted
-from shedlock_py.urls import async_provider_from_url
+from shedlock_py.settings.defaults import (
+    check_kept_alive,
+    configure_store,
+    is_configured,
+    keep_alive_limit,
+    lock_request,
+)
+from shedlock_py.settings.options import (
+    GuardOptions,
+    LockOptions,
+    check_keep_alive_limit,
+    is_async_provider,
+    parse_keep_alive,
+)
+from shedlock_py.settings.urls import async_provider_from_url
 
 __all__ = ["lifespan", "repeat_every"]
 

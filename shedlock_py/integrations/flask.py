@@ -6,14 +6,14 @@ import atexit
 from collections.abc import Iterable
 from typing import Any
 
-from shedlock_py._process import OwningProcess
-from shedlock_py.config import configure
-from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
 from shedlock_py.integrations import drain_schedulers, stop_item, warn_of_running
+from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.provider import LockProvider
-from shedlock_py.urls import provider_from_url
+from shedlock_py.runtime.process import OwningProcess
+from shedlock_py.settings.defaults import configure
+from shedlock_py.settings.urls import provider_from_url
 
 __all__ = ["ShedLock"]
 

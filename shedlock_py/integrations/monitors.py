@@ -31,14 +31,14 @@ from shedlock_py import (
     RunRecovered,
     TaskFinished,
 )
-from shedlock_py._process import monotonic
-from shedlock_py._timers import WorkerPool
-from shedlock_py.durations import Duration, parse_duration
-from shedlock_py.history import describe_error
 from shedlock_py.integrations import REPORTED_MISSES, Label, Slugs, label_of, missing_extra
-from shedlock_py.outbox import DeliveryFailed, Outbox
+from shedlock_py.model.durations import Duration, parse_duration
+from shedlock_py.model.run import describe_error
 from shedlock_py.providers.kit import TimedOut, call_within
-from shedlock_py.proxies import proxy_of
+from shedlock_py.providers.kit.proxies import proxy_of
+from shedlock_py.runtime.outbox import DeliveryFailed, Outbox
+from shedlock_py.runtime.process import monotonic
+from shedlock_py.runtime.threads import WorkerPool
 
 try:
     import httpx

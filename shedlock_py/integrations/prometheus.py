@@ -30,15 +30,15 @@ from shedlock_py import (
     RunRecovered,
     TaskFinished,
 )
-from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.events import LostReason, MissReason, Outcome, SkipReason, logger
+from shedlock_py.guard.spec import declared_lock_names
 from shedlock_py.integrations import Label, label_of, missing_extra
-from shedlock_py.options import is_async_provider, required_provider
-from shedlock_py.overdue import DEFAULT_GRACE, TROUBLES, punctuality, recent_runs
+from shedlock_py.model.durations import Duration, parse_duration
+from shedlock_py.model.overdue import DEFAULT_GRACE, TROUBLES, punctuality, recent_runs
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.request import validate_prefix
 from shedlock_py.provider import can
-from shedlock_py.record import LockRecord
-from shedlock_py.request import validate_prefix
-from shedlock_py.spec import declared_lock_names
+from shedlock_py.settings.options import is_async_provider, required_provider
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric

@@ -16,21 +16,21 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from shedlock_py import __version__
-from shedlock_py._timers import WorkerPool
-from shedlock_py.blocking import OnLoop
-from shedlock_py.changes import ACTIONS
-from shedlock_py.display import printable
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.events import OperatorAction, logger
-from shedlock_py.options import is_async_provider, required_provider
+from shedlock_py.model.record import Pause
+from shedlock_py.model.request import validate_name
+from shedlock_py.operators.changes import ACTIONS
+from shedlock_py.operators.display import printable
 from shedlock_py.page.reading import Shared, Store
 from shedlock_py.page.rendering import STATIC, render, static_text
 from shedlock_py.page.safety import FIELD, RequestFilter, Visitor, checked_token, proof, root_of
 from shedlock_py.page.views import Shown, Views, clock_now, problem, store_does_not_reply, store_problem
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.providers.kit.pausing import default_operator
-from shedlock_py.record import Pause
-from shedlock_py.request import validate_name
+from shedlock_py.runtime.blocking import OnLoop
+from shedlock_py.runtime.threads import WorkerPool
+from shedlock_py.settings.options import is_async_provider, required_provider
 
 WORKERS = 4
 MOST_WAITING = 32

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from shedlock_py import display
-from shedlock_py.history import Run
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.run import Run
+from shedlock_py.operators import display
 from shedlock_py.page.lanes import shape_of, title_of
-from shedlock_py.record import LockRecord
 
 MOST_BARS = 60
 HEIGHT = 60

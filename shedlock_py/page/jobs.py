@@ -10,10 +10,10 @@ from operator import itemgetter
 from typing import Any
 from urllib.parse import urlencode
 
-from shedlock_py import display
-from shedlock_py.history import Run
-from shedlock_py.overdue import RECENT, TROUBLES, Punctuality, punctuality, usual_duration
-from shedlock_py.record import LockRecord
+from shedlock_py.model.overdue import RECENT, TROUBLES, Punctuality, punctuality, usual_duration
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.run import Run
+from shedlock_py.operators import display
 
 ROWS = 200
 """On one page of the list."""

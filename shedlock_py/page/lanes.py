@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from itertools import pairwise
 
-from shedlock_py import display
-from shedlock_py.history import Run
-from shedlock_py.record import LockRecord
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.run import Run
+from shedlock_py.operators import display
 
 DAY, MONTH = timedelta(days=1), timedelta(days=30)
 NOW = 97.0

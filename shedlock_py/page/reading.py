@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from shedlock_py import overdue
-from shedlock_py.display import one_line, printable
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
-from shedlock_py.history import Run
+from shedlock_py.model import overdue
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.request import is_valid_name
+from shedlock_py.model.run import Run
+from shedlock_py.operators.display import one_line, printable
 from shedlock_py.page.jobs import Job
 from shedlock_py.provider import LockProvider, can
-from shedlock_py.record import LockRecord
-from shedlock_py.request import is_valid_name
 
 T = TypeVar("T")
 

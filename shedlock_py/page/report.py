@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 
 from shedlock_py import __version__
-from shedlock_py.history import MOST_RUNS
+from shedlock_py.model.run import MOST_RUNS
 from shedlock_py.page.jobs import COLUMNS, FROM_RUNS, Job, Query
 from shedlock_py.page.reading import Store
 from shedlock_py.page.rendering import render, static_text

@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from shedlock_py import changes, display
-from shedlock_py.checks import Check, checks_of, read_only_checks
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import OperatorAction
-from shedlock_py.history import MOST_RUNS, Run
-from shedlock_py.overdue import RECENT, TROUBLES
+from shedlock_py.guard.spec import declared_lock_at_most_for
+from shedlock_py.model.overdue import RECENT, TROUBLES
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.run import MOST_RUNS, Run
+from shedlock_py.operators import changes, display
+from shedlock_py.operators.checks import Check, checks_of, read_only_checks
 from shedlock_py.page.durations import durations
 from shedlock_py.page.jobs import COLUMNS, FROM_RUNS, MOST_WITH_RUNS, ROWS, SHOWN, SHOWN_FROM_RUNS, Job, Query
 from shedlock_py.page.lanes import LAST_DAY, LAST_WEEK, chart, fitting_window
 from shedlock_py.page.reading import Store
 from shedlock_py.provider import can
-from shedlock_py.record import LockRecord
-from shedlock_py.spec import declared_lock_at_most_for
 
 MOST_ROWS_OF_RUNS = 200
 TERMS = 10

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from shedlock_py._versions import install_line, missing_package
+from shedlock_py.runtime.versions import install_line, missing_package
 
 # Type checkers see plain imports: with __getattr__ they would accept every misspelt name.
 if TYPE_CHECKING:

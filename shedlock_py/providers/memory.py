@@ -6,10 +6,10 @@ import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, Self
 
-from shedlock_py._process import PerProcess, monotonic
-from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.lease import Clock
+from shedlock_py.model.durations import Duration
+from shedlock_py.model.lease import Clock
+from shedlock_py.model.text import quoted
 from shedlock_py.providers.kit import (
     AsyncProgramProvider,
     Failure,
@@ -20,7 +20,7 @@ from shedlock_py.providers.kit import (
     parse_limits,
     split_options,
 )
-from shedlock_py.texts import quoted
+from shedlock_py.runtime.process import PerProcess, monotonic
 
 
 class MemoryStore:

@@ -6,8 +6,8 @@ from types import TracebackType
 from typing import Self
 
 from shedlock_py import Lease, LockRecord, LockRequest
-from shedlock_py.blocking import OnOwnLoop
-from shedlock_py.durations import Duration
+from shedlock_py.model.durations import Duration
+from shedlock_py.runtime.blocking import OnOwnLoop
 
 
 class BlockingLockProvider(OnOwnLoop):

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from shedlock_py.config import override
 from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider
+from shedlock_py.settings.defaults import override
 from shedlock_py.testing.doubles import FakeClock, RecordingListener
 
 

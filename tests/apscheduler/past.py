@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from shedlock_py import InMemoryLockProvider, LockProvider, LockRequest
-from shedlock_py._process import monotonic
+from shedlock_py.runtime.process import monotonic
 
 
 class PastStore(InMemoryLockProvider):

@@ -22,8 +22,8 @@ from shedlock_py import ConfigurationError, InMemoryLockProvider, LeaderElector,
 from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, ShedLockExecutor, install
 from shedlock_py.integrations.apscheduler.fire_times import fire_time_of, is_predictable
 from shedlock_py.integrations.apscheduler.job_locks import JobLocks
-from shedlock_py.options import LockOptions
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from shedlock_py.settings.options import LockOptions
 from tests.apscheduler import jobs
 from tests.apscheduler.app import ENDS, App, ProcessPool, Task, make_inner, make_store, now, running, seconds, stop
 from tests.support.logs import warnings_of

@@ -16,8 +16,8 @@ from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from shedlock_py import InMemoryLockProvider, LockRequest, scheduler_lock
-from shedlock_py.history import Run
 from shedlock_py.integrations.apscheduler.fire_times import next_fire_time_of
+from shedlock_py.model.run import Run
 from tests.apscheduler.app import App, now, running, seconds
 from tests.support.polling import wait_until
 

@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy import create_engine
 
 from shedlock_py import InMemoryLockProvider, Lease, LockRecord, LockRequest, ProviderError, ProviderUnreachable
-from shedlock_py.checks import read_only_checks
-from shedlock_py.durations import Duration
+from shedlock_py.model.durations import Duration
+from shedlock_py.operators.checks import read_only_checks
 from shedlock_py.provider import Check
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.cli.harness import in_a_process, provider_at, run, set_fire_time, shedlock_command, take

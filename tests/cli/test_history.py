@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from shedlock_py import InMemoryLockProvider, LockProvider, LockRecord, LockRequest, ProviderError
-from shedlock_py.checks import NAME as DOCTOR
-from shedlock_py.checks import checks_of
-from shedlock_py.history import Run
+from shedlock_py.model.run import Run
+from shedlock_py.operators.checks import NAME as DOCTOR
+from shedlock_py.operators.checks import checks_of
 from shedlock_py.page import page_app
 from shedlock_py.testing import FakeClock
 from tests.cli.harness import run

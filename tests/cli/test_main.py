@@ -70,8 +70,10 @@ def test_a_click_that_is_too_old_is_named() -> None:
 
 @in_a_process
 def test_an_import_error_of_another_kind_is_not_hidden() -> None:
-    code = "import sys; sys.modules['shedlock_py.config'] = None; from shedlock_py.__main__ import main; main()"
-    assert "shedlock_py.config" in output(sys.executable, "-c", code).stderr
+    code = (
+        "import sys; sys.modules['shedlock_py.settings.defaults'] = None; from shedlock_py.__main__ import main; main()"
+    )
+    assert "shedlock_py.settings.defaults" in output(sys.executable, "-c", code).stderr
 
 
 def test_alone_it_prints_help() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from shedlock_py import LockRequest, run_once
 from shedlock_py.cli.common import LOST, NO, NOT_DONE, USAGE
-from shedlock_py.record import ONCE
+from shedlock_py.model.record import ONCE
 from tests.cli.harness import in_a_process, job_of, provider_at, run, take
 from tests.cli.runs import Runs
 from tests.support.polling import wait_until

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from shedlock_py import Lease, ProviderUnreachable
-from shedlock_py.once import current_slot
+from shedlock_py.model.slots import current_slot
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.cli.harness import in_a_process
 from tests.cli.runs import Runs
@@ -36,7 +36,7 @@ def test_a_period_that_is_used_up_is_not_waited_for(runs: Runs) -> None:
 @in_a_process
 def test_the_next_period_runs_again(runs: Runs) -> None:
     program = (
-        "from datetime import timedelta\nfrom shedlock_py import options\nreal = options.current_slot\n"
+        "from datetime import timedelta\nfrom shedlock_py.settings import options\nreal = options.current_slot\n"
         "options.current_slot = lambda now, period: real(now - timedelta(days=3000), period)\n"
         "from shedlock_py.__main__ import main; main()"
     )

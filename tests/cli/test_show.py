@@ -17,7 +17,7 @@ from click.shell_completion import ShellComplete
 
 from shedlock_py.cli.app import shedlock
 from shedlock_py.election.demotion import Demotion
-from shedlock_py.urls import forget_moved
+from shedlock_py.settings.urls import forget_moved
 from tests.cli.harness import in_a_process, insert, provider_at, run, set_fire_time, shedlock_command, take
 from tests.support.holders import unchecked
 from tests.support.ports import free_port

@@ -21,9 +21,9 @@ MODULES = "import gc, sys, atexit; atexit.register(lambda: print(*sys.modules, f
 COMMAND = MODULES + "from shedlock_py.__main__ import main; main()"
 DRIVERS = {"sqlite": "sqlalchemy.dialects.sqlite, sqlite3", "redis": "redis"}
 FOR_OTHER_COMMANDS = {"rich", "starlette", "jinja2", "uvicorn", "difflib", "fractions"}
-FOR_OTHER_COMMANDS |= {"shedlock_py.page", "shedlock_py.checks", "shedlock_py.providers.memory"}
+FOR_OTHER_COMMANDS |= {"shedlock_py.page", "shedlock_py.operators.checks", "shedlock_py.providers.memory"}
 FOR_ASYNCIO_OR_OTHER_STORES = {"sqlalchemy.orm", "sqlalchemy.ext.asyncio", "sqlalchemy.dialects.mysql", "pymongo"}
-FOR_ASYNCIO_OR_OTHER_STORES |= {"shedlock_py.blocking", "shedlock_py._aio"}
+FOR_ASYNCIO_OR_OTHER_STORES |= {"shedlock_py.runtime.blocking", "shedlock_py.runtime.asyncio_tools"}
 
 
 def modules(code: str, *arguments: str) -> set[str]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from shedlock_py._aio import shielded
+from shedlock_py.runtime.asyncio_tools import shielded
 from tests.support.logs import records_of
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ async def nothing_is_reported() -> AsyncIterator[None]:
     loop.set_exception_handler(lambda _, context: reports.append(context))
     yield
     await iterations(5)
-    assert not [task for task in asyncio.all_tasks() if "/_aio.py" in repr(task)]
+    assert not [task for task in asyncio.all_tasks() if "/asyncio_tools.py" in repr(task)]
     gc.collect()
     assert not reports
 

@@ -25,8 +25,8 @@ from shedlock_py import (
     try_hold,
     try_hold_async,
 )
-from shedlock_py.block import BaseBlock, Block
-from shedlock_py.context import running
+from shedlock_py.guard.block import BaseBlock, Block
+from shedlock_py.guard.context import running
 from shedlock_py.testing import RecordingListener
 from tests.support.polling import until, wait_until
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from shedlock_py import AsyncInMemoryLockProvider, ConfigurationError, LockRequest
-from shedlock_py.blocking import OnOwnLoop
-from shedlock_py.options import is_async_provider
+from shedlock_py.runtime.blocking import OnOwnLoop
+from shedlock_py.settings.options import is_async_provider
 from tests.support.doubles import AsyncFaultyProvider
 from tests.support.polling import wait_until
 
@@ -143,7 +143,7 @@ def interrupted_at(line: int, call: Callable[[], Any]) -> bool:
 
 
 def test_a_call_that_never_ends_does_not_keep_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shedlock_py.blocking.EXIT_SECONDS", 0.1)
+    monkeypatch.setattr("shedlock_py.runtime.blocking.EXIT_SECONDS", 0.1)
     facade: Any = OnOwnLoop(lambda: AsyncFaultyProvider(hang=["record"]))
     errors: list[BaseException] = []
 

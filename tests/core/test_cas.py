@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from shedlock_py import Lease, LockRequest, ProviderError
-from shedlock_py._program import run as drive
 from shedlock_py.providers import cas
 from shedlock_py.providers.kit import Failure, Undo
+from shedlock_py.runtime.program import run as drive
 from tests.support import tiers
 
 NAME = "job"

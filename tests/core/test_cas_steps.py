@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from shedlock_py import Lease, LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py.model.record import ONCE
 from shedlock_py.providers import cas, kit
-from shedlock_py.record import ONCE
 from shedlock_py.testing import FakeClock
 
 SECOND = timedelta(seconds=1)

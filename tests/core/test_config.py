@@ -40,22 +40,15 @@ from shedlock_py import (
     set_active,
     try_hold_async,
 )
-from shedlock_py.config import (
-    VARIABLES,
-    configure_store,
-    configured_providers,
-    is_kept_alive,
-    keep_alive_limit,
-    lock_request,
-    resolve_async_provider,
-    resolve_provider,
-)
-from shedlock_py.options import LockOptions
+from shedlock_py.model.request import default_holder
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider
-from shedlock_py.request import default_holder
+from shedlock_py.settings.defaults import configure_store, is_kept_alive, keep_alive_limit, lock_request
+from shedlock_py.settings.environment import VARIABLES
+from shedlock_py.settings.lookup import configured_providers, resolve_async_provider, resolve_provider
+from shedlock_py.settings.options import LockOptions
+from shedlock_py.settings.urls import async_provider_from_text, opened_providers, provider_from_text
 from shedlock_py.testing import RecordingListener
-from shedlock_py.urls import async_provider_from_text, opened_providers, provider_from_text
 from tests.guides.documents import DOCS
 from tests.support.interleaving import interleaved
 from tests.support.logs import records_of
@@ -442,8 +435,8 @@ class TestFromEnv:
         )
         script = (
             "import os; os.environ['SHEDLOCK_STORE'] = 'application.locks:locks'\n"
-            "from shedlock_py.config import configured_providers\n"
-            "from shedlock_py.urls import provider_from_text\n"
+            "from shedlock_py.settings.defaults import configured_providers\n"
+            "from shedlock_py.settings.urls import provider_from_text\n"
             "provider = provider_from_text('application.locks:locks')\n"
             "print(configured_providers() == (provider,))\n"
         )

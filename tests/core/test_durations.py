@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shedlock_py import ConfigurationError
-from shedlock_py.durations import LONGEST, Duration, in_milliseconds, parse_duration
+from shedlock_py.model.durations import LONGEST, Duration, in_milliseconds, parse_duration
 from tests.support.logs import warnings_of
 
 MS = timedelta(milliseconds=1)

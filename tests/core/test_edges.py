@@ -25,8 +25,8 @@ from shedlock_py import (
     scheduler_lock,
     set_active,
 )
-from shedlock_py.context import add_alias, current
-from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.guard.context import add_alias, current
+from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.testing.forks import in_child
 from tests.support.polling import let_pass

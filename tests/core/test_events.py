@@ -27,8 +27,8 @@ from shedlock_py import (
     attempt,
     configure,
 )
-from shedlock_py.config import emit
 from shedlock_py.events import log_listener
+from shedlock_py.settings.emit import emit
 from shedlock_py.testing import FakeClock, RecordingListener
 from tests.support.logs import records_of
 

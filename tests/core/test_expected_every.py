@@ -20,7 +20,7 @@ from shedlock_py import (
     hold_async,
     scheduler_lock,
 )
-from shedlock_py.overdue import punctuality
+from shedlock_py.model.overdue import punctuality
 from shedlock_py.testing import FakeClock
 
 HOUR = timedelta(hours=1)

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from shedlock_py import InMemoryLockProvider, LockRequest, attempt, configure, current_lease, hold, scheduler_lock
-from shedlock_py.config import lock_request
+from shedlock_py.settings.defaults import lock_request
 from shedlock_py.testing.forks import in_child
 from tests.support.forks import check_fork_by_c
 

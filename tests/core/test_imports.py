@@ -15,59 +15,31 @@ import pytest
 
 import shedlock_py
 from shedlock_py import providers
-from shedlock_py.urls import SCHEMES
+from shedlock_py.settings.urls import SCHEMES
 
 PACKAGE = Path(shedlock_py.__file__).parent
 PROJECT = Path(__file__).parents[2]
 
-# A module imports only from the layers above it in this list.
-LAYERS = [
-    ["errors", "_methods"],
-    ["texts", "_versions", "proxies"],
-    ["durations", "once", "booleans"],
-    ["request"],
-    ["lease"],
-    ["record"],
-    ["history"],
-    ["overdue", "waiting"],
-    ["events"],
-    ["provider", "_program", "_process", "recovery"],
-    ["_timers"],
-    ["urls", "_aio", "outbox", "attempts"],
-    ["options", "blocking"],
-    ["config"],
-    ["context", "spec"],
-    ["keepalive"],
-    ["async_keepalive"],
-    ["block"],
-    ["guard", "shutdown"],
-    ["repeating"],
-    ["decorator", "once_per_key"],
-    ["election.settings"],
-    ["election.demotion", "election.observation"],
-    ["election.program"],
-    ["election.base"],
-    ["election.elector", "election.async_elector"],
-    ["display"],
-    ["checks", "changes"],
-    ["startup"],
-]
-CORE = {name.partition(".")[0] for layer in LAYERS for name in layer}
-ROOMS = {
-    "page": {"providers"},
-    "cli": {"providers", "page"},
-    "integrations": {"providers"},
-    "integrations.django": {"providers", "integrations", "cli"},
-    "testing": {"providers"},
+PUBLIC = {"errors", "events", "provider"}
+"""The modules of the root. ``events`` and ``provider`` stand on ``model``, all other folders stand on the three."""
+FOLDERS: dict[str, set[str]] = {
+    "model": set(),
+    "runtime": {"model"},
+    "settings": {"model", "runtime"},
+    "guard": {"model", "runtime", "settings"},
+    "election": {"model", "runtime", "settings", "guard"},
+    "operators": {"model", "runtime", "settings", "guard", "election"},
+    "providers": {"model", "runtime"},
+    "page": {"model", "runtime", "settings", "guard", "election", "operators", "providers"},
+    "integrations": {"model", "runtime", "settings", "guard", "election", "operators", "providers"},
+    "cli": {"model", "runtime", "settings", "guard", "election", "operators", "providers", "page"},
+    "testing": {"model", "runtime", "settings", "guard", "election", "operators", "providers"},
 }
-"""What a room imports from, besides the core. The providers have tests of their own below."""
+"""What each folder imports from, besides itself and the root."""
+MORE_OF_DJANGO = {"cli", "integrations"}
 KITS: dict[str, set[str]] = {"kit": set(), "cas": {"kit"}, "aws": {"kit", "cas"}}
 """What those import that the stores share; a store imports from all of them."""
-PURE = {"errors", "_versions", "durations", "request", "lease", "record", "history", "events", "_program", "provider"}
-PURE |= {"booleans", "once", "overdue", "recovery", "texts"}
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
-FOR_PROVIDERS = {"errors", "_versions", "durations", "request", "lease", "record", "history", "events", "provider"}
-FOR_PROVIDERS |= {"booleans", "texts", "proxies", "_program", "_process", "_timers", "_aio"}
 MODULES = sorted(path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
 
 
@@ -118,32 +90,53 @@ def test_the_version_stands_in_one_place() -> None:
     assert version("shedlock_py") == shedlock_py.__version__
 
 
-def test_the_list_knows_every_module() -> None:
-    known = {name for layer in LAYERS for name in layer} | {"__init__", "__main__", "cli"}
-    assert {
-        ".".join(module.parts)
-        for module in MODULES
-        if (len(module.parts) == 1 or module.parts[0] == "election") and module.name != "__init__"
-    } <= known
+def folder_of(name: str) -> str:
+    """Of a dotted module; of a module of the root, its name."""
+    return name.partition(".")[0]
 
 
-def test_a_module_imports_only_from_those_above_it() -> None:
-    above: set[str] = set()
-    for layer in LAYERS:
-        modules = [Path(name.replace(".", "/")) for name in layer]
-        assert {str(module): seen for module in modules if (seen := own_imports(module) - above)} == {}
-        above |= {*layer}
+def test_each_module_has_a_place() -> None:
+    places = {module.parts[0] for module in MODULES} - {"__init__", "__main__"}
+    assert places == FOLDERS.keys() | PUBLIC
+
+
+def test_a_folder_imports_only_from_those_above_it() -> None:
+    for module in MODULES:
+        folder = module.parts[0]
+        if folder not in FOLDERS:
+            continue
+        seen = set(map(folder_of, own_imports(module))) - {folder}
+        is_of_django = module.parts[:2] == ("integrations", "django")
+        assert seen <= PUBLIC | FOLDERS[folder] | (MORE_OF_DJANGO if is_of_django else set()), module
+
+
+def test_the_public_face_stands_on_the_model() -> None:
+    seen = {name: set(map(folder_of, own_imports(Path(name)))) for name in sorted(PUBLIC)}
+    assert seen == {"errors": set(), "events": {"model"}, "provider": {"errors", "model"}}
+    in_model = [module for module in MODULES if module.parts[0] == "model"]
+    assert {name for module in in_model for name in map(folder_of, own_imports(module))} <= {"errors", "model"}
+
+
+def test_no_modules_import_each_other() -> None:
+    left: dict[str, set[str]] = {}
+    for module in MODULES:
+        its_package = ".".join(module.parent.parts)  # from here, another module of the same folder is imported
+        left[".".join(module.parts).removesuffix(".__init__")] = own_imports(module, late=False) - {its_package}
+    while free := {name for name, imported in left.items() if not imported & left.keys()}:
+        for name in free:
+            del left[name]
+    assert left == {}
 
 
 def test_pure_modules_use_the_standard_library_only_and_neither_loop_nor_thread_nor_clock() -> None:
-    for name in PURE:
-        roots = {imported.partition(".")[0] for imported in imports_of(Path(name))}
-        assert roots <= set(sys.stdlib_module_names) | {"shedlock_py", "__future__"}, name
-        assert not roots & IMPURE_MODULES, name
-        assert "_process" not in own_imports(Path(name)), name
-        source = (PACKAGE / f"{name}.py").read_text()
+    pure = [module for module in MODULES if module.parts[0] == "model" or str(module) in PUBLIC]
+    for module in (*pure, Path("runtime/program"), Path("runtime/versions")):
+        roots = {imported.partition(".")[0] for imported in imports_of(module)}
+        assert roots <= set(sys.stdlib_module_names) | {"shedlock_py", "__future__"}, module
+        assert not roots & IMPURE_MODULES, module
+        source = (PACKAGE / module).with_suffix(".py").read_text()
         for clock in (".now(", ".utcnow(", ".today("):
-            assert clock not in source, name
+            assert clock not in source, module
 
 
 def modules_in(*rooms: str) -> list[Path]:
@@ -152,22 +145,13 @@ def modules_in(*rooms: str) -> list[Path]:
     return found
 
 
-def test_providers_see_the_rules_and_the_kit_only() -> None:
+def test_a_store_imports_from_the_kits_and_from_no_other_store() -> None:
     for module in modules_in("providers"):
-        seen = {name for name in own_imports(module) if not name.startswith("providers")}
         store = module.with_suffix("").parts[1]
-        assert seen <= FOR_PROVIDERS, module
         if store == "__init__":
             continue  # it exports the classes of all stores
         others = {name.split(".")[1] for name in own_imports(module) if name.startswith("providers.")} - {store}
         assert others <= KITS.get(store, KITS.keys()), module
-
-
-def test_a_room_imports_only_from_those_above_it() -> None:
-    for module in modules_in(*ROOMS):
-        room = "integrations.django" if module.parts[:2] == ("integrations", "django") else module.parts[0]
-        seen = {room if name.startswith(f"{room}.") else name.partition(".")[0] for name in own_imports(module)}
-        assert seen <= CORE | {room} | ROOMS[room], module
 
 
 def test_integrations_and_testing_see_public_names() -> None:
@@ -175,9 +159,7 @@ def test_integrations_and_testing_see_public_names() -> None:
         for node in ast.walk(tree_of(module)):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("shedlock_py"):
                 path = [*node.module.split("."), *(alias.name for alias in node.names)]
-                # _process: no other module may look at process ids. _timers: nothing else may start a timer's thread.
-                private = {part for part in path if part.startswith("_")}
-                assert private <= {"_process", "_timers"}, f"{module}:{node.lineno}"
+                assert not [part for part in path if part.startswith("_")], f"{module}:{node.lineno}"
 
 
 AT_ONCE = ("integrations", "testing", "providers", "page")
@@ -187,11 +169,12 @@ AT_ONCE = ("integrations", "testing", "providers", "page")
 def test_only_the_modules_for_asyncio_import_it_at_once() -> None:
     eager = {str(module) for module in MODULES if "asyncio" in imports_of(module, late=False)}
     core = {name for name in eager if name.partition("/")[0] not in AT_ONCE}
-    assert core == {"_aio", "async_keepalive", "blocking", "election/async_elector", "repeating"}
+    in_guard = {"guard/async_keepalive", "guard/repeating"}
+    assert core == {"runtime/asyncio_tools", "runtime/blocking", "election/async_elector", *in_guard}
     assert "providers/memory" not in eager
     for module in MODULES:
         if str(module) not in eager and module.parts[0] not in AT_ONCE:
-            assert "_aio" not in own_imports(module, late=False), module
+            assert "runtime.asyncio_tools" not in own_imports(module, late=False), module
 
 
 # What is loaded at its first use
@@ -215,8 +198,8 @@ def test_importing_the_package_loads_few_modules_no_driver_no_asyncio_and_nothin
     loaded = python(
         f"import {needed}; before = set(sys.modules); import shedlock_py; print(*sys.modules.keys() - before)"
     )
-    assert len(loaded) <= 35
-    assert "shedlock_py.guard" in loaded
+    assert len(loaded) <= 40
+    assert "shedlock_py.guard.functions" in loaded
     drivers = "sqlalchemy psycopg psycopg2 asyncpg sqlite3 aiosqlite pymysql MySQLdb aiomysql asyncmy redis pymongo"
     others = "asyncio apscheduler pytest click rich signal shedlock_py.election shedlock_py.providers"
     assert {*LATE.values(), *drivers.split(), *others.split()} & set(loaded) == set()

@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 
 from shedlock_py import Lease, LockRecord, LockRequest, ProviderError, ProviderUnreachable
-from shedlock_py._process import monotonic
-from shedlock_py._program import Program, run
-from shedlock_py.lease import Claim
+from shedlock_py.model.lease import Claim
 from shedlock_py.providers.kit import (
     AsyncProgramProvider,
     Failure,
@@ -27,6 +25,8 @@ from shedlock_py.providers.kit import (
     within,
 )
 from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider, MemoryPrograms, MemoryStore
+from shedlock_py.runtime.process import monotonic
+from shedlock_py.runtime.program import Program, run
 from shedlock_py.testing import FakeClock
 from tests.support.blocked_loops import compute
 from tests.support.polling import wait_until

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from shedlock_py._process import monotonic
-from shedlock_py._timers import WorkerPool
 from shedlock_py.providers.kit import AsyncConnectionPool, ConnectionPool, Lent, NotSent, TimedOut, call_within
+from shedlock_py.runtime.process import monotonic
+from shedlock_py.runtime.threads import WorkerPool
 from tests.support.polling import wait_until
 from tests.support.signals import Interrupted, TooLong, raised_by
 from tests.support.timing import BUSY, Stopwatch

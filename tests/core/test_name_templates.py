@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from shedlock_py import ConfigurationError, InMemoryLockProvider, current_lease, scheduler_lock
-from shedlock_py.spec import declared_lock_names
+from shedlock_py.guard.spec import declared_lock_names
 
 
 def lock_name(*_: object, **__: object) -> str:

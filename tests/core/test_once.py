@@ -25,7 +25,7 @@ from shedlock_py import (
     try_hold,
     try_hold_async,
 )
-from shedlock_py.once import EPOCH, current_slot, slot_of
+from shedlock_py.model.slots import EPOCH, current_slot, slot_of
 
 HOUR = timedelta(hours=1)
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)

@@ -123,10 +123,10 @@ def test_pytest_shows_only_the_code_of_the_user(provider: InMemoryLockProvider) 
     with pytest.raises(ProviderUnreachable) as caught:
         decorated(failing(provider, "acquire"))
     shown = {Path(str(entry.path)).name for entry in caught.traceback.filter(caught)}
-    assert not shown & {"decorator.py", "block.py", "facades.py", "operation.py", "_program.py"}
+    assert not shown & {"decorator.py", "block.py", "facades.py", "operation.py", "program.py"}
     assert Path(__file__).name in shown
     try:
         raise RuntimeError
     except RuntimeError:
-        hides = sys.modules["shedlock_py.block"].__dict__["__tracebackhide__"]
+        hides = sys.modules["shedlock_py.guard.block"].__dict__["__tracebackhide__"]
         assert not hides(pytest.ExceptionInfo.from_current()), "an error of the task itself shows all frames"

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, tzinfo
 
 import pytest
 
-from shedlock_py import _process
-from shedlock_py.display import local_iso, local_time
+from shedlock_py.operators.display import local_iso, local_time
+from shedlock_py.runtime import process
 
 CLOCKS = {time.CLOCK_BOOTTIME: 2.0, time.CLOCK_MONOTONIC_RAW: 3.0}
 
@@ -24,7 +24,7 @@ def test_i6_a_lease_is_measured_by_a_clock_that_counts_sleep(
     monkeypatch.setattr(time, "clock_gettime", CLOCKS.__getitem__)
     monkeypatch.setattr(time, "monotonic", lambda: 1.0)
     monkeypatch.setattr(time, "perf_counter", lambda: 4.0)
-    clock: Callable[[], float] = runpy.run_path(str(_process.__file__))["monotonic"]
+    clock: Callable[[], float] = runpy.run_path(str(process.__file__))["monotonic"]
     assert clock() == reading
 
 
@@ -34,7 +34,7 @@ real = time.clock_gettime
 time.clock_gettime = lambda clock: real(clock) + (777777 if clock == time.CLOCK_MONOTONIC_RAW else 0)
 platform, sys.platform = sys.platform, "darwin"
 import shedlock_py
-from shedlock_py._process import monotonic
+from shedlock_py.runtime.process import monotonic
 sys.platform = platform
 assert monotonic() - time.monotonic() > 700000
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import outbox as module
-from shedlock_py.outbox import DeliveryFailed, Outbox
+from shedlock_py.runtime import outbox as module
+from shedlock_py.runtime.outbox import DeliveryFailed, Outbox
 from shedlock_py.testing.forks import in_child
 from tests.support.logs import warnings_of
 from tests.support.polling import wait_until
@@ -236,7 +236,7 @@ def test_a_forked_child_has_an_outbox_of_its_own(gate: threading.Event) -> None:
 
 EXIT = """
 import sys, time
-from shedlock_py.outbox import Outbox
+from shedlock_py.runtime.outbox import Outbox
 
 def send(message):
     time.sleep(float(sys.argv[1]))

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import pytest
 
 from shedlock_py import LockRecord, ProviderError, ProviderUnreachable
-from shedlock_py.history import Run
-from shedlock_py.overdue import DOCTOR, Punctuality, punctuality, recent_runs
+from shedlock_py.model.overdue import DOCTOR, Punctuality, punctuality, recent_runs
+from shedlock_py.model.run import Run
 
 START = datetime(2026, 11, 23, 9, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

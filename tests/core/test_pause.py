@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from shedlock_py import ConfigurationError, InMemoryLockProvider, Lease, LockRequest, configure
-from shedlock_py._program import Program
 from shedlock_py.election.demotion import Demotion
 from shedlock_py.election.settings import ElectionSettings
 from shedlock_py.errors import ProviderError, ProviderUnreachable
-from shedlock_py.history import Run, newest_first
+from shedlock_py.model.record import Pause
+from shedlock_py.model.run import Run, newest_first
 from shedlock_py.providers.kit import Undo
 from shedlock_py.providers.kit.pausing import Pausing, default_operator, resume
-from shedlock_py.record import Pause
+from shedlock_py.runtime.program import Program
 from shedlock_py.testing import FakeClock
 
 # Its text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shedlock_py.proxies import is_excluded, proxy_of
+from shedlock_py.providers.kit.proxies import is_excluded, proxy_of
 
 VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 

@@ -26,12 +26,12 @@ from shedlock_py import (
     RunRecovered,
     attempt,
     attempt_async,
-    block,
     configure,
     hold,
     scheduler_lock,
     set_active,
 )
+from shedlock_py.guard import block
 from shedlock_py.testing import FakeClock, RecordingListener
 from tests.support.logs import warnings_of
 from tests.support.stepped_loop import run_stepped

@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 
 from shedlock_py import ConfigurationError, LockRecord, LockRequest
-from shedlock_py.durations import Duration, parse_duration
-from shedlock_py.lease import Claim, Lease
-from shedlock_py.request import default_holder, trust_ends, validate_holder, validate_name
+from shedlock_py.model.durations import Duration, parse_duration
+from shedlock_py.model.lease import Claim, Lease
+from shedlock_py.model.request import default_holder, trust_ends, validate_holder, validate_name
 from shedlock_py.testing import FakeClock
 from tests.support.interleaving import interleaved
 

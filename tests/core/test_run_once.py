@@ -24,15 +24,14 @@ from shedlock_py import (
     RunMissed,
     RunRecovered,
     TaskNotDone,
-    block,
     configure,
     hold,
-    once_per_key,
     run_once,
     run_once_async,
     set_active,
 )
-from shedlock_py.record import ONCE
+from shedlock_py.guard import block, once
+from shedlock_py.model.record import ONCE
 from shedlock_py.testing import FakeClock, RecordingListener
 from tests.support.doubles import FaultyProvider
 from tests.support.locks import record_of
@@ -51,7 +50,7 @@ class World:
         self.events = RecordingListener()
         self.while_waiting: Callable[[], object] = lambda: None
         self.pauses: list[float] = []
-        for module in (block, once_per_key):
+        for module in (block, once):
             monkeypatch.setattr(module, "monotonic", self.clock)
         monkeypatch.setattr(block.time, "sleep", self._sleep)  # type: ignore[attr-defined]  # of the module it imports
 

@@ -20,8 +20,8 @@ from shedlock_py import (
     configure,
     reset,
     scheduler_lock,
-    spec,
 )
+from shedlock_py.guard import spec
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.testing import FakeClock
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
@@ -33,7 +33,7 @@ SHARED = "locks in memory guard nothing between processes"
 def nothing_is_declared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The functions of other tests are no functions of this application."""
     monkeypatch.setattr(spec, "declared", type(spec.declared)())
-    monkeypatch.setattr("shedlock_py.decorator.declared", spec.declared)
+    monkeypatch.setattr("shedlock_py.guard.decorator.declared", spec.declared)
     with reset():
         yield
 

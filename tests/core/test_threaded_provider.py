@@ -24,8 +24,8 @@ from shedlock_py import (
     configure,
     hold_async,
 )
-from shedlock_py._aio import ThreadedProvider
-from shedlock_py._process import monotonic
+from shedlock_py.runtime.asyncio_tools import ThreadedProvider
+from shedlock_py.runtime.process import monotonic
 from shedlock_py.testing import RecordingListener
 from shedlock_py.testing.forks import in_child
 from tests.support.forks import in_a_loop_of_its_own
@@ -255,7 +255,7 @@ def test_i12_an_acquire_that_no_thread_has_begun_when_its_event_loop_ends_never_
 ENDING = """
 import asyncio, sys, threading, time
 from shedlock_py import InMemoryLockProvider, LockRequest
-from shedlock_py._aio import ThreadedProvider
+from shedlock_py.runtime.asyncio_tools import ThreadedProvider
 
 begun, loop_has_ended = threading.Event(), threading.Event()
 

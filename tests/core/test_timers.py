@@ -14,9 +14,10 @@ from functools import partial
 
 import pytest
 
-from shedlock_py import InMemoryLockProvider, _timers
-from shedlock_py._process import monotonic
-from shedlock_py._timers import Timer, WorkerPool, request_in_worker, worker_pool
+from shedlock_py import InMemoryLockProvider
+from shedlock_py.runtime import threads
+from shedlock_py.runtime.process import monotonic
+from shedlock_py.runtime.threads import Timer, WorkerPool, request_in_worker, worker_pool
 from shedlock_py.testing.forks import in_child
 from tests.support.polling import wait_until
 from tests.support.signals import interrupted, moments_are_known
@@ -144,7 +145,7 @@ def test_a_queued_function_that_is_cancelled_does_not_run(pool: WorkerPool, gate
 
 
 def test_idle_threads_end(pool: WorkerPool, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_timers, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(threads, "IDLE_SECONDS", 0.05)
     pool.submit(lambda: None).result(SOON)
     wait_until(lambda: not workers(name), what="the end of an idle thread")
 
@@ -240,7 +241,7 @@ def test_a_provider_has_one_pool_for_each_lane() -> None:
 
 @pytest.mark.usefixtures("small_heap")
 def test_the_pool_of_a_provider_that_is_gone_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_timers, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(threads, "IDLE_SECONDS", 0.05)
     provider = InMemoryLockProvider()
     pool = worker_pool(provider, "heartbeats")
     assert pool.submit(partial(provider.record, "job")).result(SOON) is None
@@ -323,7 +324,7 @@ def raising(error: BaseException) -> Callable[[], object]:
 def test_the_timer_survives_a_target_that_raises_and_calls_it_again(
     kind: type[BaseException], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(_timers, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(threads, "RETRY_SECONDS", 0.05)
     timer = Timer()
     failing, other = Target(raising(kind("of the target"))), Target()
     timer.schedule(failing.wake, monotonic())
@@ -373,7 +374,7 @@ def test_a_timer_without_targets_keeps_its_thread(no_threads: NoThreads) -> None
 
 EXIT = """
 import atexit, threading, time
-from shedlock_py._timers import WorkerPool, finish_at_exit
+from shedlock_py.runtime.threads import WorkerPool, finish_at_exit
 atexit.register(print, "closed")  # as applications close their clients
 begun = threading.Event()
 def work():
@@ -407,11 +408,11 @@ def test_the_end_of_the_interpreter(seconds: float, is_waited_for: bool, output:
 
 EXIT_OF_A_CHILD = """
 import os, threading, time
-from shedlock_py import _timers
+from shedlock_py.runtime import threads
 from shedlock_py.testing.forks import python_fork
-_timers.EXIT_SECONDS = 60
+threads.EXIT_SECONDS = 60
 gate = threading.Event()
-_timers.finish_at_exit(_timers.WorkerPool(1, "pool").submit(gate.wait))
+threads.finish_at_exit(threads.WorkerPool(1, "pool").submit(gate.wait))
 if child := python_fork():
     began = time.monotonic()
     os.waitpid(child, 0)
@@ -478,8 +479,8 @@ def test_an_exception_of_a_signal_handler_keeps_no_lock(method: str, name: str) 
 def test_a_suspended_system(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sleeping does not count the time for which it was suspended. The clock of leases does."""
     jump = 0.0
-    monkeypatch.setattr(_timers, "monotonic", lambda: monotonic() + jump)
-    monkeypatch.setattr(_timers, "LONGEST_SLEEP", 0.05)
+    monkeypatch.setattr(threads, "monotonic", lambda: monotonic() + jump)
+    monkeypatch.setattr(threads, "LONGEST_SLEEP", 0.05)
     called = threading.Event()
     timer = Timer()
     timer.schedule(called.set, monotonic() + 60)

@@ -15,9 +15,9 @@ FACADE = ("acquire", "extend", "release", "record", "records", "force_release", 
 
 # The module of the sync one, its name and the name of the async one, which may be in another "module:".
 PAIRS = [
-    ("_program.py", "run", "run_async"),
-    ("block.py", "Block", "AsyncBlock"),
-    ("context.py", "extend_lock", "extend_lock_async"),
+    ("runtime/program.py", "run", "run_async"),
+    ("guard/block.py", "Block", "AsyncBlock"),
+    ("guard/context.py", "extend_lock", "extend_lock_async"),
     *(
         ("election/elector.py", f"LeaderElector.{method}", f"election/async_elector.py:AsyncLeaderElector.{method}")
         for method in ("leader", "demote")
@@ -140,12 +140,12 @@ def test_twins_differ_only_in_async_and_await(path: str, sync: str, asynchronous
 
 
 def test_the_test_can_find_a_difference() -> None:
-    assert sync_source("block.py", "Block") != sync_source("block.py", "BaseBlock")
-    assert "async def" not in sync_source("block.py", "AsyncBlock")
-    assert "await" not in sync_source("block.py", "AsyncBlock")
+    assert sync_source("guard/block.py", "Block") != sync_source("guard/block.py", "BaseBlock")
+    assert "async def" not in sync_source("guard/block.py", "AsyncBlock")
+    assert "await" not in sync_source("guard/block.py", "AsyncBlock")
 
 
 @pytest.mark.parametrize("method", FACADE)
 def test_the_threaded_provider_hands_every_call_on(method: str) -> None:
-    source = sync_source("_aio.py", f"ThreadedProvider.{method}")
+    source = sync_source("runtime/asyncio_tools.py", f"ThreadedProvider.{method}")
     assert f"self.sync_provider.{method}, " in source or f"self.sync_provider.{method})" in source

@@ -18,15 +18,14 @@ from shedlock_py import (
     ProviderFailed,
     ProviderUnreachable,
     Skipped,
-    async_keepalive,
     attempt,
     attempt_async,
-    block,
     configure,
     current_lease,
     hold,
 )
-from shedlock_py.context import running
+from shedlock_py.guard import async_keepalive, block
+from shedlock_py.guard.context import running
 from shedlock_py.providers.kit import ProgramProvider
 from shedlock_py.testing import FakeClock, RecordingListener
 from tests.core.conftest import SlowProvider

@@ -12,7 +12,7 @@ import pytest
 
 from scripts.floors import floors
 from shedlock_py import ConfigurationError, async_provider_from_url, provider_from_url
-from shedlock_py._versions import OLDEST, require, sql_install_line
+from shedlock_py.runtime.versions import OLDEST, require, sql_install_line
 from tests.support.scripts import PROJECT
 
 OLD = {

@@ -21,7 +21,6 @@ from shedlock_py import (
     ProviderUnreachable,
     attempt,
     attempt_async,
-    block,
     configure,
     hold,
     hold_async,
@@ -29,8 +28,9 @@ from shedlock_py import (
     try_hold,
     try_hold_async,
 )
+from shedlock_py.guard import block
+from shedlock_py.model.waiting import FIRST_PAUSE, LONGEST_PAUSE, Waiting
 from shedlock_py.testing import FakeClock, RecordingListener
-from shedlock_py.waiting import FIRST_PAUSE, LONGEST_PAUSE, Waiting
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 from tests.support.logs import warnings_of
 from tests.support.stepped_loop import run_stepped

@@ -18,8 +18,9 @@ from django.core.management import CommandError, call_command
 from django.db import connection, connections
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 
-from shedlock_py import InMemoryLockProvider, LockRequest, ProviderUnreachable, Skipped, changes, scheduler_lock
+from shedlock_py import InMemoryLockProvider, LockRequest, ProviderUnreachable, Skipped, scheduler_lock
 from shedlock_py.integrations.django import lock_provider
+from shedlock_py.operators import changes
 
 LOCKS = "/admin/shedlock/lock/"
 RUNS = "/admin/shedlock/run/"

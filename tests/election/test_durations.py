@@ -98,7 +98,7 @@ def test_the_suggestions_keep_the_lease_or_the_retry_period(given: dict[str, str
 def test_on_the_command_line_they_are_options(grace: str) -> None:
     """With the grace of the command, which the command line adds."""
     from shedlock_py.cli.lead import durations_of
-    from shedlock_py.durations import parse_duration
+    from shedlock_py.model.durations import parse_duration
 
     def check(lease: str, deadline: str | None, retry: str | None, grace: str | None) -> None:
         given = [None if each is None else parse_duration(each, zero=True) for each in (lease, deadline, retry, grace)]

@@ -11,8 +11,8 @@ import pytest
 from shedlock_py import AsyncInMemoryLockProvider, InMemoryLockProvider, LockRequest
 from shedlock_py.election.demotion import Demotion
 from shedlock_py.election.settings import Takeover
-from shedlock_py.history import Run
-from shedlock_py.overdue import punctuality
+from shedlock_py.model.overdue import punctuality
+from shedlock_py.model.run import Run
 from tests.election.conftest import MakeElector
 from tests.election.electors import LONG, real_time
 from tests.election.test_elector import lead

@@ -14,13 +14,13 @@ from typing import Any
 from pymongo.collation import Collation
 
 from shedlock_py import Lease, LockRequest
-from shedlock_py.lease import Claim, Extension, TrustWindow
+from shedlock_py.model.lease import Claim, Extension, TrustWindow
+from shedlock_py.model.record import LockRecord
 from shedlock_py.providers.kit import StorePrograms, Undo
 from shedlock_py.providers.kit.operation import Operation
 from shedlock_py.providers.mongodb.commands import Command
 from shedlock_py.providers.redis.commands import Script
 from shedlock_py.providers.sqlalchemy.statements import Statement
-from shedlock_py.record import LockRecord
 from tests.exhaustive.times import NOW, TICK, HolderClock, is_of_holder
 
 _ATOMS = (str, bytes, bool, type(None), datetime, timedelta, enum.Enum, type)

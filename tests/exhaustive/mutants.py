@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import shedlock_py.lease
+import shedlock_py.model.lease
 from shedlock_py import LockRequest, ProviderError
-from shedlock_py.lease import Claim, Clock, Extension, Lease
+from shedlock_py.model.lease import Claim, Clock, Extension, Lease
+from shedlock_py.model.request import trust_ends
 from shedlock_py.providers.kit import StorePrograms
 from shedlock_py.providers.mongodb.commands import Command
 from shedlock_py.providers.redis.commands import Call, Script
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand
-from shedlock_py.request import trust_ends
 from tests.exhaustive.run import Plan
 from tests.exhaustive.scenes import SCENES, Scene
 from tests.simulation.stores import ModelStore
@@ -154,7 +154,7 @@ def _cuts_the_minimum(init: Any) -> Any:
 def _trusts_the_old_window(init: Any) -> Any:
     def wrong(self: Extension, lease: Lease, lock_at_most_for: Any) -> None:
         with pytest.MonkeyPatch.context() as meanwhile:
-            meanwhile.setattr(shedlock_py.lease, "trust_ends", lambda sent_at, lock_for: lease.trusted_until)
+            meanwhile.setattr(shedlock_py.model.lease, "trust_ends", lambda sent_at, lock_for: lease.trusted_until)
             init(self, lease, lock_at_most_for)
 
     return wrong
@@ -163,7 +163,9 @@ def _trusts_the_old_window(init: Any) -> Any:
 def _nothing_in_doubt(granted: Any) -> Any:
     def wrong(self: Extension, *, repeated: bool = False) -> Lease:
         with pytest.MonkeyPatch.context() as meanwhile:
-            meanwhile.setattr(shedlock_py.lease, "trust_ends", lambda sent_at, _: trust_ends(sent_at, self.lock_for))
+            meanwhile.setattr(
+                shedlock_py.model.lease, "trust_ends", lambda sent_at, _: trust_ends(sent_at, self.lock_for)
+            )
             lease: Lease = granted(self, repeated=repeated)
         return lease
 

@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from shedlock_py import Lease, LockRequest, ProviderError
-from shedlock_py._program import Program
-from shedlock_py.lease import Claim
+from shedlock_py.model.lease import Claim
+from shedlock_py.model.record import LockRecord
 from shedlock_py.providers.kit import StorePrograms, TimedOut, Undo
-from shedlock_py.record import LockRecord
+from shedlock_py.runtime.program import Program
 from tests.exhaustive.fingerprint import ClaimIds
 from tests.exhaustive.times import NOW, STEP, STORE_NOW_US, TICK, HolderClock
 from tests.simulation.stores.times import EPOCH

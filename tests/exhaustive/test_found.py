@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from shedlock_py import InMemoryLockProvider, LockRequest
-from shedlock_py.lease import Claim
+from shedlock_py.model.lease import Claim
 from shedlock_py.testing import FakeClock
 from shedlock_py.testing.proxy import TcpProxy
 from tests.support.locks import acquired

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from shedlock_py import Lease
-from shedlock_py._process import monotonic as monotonic  # by which leases are trusted: there is no public one
+from shedlock_py.runtime.process import monotonic as monotonic  # by which leases are trusted: there is no public one
 
 NEVER = float("-inf")
 """``trusted_until`` of a lease that is not trusted any more."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from shedlock_py.request import trust_ends
+from shedlock_py.model.request import trust_ends
 from tests.faults.history import DISTURBED, EVERY_WORKER, NEVER, History, Mark, Operation
 
 INFINITY = float("inf")

@@ -16,9 +16,9 @@ from typing import Any
 import redis
 
 from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
-from shedlock_py.durations import Duration, in_milliseconds, parse_duration
-from shedlock_py.keepalive import HeartbeatPlan
-from shedlock_py.lease import Claim
+from shedlock_py.guard.keepalive import HeartbeatPlan
+from shedlock_py.model.durations import Duration, in_milliseconds, parse_duration
+from shedlock_py.model.lease import Claim
 from shedlock_py.providers.cas import CasReply, Read, Write
 from shedlock_py.providers.etcd.clients import EtcdClient
 from shedlock_py.providers.etcd.provider import EtcdPrograms

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from shedlock_py import Lease, LockRecord, LockRequest
-from shedlock_py.durations import parse_duration
+from shedlock_py.model.durations import parse_duration
 from tests.faults.history import Entry, Logbook
 from tests.support.doubles import AsyncForwardingProvider, ForwardingProvider
 

@@ -24,7 +24,7 @@ from shedlock_py import (
     LockRequest,
     ShedLockError,
 )
-from shedlock_py.durations import parse_duration
+from shedlock_py.model.durations import parse_duration
 from shedlock_py.providers.cas import CasPrograms
 from shedlock_py.providers.dynamodb.programs import DynamoDBPrograms
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider

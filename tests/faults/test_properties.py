@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from shedlock_py import LockRequest
-from shedlock_py.lease import Claim, Extension
-from shedlock_py.request import SLACK, TRUST_MARGIN
+from shedlock_py.model.lease import Claim, Extension
+from shedlock_py.model.request import SLACK, TRUST_MARGIN
 from shedlock_py.testing import FakeClock
 from tests.support import tiers
 

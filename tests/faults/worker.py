@@ -34,9 +34,9 @@ from shedlock_py import (
     try_hold,
     try_hold_async,
 )
-from shedlock_py.lease import MOST_RECOVERIES
-from shedlock_py.recovery import Acquire, Over, Recover, Wait, Watch
-from shedlock_py.urls import import_reference
+from shedlock_py.model.lease import MOST_RECOVERIES
+from shedlock_py.model.recovery import Acquire, Over, Recover, Wait, Watch
+from shedlock_py.settings.urls import import_reference
 from tests.faults.history import Logbook
 from tests.faults.recording import AsyncOnceProvider, AsyncRecordedProvider, OnceProvider, RecordedProvider
 

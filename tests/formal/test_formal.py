@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shedlock_py.request import trust_ends
+from shedlock_py.model.request import trust_ends
 from tests.faults.history import NEVER, History, Operation, Reader
 from tests.formal.cases import Case, mutants
 from tests.formal.tlc import TlcFailed, check, find_jar, find_java

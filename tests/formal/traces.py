@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shedlock_py.request import SLACK
+from shedlock_py.model.request import SLACK
 from tests.faults.history import DISTURBED, History, Operation, Reader
 from tests.formal.tlc import TlcFailed, check
 

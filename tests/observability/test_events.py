@@ -31,13 +31,13 @@ from shedlock_py import (
     TaskFinished,
     attempt,
     attempt_async,
-    block,
     current_lease,
     extend_lock,
     extend_lock_async,
     hold,
     set_active,
 )
+from shedlock_py.guard import block
 from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.testing.contract.base import failing
 from tests.observability.ways import (

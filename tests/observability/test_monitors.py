@@ -35,9 +35,9 @@ from shedlock_py import (
     integrations,
     scheduler_lock,
 )
-from shedlock_py import outbox as outbox_module
-from shedlock_py.config import emit
 from shedlock_py.integrations.monitors import HealthchecksListener, WebhookListener
+from shedlock_py.runtime import outbox as outbox_module
+from shedlock_py.settings.emit import emit
 from shedlock_py.testing.contract.base import failing
 from shedlock_py.testing.forks import in_child
 from tests.observability.services import Service, running_service

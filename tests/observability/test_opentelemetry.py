@@ -41,8 +41,8 @@ from shedlock_py import (
     reset,
     scheduler_lock,
 )
-from shedlock_py.config import emit
 from shedlock_py.integrations.opentelemetry import OpenTelemetryListener, Run
+from shedlock_py.settings.emit import emit
 from shedlock_py.testing import FakeClock
 from tests.observability.ways import (
     ASYNC,

@@ -19,8 +19,8 @@ from shedlock_py import (
     hold,
     scheduler_lock,
 )
-from shedlock_py.config import emit
 from shedlock_py.integrations.sentry import SentryCronListener
+from shedlock_py.settings.emit import emit
 from shedlock_py.testing.forks import in_child
 from tests.observability.services import Service, running_service
 from tests.observability.ways import SYNC, WAYS, Way, fails, never, succeeds

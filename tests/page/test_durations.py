@@ -47,15 +47,15 @@ def test_a_run_that_goes_on_shows_its_lease() -> None:
 
 
 def test_the_job_page_shows_the_lock_at_most_for_of_a_job_that_its_process_declares() -> None:
-    @scheduler_lock("job", "8s")
+    @scheduler_lock("declared-here", "8s")
     def job() -> None: ...
 
     sample = Sample()
     for _ in range(2):
-        sample.ran("job", seconds=4)
-    record = sample.provider.record("job")
+        sample.ran("declared-here", seconds=4)
+    record = sample.provider.record("declared-here")
     assert record is not None
-    found = job_values(record, sample.provider.runs("job"))["durations"]
+    found = job_values(record, sample.provider.runs("declared-here"))["durations"]
     assert found.lease == "lock_at_most_for is 8.0s"
     assert found.lease_y < min(bar.y for bar in found.bars)
 

@@ -16,7 +16,7 @@ from shedlock_py import (
     ProviderError,
     run_once,
 )
-from shedlock_py.history import Run
+from shedlock_py.model.run import Run
 from shedlock_py.page import page_app, views
 from shedlock_py.provider import LockProvider
 from tests.page.client import Client

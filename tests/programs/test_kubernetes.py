@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from shedlock_py import provider_from_url
-from shedlock_py.durations import parse_duration
+from shedlock_py.model.durations import parse_duration
 from tests.guides.documents import Page
 from tests.programs.applications import HUNG_JOB, application, copied, set_drain
 from tests.programs.command_lines import try_twice

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from shedlock_py import provider_from_url
-from shedlock_py.durations import parse_duration
-from shedlock_py.once import current_slot
+from shedlock_py.model.durations import parse_duration
+from shedlock_py.model.slots import current_slot
 from tests.guides.documents import EXAMPLES, Page
 from tests.programs.applications import Application, application, copied
 from tests.programs.beats import LEASE as LEASE_SECONDS

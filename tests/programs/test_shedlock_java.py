@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
 
 from shedlock_py import ConfigurationError, LockRequest, ProviderError, provider_from_url
-from shedlock_py.durations import parse_duration
+from shedlock_py.model.durations import parse_duration
 from shedlock_py.providers.mongodb import MongoLockProvider
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from tests.guides.documents import Page

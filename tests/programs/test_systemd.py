@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from shedlock_py.durations import parse_duration
+from shedlock_py.model.durations import parse_duration
 from tests.guides.documents import Page
 from tests.programs.command_lines import PROGRAM, try_twice, unit
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from shedlock_py import InMemoryLockProvider, configure, provider_from_url, scheduler_lock
-from shedlock_py.history import MOST_RUNS, Run
+from shedlock_py.model.run import MOST_RUNS, Run
 from tests.guides.documents import Page
 from tests.programs.applications import Application, application, copied, emptied
 from tests.support.polling import wait_until

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from shedlock_py import LockRecord, ProviderError
-from shedlock_py._program import run_async
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.election.program import PENDING, Command, Do, Election, Intent, Term, Wait
 from shedlock_py.election.settings import ElectionSettings
 from shedlock_py.events import Event, LeadershipStarted, LeadershipStopped
+from shedlock_py.runtime.program import run_async
 from tests.simulation.provider import SimulatedProvider
 from tests.simulation.schedule import Violation
 from tests.simulation.world import Process, Signal, World

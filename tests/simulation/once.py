@@ -9,13 +9,14 @@ from functools import partial
 from typing import Any, ClassVar
 from unittest.mock import patch
 
-from shedlock_py import Lease, ProviderError, TaskNotDone, block, once_per_key
-from shedlock_py._program import run_async
-from shedlock_py.attempts import Attempt, Sleep, Step
-from shedlock_py.options import LockOptions
-from shedlock_py.record import ONCE
-from shedlock_py.recovery import Watch
-from shedlock_py.waiting import Waiting
+from shedlock_py import Lease, ProviderError, TaskNotDone
+from shedlock_py.guard import block, once
+from shedlock_py.guard.attempts import Attempt, Sleep, Step
+from shedlock_py.model.record import ONCE
+from shedlock_py.model.recovery import Watch
+from shedlock_py.model.waiting import Waiting
+from shedlock_py.runtime.program import run_async
+from shedlock_py.settings.options import LockOptions
 from tests.faults.history import Operation
 from tests.simulation.dice import Dice
 from tests.simulation.schedule import EVERY_NODE
@@ -51,15 +52,15 @@ class Current:
 def in_virtual_time() -> Iterator[None]:
     """``run_once`` has the clock and the random numbers of the current process, as long as the block runs."""
     with ExitStack() as stack:
-        for module in (once_per_key, block):
+        for module in (once, block):
             stack.enter_context(patch.object(module, "monotonic", Current.clock))
         for decides in (Waiting, Watch):
             with_dice = partial(decides, random=Current.random)
-            stack.enter_context(patch.object(once_per_key, decides.__name__, with_dice))
+            stack.enter_context(patch.object(once, decides.__name__, with_dice))
         yield
 
 
-class OnceCall(once_per_key._Once):
+class OnceCall(once._Once):
     """One call of ``run_once``. It is carried out as ``AsyncBlock`` does it."""
 
     def __init__(self, worker: OnceWorker, key: str, wait: float) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from shedlock_py import Lease, LockRecord, LockRequest, ProviderError
-from shedlock_py._program import Program, run_async
-from shedlock_py.durations import Duration, parse_duration
+from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.providers.kit import StorePrograms, TimedOut, Undo
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
+from shedlock_py.runtime.program import Program, run_async
 from tests.faults.history import NEVER, Operation
 from tests.faults.recording import CLAIMS, OUTCOMES
 from tests.simulation.log import Recorder

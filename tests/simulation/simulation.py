@@ -11,8 +11,8 @@ from itertools import accumulate
 from typing import Any
 
 from shedlock_py import LockRequest, ProviderError
-from shedlock_py._program import run
 from shedlock_py.events import logger
+from shedlock_py.runtime.program import run
 from tests.simulation.backends import open_backend, programs_of
 from tests.simulation.electors import Contest, Elector
 from tests.simulation.judge import Judge

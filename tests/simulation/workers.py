@@ -7,12 +7,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from shedlock_py import Lease, LockRequest, ProviderError
-from shedlock_py._process import OwningProcess
-from shedlock_py._program import run_async
-from shedlock_py.context import ActiveLease
-from shedlock_py.keepalive import STOP_SECONDS, BaseKeepAlive
-from shedlock_py.lease import MOST_RECOVERIES
-from shedlock_py.recovery import Acquire, Over, Recover, Wait, Watch
+from shedlock_py.guard.context import ActiveLease
+from shedlock_py.guard.keepalive import STOP_SECONDS, BaseKeepAlive
+from shedlock_py.model.lease import MOST_RECOVERIES
+from shedlock_py.model.recovery import Acquire, Over, Recover, Wait, Watch
+from shedlock_py.runtime.process import OwningProcess
+from shedlock_py.runtime.program import run_async
 from tests.faults.history import Operation
 from tests.simulation.dice import Dice
 from tests.simulation.log import Recorder

@@ -26,7 +26,11 @@ from pathlib import Path
 from typing import Any
 
 PRELOADED = [f"shedlock_py.cli.{name}" for name in ("app", "guarded", "leading", "pause", "show", "supervisor")]
-PRELOADED += ["shedlock_py.election.async_elector", "shedlock_py.integrations.apscheduler", "shedlock_py.blocking"]
+PRELOADED += [
+    "shedlock_py.election.async_elector",
+    "shedlock_py.integrations.apscheduler",
+    "shedlock_py.runtime.blocking",
+]
 PRELOADED += ["shedlock_py.providers.sqlalchemy", "shedlock_py.providers.redis", "shedlock_py.testing.forks"]
 PRELOADED += [f"sqlalchemy.{name}" for name in ("orm", "ext.asyncio", "dialects.sqlite", "dialects.postgresql")]
 PRELOADED += ["psycopg", "asyncpg", "aiosqlite", "tests.support.doubles", "tests.support.polling"]

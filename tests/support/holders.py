@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shedlock_py import LockRequest
-from shedlock_py.durations import Duration
+from shedlock_py.model.durations import Duration
 
 
 def unchecked(name: str, lock_at_most_for: Duration, holder: str) -> LockRequest:

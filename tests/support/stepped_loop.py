@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import _process, async_keepalive, block, keepalive, once_per_key
 from shedlock_py.election import async_elector, base
+from shedlock_py.guard import async_keepalive, block, keepalive, once
+from shedlock_py.runtime import process
 from shedlock_py.testing import FakeClock
 
-CLOCK_READERS = (block, once_per_key, keepalive, async_keepalive, base, async_elector)
+CLOCK_READERS = (block, once, keepalive, async_keepalive, base, async_elector)
 """The modules that read the local clock on behalf of guards, and of electors on asyncio."""
 
 
@@ -53,7 +54,7 @@ def local_clock(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     """Guards, and electors on asyncio, read this clock."""
     with monkeypatch.context() as patch:
         for module in CLOCK_READERS:  # each has imported the function by name
-            assert module.monotonic in (_process.monotonic, clock)
+            assert module.monotonic in (process.monotonic, clock)
             patch.setattr(module, "monotonic", clock)
         yield
 

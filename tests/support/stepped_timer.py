@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from shedlock_py import InMemoryLockProvider, keepalive
-from shedlock_py._timers import HEARTBEAT_WORKERS, worker_pool
+from shedlock_py import InMemoryLockProvider
+from shedlock_py.guard import keepalive
+from shedlock_py.runtime.threads import HEARTBEAT_WORKERS, worker_pool
 from shedlock_py.testing import FakeClock
 from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
@@ -27,7 +28,7 @@ REPORT = "shedlock-on-lost"
 
 
 class SteppedTimer:
-    """Stands in for :class:`shedlock_py._timers.Timer`. Callbacks run in the thread that lets time pass.
+    """Stands in for :class:`shedlock_py.runtime.threads.Timer`. Callbacks run in the thread that lets time pass.
 
     Heartbeats run in threads, as ever. Time stands still until each has its reply, or hangs in a
     :class:`FaultyProvider`, or waits for a thread.
@@ -67,7 +68,7 @@ class SteppedTimer:
             self.advance(STEP)
 
     def pool(self, provider: object, _lane: object) -> Any:
-        """Stands in for :func:`shedlock_py._timers.worker_pool`."""
+        """Stands in for :func:`shedlock_py.runtime.threads.worker_pool`."""
         return self._pools.setdefault(id(provider), _Pool(provider))
 
     def _move_to(self, moment: float) -> None:

@@ -37,14 +37,14 @@ from shedlock_py import (
     configure,
     current_lease,
     provider_from_url,
-    repeating,
     reset,
     scheduler_lock,
 )
-from shedlock_py.config import Settings, lock_request
+from shedlock_py.guard import repeating
 from shedlock_py.integrations import fastapi
 from shedlock_py.integrations.apscheduler import ShedLockExecutor, lead
 from shedlock_py.integrations.fastapi import lifespan, repeat_every
+from shedlock_py.settings.defaults import Settings, lock_request
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 from tests.support.logs import records_of, warnings_of

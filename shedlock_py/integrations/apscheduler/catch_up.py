@@ -13,12 +13,12 @@ from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
-from shedlock_py.config import is_active
-from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
 from shedlock_py.integrations.apscheduler.fire_times import fire_time_of, is_on_schedule, is_predictable
-from shedlock_py.record import LockRecord
+from shedlock_py.model.durations import Duration, parse_duration
+from shedlock_py.model.record import LockRecord
+from shedlock_py.settings.off_switch import is_active
 
 _RESOLUTION = timedelta(milliseconds=1)
 

@@ -10,11 +10,11 @@ from typing import Any
 from apscheduler.schedulers import SchedulerNotRunningError
 from apscheduler.schedulers.base import STATE_STOPPED
 
-from shedlock_py._process import monotonic
-from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.guard.shutdown import time_left
 from shedlock_py.integrations.apscheduler.options import check_scheduler
-from shedlock_py.shutdown import time_left
+from shedlock_py.model.durations import Duration, parse_duration
+from shedlock_py.runtime.process import monotonic
 
 _POLL_SECONDS = 0.02
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MISSED, JobExecutionEvent
 
-from shedlock_py.record import LockRecord
-from shedlock_py.request import LockRequest
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.request import LockRequest
 
 EVENT_JOB_SKIPPED = 2**24
 """The job did not run here because of its lock. Not in ``EVENT_ALL``: listen for ``EVENT_ALL | EVENT_JOB_SKIPPED``."""

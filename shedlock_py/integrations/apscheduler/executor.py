@@ -25,8 +25,8 @@ from apscheduler.schedulers.base import STATE_RUNNING, STATE_STOPPED
 from apscheduler.util import iscoroutinefunction_partial
 
 from shedlock_py import AsyncLeaderElector, ConfigurationError, LeaderElector, LockRequest
-from shedlock_py.booleans import parse_boolean
-from shedlock_py.durations import Duration
+from shedlock_py.guard.shutdown import time_left
+from shedlock_py.guard.spec import LockSpec
 from shedlock_py.integrations.apscheduler.catch_up import jobs_of, parse_catch_up, refuse_leader_only, submit_missed
 from shedlock_py.integrations.apscheduler.drain import wait_for_runs
 from shedlock_py.integrations.apscheduler.events import SKIP_EVENTS, RunResult, SchedulerProxy, cannot_await
@@ -47,12 +47,12 @@ from shedlock_py.integrations.apscheduler.options import (
     parse_recovery,
 )
 from shedlock_py.integrations.apscheduler.worker import JobProxy, snapshot_of
-from shedlock_py.options import LockOptions, check_provider
-from shedlock_py.recovery import DEFAULT_MOST_RECOVERIES
-from shedlock_py.shutdown import time_left
-from shedlock_py.spec import LockSpec
-from shedlock_py.texts import quoted
-from shedlock_py.urls import import_reference, provider_from_text
+from shedlock_py.model.booleans import parse_boolean
+from shedlock_py.model.durations import Duration
+from shedlock_py.model.recovery import DEFAULT_MOST_RECOVERIES
+from shedlock_py.model.text import quoted
+from shedlock_py.settings.options import LockOptions, check_provider
+from shedlock_py.settings.urls import import_reference, provider_from_text
 
 GRACE_SECONDS = 1.0
 """Applications may still add jobs for so long after the start, before a lock for an unknown job id is warned of."""

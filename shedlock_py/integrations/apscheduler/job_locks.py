@@ -10,13 +10,7 @@ from typing import Any
 from apscheduler.util import iscoroutinefunction_partial
 
 from shedlock_py import ConfigurationError, LockRequest
-from shedlock_py.config import (
-    check_kept_alive,
-    configured_providers,
-    is_active,
-    resolve_async_provider,
-    resolve_provider,
-)
+from shedlock_py.guard.spec import LockSpec
 from shedlock_py.integrations.apscheduler.fire_times import why_plain
 from shedlock_py.integrations.apscheduler.lock_names import LockNames, key_of
 from shedlock_py.integrations.apscheduler.notices import warn_of_plain_lock, warn_of_shared_lock
@@ -27,10 +21,12 @@ from shedlock_py.integrations.apscheduler.options import (
     lock_of_id,
     parse_lock,
 )
-from shedlock_py.options import LockOptions
 from shedlock_py.provider import check_store
-from shedlock_py.spec import LockSpec
-from shedlock_py.urls import import_reference, provider_from_text
+from shedlock_py.settings.defaults import check_kept_alive
+from shedlock_py.settings.lookup import configured_providers, resolve_async_provider, resolve_provider
+from shedlock_py.settings.off_switch import is_active
+from shedlock_py.settings.options import LockOptions
+from shedlock_py.settings.urls import import_reference, provider_from_text
 
 
 class JobLocks:

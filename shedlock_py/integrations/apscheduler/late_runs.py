@@ -25,18 +25,18 @@ from apscheduler.executors.base import MaxInstancesReachedError
 from apscheduler.schedulers.base import STATE_PAUSED
 
 from shedlock_py import ProviderFailed
-from shedlock_py._process import monotonic
-from shedlock_py._timers import WorkerPool, timer, worker_pool
-from shedlock_py.config import emit
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import MissReason
 from shedlock_py.integrations.apscheduler.events import Later, RunResult
 from shedlock_py.integrations.apscheduler.fire_times import is_last_fire_time, next_fire_time_of
 from shedlock_py.integrations.apscheduler.lock_names import JobKey
 from shedlock_py.integrations.apscheduler.worker import JobProxy, LateKind
-from shedlock_py.options import is_async_provider
-from shedlock_py.record import LockRecord
-from shedlock_py.recovery import Acquire, Over, Recover, Wait, Watch
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.recovery import Acquire, Over, Recover, Wait, Watch
+from shedlock_py.runtime.process import monotonic
+from shedlock_py.runtime.threads import WorkerPool, timer, worker_pool
+from shedlock_py.settings.emit import emit
+from shedlock_py.settings.options import is_async_provider
 
 FIRST_PAUSE = 1.0
 """Seconds: the longest pause after the first attempt. Each further pause is up to twice as long."""

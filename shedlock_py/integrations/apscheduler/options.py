@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from apscheduler.executors.base import BaseExecutor
 
 from shedlock_py import AsyncLockProvider, ConfigurationError, LockProvider, LockRequest
-from shedlock_py.booleans import parse_boolean
-from shedlock_py.durations import is_duration
-from shedlock_py.options import LockOptions, check_recovery
-from shedlock_py.spec import LockSpec
-from shedlock_py.texts import has_url, quoted
+from shedlock_py.guard.spec import LockSpec
+from shedlock_py.model.booleans import parse_boolean
+from shedlock_py.model.durations import is_duration
+from shedlock_py.model.text import has_url, quoted
+from shedlock_py.settings.options import LockOptions, check_recovery
 
 T = TypeVar("T")
 Provider = LockProvider | AsyncLockProvider

@@ -16,13 +16,10 @@ from apscheduler.executors.base import run_job
 from apscheduler.job import Job
 
 from shedlock_py import LockRequest, LockSkipped, ProviderError, ProviderUnreachable, RunMissed, Skipped
-from shedlock_py._process import is_from_signal
-from shedlock_py.block import AsyncBlock, Block
-from shedlock_py.config import check_kept_alive, configured_providers, emit, resolve_async_provider, resolve_provider
-from shedlock_py.context import add_alias, decide_skip, gates_of, leave_leases, not_leader
 from shedlock_py.election.base import leave_callbacks
 from shedlock_py.events import MissReason, logger
-from shedlock_py.history import describe_error
+from shedlock_py.guard.block import AsyncBlock, Block
+from shedlock_py.guard.context import add_alias, decide_skip, gates_of, leave_leases, not_leader
 from shedlock_py.integrations.apscheduler.catch_up import is_missed
 from shedlock_py.integrations.apscheduler.events import (
     EVENT_JOB_SKIPPED,
@@ -36,9 +33,14 @@ from shedlock_py.integrations.apscheduler.job_locks import cannot_run_once
 from shedlock_py.integrations.apscheduler.lock_names import JobKey
 from shedlock_py.integrations.apscheduler.notices import warn_of_plain_lock
 from shedlock_py.integrations.apscheduler.options import find_lock_spec
-from shedlock_py.options import LockOptions
-from shedlock_py.record import LockRecord
-from shedlock_py.urls import provider_from_text
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.run import describe_error
+from shedlock_py.runtime.process import is_from_signal
+from shedlock_py.settings.defaults import check_kept_alive
+from shedlock_py.settings.emit import emit
+from shedlock_py.settings.lookup import configured_providers, resolve_async_provider, resolve_provider
+from shedlock_py.settings.options import LockOptions
+from shedlock_py.settings.urls import provider_from_text
 
 try:
     from apscheduler.executors.base import run_coroutine_job

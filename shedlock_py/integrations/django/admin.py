@@ -14,15 +14,15 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.decorators import method_decorator
 
-from shedlock_py import changes, display
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.events import OperatorAction
-from shedlock_py.history import Run as HistoryRun
 from shedlock_py.integrations.django import lock_provider
 from shedlock_py.integrations.django.conf import read_settings
 from shedlock_py.integrations.django.models import Lock, Run
-from shedlock_py.record import LockRecord, Pause
-from shedlock_py.request import is_valid_name
+from shedlock_py.model.record import LockRecord, Pause
+from shedlock_py.model.request import is_valid_name
+from shedlock_py.model.run import Run as HistoryRun
+from shedlock_py.operators import changes, display
 
 ROWS = 100
 MOST_LOCKS = 200

@@ -9,7 +9,6 @@ from django.core import checks
 from django.db import router
 from django.db.models.signals import post_migrate
 
-from shedlock_py.config import configure
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.events import logger
 from shedlock_py.integrations.django import lock_provider
@@ -17,6 +16,7 @@ from shedlock_py.integrations.django.conf import listeners_of, read_settings
 from shedlock_py.integrations.django.databases import connection_of, is_in_memory
 from shedlock_py.integrations.django.system_checks import check_deployment, check_settings, check_store
 from shedlock_py.providers.sqlalchemy.errors import Missing, missing
+from shedlock_py.settings.defaults import configure
 
 
 class ShedLockConfig(AppConfig):

@@ -10,9 +10,9 @@ from typing import Any
 from django.conf import settings
 from django.utils.module_loading import import_string
 
-from shedlock_py.config import Settings
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.request import validate_name
+from shedlock_py.model.request import validate_name
+from shedlock_py.settings.defaults import Settings
 
 OPTIONS = ("TABLE_NAME", "SCHEMA", "EXTRA_COLUMNS", "TIMEOUT", "FIRE_TIME_TOLERANCE", "HISTORY")
 """Those of :class:`SqlAlchemyLockProvider`, in capitals."""

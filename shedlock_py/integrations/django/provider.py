@@ -9,17 +9,17 @@ from typing import Any
 from django.conf import settings
 from sqlalchemy import URL, NullPool, create_engine, event
 
-from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.integrations.django.conf import Conf, read_settings
 from shedlock_py.integrations.django.databases import connection_of, store_url
-from shedlock_py.lease import Lease
+from shedlock_py.model.durations import Duration
+from shedlock_py.model.lease import Lease
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.request import LockRequest
 from shedlock_py.provider import LockProvider
 from shedlock_py.providers.kit import ProgramProvider
 from shedlock_py.providers.memory import InMemoryLockProvider
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
-from shedlock_py.record import LockRecord
-from shedlock_py.request import LockRequest
 
 
 class DatabaseLockProvider(LockProvider):

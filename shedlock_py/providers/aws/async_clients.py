@@ -13,8 +13,6 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError, ResponseStreamingError
 
-from shedlock_py._process import PerLoop, monotonic
-from shedlock_py._program import run_async
 from shedlock_py.providers.aws.clients import (
     A_REPLY,
     AwsReply,
@@ -28,6 +26,8 @@ from shedlock_py.providers.aws.clients import (
 from shedlock_py.providers.aws.errors import are_credentials_unknown
 from shedlock_py.providers.aws.place import Place
 from shedlock_py.providers.kit import NotSent, TimedOut, close_with_loop, within
+from shedlock_py.runtime.process import PerLoop, monotonic
+from shedlock_py.runtime.program import run_async
 
 
 class _Tasks:

@@ -14,13 +14,13 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError
 
-from shedlock_py._process import PerProcess, monotonic
-from shedlock_py._program import Program, run
-from shedlock_py._timers import WorkerPool
 from shedlock_py.providers.aws.errors import are_credentials_unknown, code_of
 from shedlock_py.providers.aws.place import POOL_SIZE, Place
 from shedlock_py.providers.cas import ServerTime
 from shedlock_py.providers.kit import NotSent, TimedOut, call_within
+from shedlock_py.runtime.process import PerProcess, monotonic
+from shedlock_py.runtime.program import Program, run
+from shedlock_py.runtime.threads import WorkerPool
 
 A_REPLY = "a reply"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qsl
 
-from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.model.durations import Duration
 from shedlock_py.providers.kit import parse_limits, split_options
 from shedlock_py.providers.kit.options import duration_in
 

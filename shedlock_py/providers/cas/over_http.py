@@ -9,8 +9,8 @@ from typing import Any
 import httpcore
 import httpx
 
-from shedlock_py._process import monotonic
 from shedlock_py.providers.kit import TimedOut
+from shedlock_py.runtime.process import monotonic
 
 _request = threading.local()
 """``until`` is the deadline of the current request of this thread, on the monotonic clock."""

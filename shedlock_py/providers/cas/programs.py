@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
-from shedlock_py._program import Program
-from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ProviderError
-from shedlock_py.lease import Claim, Lease
+from shedlock_py.model.durations import Duration, parse_duration
+from shedlock_py.model.lease import Claim, Lease
+from shedlock_py.model.record import ONCE, LockRecord
 from shedlock_py.providers.cas.options import DEFAULT_CLOCK_ERROR
 from shedlock_py.providers.cas.server_time import OtherReplyError, ServerTime, UnknownTimeError, token_at
 from shedlock_py.providers.kit import (
@@ -22,7 +22,7 @@ from shedlock_py.providers.kit import (
     kept_changing,
     unreachable,
 )
-from shedlock_py.record import ONCE, LockRecord
+from shedlock_py.runtime.program import Program
 
 OLD = 600.0
 """Seconds. Two clocks may drift 1.2 s apart meanwhile."""

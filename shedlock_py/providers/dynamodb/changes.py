@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
-from shedlock_py.lease import Claim, Lease
+from shedlock_py.model.lease import Claim, Lease
+from shedlock_py.model.record import LockRecord
 from shedlock_py.providers.dynamodb.wire import (
     CLAIM_MARK,
     KEPT_FOR,
@@ -17,7 +18,6 @@ from shedlock_py.providers.dynamodb.wire import (
     surely_past,
 )
 from shedlock_py.providers.kit import given_back
-from shedlock_py.record import LockRecord
 
 # A lease that was not released must have been seen: it is replaced after a second reply that agrees on the time.
 _IS_FREE = (

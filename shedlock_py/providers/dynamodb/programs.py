@@ -10,10 +10,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from shedlock_py._program import Program
-from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ProviderError
-from shedlock_py.lease import Claim, Lease
+from shedlock_py.model.durations import Duration, parse_duration
+from shedlock_py.model.lease import Claim, Lease
+from shedlock_py.model.record import ONCE, LockRecord
 from shedlock_py.providers import aws
 from shedlock_py.providers.cas import DEFAULT_CLOCK_ERROR, ServerTime
 from shedlock_py.providers.cas.programs import clocks_disagree
@@ -42,7 +42,7 @@ from shedlock_py.providers.kit import (
     kept_changing,
     not_known,
 )
-from shedlock_py.record import ONCE, LockRecord
+from shedlock_py.runtime.program import Program
 
 RECENT = 100.0
 """Seconds for which the time of a reply serves the claims after it. Two clocks may drift a tenth of a second apart

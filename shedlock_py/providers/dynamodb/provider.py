@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.model.durations import Duration
 from shedlock_py.providers.aws import AwsClient, Place, split_url
 from shedlock_py.providers.cas import parse_options
 from shedlock_py.providers.dynamodb.programs import DynamoDBPrograms

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from shedlock_py._program import Program
 from shedlock_py.providers.aws import AwsReply, AwsRequest, Sleep
 from shedlock_py.providers.dynamodb.wire import EXPIRES_AT, KEY
 from shedlock_py.providers.kit import Check, refused, unreachable
+from shedlock_py.runtime.program import Program
 
 _POLL_SECONDS = 0.25
 _MISSING, _EXISTS, _DENIED = "ResourceNotFoundException", "ResourceInUseException", "AccessDeniedException"

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from shedlock_py._program import Program
 from shedlock_py.events import logger
+from shedlock_py.model.record import LockRecord
 from shedlock_py.providers.aws import AwsReply, AwsRequest, Sleep
 from shedlock_py.providers.cas import ServerTime
 from shedlock_py.providers.cas.programs import UNREAD
-from shedlock_py.record import LockRecord
+from shedlock_py.runtime.program import Program
 
 CONDITION_FAILED = "ConditionalCheckFailedException"
 KEY = "_id"

@@ -14,15 +14,15 @@ from weakref import finalize
 
 import httpx
 
-from shedlock_py._process import PerLoop, PerProcess, monotonic
-from shedlock_py._program import Program, run, run_async
-from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.cas import CasReply, OtherReplyError, ServerTime
 from shedlock_py.providers.cas.over_http import client_of_threads
 from shedlock_py.providers.etcd.urls import Place
 from shedlock_py.providers.etcd.wire import Command, EtcdError, reply_of, request_of, value_of
 from shedlock_py.providers.kit import NotSent, TimedOut, call_within, close_with_loop, within
+from shedlock_py.runtime.process import PerLoop, PerProcess, monotonic
+from shedlock_py.runtime.program import Program, run, run_async
+from shedlock_py.runtime.threads import WorkerPool
 
 POOL_SIZE = 16
 _LIMITS = httpx.Limits(max_connections=POOL_SIZE, max_keepalive_connections=POOL_SIZE)

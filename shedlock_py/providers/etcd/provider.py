@@ -8,14 +8,14 @@ from typing import Any
 
 import httpx
 
-from shedlock_py._program import Program
-from shedlock_py.durations import Duration
 from shedlock_py.errors import ProviderError
+from shedlock_py.model.durations import Duration
 from shedlock_py.providers.cas import CasPrograms, CasReply, parse_options
 from shedlock_py.providers.etcd.clients import AsyncEtcdClient, EtcdClient
 from shedlock_py.providers.etcd.urls import Place
 from shedlock_py.providers.etcd.wire import ALARMS, MEMBERS, NOT_ETCD, STATUS, Command, EtcdError, classify
 from shedlock_py.providers.kit import AsyncProgramProvider, Check, Failure, ProgramProvider, not_known
+from shedlock_py.runtime.program import Program
 
 
 class EtcdPrograms(CasPrograms):

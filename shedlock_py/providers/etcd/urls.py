@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
-from shedlock_py.booleans import parse_boolean
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.model.booleans import parse_boolean
 from shedlock_py.providers.cas.options import split_query
 
 DEFAULT_PORT = 2379

@@ -16,10 +16,9 @@ One command reaches no client: the kit's own programs yield :class:`Undo`, which
 background.
 """
 
-from shedlock_py._process import PerLoop, PerProcess
-from shedlock_py._program import Program
-from shedlock_py.history import Run
-from shedlock_py.lease import Claim, Lease
+from shedlock_py.model.lease import Claim, Lease
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.run import Run
 from shedlock_py.provider import Check
 from shedlock_py.providers.kit.async_pool import AsyncConnectionPool, close_with_loop, within
 from shedlock_py.providers.kit.checking import not_known
@@ -55,7 +54,8 @@ from shedlock_py.providers.kit.records import (
     record_from_json,
     record_to_json,
 )
-from shedlock_py.record import LockRecord
+from shedlock_py.runtime.process import PerLoop, PerProcess
+from shedlock_py.runtime.program import Program
 
 __all__ = [
     "DEFAULT_FIRE_TIME_TOLERANCE",

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable
 from traceback import clear_frames
 from typing import Any, TypeVar
 
-from shedlock_py._process import is_from_signal, monotonic
-from shedlock_py._program import Program, run, run_async
-from shedlock_py._timers import WorkerPool, finish_at_exit
-from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ProviderError, hidden_frames
 from shedlock_py.events import logger
-from shedlock_py.history import Run
-from shedlock_py.lease import Lease
+from shedlock_py.model.durations import Duration, parse_duration
+from shedlock_py.model.lease import Lease
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.request import LockRequest, validate_name, validate_prefix
+from shedlock_py.model.run import Run
 from shedlock_py.provider import AsyncLockProvider, Check, LockProvider
 from shedlock_py.providers.kit.clients import AsyncStoreClient, StoreClient
 from shedlock_py.providers.kit.operation import TimedOut, Undo
@@ -22,8 +21,9 @@ from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
 from shedlock_py.providers.kit.pausing import Pausing, resume
 from shedlock_py.providers.kit.programs import HISTORY_SECONDS, StorePrograms
 from shedlock_py.providers.kit.reading import read_recent_runs, read_runs
-from shedlock_py.record import LockRecord
-from shedlock_py.request import LockRequest, validate_name, validate_prefix
+from shedlock_py.runtime.process import is_from_signal, monotonic
+from shedlock_py.runtime.program import Program, run, run_async
+from shedlock_py.runtime.threads import WorkerPool, finish_at_exit
 
 __tracebackhide__ = hidden_frames
 T = TypeVar("T")
@@ -340,7 +340,7 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
 
         :param when_abandoned: called with the lease if the program gets one and the caller was cancelled.
         """
-        from shedlock_py._aio import shielded  # late: loads asyncio
+        from shedlock_py.runtime.asyncio_tools import shielded  # late: loads asyncio
 
         if operation:
             program = self.programs.carry_out(operation, lock_name, program)
@@ -366,7 +366,7 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
         """In another task: the caller waits for it only as long as its own operation may take."""
         import asyncio
 
-        from shedlock_py._aio import start_task
+        from shedlock_py.runtime.asyncio_tools import start_task
 
         async def undo() -> None:
             try:

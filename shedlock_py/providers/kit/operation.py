@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from shedlock_py._program import Program
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable, hidden_frames
+from shedlock_py.model.request import LockRequest
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
-from shedlock_py.request import LockRequest
+from shedlock_py.runtime.program import Program
 
 if TYPE_CHECKING:
     from shedlock_py.providers.kit.programs import StorePrograms

@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import NotRequired, TypedDict
 from urllib.parse import unquote_plus
 
-from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.history import MOST_RUNS
-from shedlock_py.texts import clean_url, quoted
+from shedlock_py.model.durations import Duration, parse_duration
+from shedlock_py.model.run import MOST_RUNS
+from shedlock_py.model.text import clean_url, quoted
 
 OPTIONS = ("timeout", "fire_time_tolerance", "history")
 
@@ -26,7 +26,7 @@ HISTORY_VARIABLE = "SHEDLOCK_HISTORY"
 def split_options(url: str, names: Collection[str] = OPTIONS) -> tuple[str, dict[str, str]]:
     """``url`` without the query parameters ``names``, and their values.
 
-    Without the white space around it, too: see :func:`~shedlock_py.texts.clean_url`.
+    Without the white space around it, too: see :func:`~shedlock_py.model.text.clean_url`.
 
     :raises ConfigurationError: the URL is empty, too long, or has a control character inside; or a value has an
         ``@``, the end of a password.

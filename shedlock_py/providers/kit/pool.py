@@ -9,10 +9,10 @@ from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 from weakref import ReferenceType, ref
 
-from shedlock_py._process import is_from_signal, monotonic
-from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.providers.kit.operation import NotSent, TimedOut
+from shedlock_py.runtime.process import is_from_signal, monotonic
+from shedlock_py.runtime.threads import WorkerPool
 
 T = TypeVar("T")
 C = TypeVar("C")

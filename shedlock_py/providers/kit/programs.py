@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, TypeVar
 
-from shedlock_py._process import monotonic
-from shedlock_py._program import Program
-from shedlock_py.durations import Duration, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable, hidden_frames
 from shedlock_py.events import logger
-from shedlock_py.history import Run, error_of, newest_first, outcome_of
-from shedlock_py.lease import MOST_RECOVERIES, Claim, Clock, Lease, random_claim_id
+from shedlock_py.model.durations import Duration, parse_duration
+from shedlock_py.model.lease import MOST_RECOVERIES, Claim, Clock, Lease, random_claim_id
+from shedlock_py.model.record import ONCE, LockRecord
+from shedlock_py.model.request import LockRequest
+from shedlock_py.model.run import Run, error_of, newest_first, outcome_of
+from shedlock_py.model.text import one_line
 from shedlock_py.provider import Check
 from shedlock_py.providers.kit.masking import Masking
 from shedlock_py.providers.kit.operation import Failure, Operation, TimedOut, Undo, kept_changing, refused, unreachable
 from shedlock_py.providers.kit.options import DEFAULT_FIRE_TIME_TOLERANCE
-from shedlock_py.record import ONCE, LockRecord
-from shedlock_py.request import LockRequest
-from shedlock_py.texts import one_line
+from shedlock_py.runtime.process import monotonic
+from shedlock_py.runtime.program import Program
 
 __tracebackhide__ = hidden_frames
 T = TypeVar("T")

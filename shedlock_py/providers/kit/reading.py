@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from shedlock_py._program import Program
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.history import Run, newest_first
+from shedlock_py.model.run import Run, newest_first
+from shedlock_py.model.text import quoted
 from shedlock_py.providers.kit.programs import StorePrograms
-from shedlock_py.texts import quoted
+from shedlock_py.runtime.program import Program
 
 
 def read_runs(programs: StorePrograms, name: str, limit: int) -> Program[Any, Any, list[Run]]:

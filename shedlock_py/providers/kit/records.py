@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
-from shedlock_py._program import Program
-from shedlock_py.history import Run
-from shedlock_py.lease import Claim, Lease
+from shedlock_py.model.lease import Claim, Lease
+from shedlock_py.model.record import LockRecord, names_to_prune
+from shedlock_py.model.run import Run
 from shedlock_py.providers.kit.operation import fire_time_too_late
 from shedlock_py.providers.kit.programs import StorePrograms, given_back
-from shedlock_py.record import LockRecord, names_to_prune
+from shedlock_py.runtime.program import Program
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)

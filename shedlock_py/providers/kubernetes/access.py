@@ -18,14 +18,14 @@ from typing import Any
 import kubernetes.config
 from kubernetes.client import Configuration
 
-from shedlock_py._process import monotonic
-from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
+from shedlock_py.model.text import one_line
 from shedlock_py.providers.cas.options import split_query
 from shedlock_py.providers.kit import NotSent
 from shedlock_py.providers.kubernetes.names import is_label
-from shedlock_py.texts import one_line
+from shedlock_py.runtime.process import monotonic
+from shedlock_py.runtime.threads import WorkerPool
 
 config: Any = kubernetes.config  # some releases have a part of the annotations only
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")

@@ -14,13 +14,12 @@ from weakref import finalize
 
 import httpx
 
-from shedlock_py._process import PerLoop, PerProcess, monotonic
-from shedlock_py._program import Program, run, run_async
-from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.model.text import parsed
 from shedlock_py.providers.cas import CasReply, OtherReplyError, ServerTime
 from shedlock_py.providers.cas.over_http import client_of_threads
 from shedlock_py.providers.kit import NotSent, TimedOut, call_within, close_with_loop, within
+from shedlock_py.providers.kit.proxies import proxy_of
 from shedlock_py.providers.kubernetes.access import Access, Place
 from shedlock_py.providers.kubernetes.wire import (
     FORBIDDEN,
@@ -31,8 +30,9 @@ from shedlock_py.providers.kubernetes.wire import (
     call_of,
     value_of,
 )
-from shedlock_py.proxies import proxy_of
-from shedlock_py.texts import parsed
+from shedlock_py.runtime.process import PerLoop, PerProcess, monotonic
+from shedlock_py.runtime.program import Program, run, run_async
+from shedlock_py.runtime.threads import WorkerPool
 
 if TYPE_CHECKING:
     import asyncio  # late elsewhere: sync programs do without

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.text import parsed
 from shedlock_py.providers.cas import Entry, Write
 from shedlock_py.providers.cas.programs import UNREAD
 from shedlock_py.providers.kit import record_from_json, record_to_json
 from shedlock_py.providers.kubernetes.names import object_name
-from shedlock_py.record import LockRecord
-from shedlock_py.texts import parsed
 
 API_VERSION = "coordination.k8s.io/v1"
 LABEL = "shedlock-py/lock"

@@ -6,13 +6,13 @@ from typing import Any
 
 import httpx
 
-from shedlock_py._program import Program
-from shedlock_py.durations import Duration
+from shedlock_py.model.durations import Duration
 from shedlock_py.providers.cas import CasPrograms, CasReply, parse_options
 from shedlock_py.providers.kit import AsyncProgramProvider, Check, Failure, ProgramProvider
 from shedlock_py.providers.kubernetes.access import Place
 from shedlock_py.providers.kubernetes.clients import AsyncKubernetesClient, KubernetesClient
 from shedlock_py.providers.kubernetes.wire import VERBS, AccessReview, Command, KubernetesError, classify
+from shedlock_py.runtime.program import Program
 
 
 class KubernetesPrograms(CasPrograms):

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from shedlock_py.events import logger
+from shedlock_py.model.record import LockRecord
 from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, OtherReplyError, Read, Write
 from shedlock_py.providers.kit import Failure
 from shedlock_py.providers.kubernetes.lease import API_VERSION, LABEL, entry_of, lease_of, record_in
 from shedlock_py.providers.kubernetes.names import object_name
-from shedlock_py.record import LockRecord
 
 MANAGER = "shedlock-py"
 """Under this name the server notes which fields we have written."""

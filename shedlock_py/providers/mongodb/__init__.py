@@ -2,7 +2,7 @@
 
 import pymongo
 
-from shedlock_py._versions import require
+from shedlock_py.runtime.versions import require
 
 require("pymongo", pymongo.__version__)
 

@@ -23,13 +23,13 @@ from pymongo.errors import InvalidName, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.uri_parser import split_options as split_uri_options
 
-from shedlock_py._process import PerLoop, PerProcess
-from shedlock_py._versions import install_line
-from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.model.durations import Duration
 from shedlock_py.providers.kit import Masking, is_secret_option, parse_limits, split_options
 from shedlock_py.providers.mongodb.commands import Command
 from shedlock_py.providers.mongodb.errors import time_limit
+from shedlock_py.runtime.process import PerLoop, PerProcess
+from shedlock_py.runtime.versions import install_line
 
 COLLECTION = "shedlock"
 DATABASE = "shedlock"

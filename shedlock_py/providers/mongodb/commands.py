@@ -15,11 +15,11 @@ from bson import Int64
 from pymongo import ReturnDocument
 from pymongo.collation import Collation
 
-from shedlock_py.durations import in_milliseconds
-from shedlock_py.lease import Claim, Lease
+from shedlock_py.model.durations import in_milliseconds
+from shedlock_py.model.lease import Claim, Lease
+from shedlock_py.model.record import LockRecord
 from shedlock_py.providers.kit import given_back
 from shedlock_py.providers.mongodb import errors
-from shedlock_py.record import LockRecord
 
 Document = Mapping[str, Any]
 

@@ -14,12 +14,13 @@ from typing import Any, ClassVar, Unpack, get_args
 from bson import Int64
 from pymongo.errors import DuplicateKeyError
 
-from shedlock_py._program import Program
-from shedlock_py.durations import Duration, in_milliseconds, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.events import logger
-from shedlock_py.history import Run
-from shedlock_py.lease import Claim, Lease, RunOutcome
+from shedlock_py.model.durations import Duration, in_milliseconds, parse_duration
+from shedlock_py.model.lease import Claim, Lease, RunOutcome
+from shedlock_py.model.record import ONCE, LockRecord, holder_of
+from shedlock_py.model.request import LONGEST_NAME
+from shedlock_py.model.run import Run
 from shedlock_py.providers.kit import Check, Failure, Limits, StorePrograms, fire_time_too_late, not_known, refused
 from shedlock_py.providers.mongodb import errors
 from shedlock_py.providers.mongodb.commands import (
@@ -42,8 +43,7 @@ from shedlock_py.providers.mongodb.commands import (
     undo,
     update,
 )
-from shedlock_py.record import ONCE, LockRecord, holder_of
-from shedlock_py.request import LONGEST_NAME
+from shedlock_py.runtime.program import Program
 
 KEPT_WITH_RUNS = timedelta(days=3652)
 """How long a record is kept with its runs: ten years, for jobs that run once a month or once a year."""

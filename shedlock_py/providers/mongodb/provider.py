@@ -9,7 +9,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.collection import Collection
 from pymongo.database import Database
 
-from shedlock_py.durations import Duration
+from shedlock_py.model.durations import Duration
 from shedlock_py.providers.kit import AsyncProgramProvider, ProgramProvider
 from shedlock_py.providers.mongodb.clients import COLLECTION, AsyncCollectionClient, CollectionClient
 from shedlock_py.providers.mongodb.programs import MongoPrograms

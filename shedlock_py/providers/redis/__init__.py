@@ -2,7 +2,7 @@
 
 import redis
 
-from shedlock_py._versions import require
+from shedlock_py.runtime.versions import require
 
 require("redis", redis.__version__)
 

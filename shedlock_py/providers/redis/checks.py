@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from shedlock_py._program import Program
 from shedlock_py.errors import ProviderError
 from shedlock_py.providers.kit import Check, StorePrograms, not_known
 from shedlock_py.providers.redis.commands import Call, Calls, Command, Setting, script
+from shedlock_py.runtime.program import Program
 
 Info = Mapping[str, str]
 

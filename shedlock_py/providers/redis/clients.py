@@ -18,8 +18,6 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
-from shedlock_py._process import OwningProcess, PerLoop, PerProcess, monotonic
-from shedlock_py._program import Program, run, run_async
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.kit import (
     AsyncConnectionPool,
@@ -33,6 +31,8 @@ from shedlock_py.providers.kit import (
 from shedlock_py.providers.redis.commands import Call, Command, Scan, Setting
 from shedlock_py.providers.redis.errors import is_not_connected, is_temporary
 from shedlock_py.providers.redis.urls import parse_url
+from shedlock_py.runtime.process import OwningProcess, PerLoop, PerProcess, monotonic
+from shedlock_py.runtime.program import Program, run, run_async
 
 POOL_SIZE = 20
 """The connections of one process, or of one event loop."""

@@ -9,11 +9,11 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from shedlock_py.durations import in_milliseconds
-from shedlock_py.lease import Claim, Lease
+from shedlock_py.model.durations import in_milliseconds
+from shedlock_py.model.lease import Claim, Lease
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.request import LockRequest, validate_prefix
 from shedlock_py.providers.kit import given_back
-from shedlock_py.record import LockRecord
-from shedlock_py.request import LockRequest, validate_prefix
 
 KEPT_MS = in_milliseconds(timedelta(days=30))
 """How long a lock record outlives its lease. Fencing tokens grow without it: they follow the server's clock."""

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Any, cast, get_args
 
-from shedlock_py._program import Program
-from shedlock_py.history import Run
-from shedlock_py.lease import RunOutcome
+from shedlock_py.model.lease import RunOutcome
+from shedlock_py.model.run import Run
 from shedlock_py.providers.kit import StorePrograms, refused
 from shedlock_py.providers.redis.commands import EPOCH, MICROSECOND, Call, Command
+from shedlock_py.runtime.program import Program
 
 _NUMBER = re.compile(rb"-?[0-9]{1,18}")
 

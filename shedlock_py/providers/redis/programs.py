@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
-from shedlock_py._program import Program
-from shedlock_py.durations import in_milliseconds
 from shedlock_py.errors import ProviderError
 from shedlock_py.events import logger
-from shedlock_py.history import Run
-from shedlock_py.lease import Claim, Lease
+from shedlock_py.model.durations import in_milliseconds
+from shedlock_py.model.lease import Claim, Lease
+from shedlock_py.model.record import ONCE, LockRecord
+from shedlock_py.model.run import Run
 from shedlock_py.providers.kit import (
     Check,
     Failure,
@@ -40,7 +40,7 @@ from shedlock_py.providers.redis.commands import (
 )
 from shedlock_py.providers.redis.errors import classify, is_refusal
 from shedlock_py.providers.redis.history import newest_of, runs_kept, sent, to_runs
-from shedlock_py.record import ONCE, LockRecord
+from shedlock_py.runtime.program import Program
 
 _FIRE_TIME_TOO_LATE = -1
 """In the place of a fencing token."""

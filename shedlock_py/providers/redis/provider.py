@@ -7,7 +7,7 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from shedlock_py.durations import Duration
+from shedlock_py.model.durations import Duration
 from shedlock_py.providers.kit import AsyncProgramProvider, Limits, ProgramProvider, parse_limits, split_options
 from shedlock_py.providers.redis.clients import open_async_client, open_client
 from shedlock_py.providers.redis.programs import RedisPrograms

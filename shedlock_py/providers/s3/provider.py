@@ -6,13 +6,13 @@ import re
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from shedlock_py._program import Program
-from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.model.durations import Duration
 from shedlock_py.providers import aws
 from shedlock_py.providers.cas import CasPrograms, parse_options
 from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider
 from shedlock_py.providers.s3.wire import IgnoredConditionError, NoBucketError, Objects, TryConditions
+from shedlock_py.runtime.program import Program
 
 DEFAULT_PREFIX = "shedlock"
 LONGEST_PREFIX = 800

@@ -9,7 +9,7 @@
 
 import sqlalchemy
 
-from shedlock_py._versions import require
+from shedlock_py.runtime.versions import require
 
 require("sqlalchemy", sqlalchemy.__version__)
 

@@ -9,11 +9,11 @@ from sqlalchemy import URL
 from sqlalchemy.engine import Dialect, Engine
 from sqlalchemy.util import greenlet_spawn
 
-from shedlock_py._process import OwningProcess, PerLoop, PerProcess, monotonic
 from shedlock_py.providers.kit import AsyncConnectionPool, ConnectionPool, within
 from shedlock_py.providers.sqlalchemy.connections import ManagedConnections, UserConnections
 from shedlock_py.providers.sqlalchemy.engines import check_user_engine, open_async_engine, open_engine
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
+from shedlock_py.runtime.process import OwningProcess, PerLoop, PerProcess, monotonic
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

@@ -13,8 +13,8 @@ from reprlib import repr as short_repr
 from typing import Any
 
 from shedlock_py.errors import ProviderError
+from shedlock_py.model.record import LockRecord, holder_of
 from shedlock_py.providers.kit import refused
-from shedlock_py.record import LockRecord, holder_of
 
 EARLIEST = datetime.min.replace(tzinfo=UTC)
 BEFORE_EARLIEST = EARLIEST + timedelta(days=1)

@@ -15,7 +15,6 @@ from sqlalchemy import Pool, PoolProxiedConnection, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from shedlock_py._process import OwningProcess, before_fork, is_from_signal, monotonic
 from shedlock_py.providers.kit import Lent, NotSent, TimedOut
 from shedlock_py.providers.sqlalchemy.confirmation import listen_for_warnings
 from shedlock_py.providers.sqlalchemy.errors import (
@@ -35,6 +34,7 @@ from shedlock_py.providers.sqlalchemy.sqlite_files import (
 )
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
 from shedlock_py.providers.sqlalchemy.watchdog import WATCHDOG, Opening, Watchdog, current_opening, watch
+from shedlock_py.runtime.process import OwningProcess, before_fork, is_from_signal, monotonic
 
 _MOST_REPLACED = 100
 _WARNINGS = "shedlock_py warnings"

@@ -16,12 +16,12 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
-from shedlock_py._versions import sql_install_line
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
+from shedlock_py.model.text import one_line
 from shedlock_py.providers.kit import Masking, is_secret_option
 from shedlock_py.providers.sqlalchemy.sqlite_files import with_absolute_path
-from shedlock_py.texts import one_line
+from shedlock_py.runtime.versions import sql_install_line
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

@@ -12,9 +12,9 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import ArgumentError, DBAPIError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from shedlock_py._versions import sql_install_line
 from shedlock_py.providers.kit import Failure
 from shedlock_py.providers.sqlalchemy.sqlite_files import path_of
+from shedlock_py.runtime.versions import sql_install_line
 
 
 class UnconfirmedCommit(Exception):

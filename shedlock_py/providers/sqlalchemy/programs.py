@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
-from shedlock_py.durations import in_milliseconds
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.events import logger
-from shedlock_py.history import Run
-from shedlock_py.lease import Claim, Lease
+from shedlock_py.model.durations import in_milliseconds
+from shedlock_py.model.lease import Claim, Lease
+from shedlock_py.model.record import ONCE, LockRecord
+from shedlock_py.model.request import LockRequest
+from shedlock_py.model.run import Run
 from shedlock_py.providers.kit import Check, Failure, fire_time_too_late, given_back, refused
 from shedlock_py.providers.sqlalchemy.checks import store_checks
 from shedlock_py.providers.sqlalchemy.claims import TOO_LATE, WAITED, ClaimKind
@@ -28,8 +30,6 @@ from shedlock_py.providers.sqlalchemy.schema import (
 from shedlock_py.providers.sqlalchemy.sqlite_files import read_mounts
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand
 from shedlock_py.providers.sqlalchemy.tables import SqlProgram, SqlTables
-from shedlock_py.record import ONCE, LockRecord
-from shedlock_py.request import LockRequest
 
 
 class SqlPrograms(SqlTables):

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import URL, text
 from sqlalchemy.engine import Connection, Engine
 
-from shedlock_py._versions import sql_install_line
-from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError, LeaseLostError
-from shedlock_py.lease import Lease
+from shedlock_py.model.durations import Duration
+from shedlock_py.model.lease import Lease
 from shedlock_py.providers.kit import (
     OPTIONS,
     AsyncProgramProvider,
@@ -24,6 +23,7 @@ from shedlock_py.providers.sqlalchemy.engines import parse_url, shown_url
 from shedlock_py.providers.sqlalchemy.errors import explained_conflicts
 from shedlock_py.providers.sqlalchemy.programs import SqlPrograms, identifiers
 from shedlock_py.providers.sqlalchemy.sqlite_files import missing_file
+from shedlock_py.runtime.versions import sql_install_line
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine  # late elsewhere: loads the ORM

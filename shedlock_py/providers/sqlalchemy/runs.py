@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from sqlalchemy import MetaData
 
-from shedlock_py.history import Run
-from shedlock_py.lease import RunOutcome
+from shedlock_py.model.lease import RunOutcome
+from shedlock_py.model.run import Run
 from shedlock_py.providers.kit import refused
 from shedlock_py.providers.sqlalchemy.claims import WAITED, returning_claim
 from shedlock_py.providers.sqlalchemy.errors import RIGHTS, Missing, grant_sql, is_denied, missing

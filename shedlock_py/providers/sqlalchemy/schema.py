@@ -14,9 +14,9 @@ from sqlalchemy.schema import CreateTable
 from sqlalchemy.types import TypeEngine
 
 from shedlock_py.errors import ProviderError
-from shedlock_py.history import LONGEST_ERROR
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.run import LONGEST_ERROR
 from shedlock_py.providers.kit import Check, refused
-from shedlock_py.record import LockRecord
 
 EXTRA_COLUMNS = ("fencing_token", "last_fire_time")
 RUNS = "_runs"

@@ -18,7 +18,7 @@ from sqlalchemy import URL, PoolProxiedConnection, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from shedlock_py._process import OwningProcess
+from shedlock_py.runtime.process import OwningProcess
 
 _FILE = "shedlock_py file"
 

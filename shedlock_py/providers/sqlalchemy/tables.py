@@ -9,7 +9,6 @@ from sqlalchemy import URL, MetaData, Table
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError
 
-from shedlock_py._program import Program
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import logger
 from shedlock_py.providers.kit import Check, Failure, StorePrograms
@@ -32,6 +31,7 @@ from shedlock_py.providers.sqlalchemy.schema import (
     warning,
 )
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply, Statement, Statements
+from shedlock_py.runtime.program import Program
 
 T = TypeVar("T")
 SqlProgram = Program[SqlCommand, SqlReply, T]

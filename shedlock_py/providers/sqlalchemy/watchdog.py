@@ -14,9 +14,9 @@ from sqlalchemy import event
 from sqlalchemy.engine import Dialect, Engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from shedlock_py._process import monotonic
-from shedlock_py._timers import timer
 from shedlock_py.providers.kit import NotSent
+from shedlock_py.runtime.process import monotonic
+from shedlock_py.runtime.threads import timer
 
 WATCHDOG = "shedlock_py watchdog"
 """In the ``info`` of a connection."""

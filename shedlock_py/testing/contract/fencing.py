@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 
 from shedlock_py import Lease, LockProvider, LockRequest, attempt
-from shedlock_py.record import ONCE
+from shedlock_py.model.record import ONCE
 from shedlock_py.testing.contract.base import LONG, ContractBase, acquired, expired, granted_soon, record_of
 
 FIRE_TIME = datetime(2024, 10, 26, 1, 30, 0, 123456, tzinfo=UTC)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from shedlock_py import AsyncLockProvider, ConfigurationError, LockProvider, LockRequest, LockSkipped, hold, try_hold
-from shedlock_py.history import Run
+from shedlock_py.model.run import Run
 from shedlock_py.testing.blocking import BlockingLockProvider
 from shedlock_py.testing.contract.base import (
     LONG,

@@ -22,7 +22,7 @@ from shedlock_py import (
     hold,
     try_hold,
 )
-from shedlock_py.record import Pause
+from shedlock_py.model.record import Pause
 from shedlock_py.testing.contract.base import (
     LONG,
     LONGEST_WAIT,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError, ProviderUnreachable
-from shedlock_py.record import ONCE
+from shedlock_py.model.record import ONCE
 from shedlock_py.testing.contract.base import LONG, ContractBase, acquired, expired, record_of
 
 NOTHING = timedelta(0)

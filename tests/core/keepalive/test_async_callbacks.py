@@ -18,7 +18,7 @@ from shedlock_py import (
     configure,
     hold_async,
 )
-from shedlock_py.durations import Duration
+from shedlock_py.model.durations import Duration
 from shedlock_py.testing import FakeClock, RecordingListener
 from tests.core.keepalive.test_callbacks import failing
 from tests.support.doubles import AsyncFaultyProvider

@@ -20,7 +20,6 @@ from shedlock_py import (
     NotLocked,
     ProviderFailed,
     assert_locked,
-    async_keepalive,
     attempt,
     attempt_async,
     configure,
@@ -29,7 +28,8 @@ from shedlock_py import (
     extend_lock_async,
     scheduler_lock,
 )
-from shedlock_py.keepalive import MAX_IN_FLIGHT
+from shedlock_py.guard import async_keepalive
+from shedlock_py.guard.keepalive import MAX_IN_FLIGHT
 from shedlock_py.testing import FakeClock, RecordingListener
 from tests.observability.ways import run_at_once
 from tests.support.doubles import AsyncFaultyProvider

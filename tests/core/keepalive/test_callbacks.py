@@ -31,10 +31,10 @@ from shedlock_py import (
     configure,
     hold,
     hold_async,
-    keepalive,
 )
-from shedlock_py.durations import Duration
 from shedlock_py.events import Listener
+from shedlock_py.guard import keepalive
+from shedlock_py.model.durations import Duration
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 from tests.support.logs import records_of

@@ -23,7 +23,7 @@ from shedlock_py import (
     hold,
     hold_async,
 )
-from shedlock_py.durations import Duration
+from shedlock_py.model.durations import Duration
 from shedlock_py.testing import RecordingListener
 from tests.support.polling import wait_until
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from shedlock_py import LeaseLost, NotLocked, extend_lock, extend_lock_async, hold, hold_async
-from shedlock_py.context import current
+from shedlock_py.guard.context import current
 from shedlock_py.testing import RecordingListener
 from shedlock_py.testing.forks import in_child
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider

@@ -21,7 +21,7 @@ pytestmark = [
 PRELUDE = """
 import asyncio, os, resource, threading
 from shedlock_py import *
-from shedlock_py._timers import timer
+from shedlock_py.runtime.threads import timer
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import FaultyProvider
 from tests.support.polling import until, wait_until

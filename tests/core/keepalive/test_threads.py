@@ -25,12 +25,12 @@ from shedlock_py import (
     attempt,
     extend_lock,
     hold,
-    keepalive,
     scheduler_lock,
 )
-from shedlock_py._timers import HEARTBEAT_WORKERS, WorkerPool, worker_pool
-from shedlock_py.durations import Duration
+from shedlock_py.guard import keepalive
+from shedlock_py.model.durations import Duration
 from shedlock_py.providers.kit import ProgramProvider
+from shedlock_py.runtime.threads import HEARTBEAT_WORKERS, WorkerPool, worker_pool
 from shedlock_py.testing import RecordingListener
 from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until

@@ -18,8 +18,8 @@ from typing import Any
 from uuid import uuid4
 
 from shedlock_py import LockProvider, LockRequest, release_on_sigterm
-from shedlock_py.blocking import OnOwnLoop
-from shedlock_py.options import is_async_provider
+from shedlock_py.runtime.blocking import OnOwnLoop
+from shedlock_py.settings.options import is_async_provider
 from shedlock_py.testing.proxy import TcpProxy
 from tests.faults.checker import Finding, Report
 from tests.faults.fleet import LineProcess

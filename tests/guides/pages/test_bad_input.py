@@ -28,8 +28,8 @@ import shedlock_py as sl
 from shedlock_py.integrations.apscheduler import ShedLockExecutor, lead
 from shedlock_py.providers.redis import RedisQuorumLockProvider
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
+from shedlock_py.settings.urls import provider_from_text
 from shedlock_py.testing import FakeClock
-from shedlock_py.urls import provider_from_text
 from tests.guides.documents import DOCS
 from tests.support.scripts import PROJECT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from shedlock_py.providers.kubernetes.wire import VERBS
-from shedlock_py.urls import SCHEMES
+from shedlock_py.settings.urls import SCHEMES
 from tests.guides.documents import DOCS, README, yaml_of
 
 PAGES = DOCS / "providers"

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from shedlock_py import LockRecord
-from shedlock_py.lease import Claim, Lease
+from shedlock_py.model.lease import Claim, Lease
 from shedlock_py.providers.cas import CasPrograms, Read, ServerTime, Write
 from shedlock_py.providers.cas.server_time import token_at
 from shedlock_py.providers.dynamodb.programs import DynamoDBPrograms

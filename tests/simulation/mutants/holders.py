@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-import shedlock_py.lease
+import shedlock_py.model.lease
 from shedlock_py import ProviderUnreachable
-from shedlock_py.durations import Duration, parse_duration
-from shedlock_py.lease import Claim, Extension, Lease
+from shedlock_py.model.durations import Duration, parse_duration
+from shedlock_py.model.lease import Claim, Extension, Lease
 from shedlock_py.providers.kit import StorePrograms, Undo
 from tests.simulation.mutants.mutant import Change, mutate
 
@@ -34,7 +34,7 @@ def an_extension_counts_from_its_reply(extend: Change, programs: StorePrograms, 
     return extended and lease._begin_extension(more).granted()
 
 
-@_lease(shedlock_py.lease, "trust_ends")
+@_lease(shedlock_py.model.lease, "trust_ends")
 def the_margin_is_forgotten(original: Change, sent_at: float, lock_for: timedelta) -> float:
     """A lease is trusted for its whole length, although clocks run at different speeds."""
     return sent_at + lock_for.total_seconds()
@@ -67,7 +67,7 @@ def a_shorter_extension_is_trusted_longer(begin: Change, lease: Lease, lock_at_m
 def a_shorter_extension_is_trusted_late(begin: Change, lease: Lease, lock_at_most_for: Duration) -> Extension:
     """While a shorter extension is under way, the holder trusts the former, longer time."""
     with pytest.MonkeyPatch.context() as meanwhile:
-        meanwhile.setattr(shedlock_py.lease, "trust_ends", lambda sent_at, lock_for: lease.trusted_until)
+        meanwhile.setattr(shedlock_py.model.lease, "trust_ends", lambda sent_at, lock_for: lease.trusted_until)
         extension: Extension = begin(lease, lock_at_most_for)
     return extension
 

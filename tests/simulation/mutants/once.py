@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 from shedlock_py import LockRecord
-from shedlock_py.block import BaseBlock
-from shedlock_py.lease import Lease
-from shedlock_py.once_per_key import _Once
-from shedlock_py.recovery import Decision, Over, Recover, Wait, Watch
+from shedlock_py.guard.block import BaseBlock
+from shedlock_py.guard.once import _Once
+from shedlock_py.model.lease import Lease
+from shedlock_py.model.recovery import Decision, Over, Recover, Wait, Watch
 from tests.simulation.mutants.mutant import Change, mutate
 
 _watch = partial(mutate, Watch, kind="one-time tasks", part="run_once")

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from shedlock_py import LockRecord, LockRequest
-from shedlock_py.lease import Claim, Lease
+from shedlock_py.model.lease import Claim, Lease
 from shedlock_py.providers.kit import RecordPrograms, Records, StorePrograms
 from tests.simulation.mutants.mutant import Change, mutate
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from shedlock_py._program import run
 from shedlock_py.providers.aws import AwsReply, AwsRequest
 from shedlock_py.providers.dynamodb.programs import DynamoDBPrograms
 from shedlock_py.providers.dynamodb.wire import CONDITION_FAILED, KEY, Change, Command, Delete, Reply, Table
 from shedlock_py.providers.kit import StorePrograms
+from shedlock_py.runtime.program import run
 from tests.simulation.stores.times import CLOCK_ERROR, TimeByDate
 
 TABLE = "shedlock"

@@ -10,11 +10,11 @@ from typing import Any
 
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
-from shedlock_py._program import run
 from shedlock_py.providers.kit import StorePrograms
 from shedlock_py.providers.sqlalchemy.errors import translated
 from shedlock_py.providers.sqlalchemy.programs import SqlPrograms
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
+from shedlock_py.runtime.program import run
 from tests.simulation.stores.times import EPOCH, ExactTime
 
 _COLUMNS = "name, lock_until, locked_at, locked_by, fencing_token, last_fire_time"

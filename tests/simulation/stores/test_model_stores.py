@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from shedlock_py import Lease, LockRequest, ProviderError
-from shedlock_py._program import Program, run
-from shedlock_py.lease import Claim
+from shedlock_py.model.lease import Claim
+from shedlock_py.model.record import LockRecord
 from shedlock_py.providers.cas import ServerTime
-from shedlock_py.record import LockRecord
+from shedlock_py.runtime.program import Program, run
 from shedlock_py.testing import FakeClock
 from tests.simulation.stores import ModelStore
 from tests.simulation.stores.cas import CasModelStore

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
-from shedlock_py.record import ONCE
+from shedlock_py.model.record import ONCE
 from tests.stores.dynamodb.conftest import Open
 from tests.support.dates import DateProxy
 from tests.support.dynamodb import DynamoDBServer

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from shedlock_py import LockRequest
-from shedlock_py._process import monotonic
 from shedlock_py.providers.aws import clients
 from shedlock_py.providers.dynamodb.programs import RECENT
+from shedlock_py.runtime.process import monotonic
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.clients import both_clients
 from tests.stores.dynamodb.conftest import Open

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from shedlock_py._program import run as run_program
 from shedlock_py.provider import Check
 from shedlock_py.providers.cas import CasReply, ServerTime
 from shedlock_py.providers.etcd import EtcdLockProvider
 from shedlock_py.providers.etcd.wire import ALARMS, MEMBERS, STATUS
+from shedlock_py.runtime.program import run as run_program
 from tests.cli.harness import run
 from tests.stores.etcd.conftest import Open
 from tests.support.etcd import EtcdServer

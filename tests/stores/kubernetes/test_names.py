@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shedlock_py import LockRequest, ProviderError
+from shedlock_py.model.request import LONGEST_NAME
 from shedlock_py.providers.kubernetes.names import object_name
-from shedlock_py.request import LONGEST_NAME
 from shedlock_py.testing.contract.base import acquired
 from tests.stores.kubernetes.conftest import Open
 from tests.support.fake_kubernetes import LEASES

@@ -12,11 +12,11 @@ from uuid import uuid4
 import pytest
 
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py.model.record import LockRecord
 from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, Read, Write
 from shedlock_py.providers.kit import Failure
 from shedlock_py.providers.kubernetes.lease import RECORD, entry_of
 from shedlock_py.providers.kubernetes.wire import AccessReview, KubernetesError, call_of, classify, value_of
-from shedlock_py.record import LockRecord
 from shedlock_py.testing.contract.base import acquired, granted_soon, record_of
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.kubernetes.conftest import Open

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from shedlock_py._program import run
 from shedlock_py.provider import Check
 from shedlock_py.providers.mongodb import MongoLockProvider
+from shedlock_py.runtime.program import run
 from tests.stores.mongodb.stores import Store
 
 REPLICA_SET = "replica set secantus, members with data: 1; a write waits for a majority"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, hold
-from shedlock_py._program import Program
 from shedlock_py.providers.mongodb.commands import read
+from shedlock_py.runtime.program import Program
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.mongodb.stores import DATABASE, QUIET, SLOW_SERVER, Store
 from tests.stores.mongodb.test_round_trips import wait_for_the_monitor

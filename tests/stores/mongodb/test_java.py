@@ -13,7 +13,7 @@ from pymongo.collection import Collection
 from pymongo.errors import DuplicateKeyError
 
 from shedlock_py import LockProvider, LockRequest, ProviderError
-from shedlock_py.lease import Claim
+from shedlock_py.model.lease import Claim
 from shedlock_py.providers.mongodb.commands import take_over
 from tests.stores.mongodb.stores import SLOW_SERVER, Store
 from tests.support.locks import acquired, record_of

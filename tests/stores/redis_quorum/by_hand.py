@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from shedlock_py import Lease, LockRequest, ProviderUnreachable
-from shedlock_py.durations import Duration
+from shedlock_py.model.durations import Duration
 from shedlock_py.providers.kit import Undo
 from shedlock_py.providers.redis import RedisQuorumLockProvider
 from shedlock_py.providers.redis.quorum.broadcast import OnEach

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shedlock_py import LockRequest
-from shedlock_py.history import Run
+from shedlock_py.model.run import Run
 from shedlock_py.providers.redis.quorum.majority import Majority, merged_runs
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired
 from tests.support.locks import outcomes

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from shedlock_py._timers import WorkerPool
 from shedlock_py.providers.redis.quorum.broadcast import _run_here
+from shedlock_py.runtime.threads import WorkerPool
 from tests.stores.redis_quorum.quorums import Quorum, acquired
 from tests.support.signals import TooLong, raised_by
 

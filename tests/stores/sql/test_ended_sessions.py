@@ -13,11 +13,11 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
-from shedlock_py._program import run
 from shedlock_py.providers.kit import MOST_RETRIES, Failure, Undo
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.errors import classify
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
+from shedlock_py.runtime.program import run
 from tests.stores.sql.stores import KINDS, Application, Store, carry_out, drivers_of, on
 from tests.support import tiers
 from tests.support.locks import acquired, record_of

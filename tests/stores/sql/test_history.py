@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import make_url, text
 
 from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError, ProviderUnreachable
-from shedlock_py.lease import random_claim_id
+from shedlock_py.model.lease import random_claim_id
 from shedlock_py.providers.kit import ProgramProvider
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand
 from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, SQLITE_DRIVERS, Store, carry_out, on, programs_on

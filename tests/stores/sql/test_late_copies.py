@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import Connection, event, text
 
 from shedlock_py import Lease, LeaseLostError, LockProvider, LockRecord, LockRequest
-from shedlock_py._process import monotonic
-from shedlock_py._program import run
-from shedlock_py.lease import Claim
+from shedlock_py.model.lease import Claim
 from shedlock_py.providers.sqlalchemy.statements import SqlReply
+from shedlock_py.runtime.process import monotonic
+from shedlock_py.runtime.program import run
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.sql.stores import (
     DRIVERS,

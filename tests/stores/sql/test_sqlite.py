@@ -13,9 +13,9 @@ from sqlalchemy import MetaData, Pool, SingletonThreadPool, StaticPool, create_e
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from shedlock_py import ConfigurationError, Lease, LockProvider, LockRequest, ProviderUnreachable
-from shedlock_py._program import run
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider, lock_table
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand
+from shedlock_py.runtime.program import run
 from tests.stores.sql.stores import SQLITE_DRIVERS, Store, carry_out
 from tests.support.locks import acquired, record_of
 from tests.support.polling import wait_until

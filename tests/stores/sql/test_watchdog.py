@@ -13,11 +13,11 @@ from contextlib import closing
 import pytest
 
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
-from shedlock_py._process import monotonic
-from shedlock_py._timers import Timer
 from shedlock_py.providers.kit import NotSent
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.watchdog import Watchdog
+from shedlock_py.runtime.process import monotonic
+from shedlock_py.runtime.threads import Timer
 from tests.stores.sql.stores import SYNC_DRIVERS, Store, on, on_mysql_and_mariadb
 from tests.support.locks import acquired
 

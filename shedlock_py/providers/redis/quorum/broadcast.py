@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from shedlock_py._process import PerLoop, is_from_signal, monotonic
-from shedlock_py._program import Program, run, run_async
-from shedlock_py._timers import WorkerPool
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.providers.kit import DEFAULT_TIMEOUT, TimedOut
 from shedlock_py.providers.redis.clients import AnyClient, AsyncManagedClient, ManagedClient
 from shedlock_py.providers.redis.commands import Command
 from shedlock_py.providers.redis.programs import RedisPrograms
+from shedlock_py.runtime.process import PerLoop, is_from_signal, monotonic
+from shedlock_py.runtime.program import Program, run, run_async
+from shedlock_py.runtime.threads import WorkerPool
 
 BROADCAST_SECONDS = 1.2
 """How long a short broadcast waits for a majority, if so much is left of the operation's time."""

@@ -12,12 +12,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
-from shedlock_py._program import Program
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
-from shedlock_py.history import Run
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.run import Run
 from shedlock_py.providers.kit import refused, unreachable
 from shedlock_py.providers.redis.quorum.broadcast import OnEach, QuorumCommand
-from shedlock_py.record import LockRecord
+from shedlock_py.runtime.program import Program
 
 
 class Majority:

@@ -23,10 +23,11 @@ from datetime import datetime, timedelta
 from random import SystemRandom
 from typing import Any, ClassVar, NamedTuple
 
-from shedlock_py._program import Program
-from shedlock_py.durations import Duration, in_milliseconds, parse_duration
 from shedlock_py.errors import ConfigurationError, ProviderError
-from shedlock_py.lease import Claim, Lease
+from shedlock_py.model.durations import Duration, in_milliseconds, parse_duration
+from shedlock_py.model.lease import Claim, Lease
+from shedlock_py.model.record import ONCE, LockRecord
+from shedlock_py.model.request import LockRequest
 from shedlock_py.providers.kit import (
     Check,
     Failure,
@@ -51,8 +52,7 @@ from shedlock_py.providers.redis.quorum.majority import (
     merged_runs,
     results,
 )
-from shedlock_py.record import ONCE, LockRecord
-from shedlock_py.request import LockRequest
+from shedlock_py.runtime.program import Program
 
 VOTE = timedelta(seconds=3)
 """How long a server reserves the lock for a claim that it voted for: longer than two broadcasts take."""

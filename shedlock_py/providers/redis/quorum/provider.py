@@ -10,14 +10,14 @@ from urllib.parse import parse_qsl, urlencode
 import redis
 import redis.asyncio
 
-from shedlock_py.durations import Duration
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.model.durations import Duration
+from shedlock_py.model.text import clean_url
 from shedlock_py.providers.kit import OPTIONS, AsyncProgramProvider, Limits, ProgramProvider, parse_limits
 from shedlock_py.providers.redis.clients import open_async_client, open_client
 from shedlock_py.providers.redis.quorum.broadcast import AsyncQuorumClient, QuorumClient
 from shedlock_py.providers.redis.quorum.programs import QuorumPrograms
 from shedlock_py.providers.redis.urls import shown
-from shedlock_py.texts import clean_url
 
 _PLACE = re.compile(r"(\[[0-9A-Fa-f:.]+(%[^\]]+)?\]|[^\s:@\[\]#]+)(:[0-9]{1,5})?")
 

@@ -1,0 +1,333 @@
+"""``@scheduler_lock``: a guard around every call of a function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVar, Unpack, overload
+
+from shedlock_py.errors import hidden_frames
+from shedlock_py.guard.block import AsyncBlock, Block
+from shedlock_py.guard.context import Skipped, gates_of
+from shedlock_py.guard.functions import (
+    Executed,
+    refuse_unfinished,
+    refuse_unfinished_function,
+    run_guarded,
+    run_guarded_async,
+)
+from shedlock_py.guard.methods import bind_in_class
+from shedlock_py.guard.spec import LockSpec, declared
+from shedlock_py.model.durations import Duration
+from shedlock_py.model.recovery import DEFAULT_MOST_RECOVERIES
+from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.settings.options import KeywordOptions, LockOptions, OnLost, check_on_lost, is_async_callable
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+__tracebackhide__ = hidden_frames
+T = TypeVar("T")
+R = TypeVar("R")
+S = TypeVar("S")
+R_co = TypeVar("R_co", covariant=True)
+A_co = TypeVar("A_co", covariant=True)
+S_co = TypeVar("S_co", covariant=True)
+Options = KeywordOptions[LockProvider | AsyncLockProvider]
+
+
+class GuardedFunction(Generic[P, R_co, A_co]):
+    """A guarded function as type checkers see it: called as before; ``attempt`` returns whether it ran.
+
+    At run time it is an ordinary function.
+    """
+
+    __name__: str
+    __qualname__: str
+    __wrapped__: Callable[..., Any]
+    """The function as it was written."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run the function if its lock is free; otherwise return what ``on_skip`` gives."""
+        raise NotImplementedError
+
+    def attempt(self, *args: P.args, **kwargs: P.kwargs) -> A_co:
+        """Like calling it, but returns ``Executed(value, lease)`` or ``Skipped``; ``on_skip`` is not used.
+
+        It is bound as the function is: ``obj.method.attempt(7)``, or ``Class.method.attempt(obj, 7)``; of a class or
+        static method ``Class.method.attempt(7)``.
+        """
+        raise NotImplementedError
+
+    # The first parameter decides what is bound to it: the class, the instance, or, for a static method, nothing.
+    @overload
+    def __get__(
+        self: Callable[Concatenate[T, Q], object], instance: object, owner: T, /
+    ) -> GuardedFunction[Q, R_co, A_co]: ...
+
+    @overload
+    def __get__(
+        self: Callable[Concatenate[T, Q], object], instance: T, owner: object = None, /
+    ) -> GuardedFunction[Q, R_co, A_co]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: object = None, /) -> GuardedFunction[P, R_co, A_co]: ...
+
+    def __get__(self, instance: object, owner: object = None, /) -> object:
+        raise NotImplementedError
+
+
+class _Decorator(Protocol[S_co]):
+    """What ``scheduler_lock(…)`` returns; ``S_co`` is what a skipped call returns."""
+
+    @overload
+    def __call__(self, function: type, /) -> Never: ...
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # an async def is also a function; the first that fits is meant
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> GuardedFunction[P, Coroutine[Any, Any, R | S_co], Coroutine[Any, Any, Executed[R] | Skipped]]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> GuardedFunction[P, R | S_co, Executed[R] | Skipped]: ...
+
+
+@overload
+def scheduler_lock(
+    name: str,
+    lock_at_most_for: Duration | None = None,
+    lock_at_least_for: Duration | None = None,
+    *,
+    fire_time: Callable[..., datetime] | None = None,
+    on_skip: None = None,
+    **options: Unpack[Options],
+) -> _Decorator[None]: ...
+
+
+@overload
+def scheduler_lock(
+    name: str,
+    lock_at_most_for: Duration | None = None,
+    lock_at_least_for: Duration | None = None,
+    *,
+    fire_time: Callable[..., datetime] | None = None,
+    on_skip: BaseException | type[BaseException],
+    **options: Unpack[Options],
+) -> _Decorator[Never]: ...
+
+
+@overload
+def scheduler_lock(
+    name: str,
+    lock_at_most_for: Duration | None = None,
+    lock_at_least_for: Duration | None = None,
+    *,
+    fire_time: Callable[..., datetime] | None = None,
+    on_skip: Callable[[Skipped], Coroutine[Any, Any, S]],
+    **options: Unpack[Options],
+) -> _Decorator[S]: ...
+
+
+@overload
+def scheduler_lock(
+    name: str,
+    lock_at_most_for: Duration | None = None,
+    lock_at_least_for: Duration | None = None,
+    *,
+    fire_time: Callable[..., datetime] | None = None,
+    on_skip: Callable[[Skipped], S],
+    **options: Unpack[Options],
+) -> _Decorator[S]: ...
+
+
+@overload
+def scheduler_lock(
+    name: str,
+    lock_at_most_for: Duration | None = None,
+    lock_at_least_for: Duration | None = None,
+    *,
+    fire_time: Callable[..., datetime] | None = None,
+    on_skip: S,
+    **options: Unpack[Options],
+) -> _Decorator[S]: ...
+
+
+def scheduler_lock(
+    name: str,
+    lock_at_most_for: Duration | None = None,
+    lock_at_least_for: Duration | None = None,
+    *,
+    provider: LockProvider | AsyncLockProvider | str | None = None,
+    keep_alive: bool | Duration | None = None,
+    on_lost: OnLost = "continue",
+    expected_every: Duration | None = None,
+    once_per: Duration | None = None,
+    fire_time: Callable[..., datetime] | None = None,
+    recover: bool = False,
+    max_recoveries: int = DEFAULT_MOST_RECOVERIES,
+    on_skip: Any = None,
+) -> Any:
+    """Run the function only where its lock is free; skip the call where it is held elsewhere.
+
+    A skipped call returns None, unless ``on_skip`` is given. Put it directly above ``def``, below any decorator that
+    registers the function with a scheduler or task queue::
+
+        @scheduler.scheduled_job("cron", hour=2)
+        @scheduler_lock("nightly-report", lock_at_most_for="30m", lock_at_least_for="1m")
+        def nightly_report(): ...
+
+    :param name: the lock name, 1 to 64 characters; ``"sync-{tenant}"`` is filled from the call's arguments.
+    :param lock_at_most_for: how long the lock is held if the holder dies; longer than the longest run. "10m", "PT10M",
+        ``timedelta`` or seconds; by default that of ``configure(default_lock_at_most_for=…)``.
+    :param lock_at_least_for: for how long no other replica runs it, however short the task; at least as long as the
+        replicas' clocks differ. Zero by default.
+    :param once_per: run once in each slot of this length ("1h", "1d"), counted from 1970 in UTC, on all replicas
+        together. A slot begins half a minute early, so that clocks which differ by less agree.
+    :param fire_time: a function that gets the call's arguments and returns the moment of this run, an aware datetime:
+        ``fire_time=lambda message: message.sent_at``. A fire time that is not newer than the newest one that ran is
+        skipped. With ``once_per`` it is rounded down to its slot.
+    :param provider: the store of this lock, as a provider or a URL, which is opened at the first call; by default the
+        configured one, looked up at each call.
+    :param keep_alive: extend the lease, every third of it, until the task ends; by default that of :func:`configure`.
+        ``lock_at_most_for`` is then how soon others may run it if this process dies, and can be short. With a duration
+        such as "2h", for so long at most: a run that hangs then loses its lease, and others run the task again.
+    :param on_lost: what happens when the lease is lost while the task runs: "continue" (a ``LeaseLost`` event and a
+        warning, as always), or a callable that gets the event; for ``async def`` also "cancel": the task is cancelled
+        and the call raises :class:`LeaseLostError`.
+    :param expected_every: how often it is expected to start, at the latest, on all replicas together: with run history
+        ``shedlock overdue`` finds a job that does not. By default it judges by the scheduler, or by the last runs.
+    :param recover: for an idempotent task with ``once_per`` or ``fire_time`` and ``keep_alive``. A call that is refused
+        because the task runs elsewhere waits until that run ends. If the run never ends, because its process died, the
+        call runs the task again. So a task runs at least once for each fire time, and may run twice.
+    :param max_recoveries: how often one fire time is run again, on all replicas together.
+    :param on_skip: what a skipped call returns; a callable is called with the :class:`Skipped` (and awaited, if it
+        is a coroutine function); an exception is raised, a class of them is called with a message first.
+    :raises ConfigurationError: a name or duration that cannot work.
+    :raises TypeError: on a class, a generator function or a task object of Celery, Huey or Dramatiq.
+
+    The guarded function raises what the task raises, and :class:`ProviderError` when the store failed: then the task
+    did not run.
+    """
+    if callable(name):
+        raise TypeError("@scheduler_lock needs a lock name: @scheduler_lock('name', lock_at_most_for='10m')")
+    options = {
+        "lock_at_most_for": lock_at_most_for,
+        "lock_at_least_for": lock_at_least_for,
+        "provider": provider,
+        "keep_alive": keep_alive,
+        "on_lost": on_lost,
+        "expected_every": expected_every,
+        "once_per": once_per,
+        "fire_time": fire_time,
+        "recover": recover,
+        "max_recoveries": max_recoveries,
+    }
+    return functools.partial(_decorate, LockSpec(name, LockOptions.parse("scheduler_lock", options)), on_skip)
+
+
+def _decorate(spec: LockSpec, on_skip: Any, function: Any) -> Any:
+    if isinstance(function, staticmethod | classmethod):
+        return type(function)(_decorate(spec, on_skip, function.__func__))
+    _check_function(function)
+    signature = inspect.signature(function)
+    spec.check_fields(signature)
+    is_async = inspect.iscoroutinefunction(function)
+    check_on_lost(spec.options.on_lost, is_async=is_async)
+    if is_async_callable(on_skip) and not is_async:
+        raise TypeError("on_skip is a coroutine function, but the guarded function is an ordinary one")
+    guarded, attempt_call = (_guard_async if is_async else _guard_sync)(spec, function, signature, on_skip)
+    functools.update_wrapper(guarded, function)
+    guarded.__signature__ = signature
+    guarded.attempt = functools.update_wrapper(attempt_call, guarded)
+    # The original carries the spec too: a scheduler's decorator below this one registers the original.
+    for carrier in (function, guarded):
+        with suppress(AttributeError):  # builtins and bound methods take no attributes; the wrapper has the spec
+            carrier.__shedlock__ = spec
+    bind_in_class(function, guarded)
+    spec.functions[f"{function.__module__}.{getattr(function, '__qualname__', function)}"] = None
+    spec.is_async = is_async
+    declared[id(spec)] = spec
+    return guarded
+
+
+def _guard_sync(spec: LockSpec, function: Callable[P, R], signature: inspect.Signature, on_skip: Any) -> Any:
+    gates = gates_of(function)
+
+    def block_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block:
+        name = _lock_name(spec, function, signature, args, kwargs)
+        return Block(name, spec.options, spec, gates, spec.options.fire_time_of(args, kwargs))
+
+    def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
+        return run_guarded(block_for(args, kwargs), lambda: function(*args, **kwargs))
+
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
+        block = block_for(args, kwargs)
+        with block as lease:
+            if lease is not None:
+                return refuse_unfinished(function(*args, **kwargs))
+        return _skip_result(on_skip, block.skip)
+
+    return guarded, attempt_call
+
+
+def _guard_async(
+    spec: LockSpec, function: Callable[P, Coroutine[Any, Any, R]], signature: inspect.Signature, on_skip: Any
+) -> Any:
+    gates = gates_of(function)
+
+    def block_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncBlock:
+        name = _lock_name(spec, function, signature, args, kwargs)
+        return AsyncBlock(name, spec.options, spec, gates, spec.options.fire_time_of(args, kwargs))
+
+    async def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
+        return await run_guarded_async(block_for(args, kwargs), lambda: function(*args, **kwargs))
+
+    async def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
+        block = block_for(args, kwargs)
+        async with block as lease:
+            if lease is not None:
+                return refuse_unfinished(await function(*args, **kwargs), was_awaited=True)
+        result = _skip_result(on_skip, block.skip)
+        return await result if inspect.isawaitable(result) else result
+
+    return guarded, attempt_call
+
+
+def _lock_name(
+    spec: LockSpec, function: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> str:
+    """The lock name for a call of ``function``.
+
+    :raises TypeError: a wrong call, before it takes the lock.
+    """
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(function, "__qualname__", None) or repr(function)
+        raise TypeError(f"{name}{signature}: {error}") from None
+    return spec.lock_name(function, args, kwargs) if spec.name is None else spec.name
+
+
+def _skip_result(on_skip: Any, skipped: Skipped) -> Any:
+    """What a skipped call returns, or raises."""
+    if isinstance(on_skip, type) and issubclass(on_skip, BaseException):
+        raise on_skip(str(skipped))
+    if isinstance(on_skip, BaseException):
+        raise on_skip.with_traceback(None)  # one object for all calls: do not pile up their tracebacks
+    return on_skip(skipped) if callable(on_skip) else on_skip
+
+
+def _check_function(function: Any) -> None:
+    tasks = {"apply_async": "Celery", "call_local": "Huey", "send_with_options": "Dramatiq"}
+    for attribute, library in tasks.items():
+        if hasattr(type(function), attribute):  # the type, for a Mock has every attribute
+            raise TypeError(
+                f"{function!r} is a {library} task, not a function: put @scheduler_lock directly above 'def', and the "
+                f"{library} decorator above it"
+            )
+    if isinstance(function, type) or not callable(function):
+        raise TypeError(f"@scheduler_lock guards functions and methods, not {function!r}: put it directly above 'def'")
+    if not inspect.iscoroutinefunction(function):
+        refuse_unfinished_function(function)

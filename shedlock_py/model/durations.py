@@ -1,0 +1,125 @@
+"""Durations as people write them, as ``timedelta``.
+
+Accepted: ``"10m"``, ``"1h30m"``, ``"1.5s"``, ``"250ms"`` (units ms, s, m, h, d, w, largest first), ISO 8601
+(``"PT10M"``, ``"P1DT2H"``), ``timedelta``, and numbers, which are seconds (``Decimal``, too). Kept to the millisecond,
+rounded up, so that a short duration never becomes zero.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import sys
+from datetime import timedelta
+from functools import cache
+from typing import TYPE_CHECKING
+
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.model.text import in_words, quoted
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+    from fractions import Fraction
+
+logger = logging.getLogger("shedlock_py")
+
+if TYPE_CHECKING:
+    Duration = str | timedelta | int | float | Decimal
+else:
+    Duration = str | timedelta | int | float
+
+LONGEST = timedelta(days=3653)  # ten years
+MOSTLY_MILLISECONDS = 10_000
+"""A bare number from here on is mostly meant as milliseconds."""
+
+MILLISECOND = timedelta(milliseconds=1)
+_LONGEST_TEXT = 600  # Python can be configured to refuse whole numbers of more than 640 digits
+_UNITS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}  # in milliseconds
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_SIMPLE = "".join(rf"(?:(?P<{unit}>{_NUMBER})\s*{unit}\s*)?" for unit in _UNITS)
+_ISO = (
+    rf"P(?:(?P<w>{_NUMBER})W)?(?:(?P<d>{_NUMBER})D)?"
+    rf"(?:T(?=[0-9])(?:(?P<h>{_NUMBER})H)?(?:(?P<m>{_NUMBER})M)?(?:(?P<s>{_NUMBER})S)?)?"
+)
+
+
+def parse_duration(value: Duration, what: str = "duration", *, zero: bool = False) -> timedelta:
+    """``value`` as a ``timedelta`` of whole milliseconds, rounded up.
+
+    ``what`` names the setting in the error. Zero is refused unless ``zero`` is true. Always refused: negative values,
+    NaN, booleans, numbers without a unit as text (``"10"``) and anything over ten years.
+
+    :raises ConfigurationError: quoting the value and showing the accepted forms.
+    """
+    shortest = timedelta(0) if zero else MILLISECOND
+    if type(value) is timedelta and shortest <= value <= LONGEST and not value % MILLISECOND:
+        return value  # it was parsed before
+    milliseconds = _milliseconds(value)
+    if milliseconds is None:
+        fault = "is not a duration"
+    elif milliseconds < 0:
+        fault = "is negative"
+    elif milliseconds == 0 and not zero:
+        fault = "is zero"
+    elif milliseconds > LONGEST // MILLISECOND:
+        fault = "is over ten years"
+    else:
+        parsed = math.ceil(milliseconds) * MILLISECOND
+        if not isinstance(value, str | timedelta) and value >= MOSTLY_MILLISECONDS:
+            _warn_of_milliseconds(what, value, parsed)
+        return parsed
+    try:
+        shown = quoted(value)
+    except ValueError:  # Python refuses to print whole numbers of thousands of digits
+        shown = "(a huge number)"
+    raise ConfigurationError(
+        f"{what}={shown} {fault}; write for example '10m', '1h30m', '1.5s', '250ms', 'PT10M', "
+        f"timedelta(minutes=10), or a number of seconds, up to ten years"
+    )
+
+
+@cache  # once for each setting
+def _warn_of_milliseconds(what: str, value: float | Decimal, parsed: timedelta) -> None:
+    logger.warning("%s=%s is %s; for milliseconds write '%sms'", what, value, in_words(parsed), value)
+
+
+def is_duration(text: str) -> bool:
+    """Whether ``text`` is a duration, with its unit."""
+    return _milliseconds(text) is not None
+
+
+def in_milliseconds(value: timedelta) -> int:
+    """``value`` in whole milliseconds, rounded up."""
+    return -(-value // MILLISECOND)
+
+
+def _milliseconds(value: object) -> Fraction | int | None:
+    """The exact number of milliseconds, or None where ``value`` is no duration."""
+    if isinstance(value, timedelta):
+        whole, rest = divmod(value, MILLISECOND)
+        return whole + bool(rest) if whole >= 0 else whole
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value * 1000
+    decimal = sys.modules.get("decimal")  # a millisecond to load, and who gives a Decimal has loaded it
+    if decimal is not None and isinstance(value, decimal.Decimal) and value.is_finite():
+        return _exact(f"{value:f}") * 1000
+    if isinstance(value, float) and math.isfinite(value):
+        # repr: 0.1 means a tenth of a second, not 0.1000000000000000055 s, which would round up a whole millisecond.
+        return _exact(repr(float(value))) * 1000
+    if isinstance(value, str) and len(value) <= _LONGEST_TEXT:
+        text = value.strip()
+        found = re.fullmatch(_ISO if text[:1] in ("P", "p") else _SIMPLE, text, re.IGNORECASE)
+        parts = {unit: number for unit, number in found.groupdict().items() if number} if found else {}
+        return sum(_exact(number) * _UNITS[unit] for unit, number in parts.items()) if parts else None
+    return None
+
+
+def _exact(number: str) -> Fraction | int:
+    if number.removesuffix(".0").isdecimal():
+        return int(number.removesuffix(".0"))
+    from fractions import Fraction  # late: most durations are whole numbers of their unit
+
+    return Fraction(number)

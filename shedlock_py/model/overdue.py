@@ -1,0 +1,163 @@
+"""Which jobs are overdue or stuck: decided from the lock record and the last runs of a name, by the store's clock.
+
+The command line and the page read these runs with :func:`recent_runs`, so that both come to the same result.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any, Literal
+
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.request import is_valid_name
+from shedlock_py.model.run import Run
+
+RECENT = 10
+"""How many of the last runs of a name decide."""
+NAMES_AT_ONCE = 200
+"""Each such request has the provider's time limit for itself."""
+DEFAULT_GRACE = timedelta(minutes=1)
+"""How late a job may start."""
+FEWEST_GAPS = 3
+"""Between the starts of runs: with fewer of them nobody knows how often a job runs."""
+FEWEST_DURATIONS = 3
+"""Of runs that ended well: with fewer of them nobody knows how long a job runs."""
+TOO_LONG = 3
+"""A run that takes so many times the usual duration hangs."""
+DOCTOR = "shedlock-doctor"
+"""The lock that ``checks`` tries: many times within milliseconds, whenever an operator wants it. It is never due."""
+_END = datetime.max.replace(tzinfo=UTC)
+"""Of the calendar: another program may have written any time."""
+
+JobState = Literal["on_time", "overdue", "stuck", "running", "paused", "unknown"]
+Basis = Literal["next_fire_time", "cadence", "duration"]
+TROUBLES: tuple[JobState, ...] = ("stuck", "overdue")
+
+
+@dataclass(frozen=True)
+class Punctuality:
+    """Whether the next run of a name has started in time."""
+
+    name: str
+    state: JobState
+    """``running``: its lock is held, so it is not overdue. ``stuck``: it runs, and should have ended long ago.
+    ``unknown``: it has run too seldom to say when it is due."""
+    last_started: datetime | None
+    """When its last run started, by the store's clock; None: none is known."""
+    due: datetime | None = None
+    """When the next run is due, without the grace; for ``duration``, when this run should have ended. None: it runs and
+    is not stuck, is paused, or nobody knows."""
+    basis: Basis | None = None
+    """What ``due`` was taken from."""
+
+
+def punctuality(record: LockRecord, runs: Sequence[Run], *, grace: timedelta = DEFAULT_GRACE) -> Punctuality:
+    """Whether the job of ``record`` is overdue.
+
+    It is due at the ``next_fire_time`` of its last run; else after the median gap between the starts of ``runs``, if
+    there are three at least. It is overdue ``grace`` later, and where the gaps decide, half of their median later, if
+    that is longer. The lock of the doctor is no job: when it is due is unknown.
+
+    A job that runs is stuck ``grace`` after the ``next_fire_time`` of its run. Without such a time, the run is stuck
+    ``grace`` after three times the median duration of three or more runs. That does not apply to a name that is held
+    nearly all the time, such as an election.
+
+    :param runs: its last runs, newest first; those that were pauses or demotions do not count.
+    """
+    runs = [run for run in runs if not (run.is_pause or run.is_demotion)]
+    last = runs[0] if runs else None
+    started = last.started if last is not None else None
+    if record.pause is None and (started is None or started < record.locked_at):
+        started = record.locked_at  # of a run by a replica that keeps no history
+    if record.is_paused:
+        return Punctuality(record.name, "paused", started)
+    is_of_record = last is not None and last.locked_by == record.locked_by
+    has_ended = record.is_released or (is_of_record and runs[0].outcome is not None)
+    if record.is_held and not has_ended:  # a lock with a minimum hold is held after the end of its run
+        due, basis = _latest_end(runs) if is_of_record and record.name != DOCTOR else (None, None)
+        if due is None or record.read_at - due <= grace:
+            return Punctuality(record.name, "running", started)
+        return Punctuality(record.name, "stuck", started, due, basis)
+    if started is None or record.name == DOCTOR:
+        return Punctuality(record.name, "unknown", started)
+    since = started if record.pause is None else max(started, record.lock_until)  # nothing could run before that
+    median = _median((later.started - earlier.started for later, earlier in pairwise(runs)), FEWEST_GAPS)
+    if last is not None and last.next_fire_time is not None and last.next_fire_time > since:
+        due, basis = last.next_fire_time, "next_fire_time"
+    elif median is not None and median <= _END - since:
+        due, basis, grace = since + median, "cadence", max(grace, median / 2)
+    else:
+        return Punctuality(record.name, "unknown", started)
+    return Punctuality(record.name, "overdue" if record.read_at - due > grace else "on_time", started, due, basis)
+
+
+def _latest_end(runs: Sequence[Run]) -> tuple[datetime | None, Basis | None]:
+    """Return when the newest of ``runs`` should have ended at the latest, and the basis of this moment."""
+    last = runs[0]
+    if last.next_fire_time is not None and last.next_fire_time > last.started:
+        return last.next_fire_time, "next_fire_time"
+    rests = [
+        later.started - earlier.ended
+        for later, earlier in pairwise(runs)
+        if earlier.outcome == "ok" and earlier.ended is not None
+    ]
+    usual, rest = usual_duration(runs, FEWEST_DURATIONS), _median(rests)
+    if usual is None or rest is None or rest < usual / 20:  # an election is held nearly all the time
+        return None, None
+    longest = TOO_LONG * usual
+    return (last.started + longest, "duration") if longest <= _END - last.started else (None, None)
+
+
+def usual_duration(runs: Iterable[Run], fewest: int = 1) -> timedelta | None:
+    """The median duration of the runs that ended well, if there are as many as ``fewest``."""
+    return _median((run.duration for run in runs if run.outcome == "ok" and run.duration is not None), fewest)
+
+
+def _median(values: Iterable[timedelta], fewest: int = 1) -> timedelta | None:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2] if len(ordered) >= fewest else None
+
+
+def recent_runs(provider: Any, names: Iterable[str]) -> dict[str, list[Run]]:
+    """The last runs of each of ``names`` that has any, in few requests. ``provider`` has ``runs()`` at least.
+
+    Runs with odd values are left out, with a warning: those of one name must not hide the others.
+
+    :raises ConfigurationError: the provider keeps no history.
+    """
+    valid = [name for name in names if is_valid_name(name)]
+    found: dict[str, list[Run]] = {}
+    if getattr(provider, "recent_runs", None) is None:
+        for name in valid:
+            try:
+                found[name] = provider.runs(name, RECENT)
+            except ProviderUnreachable:
+                raise
+            except ProviderError as error:
+                logging.getLogger("shedlock_py").warning("%s", error)
+        return found
+    for start in range(0, max(1, len(valid)), NAMES_AT_ONCE):  # once without names: is there history at all?
+        found |= provider.recent_runs(valid[start : start + NAMES_AT_ONCE], RECENT)
+    return found
+
+
+def stuck_names(provider: Any, records: Iterable[LockRecord]) -> set[str] | None:
+    """Return the names of ``records`` that are stuck, with the default grace. Reads the runs of held names.
+
+    Returns None if the provider keeps no history, or if its history cannot be read.
+    """
+    if getattr(provider, "runs", None) is None:
+        return None
+    held = [record for record in records if record.is_held]
+    try:
+        runs = recent_runs(provider, [record.name for record in held])
+    except ProviderUnreachable:
+        raise
+    except (ConfigurationError, ProviderError):
+        return None
+    return {record.name for record in held if punctuality(record, runs.get(record.name, ())).state == "stuck"}

@@ -1,0 +1,105 @@
+"""Recovery: decide from the lock record whether the run of a fire time has ended, still goes on, or never ended.
+
+A replica that was refused watches the lease of the run, under ``recover=True``. It reads the record when the lease is
+to end: a holder that lives has extended it or released it by then. A lease that has expired without a release is the
+lease of a holder that died, or that gave its run back. :class:`Watch` decides. It waits for nothing, and its caller
+does what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from shedlock_py.model.record import LockRecord
+
+DEFAULT_MOST_RECOVERIES = 3
+_MARGIN = 0.01
+"""Seconds between the end of a lease and the read that follows."""
+_JITTER = 0.1
+"""The longest random pause after the end of a lease, as a part of it: replicas do not all read at the same moment."""
+_LONGEST_JITTER = 10.0
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The run goes on: read the record again in so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Recover:
+    """The run never ended: claim exactly this record, with the same fire time."""
+
+    expected: LockRecord
+
+
+@dataclass(frozen=True)
+class Acquire:
+    """The fire time was given back before the run began: acquire as usual, with the same fire time."""
+
+
+@dataclass(frozen=True)
+class Over:
+    """Nothing is left to recover.
+
+    :ivar lost: why the run is lost, if nobody will run it: emit ``RunMissed``.
+    """
+
+    why: Literal["released", "paused", "later_fire_time", "no_record", "lost"]
+    lost: Literal["not_recoverable", "too_many_recoveries"] | None = None
+
+
+Decision = Wait | Recover | Acquire | Over
+
+
+class Watch:
+    """Decides about one fire time that this replica was refused.
+
+    :param fire_time: the one that was refused; None: any.
+    :param max_recoveries: how often one fire time is recovered, on all replicas together.
+    :param random: returns a number from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        fire_time: datetime | None,
+        max_recoveries: int = DEFAULT_MOST_RECOVERIES,
+        random: Callable[[], float] | None = None,
+    ) -> None:
+        if random is None:
+            from random import SystemRandom  # late: half a millisecond; and the same in no two forked children
+
+            random = SystemRandom().random
+        self.fire_time = fire_time
+        self._max_recoveries = max_recoveries
+        self._random = random
+
+    def decide(self, record: LockRecord | None) -> Decision:
+        """:param record: as the store has it now."""
+        if record is None:
+            return Over("no_record")
+        newest = record.last_fire_time
+        if self.fire_time is not None:
+            if newest is not None and newest > self.fire_time:
+                return Over("later_fire_time")
+            if newest is None or newest < self.fire_time:
+                return Wait(self._pause(record)) if record.is_held else Acquire()
+        if record.is_of_operator:
+            return Over("paused")
+        if record.is_released:
+            return Over("released")
+        if record.is_held:
+            return Wait(self._pause(record))
+        if record.is_released is None:
+            return Over("lost", "not_recoverable")
+        if record.recoveries >= self._max_recoveries:
+            return Over("lost", "too_many_recoveries")
+        return Recover(record)
+
+    def _pause(self, record: LockRecord) -> float:
+        left = record.remaining.total_seconds()
+        return left + _MARGIN + self._random() * min(left * _JITTER, _LONGEST_JITTER)

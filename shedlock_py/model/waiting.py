@@ -1,0 +1,55 @@
+"""When to try again for a lock that is held, under ``wait=``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from shedlock_py.model.record import LockRecord
+
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 1.0
+MILLISECOND = 0.001
+
+
+class Waiting:
+    """The pauses between attempts, in seconds. They grow to one second, and end earlier if the lease does.
+
+    The pauses are random, so that replicas do not all try at the same moment.
+    """
+
+    def __init__(
+        self,
+        wait: timedelta | None,
+        now: float,
+        fire_time: datetime | None = None,
+        random: Callable[[], float] | None = None,
+    ) -> None:
+        """:param now: when the first attempt began, by the clock of :meth:`pause`.
+        :param fire_time: of the run. Once it was granted, there is nothing to wait for.
+        :param random: returns a number from 0 to 1.
+        """
+        self.is_on = bool(wait)
+        self._fire_time = fire_time
+        self._until = now + (wait.total_seconds() if wait else 0.0)
+        self._longest = FIRST_PAUSE
+        self._random = random
+
+    def pause(self, now: float, record: LockRecord | None = None) -> float | None:
+        """How long to wait for the next attempt; None: the time is over, or the fire time was granted.
+
+        :param record: that of the lock after the last attempt, if it was read.
+        """
+        left = self._until - now
+        newest = None if record is None else record.last_fire_time
+        if left <= 0 or (self._fire_time is not None and newest is not None and newest >= self._fire_time):
+            return None
+        if self._random is None:
+            from random import SystemRandom  # late: half a millisecond; and the same in no two forked children
+
+            self._random = SystemRandom().random
+        pause = self._longest * (1 + self._random()) / 2
+        self._longest = min(self._longest * 2, LONGEST_PAUSE)
+        if record is not None and record.is_held:
+            pause = min(pause, record.remaining.total_seconds() + MILLISECOND)
+        return min(pause, left)

@@ -1,0 +1,309 @@
+"""What an operator may change on the page and in Django's admin: the consequence in words, the change, and its event.
+
+A change acts on the acquisition that the form has shown, in one atomic step. If the store has another one by now,
+nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_args
+
+from shedlock_py.election.demotion import Demotion, leader_of
+from shedlock_py.errors import ProviderError, ProviderUnreachable
+from shedlock_py.events import OperatorActed, OperatorAction
+from shedlock_py.model.durations import parse_duration
+from shedlock_py.model.record import LockRecord, names_to_prune
+from shedlock_py.operators import display
+from shedlock_py.provider import LockProvider, can
+from shedlock_py.settings.emit import emit
+
+ACTIONS: tuple[OperatorAction, ...] = get_args(OperatorAction)
+MOST_NAMES = 20
+"""Names of records to be deleted that a confirmation shows."""
+
+
+class NotDone(Exception):
+    """A change that was not made, for people to read."""
+
+
+@dataclass(frozen=True)
+class Field:
+    name: str
+    label: str
+    value: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """What an operator must confirm."""
+
+    title: str
+    button: str
+    consequence: str
+    fields: tuple[Field, ...] = ()
+    sure: str = ""
+    """What must be ticked as well."""
+    seen: str = ""
+    """What the confirmation is about: if the store has something else by then, nothing is changed."""
+    details: tuple[str, ...] = ()
+
+
+def confirmation(provider: Any, action: OperatorAction, name: str, values: Mapping[str, str]) -> Confirmation:
+    """:raises NotDone: there is nothing to confirm."""
+    if action == "prune":
+        return _prune_confirmation(provider, values)
+    record = provider.record(name)
+    if record is None and action != "pause":
+        raise NotDone(f"The store has no lock {display.printable(name)!r}.")
+    return _CONFIRMATIONS[action](record, display.printable(name), values)
+
+
+def carry_out(provider: Any, action: OperatorAction, name: str, values: Mapping[str, str], by: str) -> str:
+    """Make the change, and emit its event. Return what was done, for people to read.
+
+    :raises NotDone: it was not made; says why.
+    :raises ConfigurationError: a value that cannot work.
+    """
+    details = _prune(provider, values) if action == "prune" else _CHANGES[action](provider, name, values, by)
+    emit(OperatorActed("" if action == "prune" else name, action, by, details))
+    return details
+
+
+def refusal(provider: LockProvider, action: OperatorAction, name: str, elections: Collection[str]) -> str:
+    """Why an operator may not do that, or nothing. What a demotion keeps can be freed: its consequence is shown.
+
+    :param elections: the lock names that are elections. A record does not tell a leader from a job that runs.
+    """
+    if action == "demote" and name not in elections:
+        return (
+            f"{display.printable(name)} is not known to be an election, and a job is not to be demoted. If it is "
+            f"one, name it: shedlock page --election NAME, or page_app(…, elections=[…])."
+        )
+    record = provider.record(name) if action == "force_release" and name in elections else None
+    if record is not None and leader_of(record) is not None:
+        return (
+            f"{display.printable(name)} has a leader, and another node would lead beside it. Demote it "
+            f"instead: shedlock demote, or on the page"
+        )
+    return ""
+
+
+# Pause and resume
+
+
+def _pause_confirmation(record: LockRecord | None, name: str, values: Mapping[str, str]) -> Confirmation:
+    runs = ""
+    if record is None:
+        runs = f" The store has no lock {name} until now: is this name spelled as the job has it?"
+    elif record.is_paused:
+        runs = f" It is {display.pause_in_words(record)}; the new pause replaces that."
+    elif record.is_held:
+        runs = f" {display.running_in_words(record)}: it cannot be paused before that ends."
+    return Confirmation(
+        f"Pause {name}",
+        "Pause",
+        f"No replica runs {name} until the pause ends: each skips it, also after a restart. Missed runs are not "
+        f"repeated. A job that runs keeps its lock.{runs}",
+        (
+            Field("for", "For how long", values.get("for", "1h"), "10m, 2h, 3d; then it ends by itself"),
+            Field("why", "Why", values.get("why", ""), "for people to read"),
+        ),
+        seen=_seen(record) if record is not None and record.is_paused else "",
+    )
+
+
+def _pause(provider: Any, name: str, values: Mapping[str, str], by: str) -> str:
+    if not can(provider, "pause"):
+        raise NotDone("This provider cannot pause a lock.")
+    lasts = parse_duration(values.get("for", ""), "for how long")
+    before = provider.record(name)
+    if before is not None and before.is_paused and _seen(before) != values.get("seen"):
+        raise NotDone(
+            f"{display.printable(name)} was paused meanwhile: it is {display.pause_in_words(before)}. Confirm again to "
+            f"replace that."
+        )
+    try:
+        record: LockRecord = provider.pause(name, lasts, values.get("why", ""), by=by, expected=before)
+    except ProviderUnreachable:
+        raise
+    except ProviderError as error:
+        raise NotDone(display.printable(display.one_line(error))) from error
+    if not record.is_paused:
+        raise NotDone(
+            f"{display.printable(name)} is not paused: {display.running_in_words(record)}. Try again when it has "
+            f"ended, or wait for it with: shedlock pause NAME --for 2h --wait 10m"
+        )
+    return display.pause_in_words(record)
+
+
+def _resume_confirmation(record: LockRecord, name: str, values: Mapping[str, str]) -> Confirmation:
+    if not record.is_paused:
+        raise NotDone(f"{name} is not paused.")
+    return Confirmation(
+        f"Resume {name}",
+        "Resume",
+        f"{name} is {display.pause_in_words(record)}. From now on the next run takes place at its next time.",
+        seen=_seen(record),
+    )
+
+
+def _resume(provider: Any, name: str, values: Mapping[str, str], by: str) -> str:
+    record = _unchanged(provider, name, values)
+    if not can(provider, "resume") or not provider.resume(name, record):
+        raise NotDone(f"{display.printable(name)} is not paused any more.")
+    return f"it was {display.pause_in_words(record)}" if record.pause else ""
+
+
+# Force release, demote
+
+
+def _release_confirmation(record: LockRecord, name: str, values: Mapping[str, str]) -> Confirmation:
+    if not record.is_held:
+        raise NotDone(f"{name} is not held.")
+    if record.is_paused:
+        consequence = (
+            f"{name} is {display.pause_in_words(record)}. Freeing it starts jobs again at once. Use Resume instead."
+        )
+    elif (demotion := Demotion.from_record(record)) is not None:
+        consequence = (
+            f"{display.printable(demotion.leader)} was demoted, and may trust its lease for another "
+            f"{display.in_words(record.remaining)}. If another node leads before that, two can lead at the same time."
+        )
+    else:
+        consequence = (
+            f"{display.running_in_words(record)}. If its task still runs, it goes on, and a second one can start "
+            f"beside it at once. It notices at its next extension, or not at all. Free a lock only if its "
+            f"holder is known to be dead."
+        )
+    sure = "Free it although an operator has paused it" if record.is_paused else ""
+    return Confirmation(f"Free {name} by force", "Free by force", consequence, sure=sure, seen=_seen(record))
+
+
+def _release(provider: Any, name: str, values: Mapping[str, str], by: str) -> str:
+    record = _unchanged(provider, name, values)
+    if record.is_paused and values.get("sure") != "yes":
+        raise NotDone(f"{display.printable(name)} is {display.pause_in_words(record)}: tick that you are sure.")
+    if not provider.force_release(name, record):
+        raise NotDone(f"{display.printable(name)} is not held any more.")
+    return f"it was held by {display.holder_of(record)} for {display.in_words(display.age(record))}"
+
+
+def _demote_confirmation(record: LockRecord, name: str, values: Mapping[str, str]) -> Confirmation:
+    leader = leader_of(record)
+    if leader is None:
+        raise NotDone(f"Nobody leads in {name}.")
+    return Confirmation(
+        f"Demote the leader of {name}",
+        "Demote",
+        f"{display.printable(leader.holder)} loses its lease, and nobody leads in {name} for the renew deadline; then "
+        f"another node can. A renew deadline that is shorter than the electors' own lets two lead at the same time.",
+        (
+            Field(
+                "renew_deadline",
+                "Renew deadline",
+                values.get("renew_deadline", "10s"),
+                "as the electors have it: two thirds of their lease_duration, if they were given no other",
+            ),
+            Field("cooldown", "Cooldown", values.get("cooldown", "0s"), "for how long the node is no candidate"),
+        ),
+        seen=_seen(leader),
+    )
+
+
+def _demote(provider: Any, name: str, values: Mapping[str, str], by: str) -> str:
+    former = leader_of(_unchanged(provider, name, values))
+    if former is None:
+        raise NotDone(f"Nobody leads in {display.printable(name)} any more.")
+    cooldown = parse_duration(values.get("cooldown", ""), "cooldown", zero=True)
+    deadline = parse_duration(values.get("renew_deadline", ""), "renew deadline")
+    request = Demotion(former.holder, cooldown).request(name, deadline)
+    try:
+        provider.take_over(request, former)
+    except ProviderUnreachable:
+        raise
+    except ProviderError as error:
+        raise NotDone(display.printable(display.one_line(error))) from error
+    lasts = display.in_words(request.lock_at_most_for)
+    return f"{display.printable(former.holder)} led, term {former.fencing_token}; nobody leads for {lasts}"
+
+
+# Prune
+
+
+def _prune_confirmation(provider: Any, values: Mapping[str, str]) -> Confirmation:
+    unused_for = values.get("unused_for", "90d")
+    records = provider.records()
+    names = names_to_prune(records, parse_duration(unused_for, "unused for", zero=True))
+    more = (f"and {len(names) - MOST_NAMES} more",) if len(names) > MOST_NAMES else ()
+    return Confirmation(
+        "Prune",
+        f"Delete {display.counted(len(names), 'record')}",
+        f"{display.counted(len(names), 'lock record')} {'is' if len(names) == 1 else 'are'} free and "
+        f"{'was' if len(names) == 1 else 'were'} not held for {unused_for}. Runs and last fire times "
+        f"go with them. Jobs are not harmed: the next run makes a new record. Not for a table that ShedLock for Java "
+        f"uses, too: it makes no new record until it is restarted.",
+        (Field("unused_for", "Not held for", unused_for, "change it, and count again before you delete"),),
+        seen=f"{unused_for} {read_at(records).isoformat()}",
+        details=tuple(map(display.printable, names[:MOST_NAMES])) + more,
+    )
+
+
+def _prune(provider: Any, values: Mapping[str, str]) -> str:
+    unused_for, _, counted_at = values.get("seen", "").partition(" ")
+    if values.get("unused_for") != unused_for:
+        raise NotDone("The period was changed after counting: count again before you delete.")
+    try:
+        since = datetime.fromisoformat(counted_at)
+        deleted = prune_as_listed(provider, parse_duration(unused_for, "unused for", zero=True), since)
+    except (TypeError, ValueError) as error:
+        raise NotDone("The records were not counted: count again before you delete.") from error
+    were = "was" if deleted == 1 else "were"
+    return f"{display.counted(deleted, 'lock record')} that {were} not held for {values['unused_for']}"
+
+
+def read_at(records: Sequence[LockRecord]) -> datetime:
+    """Return when ``records`` were read, by the clock of the store."""
+    return max((record.read_at for record in records), default=datetime.max.replace(tzinfo=UTC))
+
+
+def prune_as_listed(provider: LockProvider, unused_for: timedelta, listed_at: datetime) -> int:
+    """Delete the records that were unused for so long at ``listed_at`` and still are. Return their number.
+
+    A record that has reached that age since then is not deleted: nobody has confirmed its name.
+    """
+    passed = read_at(provider.records()) - listed_at
+    return provider.prune(unused_for + max(passed, timedelta(0)))
+
+
+# Common to all
+
+
+def _seen(record: LockRecord) -> str:
+    """The acquisition of ``record``, for a hidden field of the form."""
+    return " ".join(map(str, record.acquisition))
+
+
+def _unchanged(provider: Any, name: str, values: Mapping[str, str]) -> LockRecord:
+    """:raises NotDone: the lock is not as the confirmation has shown it."""
+    record: LockRecord | None = provider.record(name)
+    if record is None or _seen(record) != values.get("seen"):
+        raise NotDone(f"{display.printable(name)} has changed meanwhile: look at it again.")
+    return record
+
+
+_CONFIRMATIONS: dict[str, Callable[[Any, str, Mapping[str, str]], Confirmation]] = {
+    "pause": _pause_confirmation,
+    "resume": _resume_confirmation,
+    "force_release": _release_confirmation,
+    "demote": _demote_confirmation,
+}
+_CHANGES: dict[str, Callable[[Any, str, Mapping[str, str], str], str]] = {
+    "pause": _pause,
+    "resume": _resume,
+    "force_release": _release,
+    "demote": _demote,
+}

@@ -1,0 +1,1 @@
+"""How programs and callbacks are carried out: processes, threads and event loops."""

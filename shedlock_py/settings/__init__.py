@@ -1,0 +1,1 @@
+"""The store and the options: from URLs, from the environment, from ``configure()``."""

@@ -1,0 +1,28 @@
+"""Notify the configured listeners."""
+
+from __future__ import annotations
+
+from shedlock_py.events import Event, log_listener, log_raised, logger
+from shedlock_py.runtime.process import is_from_signal
+from shedlock_py.settings.defaults import current_settings
+
+
+def emit(event: Event, *, is_raised: bool = False) -> None:
+    """Notify every configured listener. An exception of a listener is logged and changes nothing else.
+
+    The first exception that comes from a signal, such as Ctrl-C or a job's time limit, is raised after all listeners
+    were notified.
+
+    :param is_raised: the caller gets the failure as an exception, so the log does not repeat it.
+    """
+    interruption: BaseException | None = None
+    for listener in current_settings().listeners:
+        try:
+            (log_raised if is_raised and listener is log_listener else listener)(event)
+        except BaseException as error:  # sys.exit() too: it must not replace what the task returned or raised
+            if is_from_signal(error):
+                interruption = interruption or error
+            else:
+                logger.exception("listener %r failed on %r", listener, event)
+    if interruption is not None:
+        raise interruption

@@ -1,0 +1,48 @@
+"""Settings from environment variables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.model.durations import parse_duration
+from shedlock_py.model.request import validate_holder
+from shedlock_py.settings.options import is_async_provider, keep_alive_of_text
+from shedlock_py.settings.urls import provider_from_text, reopening
+
+
+def settings_of(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the settings that environment variables have, parsed, by field.
+
+    :param environ: in place of ``os.environ``.
+    :raises ConfigurationError: a value cannot work.
+    """
+    given = os.environ if environ is None else environ
+    found: dict[str, Any] = {}
+    with reopening(given.get("SHEDLOCK_STORE")):
+        for variable, (name, parse) in VARIABLES.items():
+            if text := given.get(variable, "").strip():
+                found[name] = parse(text, variable)
+    if "provider" in found and is_async_provider(found["provider"]):
+        found["async_provider"] = found.pop("provider")
+    return found
+
+
+def _parse_store(text: str, variable: str) -> Any:
+    try:
+        return provider_from_text(text)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{variable}: {error}") from error.__cause__
+
+
+VARIABLES: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
+    "SHEDLOCK_STORE": ("provider", _parse_store),
+    "SHEDLOCK_LOCK_AT_MOST_FOR": ("default_lock_at_most_for", parse_duration),
+    "SHEDLOCK_LOCK_AT_LEAST_FOR": ("default_lock_at_least_for", partial(parse_duration, zero=True)),
+    "SHEDLOCK_KEEP_ALIVE": ("keep_alive", keep_alive_of_text),
+    "SHEDLOCK_HOLDER": ("holder", lambda text, _: validate_holder(text)),
+}
+"""Of :meth:`Settings.from_env`: the field that each variable sets, and what parses its text and its name."""

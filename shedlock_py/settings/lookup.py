@@ -1,0 +1,96 @@
+"""Which provider a guard uses: its own, or the configured provider. A guard looks it up at each call."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, cast
+
+from shedlock_py.errors import ConfigurationError, ProviderNotConfigured
+from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.settings.defaults import current_settings, is_configured
+from shedlock_py.settings.off_switch import ASYNC_UNLOCKED, UNLOCKED, is_active
+from shedlock_py.settings.options import is_async_provider
+from shedlock_py.settings.urls import opened_providers, provider_from_text
+
+
+def configured_providers(given: object = None) -> tuple[object, ...]:
+    """Return the provider of a guard, or the configured providers of the store if ``given`` is None.
+
+    Opens no URL: no lease can be held on a provider that was not made yet.
+    """
+    if given is not None:
+        return (opened_providers(given) or (given,)) if isinstance(given, str) else (given,)
+    settings = current_settings()
+    return tuple(provider for provider in (settings.provider, settings.async_provider) if provider is not None)
+
+
+def why_no_provider() -> str:
+    """Why this process has no configured provider, and what to do."""
+    if os.environ.get("SHEDLOCK_STORE", "").strip():
+        return "SHEDLOCK_STORE is set, but nothing has read it: call Settings.from_env().apply() at start-up"
+    found = "configure() was called without a store" if is_configured() else "configure() was not called"
+    return f"{found} in this process: call configure('postgresql://user@host/db') at start-up, or pass provider=…"
+
+
+def _no_provider(lock_name: str) -> ProviderNotConfigured:
+    return ProviderNotConfigured(f"no provider for lock {lock_name!r}: {why_no_provider()}")
+
+
+def resolve_provider(given: Any, lock_name: str) -> LockProvider:
+    """The provider for an ordinary function: ``given``, else the configured one.
+
+    :raises ProviderNotConfigured: there is none.
+    :raises ConfigurationError: there is only one for async functions.
+    """
+    if not is_active():
+        return cast(LockProvider, UNLOCKED)
+    settings = current_settings()  # once: another thread may call configure() meanwhile
+    if given is None and settings.provider is not None:
+        return cast(LockProvider, settings.provider)
+    if given is None and settings.async_provider is None:
+        raise _no_provider(lock_name)
+    if isinstance(given, str):
+        given = provider_from_text(given)
+    if given is None or is_async_provider(given):
+        raise ConfigurationError(
+            f"lock {lock_name!r} guards an ordinary function, but there is only an async provider: make the function "
+            f"'async def', or give the same store for ordinary functions, too: configure('postgresql://…', "
+            f"async_provider=…), or provider='postgresql://…' for this lock"
+        )
+    return cast(LockProvider, given)
+
+
+def resolve_async_provider(given: object, lock_name: str) -> AsyncLockProvider:
+    """The provider for an ``async def`` function: ``given``, else the configured one; a sync one in worker threads.
+
+    :raises ProviderNotConfigured: there is none.
+    """
+    if not is_active():
+        return cast(AsyncLockProvider, ASYNC_UNLOCKED)
+    if given is None:
+        settings = current_settings()
+        given = settings.provider if settings.async_provider is None else settings.async_provider
+    if given is None:
+        raise _no_provider(lock_name)
+    if isinstance(given, str):
+        given = provider_from_text(given)
+    return as_async_provider(given)
+
+
+def as_provider(provider: object) -> LockProvider:
+    """``provider`` for ordinary code.
+
+    :raises ConfigurationError: it is for async code.
+    """
+    if is_async_provider(provider):
+        raise ConfigurationError("the lock is on an async provider: await the async twin, such as extend_lock_async(…)")
+    return cast(LockProvider, provider)
+
+
+def as_async_provider(provider: object) -> AsyncLockProvider:
+    """``provider`` for async code: itself, or called in worker threads."""
+    if is_async_provider(provider):
+        return cast(AsyncLockProvider, provider)
+    from shedlock_py.runtime.asyncio_tools import ThreadedProvider  # late: loads asyncio
+
+    return ThreadedProvider(cast(LockProvider, provider))

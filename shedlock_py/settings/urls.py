@@ -1,0 +1,285 @@
+"""Providers from URLs, and from references to objects in the application's modules."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from shedlock_py.errors import ConfigurationError
+from shedlock_py.model.text import clean_url, quoted
+from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.runtime.process import PerProcess
+from shedlock_py.runtime.versions import install_line, missing_package, sql_install_line
+
+# The scheme of a URL picks the module, which is imported only then.
+
+_SQL = ("shedlock_py.providers.sqlalchemy", "SqlAlchemyLockProvider", "sqlalchemy")
+_REDIS = ("shedlock_py.providers.redis", "RedisLockProvider", "redis")
+_REDIS_QUORUM = ("shedlock_py.providers.redis", "RedisQuorumLockProvider", "redis")
+_MONGODB = ("shedlock_py.providers.mongodb", "MongoLockProvider", "mongodb")
+SCHEMES = {
+    "memory": ("shedlock_py.providers.memory", "InMemoryLockProvider", ""),
+    **dict.fromkeys(("sqlite", "postgresql", "postgres", "mysql", "mariadb"), _SQL),
+    **dict.fromkeys(("redis", "rediss", "valkey", "valkeys", "unix"), _REDIS),
+    **dict.fromkeys(("redis+quorum", "rediss+quorum"), _REDIS_QUORUM),
+    **dict.fromkeys(("mongodb", "mongodb+srv"), _MONGODB),
+    "etcd": ("shedlock_py.providers.etcd", "EtcdLockProvider", "etcd"),
+    "dynamodb": ("shedlock_py.providers.dynamodb", "DynamoDBLockProvider", "dynamodb"),
+    "s3": ("shedlock_py.providers.s3", "S3LockProvider", "s3"),
+    "kubernetes": ("shedlock_py.providers.kubernetes", "KubernetesLockProvider", "kubernetes"),
+}
+_DRIVERS_IN_SCHEME = _SQL  # SQLAlchemy's way to name one: postgresql+psycopg
+
+_ALIASES = {"postgres": "postgresql", "valkey": "redis", "valkeys": "rediss"}
+
+ENTRY_POINTS = {"": "shedlock_py.providers", "Async": "shedlock_py.async_providers"}
+"""The entry-point groups in which other packages offer providers: the name is the scheme, the value takes the URL."""
+
+
+def provider_from_url(url: str) -> LockProvider:
+    """A new provider for the store at ``url``; nothing is connected yet.
+
+    ``sqlite:///locks.db``, ``postgresql://user@host/db`` (or ``postgres://…``), ``mysql://…``, ``mariadb://…`` (a
+    driver may be named as SQLAlchemy does: ``postgresql+psycopg://…``), ``redis://…``, ``rediss://…`` (or
+    ``valkey://…``, ``valkeys://…``), ``unix:///path/to/redis.sock``, ``redis+quorum://host1,host2,host3``,
+    ``rediss+quorum://…``, ``mongodb://host/db``, ``mongodb+srv://…``, ``etcd://host:2379``, ``dynamodb://table``, ``s3://bucket/prefix``,
+    ``kubernetes://namespace``, ``memory://``, and the schemes that installed packages offer in the entry-point group
+    ``shedlock_py.providers``. White space around the URL does not count.
+
+    :raises ConfigurationError: an unknown scheme, or a package that is missing (with the ``pip install`` line).
+    """
+    provider: LockProvider = _from_url(url, "")
+    return provider
+
+
+def async_provider_from_url(url: str) -> AsyncLockProvider:
+    """:func:`provider_from_url` for asyncio: picks an async driver where the URL names none.
+
+    Other packages offer async providers in the entry-point group ``shedlock_py.async_providers``.
+    """
+    provider: AsyncLockProvider = _from_url(url, "Async")
+    return provider
+
+
+def has_async_driver(url: str) -> bool:
+    """Whether ``url`` names a driver of SQLAlchemy that is for asyncio only, as ``postgresql+asyncpg://…`` does."""
+    scheme = _scheme_of(url)
+    if "+" not in scheme or _built_in(scheme) is not _DRIVERS_IN_SCHEME:
+        return False
+    try:
+        from sqlalchemy import URL  # late: such a URL needs it
+
+        return URL.create(scheme).get_dialect().is_async
+    except Exception:  # the package is missing, or there is no such driver: a provider says which
+        return False
+
+
+def _from_url(url: object, prefix: str) -> Any:
+    if not isinstance(url, str):
+        raise ConfigurationError(
+            f"the store URL must be a string, not {quoted(url)}. Is its environment variable set? Examples: "
+            f"'postgresql://user@host/db', 'redis://host:6379/0'"
+        )
+    url = clean_url(url)
+    scheme = _scheme_of(url)
+    known = _built_in(scheme)
+    if known is None:
+        entry_point = _entry_point(scheme, prefix)
+        try:
+            make_provider = entry_point.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigurationError(
+                f"the provider for {scheme}:// that {entry_point.value!r} names cannot be loaded: {error}"
+            ) from error
+        return make_provider(url)
+    module, name, extra = known
+    try:
+        provider_class = getattr(import_module(module), prefix + name)
+    except ModuleNotFoundError as error:
+        line = sql_install_line(scheme, is_async=bool(prefix)) if known is _SQL else install_line(extra)
+        raise ConfigurationError(missing_package(f"a store at {scheme}://", error, line)) from None
+    return provider_class(_canonical(url)) if scheme != "memory" else provider_class.from_url(url)
+
+
+def _canonical(text: str) -> str:
+    """``text`` without the white space around it, and with the first of the schemes that mean the same store.
+
+    :raises ConfigurationError: as :func:`clean_url`.
+    """
+    text = clean_url(text)
+    scheme, separator, rest = text.partition("://")
+    store, plus, driver = scheme.partition("+")
+    name = _ALIASES.get(store.lower()) if separator else None
+    return text if name is None else f"{name}{plus}{driver}{separator}{rest}"
+
+
+def _scheme_of(url: str) -> str:
+    return url.partition("://")[0].lower() if "://" in url else ""
+
+
+def _built_in(scheme: str) -> tuple[str, str, str] | None:
+    """Return the module, the class and the extra for ``scheme``, or None if the library has no such store."""
+    if SCHEMES.get(scheme.partition("+")[0]) is _DRIVERS_IN_SCHEME:
+        return _DRIVERS_IN_SCHEME
+    return SCHEMES.get(scheme)
+
+
+def _entry_point(scheme: str, *prefixes: str) -> Any:
+    """Return another package's entry point for ``scheme``.
+
+    :raises ConfigurationError: no package offers the scheme.
+    """
+    from importlib.metadata import entry_points  # late: slow, and needed by few
+
+    groups = [entry_points(group=ENTRY_POINTS[prefix]) for prefix in prefixes]
+    for offered in groups:
+        if scheme in offered.names:
+            return offered[scheme]
+    what = f"unknown scheme {scheme!r}" if scheme else "not a URL, such as 'sqlite:///locks.db'"
+    names = sorted({name for offered in groups for name in offered.names})
+    raise ConfigurationError(f"store URL: {what}; supported: {', '.join(f'{name}://' for name in (*SCHEMES, *names))}")
+
+
+# Texts in the place of a provider: URLs, and references to objects in the application's modules. All users of one text
+# in a process share one provider, and with it the connections.
+
+_providers: dict[str, Any] = {}  # one for each text, in each process
+_async_providers: dict[str, Any] = {}  # of URLs that name no async driver, for code that asks for one
+_directories: dict[str, str] = {}  # where a relative path of a SQLite file was opened
+_RELATIVE = re.compile(r"sqlite(\+\w+)?:///[^/]")
+_mutex = PerProcess(threading.RLock)
+"""Reentrant, because a module that is imported for a provider may open another provider. A forked child has its own."""
+
+
+def checked_text(text: str) -> str:
+    """Check that ``text`` can name a provider, and return it without white space, aliases resolved.
+
+    Loads no driver and imports no module of the application.
+
+    :raises ConfigurationError: the text is not a URL with a known scheme, and not a reference.
+    """
+    text = _canonical(text)
+    if "://" not in text:
+        _check_reference(text)
+    elif _built_in(_scheme_of(text)) is None:
+        _entry_point(_scheme_of(text), *ENTRY_POINTS)
+    return text
+
+
+def provider_from_text(text: str) -> Any:
+    """The provider of a URL or of a reference (``"pkg.module:provider_or_factory"``); the same for the same text.
+
+    The provider is async if the URL names an async driver, as ``postgresql+asyncpg://…`` does.
+
+    :raises ConfigurationError: there is none.
+    """
+    if (found := _providers.get(text)) is not None:
+        return found
+    text = _canonical(text)
+    with _mutex.get():
+        if text in _providers:
+            return _providers[text]
+        _note_directory(text)
+        if "://" in text:
+            provider: Any = _from_url(text, "Async" if has_async_driver(text) else "")
+        else:
+            found = import_reference(text)
+            try:
+                provider = found() if inspect.isclass(found) or not hasattr(found, "acquire") else found
+            except Exception as error:
+                raise ConfigurationError(f"calling {text} for a provider failed: {error!r}") from error
+            if inspect.iscoroutine(provider):
+                provider.close()
+                raise ConfigurationError(f"{text} is an async function; name a provider, or a plain function")
+            if not hasattr(provider, "acquire"):
+                raise ConfigurationError(f"{text} is neither a provider nor a function that makes one")
+        return _providers.setdefault(text, provider)  # that module may have made it meanwhile
+
+
+def async_provider_from_text(text: str) -> Any:
+    """:func:`provider_from_text` for async code: a URL is opened for asyncio. A reference may name either kind."""
+    text = _canonical(text)
+    if "://" not in text or has_async_driver(text):
+        return provider_from_text(text)
+    with _mutex.get():
+        if text not in _async_providers:
+            _note_directory(text)
+            _async_providers[text] = async_provider_from_url(text)
+        return _async_providers[text]
+
+
+def _note_directory(text: str) -> None:
+    if _RELATIVE.match(text):
+        _directories[text] = os.getcwd()
+
+
+def forget_moved(text: str) -> dict[str, tuple[Any, Any, str]]:
+    """Let ``text`` be opened anew if it is the relative path of a SQLite file, and the working directory has changed.
+
+    For ``configure()``, which a test may call in each temporary directory. Guards that name such a URL use the new file
+    from then on.
+
+    :return: the providers and the directory that it forgets, by their text.
+    """
+    text = text.strip()
+    if text not in _directories:
+        return {}
+    with _mutex.get():
+        if _directories.get(text) in (None, os.getcwd()):
+            return {}
+        return {text: (_providers.pop(text, None), _async_providers.pop(text, None), _directories.pop(text))}
+
+
+@contextmanager
+def reopening(*given: object) -> Iterator[None]:
+    """:func:`forget_moved` for each text of ``given``. If the block raises, the former providers stay."""
+    former: dict[str, tuple[Any, Any, str]] = {}
+    for text in given:
+        if isinstance(text, str):
+            former |= forget_moved(text)
+    try:
+        yield
+    except BaseException:
+        with _mutex.get():
+            for text, (provider, async_provider, directory) in former.items():
+                _directories[text] = directory
+                for opened, which in ((_providers, provider), (_async_providers, async_provider)):
+                    opened.pop(text, None)
+                    opened |= {} if which is None else {text: which}
+        raise
+
+
+def opened_providers(text: str) -> tuple[Any, ...]:
+    """The providers of ``text`` that were made in this process: for ordinary code, and for async code."""
+    text = _canonical(text)
+    found = (_providers.get(text), _async_providers.get(text))
+    return tuple(provider for provider in found if provider is not None)
+
+
+NEITHER = 'neither a URL ("sqlite:///locks.db") nor a reference ("pkg.module:name")'
+
+
+def import_reference(reference: str) -> Any:
+    """The object that ``"pkg.module:name"`` names. :raises ConfigurationError: there is none, or its import fails."""
+    from pkgutil import resolve_name  # late, as few programs need it
+
+    _check_reference(reference)
+    try:
+        return resolve_name(reference)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f'cannot import {reference!r} ({error}); write "pkg.module:name"') from error
+    except Exception as error:  # of the module itself, such as a variable that is not set
+        raise ConfigurationError(f"cannot import {reference!r}: {error!r}") from error
+
+
+def _check_reference(text: str) -> None:
+    if not re.fullmatch(r"[\w.]+(:[\w.]+)?", text):  # not quoted: it may be a URL with a password
+        raise ConfigurationError(f"the given text is {NEITHER}")
+    if ":" not in text:  # perhaps the path of a file
+        raise ConfigurationError(f"{text!r} is {NEITHER}")
