@@ -21,7 +21,7 @@ from shedlock_py.providers.kit.operation import Operation
 from shedlock_py.providers.mongodb.commands import Command
 from shedlock_py.providers.redis.commands import Script
 from shedlock_py.providers.sqlalchemy.statements import Statement
-from tests.exhaustive.times import NOW, TICK, HolderClock, is_of_holder
+from tests.exhaustive.times import NOW, TICK, HolderClock, is_urgent
 
 _ATOMS = (str, bytes, bool, type(None), datetime, timedelta, enum.Enum, type)
 
@@ -55,8 +55,8 @@ class Walk:
 
     def value(self, item: Any) -> Hashable:
         if isinstance(item, float):
-            return self._moment(item) if is_of_holder(item) else item
-        if isinstance(item, int) and is_of_holder(item / 1e6):
+            return self._moment(item) if is_urgent(item) else item
+        if isinstance(item, int) and is_urgent(item / 1e6):
             return "the holder's clock", item % 1_000_000
         if isinstance(item, (*_ATOMS, int)):
             return item

@@ -165,7 +165,7 @@ class Run:
             del self.operations[number]
             self._failed(operation, error, has_failed=has_failed)
         else:
-            operation.may_be_granted = operation.may_be_granted or self._programs.is_write(command)
+            operation.may_be_granted = operation.may_be_granted or getattr(command, "can_grant", True)
             operation.sent += command is not operation.command
             operation.command = command
             if operation.kind == "take over" or (operation.kind == "recover" and operation.may_be_granted):

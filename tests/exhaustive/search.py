@@ -42,7 +42,7 @@ class Reply(NamedTuple):
     operation: int
     reply: int
     """Its number."""
-    is_of_holder: bool
+    is_urgent: bool
     """Of an acquire or a recovery: the lock was held for this very claimant when the store carried the command out."""
 
 
@@ -163,7 +163,7 @@ class Search:
         effect = self.claimants.step(state.claimants[me], Event("receives", reply.operation, reply=reply.reply))
         label = f"claimant {me} receives the reply to {kind}"
         messages, replies = _cut_off(state, me, reply.operation)
-        if effect.is_skip and reply.is_of_holder:
+        if effect.is_skip and reply.is_urgent:
             effect = effect._replace(broken="a skip was faked: the lock was held for this very claimant")
         return self._done(label, state, me, effect, messages, replies)
 
@@ -197,11 +197,11 @@ class Search:
         messages.remove(message)
         replies = state.replies
         if message.operation != UNAWAITED:
-            is_of_holder = old.holder == me and old.left > 0 and me not in state.observed.released
+            is_urgent = old.holder == me and old.left > 0 and me not in state.observed.released
             others = tuple(each for each in replies if (each.me, each.operation) != (me, message.operation))
             replies = (
                 *others,
-                Reply(me, message.operation, reply, is_of_holder and message.kind in ("acquire", "recover")),
+                Reply(me, message.operation, reply, is_urgent and message.kind in ("acquire", "recover")),
             )
         observed, broken = self.promises.observe(state.observed, old, new, message)
         grants = state.grants + (new.token > old.token and new.holder != NOBODY)

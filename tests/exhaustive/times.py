@@ -30,6 +30,6 @@ class HolderClock:
         return self.now
 
 
-def is_of_holder(seconds: float) -> bool:
+def is_urgent(seconds: float) -> bool:
     """Whether a number is a moment on the holder's clock, and no duration."""
     return abs(seconds - NOW) < NOW / 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, TypeGuard, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeGuard, TypeVar
 
 from shedlock_py.errors import ProviderError
 from shedlock_py.model.durations import Duration, parse_duration
@@ -56,6 +56,7 @@ class Read:
     """Read the record of ``name``. The reply's value is an :class:`Entry`, or None."""
 
     name: str
+    can_grant: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,10 @@ class Write:
     if_version: Any | None
     is_free: bool = False
 
+    @property
+    def can_grant(self) -> bool:
+        return not self.is_free
+
 
 @dataclass(frozen=True, slots=True)
 class Delete:
@@ -78,6 +83,7 @@ class Delete:
 
     name: str
     if_version: Any
+    can_grant: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,7 @@ class List:
     """The reply's value is an :class:`Entry` for each record whose name starts with ``prefix``."""
 
     prefix: str
+    can_grant: ClassVar[bool] = False
 
 
 CasCommand = Read | Write | Delete | List
@@ -130,9 +137,6 @@ class CasPrograms(StorePrograms):
         """From the last reply."""
         self._store = object()
         """The store that these programs are for, in the notes of leases: a version says nothing to another store."""
-
-    def is_write(self, command: CasCommand) -> bool:
-        return isinstance(command, Write) and not command.is_free
 
     def classify(self, error: Exception) -> Failure:
         match error:

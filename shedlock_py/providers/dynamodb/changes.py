@@ -88,7 +88,7 @@ def claiming(
     if fire_time is not None:
         update += ", lastFireTime = :lastFireTime"
         values["lastFireTime"] = microseconds(fire_time)
-    return Change(claim.request.name, f"{update} REMOVE releasedBy, endedBy", condition, values, is_claim=True)
+    return Change(claim.request.name, f"{update} REMOVE releasedBy, endedBy", condition, values, can_grant=True)
 
 
 def holding(lease: Lease, known: Written, written: Written, mark: str | None) -> Change:

@@ -80,9 +80,6 @@ class DynamoDBPrograms(StorePrograms):
         """From the last reply that agreed with the one before."""
         self._newest_token = 0
 
-    def is_write(self, command: object) -> bool:
-        return isinstance(command, Change) and command.is_claim
-
     # Errors
 
     def classify(self, error: Exception) -> Failure:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from shedlock_py.events import logger
 from shedlock_py.model.record import LockRecord
@@ -46,6 +46,7 @@ class Read:
     """The reply's ``entry`` is that of ``name``, or None."""
 
     name: str
+    can_grant: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,14 @@ class Change:
     """Change the item of ``name``, or make it, if ``condition`` holds. The reply's ``entry`` is the one that did not.
 
     :ivar update: an update expression; ``values`` are those in it and in the condition, without the colon.
-    :ivar is_claim: it can grant the lock.
+    :ivar can_grant: it can grant the lock.
     """
 
     name: str
     update: str
     condition: str
     values: Mapping[str, str | int] = field(default_factory=dict)
-    is_claim: bool = False
+    can_grant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Delete:
     """Delete the item of ``entry`` if it is unchanged."""
 
     entry: Entry
+    can_grant: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class List:
     """The reply's ``entries`` are all those whose names start with ``prefix``."""
 
     prefix: str
+    can_grant: ClassVar[bool] = False
 
 
 Command = Read | Change | Delete | List

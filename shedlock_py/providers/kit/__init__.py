@@ -23,20 +23,21 @@ from shedlock_py.provider import Check
 from shedlock_py.providers.kit.async_pool import AsyncConnectionPool, close_with_loop, within
 from shedlock_py.providers.kit.checking import not_known
 from shedlock_py.providers.kit.clients import AsyncStoreClient, StoreClient, ThreadedClient
+from shedlock_py.providers.kit.commands import Command
 from shedlock_py.providers.kit.facades import AsyncProgramProvider, ProgramProvider
-from shedlock_py.providers.kit.masking import MASK, Masking, is_secret_option
-from shedlock_py.providers.kit.operation import (
+from shedlock_py.providers.kit.failures import (
     MOST_RETRIES,
     Failure,
     NotSent,
     TimedOut,
-    Undo,
     describe,
     fire_time_too_late,
     kept_changing,
     refused,
     unreachable,
 )
+from shedlock_py.providers.kit.masking import MASK, Masking, is_secret_option
+from shedlock_py.providers.kit.operation import Undo
 from shedlock_py.providers.kit.options import (
     DEFAULT_FIRE_TIME_TOLERANCE,
     DEFAULT_TIMEOUT,
@@ -69,6 +70,7 @@ __all__ = [
     "AsyncStoreClient",
     "Check",
     "Claim",
+    "Command",
     "ConnectionPool",
     "Failure",
     "Lease",

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from shedlock_py.providers.kit.operation import TimedOut
+from shedlock_py.providers.kit.failures import TimedOut
 from shedlock_py.providers.kit.pool import CONNECTION, FREE_CONNECTION, Lent, driver_errors, seconds_left
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from shedlock_py.model.request import LockRequest, validate_name, validate_prefi
 from shedlock_py.model.run import Run
 from shedlock_py.provider import AsyncLockProvider, Check, LockProvider
 from shedlock_py.providers.kit.clients import AsyncStoreClient, StoreClient
-from shedlock_py.providers.kit.operation import TimedOut, Undo
+from shedlock_py.providers.kit.failures import TimedOut
+from shedlock_py.providers.kit.operation import Undo
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
 from shedlock_py.providers.kit.pausing import Pausing, resume
 from shedlock_py.providers.kit.programs import HISTORY_SECONDS, StorePrograms
@@ -57,7 +58,7 @@ class _AnyProvider:
             return seconds
         if seconds == 0:
             raise TimedOut(_NO_TIME_LEFT, sent=False)
-        if self.programs.is_history(command):
+        if getattr(command, "is_history", False):
             return HISTORY_SECONDS if seconds is None else min(seconds, HISTORY_SECONDS)
         return seconds
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from weakref import ReferenceType, ref
 
 from shedlock_py.errors import ConfigurationError, ProviderError
-from shedlock_py.providers.kit.operation import NotSent, TimedOut
+from shedlock_py.providers.kit.failures import NotSent, TimedOut
 from shedlock_py.runtime.process import is_from_signal, monotonic
 from shedlock_py.runtime.threads import WorkerPool
 

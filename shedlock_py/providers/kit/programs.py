@@ -17,8 +17,9 @@ from shedlock_py.model.request import LockRequest
 from shedlock_py.model.run import Run, error_of, newest_first, outcome_of
 from shedlock_py.model.text import one_line
 from shedlock_py.provider import Check
+from shedlock_py.providers.kit.failures import Failure, TimedOut, kept_changing, refused, unreachable
 from shedlock_py.providers.kit.masking import Masking
-from shedlock_py.providers.kit.operation import Failure, Operation, TimedOut, Undo, kept_changing, refused, unreachable
+from shedlock_py.providers.kit.operation import Operation, Undo
 from shedlock_py.providers.kit.options import DEFAULT_FIRE_TIME_TOLERANCE
 from shedlock_py.runtime.process import monotonic
 from shedlock_py.runtime.program import Program
@@ -206,14 +207,6 @@ class StorePrograms(ABC):
         what = f"no reply in the time limit{limit}: waited for {error.waiting_for}{driver}"
         return unreachable(operation, lock_name, what)
 
-    def is_write(self, command: Any) -> bool:
-        """Whether ``command`` can grant a lock: claims, not extensions. After others there is nothing to undo."""
-        return True
-
-    def is_history(self, command: Any) -> bool:
-        """Whether ``command`` writes history and nothing else."""
-        return False
-
     def force_release(self, name: str, expected: LockRecord | None = None) -> Program[Any, Any, bool]:
         """Free ``name`` from the holder in ``expected``. Without ``expected``, free it from the present holder."""
         require_same_name(name, expected)
@@ -276,13 +269,6 @@ class StorePrograms(ABC):
             found = yield from self.record(record.name)
             return found is None or found.last_fire_time != ONCE  # a first copy may have done it
         return True
-
-    def without_history(self, command: Any, failure: Failure) -> Any | None:
-        """The command to send now that ``command``, which writes history as well, has failed; None: no other.
-
-        A claim must be idempotent across the two, if ``failure`` says that the first may have been carried out.
-        """
-        return None
 
     def end_run(self, lease: Lease, *, is_lost: bool) -> Program[Any, Any, None]:
         """Write the end of a run, for a store whose :meth:`hold` does not. It has no end if it was written before."""
@@ -447,14 +433,14 @@ class StorePrograms(ABC):
 
     def history_failed(self, error: Exception) -> None:
         """History could not be written: one warning, and no further attempt for a while. The lease counts."""
-        self.rest_from_history()
+        self._history_resumes_at = self.clock() + HISTORY_PAUSE
         level = logging.DEBUG if self._has_warned_of_history else logging.WARNING
         self._has_warned_of_history = True
         logger.log(level, "the run history is not written, locks are not affected: %s", error)
 
-    def rest_from_history(self, seconds: float = HISTORY_PAUSE) -> None:
-        """Write none for a while."""
-        self._history_resumes_at = self.clock() + seconds
+    def resume_history(self) -> None:
+        """Write history again, after its cause of failure was mended."""
+        self._history_resumes_at = float("-inf")
 
     def noted(self, program: Program[Any, Any, object]) -> Program[Any, Any, None]:
         """Carry out ``program``, which writes history only, after the operation itself."""

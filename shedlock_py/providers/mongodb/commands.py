@@ -35,10 +35,9 @@ class Command:
 
     method: str
     arguments: Mapping[str, Any]
+    can_grant: bool = False
     is_history: bool = False
     """It writes run history and nothing else."""
-    plain: Command | None = None
-    """The same command without history, if this one writes history as well."""
 
 
 HELLO = Command("database.command", {"command": {"hello": 1}})
@@ -117,6 +116,7 @@ def _claim(
             "return_document": ReturnDocument.AFTER,
             "collation": BYTE_BY_BYTE,
         },
+        can_grant=True,
     )
 
 

@@ -7,14 +7,13 @@ command follows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Unpack, get_args
 
 from bson import Int64
 from pymongo.errors import DuplicateKeyError
 
-from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import logger
 from shedlock_py.model.durations import Duration, in_milliseconds, parse_duration
 from shedlock_py.model.lease import Claim, Lease, RunOutcome
@@ -95,7 +94,7 @@ class MongoPrograms(StorePrograms):
         make, operation = (take_over, "take_over") if force else (acquire, "acquire")
         kept, tolerance = self.history, self.fire_time_tolerance
         try:
-            document = yield self._with_history(
+            document = yield from self._with_history(
                 lambda has_history: make(claim, before, tolerance, kept if has_history else 0)
             )
         except ProviderError as error:
@@ -117,7 +116,7 @@ class MongoPrograms(StorePrograms):
         if not releasing:
             result = yield extend(lease, lock_for)
             return bool(result.matched_count)
-        result = yield self._with_history(
+        result = yield from self._with_history(
             lambda has_history: release(lease.name, lease.locked_by, lock_for, lease if has_history else None)
         )
         return bool(result.matched_count)
@@ -127,7 +126,7 @@ class MongoPrograms(StorePrograms):
             yield end_lost_run(lease)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Command, Any, bool]:
-        result = yield self._with_history(lambda has_history: undo(name, locked_by, former_fire_time, has_history))
+        result = yield from self._with_history(lambda has_history: undo(name, locked_by, former_fire_time, has_history))
         return bool(result.matched_count)
 
     def record(self, name: str) -> Program[Command, Any, LockRecord | None]:
@@ -228,13 +227,20 @@ class MongoPrograms(StorePrograms):
 
     # Run history
 
-    def _with_history(self, make: Callable[[bool], Command]) -> Command:
-        """The command that writes history as well, or the plain one."""
-        return replace(make(True), plain=make(False)) if self.is_history_on() else make(False)
-
-    def without_history(self, command: Any, failure: Failure) -> Command | None:
-        # Only after a reply: both are on the same document, so history is not why there is none.
-        return command.plain if failure is Failure.REFUSED and isinstance(command, Command) else None
+    def _with_history(self, make: Callable[[bool], Command]) -> Program[Command, Any, Any]:
+        """Send the command that writes history as well. If the server refuses that, send the plain one."""
+        if not self.is_history_on():
+            return (yield make(False))
+        try:
+            return (yield make(True))
+        except ProviderUnreachable:
+            raise  # both are on the same document, so history is not why there is no reply
+        except ProviderError as error:
+            if errors.is_fire_time_too_late(error.__cause__):
+                raise
+            reply = yield make(False)
+            self.history_failed(error)
+            return reply
 
     def runs(self, name: str, limit: int) -> Program[Command, Any, list[Run]]:
         documents = yield read_runs(name, min(limit, self.history))
@@ -286,12 +292,6 @@ class MongoPrograms(StorePrograms):
 
     def _runs_hint(self) -> str:
         return f"remove the field runs of that document in {self.collection_name}"
-
-    def is_write(self, command: Any) -> bool:
-        return not self.is_history(command)
-
-    def is_history(self, command: Any) -> bool:
-        return isinstance(command, Command) and command.is_history
 
     # Errors
 

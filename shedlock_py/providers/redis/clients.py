@@ -204,11 +204,11 @@ class ManagedClient(_ManagedClient):
         return ConnectionPool(connect, disconnect, size=self._size, reserved=RESERVED, name="shedlock-redis-connect")
 
     def execute(self, command: Command, timeout: float | None) -> Any:
-        until, is_urgent, pool = self._until(timeout), _is_urgent(command), self._pool.get()
+        until, pool = self._until(timeout), self._pool.get()
 
         def request(words: Words) -> Any:
             """The reply to one command of Redis. A long scan lets others have the connection in between."""
-            with pool.connection(until, is_urgent=is_urgent) as lent:
+            with pool.connection(until, is_urgent=command.is_urgent) as lent:
                 try:
                     lent.connection.send_command(*words)
                     seconds = seconds_left(until)
@@ -256,10 +256,10 @@ class AsyncManagedClient(_ManagedClient):
         return AsyncConnectionPool(connect, disconnect, end=end, size=self._size, reserved=RESERVED)
 
     async def execute(self, command: Command, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
-        until, is_urgent, pool = self._until(timeout), _is_urgent(command), self._pool.get()
+        until, pool = self._until(timeout), self._pool.get()
 
         async def request(words: Words) -> Any:
-            async with pool.connection(until, is_urgent=is_urgent) as lent:
+            async with pool.connection(until, is_urgent=command.is_urgent) as lent:
                 seconds = seconds_left(until)
                 try:
                     async with within(min(seconds, self._reply_seconds), _REPLY, sent=True):
@@ -308,9 +308,3 @@ def _requests(command: Command) -> Program[Words, Any, Any]:
             values = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))  # RESP 3, 2
             value = values.get(name.encode())
             return None if value is None else value.decode(errors="replace")
-
-
-def _is_urgent(command: Command) -> bool:
-    """Whether it is for a lock that is held, and not for one that is wanted."""
-    scripts = ("extend", "quorum_extend", "release", "undo")
-    return isinstance(command, Call) and command.script.name in scripts

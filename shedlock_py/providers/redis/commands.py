@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from shedlock_py.model.durations import in_milliseconds
 from shedlock_py.model.lease import Claim, Lease
@@ -60,17 +60,31 @@ class Call(NamedTuple):
     keys: tuple[bytes, ...]
     args: Args = ()
 
+    @property
+    def can_grant(self) -> bool:
+        return self.script.name in ("acquire", "take_over")
 
-class Scan(NamedTuple):
+    @property
+    def is_urgent(self) -> bool:
+        return self.script.name in ("extend", "quorum_extend", "release", "undo")
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
     """A command: find the keys that match a glob pattern. The reply is a list of keys."""
 
     pattern: bytes
+    can_grant: ClassVar[bool] = False
+    is_urgent: ClassVar[bool] = False
 
 
-class Setting(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Setting:
     """A command: read one setting of the server. The reply is its value; None: the server does not know it."""
 
     name: str
+    can_grant: ClassVar[bool] = False
+    is_urgent: ClassVar[bool] = False
 
 
 Command = Call | Scan | Setting

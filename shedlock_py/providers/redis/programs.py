@@ -60,9 +60,6 @@ class RedisPrograms(StorePrograms):
         self._calls = Calls(key_prefix, has_history=self.history > 0)
         self._client = client
 
-    def is_write(self, command: Command) -> bool:
-        return isinstance(command, Call) and command.script.name in ("acquire", "take_over")
-
     def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> Program[Command, Any, int | None]:
         operation = "take_over" if force else "acquire"
         args = (*claim_args(claim), self._calls.kept_ms, self.fire_time_tolerance // MICROSECOND)

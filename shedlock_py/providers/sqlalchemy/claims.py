@@ -18,13 +18,10 @@ TOO_LATE = 2
 ==============  ========================================================================================
 a larger one    granted: the fencing token, which is in microseconds since 1970
 1               granted, in a table without tokens
-0, NULL, none   not granted (0: MySQL and MariaDB; NULL: PostgreSQL with history; no row: otherwise)
+0, none         not granted (0: MySQL and MariaDB; no row: otherwise)
 ``TOO_LATE``    not granted: the fire time is later than the clock of the database allows
-``WAITED``      not done: the table of runs was locked for too long. PostgreSQL with history; also to a release
 ==============  ========================================================================================
 """
-WAITED = 3
-"""See :data:`TOO_LATE`."""
 
 
 class ClaimKind(enum.Enum):
@@ -80,22 +77,17 @@ class ClaimSql:
         return f"COALESCE({clock.greatest}({stored}, {given}), {stored}, {given})"
 
 
-def returning_claim(claim: ClaimSql, *, checks_first: bool, history: str = "", waited: str = "") -> str:
+def returning_claim(claim: ClaimSql, *, checks_first: bool) -> str:
     """For PostgreSQL and SQLite. Replies with a row that has the token; no row: not granted.
 
     :param checks_first: find out whether the lock is held, and whether the fire time is too late, before anything is
         locked.
-    :param history: further subqueries, which write the run that the subquery ``granted`` has begun. The reply always is
-        one row then, whose value is NULL if the lock is not granted.
-    :param waited: with ``history``: the condition under which nothing is granted.
     """
     clock, kind, has_fire_time = claim.clock, claim.kind, claim.has_fire_time
     conditions = []
     refuses_late = checks_first and has_fire_time
     if refuses_late:
         conditions.append(f"NOT {clock.is_late}")
-    if waited:
-        conditions.append(f"NOT {waited}")
     if checks_first and kind is ClaimKind.ACQUIRE:
         ran = f" OR last_fire_time >= {clock.fire_time}" if has_fire_time else ""
         conditions.append(
@@ -116,19 +108,11 @@ def returning_claim(claim: ClaimSql, *, checks_first: bool, history: str = "", w
     else:
         sql = f"{_insert(claim, conditions)} ON CONFLICT (name) DO {change}"
     token = "fencing_token" if claim.extra_columns else "1"
-    if not refuses_late and not history:
+    if not refuses_late:
         return f"{sql} RETURNING {token}"
-    if not history:
-        return (
-            f"WITH granted AS ({sql} RETURNING {token}) SELECT {token} FROM granted "
-            f"UNION ALL SELECT {TOO_LATE} WHERE {clock.is_late}"
-        )
-    whens = f" WHEN {clock.is_late} THEN {TOO_LATE}" if refuses_late else ""
-    whens += f" WHEN {waited} THEN {WAITED}" if waited else ""
-    why_not = f"CASE{whens} END" if whens else "NULL"  # not as UNION ALL: that takes longer to plan
     return (
-        f"WITH granted AS ({sql} RETURNING name, {token}, locked_by, locked_at, lock_until){history} "
-        f"SELECT COALESCE((SELECT {token} FROM granted), {why_not})"
+        f"WITH granted AS ({sql} RETURNING {token}) SELECT {token} FROM granted "
+        f"UNION ALL SELECT {TOO_LATE} WHERE {clock.is_late}"
     )
 
 

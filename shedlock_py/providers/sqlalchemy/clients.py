@@ -88,7 +88,7 @@ class UrlClient(_Client):
     def execute(self, command: SqlCommand, timeout: float | None) -> SqlReply:
         until = monotonic() + (self._timeout if timeout is None else timeout)
         connections = self._connections.get()
-        with connections.pool.connection(until, is_urgent=command.is_of_holder) as lent:
+        with connections.pool.connection(until, is_urgent=command.is_urgent) as lent:
             return connections.execute(lent, command, until)
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class AsyncUrlClient(_Client):
     async def execute(self, command: SqlCommand, timeout: float | None) -> SqlReply:  # noqa: ASYNC109 (what is left of the operation's)
         until = monotonic() + (self._timeout if timeout is None else timeout)
         connections = self._loops.get()
-        async with connections.pool.connection(until, is_urgent=command.is_of_holder) as lent:
+        async with connections.pool.connection(until, is_urgent=command.is_urgent) as lent:
             # PostgreSQL's drivers have a watchdog, and SQLite its busy_timeout.
             seconds = until - monotonic() if self._is_mysql else None
             async with within(seconds, "a reply", sent=True):

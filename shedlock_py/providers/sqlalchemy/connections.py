@@ -62,8 +62,6 @@ class SqlConnections:
         """The reply to ``command`` by the moment ``until``. Notes whether the connection can be used again."""
         connection, dialect = lent.connection, self.engine.dialect
         watchdog = connection.info.get(WATCHDOG)
-        if until is not None and command.plain is not None:
-            until = (monotonic() + until) / 2  # the table of runs may be locked: leave time for the plain statement
         try:
             if self._path is not None and not has_file_of_path(connection):
                 raise NotSent from FileReplaced("the file was replaced by another one")

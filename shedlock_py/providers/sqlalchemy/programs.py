@@ -7,7 +7,7 @@ that was carried out and whose reply was lost.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -18,17 +18,17 @@ from shedlock_py.model.lease import Claim, Lease
 from shedlock_py.model.record import ONCE, LockRecord
 from shedlock_py.model.request import LockRequest
 from shedlock_py.model.run import Run
-from shedlock_py.providers.kit import Check, Failure, fire_time_too_late, given_back, refused
+from shedlock_py.providers.kit import Check, fire_time_too_late, given_back
 from shedlock_py.providers.sqlalchemy.checks import store_checks
-from shedlock_py.providers.sqlalchemy.claims import TOO_LATE, WAITED, ClaimKind
+from shedlock_py.providers.sqlalchemy.claims import TOO_LATE, ClaimKind
 from shedlock_py.providers.sqlalchemy.clock import check_token, to_record, to_time
-from shedlock_py.providers.sqlalchemy.runs import NAMES_AT_ONCE
+from shedlock_py.providers.sqlalchemy.runs import NAMES_AT_ONCE, RunStatements
 from shedlock_py.providers.sqlalchemy.schema import (
     other_zone_error,
     zone_shift,
 )
 from shedlock_py.providers.sqlalchemy.sqlite_files import read_mounts
-from shedlock_py.providers.sqlalchemy.statements import SqlCommand
+from shedlock_py.providers.sqlalchemy.statements import SqlCommand, Statement
 from shedlock_py.providers.sqlalchemy.tables import SqlProgram, SqlTables
 
 
@@ -38,9 +38,6 @@ class SqlPrograms(SqlTables):
     keeps_history: ClassVar[bool] = True
     read_mounts = staticmethod(read_mounts)
     """Where :meth:`checks` gets the mounts of this process from. A test sets another source."""
-
-    def is_write(self, command: SqlCommand) -> bool:
-        return command.can_grant
 
     # The operations
 
@@ -59,12 +56,8 @@ class SqlPrograms(SqlTables):
             kind = ClaimKind.RECOVER if claim.recoveries else kind
         statement = self._sql.claims[kind, request.fire_time is not None]
         command = SqlCommand(statement, values, can_grant=True)
-        reply = yield self._with_history(command, trims=claim.claim_id[-1] in _TRIMMING)
+        reply = yield command
         token = reply.id if statement.reply == "id" else reply.rows[0][0] if reply.rows else 0
-        if token == WAITED:
-            self._waited(operation, command)
-            reply = yield command
-            token = reply.rows[0][0] if reply.rows else 0
         if token == TOO_LATE:
             raise fire_time_too_late(operation, request, self.fire_time_tolerance)
         if not token:
@@ -75,7 +68,7 @@ class SqlPrograms(SqlTables):
             if not force:  # of a take-over, the former holder may still trust its lease
                 yield from self.undo_for(request.name, claim.locked_by, request.fire_time)
             raise
-        yield from self._history_after(command)
+        yield from self._write_history(lambda runs: runs.begin, command)
         return granted
 
     def _is_held(self, operation: str, request: LockRequest, row: Sequence[Any]) -> bool:
@@ -121,37 +114,23 @@ class SqlPrograms(SqlTables):
 
     def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> SqlProgram[bool]:
         if not self._is_located:
-            yield from self.locate(is_of_holder=True)
+            yield from self.locate(is_urgent=True)
         values = {**identifiers(lease), "hold_ms": in_milliseconds(lock_for)}
-        if releasing:
-            return (yield from self._release(SqlCommand(self._sql.release, values | _end(lease), is_of_holder=True)))
-        reply = yield SqlCommand(self._sql.extend, values, is_of_holder=True)
+        reply = yield SqlCommand(self._sql.release if releasing else self._sql.extend, values, is_urgent=True)
         return bool(reply.changed)
 
-    def _release(self, command: SqlCommand) -> SqlProgram[bool]:
-        reply = yield self._with_history(command)
-        if reply.rows and reply.rows[0][0] == WAITED:
-            self._waited("release", command)
-            reply = yield command
-        return bool(reply.rows[0][0] if reply.rows else reply.changed)
-
-    def _waited(self, operation: str, command: SqlCommand) -> None:
-        """The table of runs was locked for too long, so that the statement with history has changed no lock record."""
-        name = str(command.values["name"])
-        self.history_failed(refused(operation, name, "waited for the table of runs, which is locked"))
-
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> SqlProgram[bool]:
-        yield from self.locate(is_of_holder=True)
+        yield from self.locate(is_urgent=True)
         former = former_fire_time and self._sql.clock.to_store(former_fire_time)
         values = {"name": name, "locked_by": locked_by, "former_fire_time": former}
-        command = SqlCommand(self._sql.undo, values, is_of_holder=True)
-        reply = yield self._with_history(command)
+        command = SqlCommand(self._sql.undo, values, is_urgent=True)
+        reply = yield command
         if reply.changed:
-            yield from self._history_after(command)
+            yield from self._write_history(lambda runs: runs.remove, command)
         return bool(reply.changed)
 
     def free(self, record: LockRecord) -> SqlProgram[bool]:
-        yield from self.locate(is_of_holder=True)
+        yield from self.locate(is_urgent=True)
         to_store, former = self._sql.clock.to_store, given_back(record)
         values: dict[str, object] = {
             "name": record.name,
@@ -160,7 +139,7 @@ class SqlPrograms(SqlTables):
             "fencing_token": record.fencing_token,
             "former_fire_time": former and to_store(former),
         }
-        reply = yield SqlCommand(self._sql.free, values, is_of_holder=True)
+        reply = yield SqlCommand(self._sql.free, values, is_urgent=True)
         return bool(reply.changed)
 
     def forget_fire_time(self, name: str, expected: LockRecord | None = None) -> SqlProgram[bool]:
@@ -181,7 +160,8 @@ class SqlPrograms(SqlTables):
             values["once"] = self._sql.clock.to_store(ONCE)
         command = SqlCommand(self._sql.prune, values)
         reply = yield command
-        yield from self._history_after(command, may_take_long=True)
+        if self._runs is not None and self.is_history_on():
+            yield from self.noted(_sent(SqlCommand(self._runs.prune)))
         return reply.changed
 
     def record(self, name: str) -> SqlProgram[LockRecord | None]:
@@ -217,32 +197,16 @@ class SqlPrograms(SqlTables):
 
     # Run history, see runs.py
 
-    def is_history(self, command: SqlCommand) -> bool:
-        return command.is_history
-
-    def without_history(self, command: SqlCommand, failure: Failure) -> SqlCommand | None:
-        return None if failure is Failure.NOT_DONE else command.plain
-
-    def _with_history(self, command: SqlCommand, *, trims: bool = False) -> SqlCommand:
-        """On PostgreSQL, the one that writes history as well."""
-        if self._runs is None or not self.is_history_on():
-            return command
-        statements = self._runs.trimming if trims else self._runs.combined
-        combined = statements.get(command.statement.sql)
-        return command if combined is None else command._replace(statement=combined, plain=command)
-
-    def _history_after(self, command: SqlCommand, *, may_take_long: bool = False) -> SqlProgram[None]:
-        """Write the history of ``command``, which was carried out, if that takes a statement of its own."""
-        if self._runs is None or not self.is_history_on():
-            return
-        following = self._runs.following.get(command.statement.sql)
-        if following is not None:
-            history = command._replace(statement=following, can_grant=False, is_history=not may_take_long)
+    def _write_history(self, pick: Callable[[RunStatements], Statement], command: SqlCommand) -> SqlProgram[None]:
+        """Write the history of ``command``, which was carried out."""
+        if self._runs is not None and self.is_history_on():
+            history = command._replace(statement=pick(self._runs), can_grant=False, is_history=True)
             yield from self.noted(_sent(history))
 
     def end_run(self, lease: Lease, *, is_lost: bool) -> SqlProgram[None]:
-        values = identifiers(lease) | _end(lease) | ({"outcome": "lost"} if is_lost else {})
-        yield from self._history_after(SqlCommand(self._sql.release, values, is_of_holder=True))
+        end = {"outcome": "lost" if is_lost else lease.outcome, "error": lease.error}
+        release = SqlCommand(self._sql.release, identifiers(lease) | end, is_urgent=True)
+        yield from self._write_history(lambda runs: runs.end, release)
 
     def runs(self, name: str, limit: int) -> SqlProgram[list[Run]]:
         yield from self.locate()
@@ -282,15 +246,5 @@ def identifiers(lease: Lease) -> dict[str, object]:
     return {"name": lease.name, "locked_by": lease.locked_by, "fencing_token": lease.fencing_token}
 
 
-def _end(lease: Lease) -> dict[str, object]:
-    """For run history."""
-    return {"outcome": lease.outcome, "error": lease.error}
-
-
 def _sent(command: SqlCommand) -> SqlProgram[None]:
     yield command
-
-
-_TRIMMING = "08"
-"""The last digits of the claim ids, which are random, that trim on PostgreSQL: one in eight. To plan that part of the
-statement takes as long as all else that history adds to it."""

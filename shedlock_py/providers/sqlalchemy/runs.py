@@ -1,7 +1,6 @@
 """The SQL of run history: a table beside the lock table, with one row for each run.
 
-PostgreSQL writes it in the statement of the operation itself, as further subqueries of it. The other databases have no
-such statements: there, one more statement follows. So it does everywhere after ``prune``.
+A statement for history follows the statement of the operation: after a claim, a release, an undo and a prune.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from sqlalchemy import MetaData
 from shedlock_py.model.lease import RunOutcome
 from shedlock_py.model.run import Run
 from shedlock_py.providers.kit import refused
-from shedlock_py.providers.sqlalchemy.claims import WAITED, returning_claim
 from shedlock_py.providers.sqlalchemy.errors import RIGHTS, Missing, grant_sql, is_denied, missing
 from shedlock_py.providers.sqlalchemy.schema import runs_table_of
 
@@ -33,25 +31,16 @@ _THIS_RUN = "name = :name AND locked_by = :locked_by"
 _NO_ROW_YET = f"NOT EXISTS (SELECT 1 FROM {{runs}} WHERE {_THIS_RUN})"
 
 
-def _unlocked(condition: str) -> str:
-    """The runs of the name with ``condition``, but for rows that another session has locked.
-
-    PostgreSQL would wait for these in the middle of a statement that has locked the record: jobs would wait, too.
-    """
-    found = f"SELECT fencing_token FROM {{runs}} WHERE {_THIS_NAME} AND {condition} FOR UPDATE SKIP LOCKED"
-    return f"{_THIS_NAME} AND fencing_token = ANY (ARRAY({found}))"
-
-
 class RunStatements:
     """The statements on the table of runs.
 
-    :param longest_wait: PostgreSQL: in seconds, how long a claim may wait for the table; None: as long as it takes.
-    :ivar combined: PostgreSQL: by the text of a statement without history, the one that writes history as well.
-    :ivar trimming: PostgreSQL: by the text of one of these, the one that also deletes the oldest runs of the name.
-    :ivar following: by the text of a statement without history, the one to be sent after it.
+    :ivar begin: after a claim.
+    :ivar end: after a release.
+    :ivar remove: after an undo.
+    :ivar prune: after a prune of the lock table.
     """
 
-    def __init__(self, plain: Statements, longest_wait: float | None) -> None:
+    def __init__(self, plain: Statements) -> None:
         lock_table, dialect = plain.table, plain.dialect
         table = runs_table_of(lock_table, MetaData())
         self.table = table
@@ -72,13 +61,16 @@ class RunStatements:
             f"SELECT {columns} FROM ({ranked} WHERE name IN ({some})) AS newest WHERE place <= {size}", "rows"
         )
         self.probe = self._compile(f"SELECT {columns} FROM {{runs}} WHERE 1 = 0", "rows")
-        self.combined: dict[str, Statement] = {}
-        self.trimming: dict[str, Statement] = {}
-        self.following: dict[str, Statement] = {}
-        if dialect.name == "postgresql":
-            self._combine(longest_wait)
-        else:
-            self._follow()
+        self.begin = self._compile(self._begin_run(), "count")
+        text = self._clock.text
+        # When it was sent: the statement may wait for the table.
+        sent = "timezone('utc', transaction_timestamp())" if dialect.name == "postgresql" else self._clock.now
+        self.end = self._compile(
+            f"UPDATE {{runs}} SET ended = {sent}, outcome = {text.format('outcome')}, "
+            f"error = {text.format('error')} WHERE {_THIS_RUN} AND ended IS NULL",
+            "count",
+        )
+        self.remove = self._compile(f"DELETE FROM {{runs}} WHERE {_THIS_RUN}", "count")
         delete = "DELETE FROM {runs} WHERE name NOT IN (SELECT name FROM {table})"
         if dialect.name in ("mysql", "mariadb"):
             # A name may have another collation in a lock table that ShedLock for Java made. MariaDB would compare each
@@ -88,14 +80,9 @@ class RunStatements:
                 f"DELETE runs FROM {{runs}} AS runs LEFT JOIN (SELECT DISTINCT {same} AS kept FROM {{table}}) AS names "
                 f"ON kept = {same} WHERE kept IS NULL"
             )
-        self.following[plain.prune.sql] = self._compile(delete, "count")
-        made = (self.combined, self.trimming, self.following)
-        self.texts = {
-            self.read.sql,
-            self.read_recent.sql,
-            self.probe.sql,
-            *(each.sql for some in made for each in some.values()),
-        }
+        self.prune = self._compile(delete, "count")
+        made = (self.read, self.read_recent, self.probe, self.begin, self.end, self.remove, self.prune)
+        self.texts = {statement.sql for statement in made}
         """Errors of these are about history."""
 
     def _compile(self, sql: str, reply: Any) -> Statement:
@@ -107,70 +94,11 @@ class RunStatements:
         newest = f"(SELECT MAX(fencing_token) FROM {{runs}} WHERE {_THIS_NAME})"
         return f"{clock.greatest}(COALESCE({newest}, 0) + 1, {clock.microseconds})"
 
-    # PostgreSQL. All parts of a statement see the tables as they were before it, so none sees what another one writes.
-    # A skip writes nothing, and locks no row: each part depends on the rows of the first one.
-
-    def _combine(self, longest_wait: float | None) -> None:
-        plain, now = self._plain, self._clock.now
-        # The server waits for a locked table before it executes. By then the caller has sent the plain statement.
-        waited = ""
-        if longest_wait is not None:
-            waited = f"(clock_timestamp() > transaction_timestamp() + interval '{int(longest_wait * 1000)} ms')"
-        moment, text, number = self._clock.moment, self._clock.text, self._clock.number
-        token = "fencing_token" if plain.extra_columns else self._next_token()
-        values = ["name", token, "locked_by", "locked_at", moment.format("fire_time"), moment.format("next_fire_time")]
-        begin = (
-            # A late copy of a claim may find its record when the lease is over, or released with a minimum hold.
-            f", begun AS (INSERT INTO {{runs}} ({', '.join(_COLUMNS)}) SELECT {', '.join(values)} FROM granted "
-            f"WHERE lock_until > {now} AND {_NO_ROW_YET} ON CONFLICT DO NOTHING)"
-        )
-        newest = f"SELECT fencing_token FROM {{runs}} WHERE {_THIS_NAME} ORDER BY fencing_token DESC"
-        oldest = (
-            f"fencing_token <= ({newest} OFFSET {number.format('kept')} LIMIT 1) AND EXISTS (SELECT 1 FROM granted)"
-        )
-        trim = f", trimmed AS (DELETE FROM {{runs}} WHERE {_unlocked(oldest)})"
-        for (kind, has_fire_time), claim in plain.claims.items():
-            claim_sql = plain.claim_sql(kind, has_fire_time)
-            for made, history in ((self.combined, begin), (self.trimming, begin + trim)):
-                sql = returning_claim(claim_sql, checks_first=True, history=history, waited=waited)
-                made[claim.sql] = self._compile(sql, "rows")
-        is_known = f"{waited} OR EXISTS (SELECT 1 FROM done)" if waited else "EXISTS (SELECT 1 FROM done)"
-        outcome = f"CASE WHEN {is_known} THEN {text.format('outcome')} ELSE 'lost' END"
-        this_run = "locked_by = :locked_by AND ended IS NULL"
-        if plain.extra_columns:  # the index then finds it at once; a late copy of its claim has a later token
-            this_run = f"fencing_token >= {number.format('fencing_token')} AND {this_run}"
-        sent = "timezone('utc', transaction_timestamp())"
-        ended = f"CASE WHEN {waited} THEN {sent} ELSE {now} END" if waited else now
-        end = f"UPDATE {{runs}} SET ended = {ended}, outcome = {outcome}, error = {text.format('error')}"
-        self._combine_change(plain.release, f"{end} WHERE {_unlocked(this_run)}", waited)
-        is_undone = "locked_by = :locked_by AND EXISTS (SELECT 1 FROM done)"
-        self._combine_change(plain.undo, f"DELETE FROM {{runs}} WHERE {_unlocked(is_undone)}")
-
-    def _combine_change(self, plain: Statement, history: str, waited: str = "") -> None:
-        """:param waited: the condition under which only history is written."""
-        change, reply = plain.template, "SELECT 1 FROM done"
-        if waited:
-            change = f"{change} AND NOT {waited}"
-            reply = f"SELECT COALESCE(({reply}), CASE WHEN {waited} THEN {WAITED} END)"
-        sql = f"WITH done AS ({change} RETURNING 1), noted AS ({history}) {reply}"
-        self.combined[plain.sql] = self._compile(sql, "rows")
-
-    # MySQL, MariaDB and SQLite
-
-    def _follow(self) -> None:
-        plain = self._plain
-        begin = self._compile(self._begin_run(), "count")
-        self.following = {claim.sql: begin for claim in plain.claims.values()}
-        self.following[plain.release.sql] = self._compile(
-            f"UPDATE {{runs}} SET ended = {self._clock.now}, outcome = :outcome, error = :error "
-            f"WHERE {_THIS_RUN} AND ended IS NULL",
-            "count",
-        )
-        self.following[plain.undo.sql] = self._compile(f"DELETE FROM {{runs}} WHERE {_THIS_RUN}", "count")
-
     def _begin_run(self) -> str:
-        """Insert the run of the claim that the record has now; in place of the oldest, if there are enough."""
+        """Insert the run of the claim that the record has now. The oldest goes, if there are enough."""
         token = "record.fencing_token" if self._plain.extra_columns else self._next_token()
+        if self._plain.dialect.name == "postgresql":
+            return self._begin_run_and_trim(token)
         # A copy that waited for a locked table may come after an undo. Its clock is that of before the wait.
         still_held = " AND record.lock_until >= record.locked_at + INTERVAL :hold_ms * 1000 MICROSECOND"
         if self._plain.dialect.name == "sqlite":  # which has no server that executes it later
@@ -199,6 +127,23 @@ class RunStatements:
             changes["fencing_token"] = "run.token"
             clause = "ON DUPLICATE KEY UPDATE"
         return f"{insert} {clause} {', '.join(f'{column} = {value}' for column, value in changes.items())}"
+
+    def _begin_run_and_trim(self, token: str) -> str:
+        """For PostgreSQL. Both parts see the table as it was before the statement."""
+        clock, number = self._clock, self._clock.number
+        times = [clock.moment.format(time) for time in ("fire_time", "next_fire_time")]
+        insert = (
+            f"INSERT INTO {{runs}} ({', '.join(_COLUMNS)}) SELECT record.name, {token}, record.locked_by, "
+            f"record.locked_at, {', '.join(times)} FROM {{table}} AS record "
+            f"WHERE record.name = :name AND record.locked_by = :locked_by AND {_NO_ROW_YET} "
+            f"AND record.lock_until > {clock.now} ON CONFLICT DO NOTHING RETURNING 1"
+        )
+        newest = f"SELECT fencing_token FROM {{runs}} WHERE {_THIS_NAME} ORDER BY fencing_token DESC"
+        oldest = f"({newest} OFFSET {number.format('kept')} - 1 LIMIT 1)"
+        return (
+            f"WITH begun AS ({insert}) DELETE FROM {{runs}} WHERE {_THIS_NAME} AND fencing_token <= {oldest} "
+            f"AND EXISTS (SELECT 1 FROM begun)"
+        )
 
     def hint(self, error: Exception, url: URL | None = None) -> str | None:
         """What the user can do about an error of the table of runs."""

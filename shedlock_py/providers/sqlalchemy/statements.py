@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Table, text
@@ -25,8 +25,6 @@ class Statement:
     reply: ReplyKind
     names: Sequence[str] | None = None
     """The order of the parameters, for drivers that take a sequence; None: the driver takes a mapping."""
-    template: str = field(default="", repr=False)
-    """What ``sql`` was made from."""
 
 
 _NO_VALUES: Mapping[str, object] = {}
@@ -39,12 +37,10 @@ class SqlCommand(NamedTuple):
     values: Mapping[str, object] = _NO_VALUES
     can_grant: bool = False
     """The statement may grant a lock."""
-    is_of_holder: bool = False
+    is_urgent: bool = False
     """The statement extends, releases or undoes what was granted. One connection of the pool is kept for these."""
     is_history: bool = False
     """The statement writes history only."""
-    plain: SqlCommand | None = None
-    """The same command without history, if this one writes history as well."""
 
 
 class SqlReply(NamedTuple):
@@ -135,11 +131,8 @@ class Statements:
             for has_fire_time in ((False, True) if extra_columns else (False,))
         }
 
-    def claim_sql(self, kind: ClaimKind, has_fire_time: bool) -> ClaimSql:
-        return ClaimSql(self.clock, kind, self.extra_columns, has_fire_time)
-
     def _claim(self, kind: ClaimKind, has_fire_time: bool) -> Statement:
-        claim = self.claim_sql(kind, has_fire_time)
+        claim = ClaimSql(self.clock, kind, self.extra_columns, has_fire_time)
         if self.dialect.name in ("postgresql", "sqlite"):
             # PostgreSQL locks the row and writes to its log for each ON CONFLICT, granted or not: the statement must
             # find out before that whether it is a skip. For SQLite, read_before_claim does so.
@@ -177,4 +170,4 @@ class Statements:
         """:param names: what to fill in beside the lock table."""
         sql = template.format(table=self.table_name, until=self.clock.until, **names)
         compiled = text(sql).compile(dialect=self.dialect)
-        return Statement(str(compiled), reply, getattr(compiled, "positiontup", None), template)
+        return Statement(str(compiled), reply, getattr(compiled, "positiontup", None))

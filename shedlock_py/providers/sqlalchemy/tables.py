@@ -101,7 +101,7 @@ class SqlTables(StorePrograms):
 
     # The place of the table and the types of its columns, found out once
 
-    def locate(self, *, is_of_holder: bool = False) -> SqlProgram[None]:
+    def locate(self, *, is_urgent: bool = False) -> SqlProgram[None]:
         """Find the schema of the table by the default of sessions.
 
         The application may have sent ``SET search_path`` or ``USE`` on a connection of its pool.
@@ -109,7 +109,7 @@ class SqlTables(StorePrograms):
         if self._is_located or self._sql.locate is None:
             return
         [[schema, is_there]] = (
-            yield SqlCommand(self._sql.locate, {"formatted": self.table_name}, is_of_holder=is_of_holder)
+            yield SqlCommand(self._sql.locate, {"formatted": self.table_name}, is_urgent=is_urgent)
         ).rows
         if schema is not None and not schema.startswith("pg_temp") and _is_usable(schema):
             self._use_table(lock_table_of(self.dialect, self._table.name, schema))
@@ -118,8 +118,7 @@ class SqlTables(StorePrograms):
     def _use_table(self, table: Table) -> None:
         self._table = table
         self._sql = Statements(self.dialect, table, self.extra_columns)
-        lock_wait = None if self.timeout is None else self.timeout / 2
-        self._runs = RunStatements(self._sql, lock_wait) if self.history else None
+        self._runs = RunStatements(self._sql) if self.history else None
 
     def _prepare(self, operation: str, lock_name: str | None) -> SqlProgram[None]:
         """Before the first time is written or compared: locate the table, and check the types of its time columns."""
@@ -167,7 +166,7 @@ class SqlTables(StorePrograms):
         yield from self._create(self._table, self._sql.probe)
         if self._runs is not None:
             yield from self._create(self._runs.table, self._runs.probe)
-            self.rest_from_history(0)  # it may have rested because the table was missing
+            self.resume_history()  # it may have rested because the table was missing
 
     def _create(self, table: Table, probe: Statement) -> SqlProgram[None]:
         """Probe, create, probe again: several processes may do it at once, and some may not create tables at all."""

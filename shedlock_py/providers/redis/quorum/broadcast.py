@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.providers.kit import DEFAULT_TIMEOUT, TimedOut
@@ -66,7 +66,7 @@ class OnEach:
     """Whether these replies are enough, with an error for each silent server. None: all servers are needed."""
     only: frozenset[int] | None = None
     """The numbers of the servers that get it; the reply has :class:`NotAddressed` for the others. None: all."""
-    is_claim: bool = False
+    can_grant: bool = False
     """Whether it can grant a lock, or a vote."""
     is_long: bool = False
     """Whether a server may need more than one short request, as to read all its records."""
@@ -77,6 +77,7 @@ class Pause:
     """A command: wait."""
 
     seconds: float
+    can_grant: ClassVar[bool] = False
 
 
 QuorumCommand = OnEach | Pause
@@ -107,7 +108,7 @@ class QuorumClient:
         if isinstance(command, Pause):
             return time.sleep(_shortest(command.seconds, timeout))
         broadcast = _Broadcast(command, self._servers, timeout)
-        workers = self._claim_workers if command.is_claim else self._workers
+        workers = self._claim_workers if command.can_grant else self._workers
         refused: list[tuple[Callable[[], Any], Future[Any]]] = []
         for server in broadcast.addressed:
             request = partial(run, *broadcast.start(server))

@@ -84,9 +84,6 @@ class QuorumPrograms(StorePrograms):
         self._node_key = f"{key_prefix}:node".encode()
         self._longest_lease = parse_duration(longest_lease, "longest_lease")
 
-    def is_write(self, command: Any) -> bool:
-        return isinstance(command, OnEach) and command.is_claim
-
     # Acquire and take over
 
     def claim(self, claim: Claim, *, before: Any, force: bool) -> QuorumProgram:
@@ -180,7 +177,7 @@ class QuorumPrograms(StorePrograms):
         def is_settled(replies: Sequence[Any]) -> bool:
             return VoteTally(claim.locked_by.encode(), replies, recovers=former != b"").is_settled()
 
-        return OnEach(lambda _: sent(call, claim.request.name, self), is_settled, is_claim=True)
+        return OnEach(lambda _: sent(call, claim.request.name, self), is_settled, can_grant=True)
 
     def _confirm(
         self, operation: str, claim: Claim, token: int, former: Mapping[int, tuple[bytes, ...]]
@@ -200,7 +197,7 @@ class QuorumPrograms(StorePrograms):
             call = Call(script("quorum_confirm"), keys, (*args, *before, *run))
             return (yield from sent(call, claim.request.name, self))
 
-        replies: list[Any] = yield OnEach(confirm, self._majority.agrees, frozenset(former), is_claim=True)
+        replies: list[Any] = yield OnEach(confirm, self._majority.agrees, frozenset(former), can_grant=True)
         confirmed, size = replies.count(1), self._majority.size
         errors = [reply for reply in replies if isinstance(reply, Exception) and not isinstance(reply, NotAddressed)]
         if confirmed < self._majority.count <= confirmed + len(errors):

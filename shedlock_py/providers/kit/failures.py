@@ -1,0 +1,94 @@
+"""What can go wrong when a command is carried out, and the errors for the caller."""
+
+from __future__ import annotations
+
+import enum
+from datetime import timedelta
+
+from shedlock_py.errors import ProviderError, ProviderUnreachable
+from shedlock_py.model.request import LockRequest
+
+MOST_RETRIES = 5
+"""The most retries of a command that the store undid because of a concurrent one: one of the two always succeeds."""
+
+
+class Failure(enum.Enum):
+    """How a program must react to an error of the store."""
+
+    CONFLICT = "undone by the store because of a concurrent command; a retry is safe and can succeed"
+    CONNECTION_LOST = (
+        "the connection broke, and the command may have been carried out; retried once, on a new connection"
+    )
+    SESSION_CLOSED = "the server ended the session, and is up: retried like a conflict, as the next session may end too"
+    UNREACHABLE = "no reply, or one that will not change soon; the command may have been carried out"
+    NOT_DONE = "no reply, or one that will not change soon; the command was certainly not carried out"
+    REFUSED = "the store replied with an error; the command was not carried out"
+    NOT_A_STORE_ERROR = "raised by something else, such as a signal handler; the command may have been carried out"
+
+
+class NotSent(Exception):
+    """Raised by a client, ``from`` the driver's error: it got no connection, so it sent nothing.
+
+    ``classify`` gets the driver's error. The kit keeps REFUSED, and treats SESSION_CLOSED as CONFLICT
+    and all else as NOT_DONE.
+    """
+
+
+class TimedOut(Exception):
+    """Raised by a client, ``from`` the driver's error if there is one: the time for the operation is over.
+
+    If a command was sent, the client must not use that connection again: the undo would be lost on it as well.
+
+    :param waiting_for: what the client waited for, for the message: "a free connection", "a connection", "a reply",
+        "its earlier requests".
+    :param sent: whether a byte of the command may have reached the store.
+    """
+
+    def __init__(self, waiting_for: str, *, sent: bool) -> None:
+        super().__init__(f"no reply in time: waited for {waiting_for}")
+        self.waiting_for = waiting_for
+        self.sent = sent
+
+
+RETRIES = {
+    Failure.CONFLICT: MOST_RETRIES,
+    Failure.SESSION_CLOSED: MOST_RETRIES,
+    Failure.CONNECTION_LOST: 1,  # a pooled connection may be older than the server; a new one is not
+}
+OUTCOME_KNOWN = (Failure.CONFLICT, Failure.NOT_DONE, Failure.REFUSED)
+
+
+def describe(operation: str, lock_name: str | None, what: str) -> str:
+    """The message of a :class:`ProviderError`: which operation on which lock, and what went wrong."""
+    return f"{operation}: {what}" if lock_name is None else f"{operation} of lock {lock_name!r}: {what}"
+
+
+def refused(operation: str, lock_name: str | None, what: str, *, hint: str | None = None) -> ProviderError:
+    """The error for an operation to which the store replied with an error, or with something that cannot be."""
+    message = describe(operation, lock_name, what)
+    return ProviderError(message, operation=operation, lock_name=lock_name, hint=hint)
+
+
+def kept_changing(operation: str, lock_name: str) -> ProviderError:
+    """The error after the most tries at a record that other programs change each time."""
+    return refused(operation, lock_name, "the record changed again and again; try once more")
+
+
+def unreachable(operation: str, lock_name: str | None, what: str, *, hint: str | None = None) -> ProviderUnreachable:
+    """The error for an operation to which the store did not reply."""
+    message = describe(operation, lock_name, what)
+    return ProviderUnreachable(message, operation=operation, lock_name=lock_name, hint=hint)
+
+
+def fire_time_too_late(operation: str, request: LockRequest, tolerance: timedelta) -> ProviderError:
+    """The error for a fire time that is later than the store's clock allows.
+
+    If the store granted it, every replica would skip its runs until that time has come.
+    """
+    return refused(
+        operation,
+        request.name,
+        f"fire time {request.fire_time} is more than {tolerance} later than the store's clock",
+        hint=f"correct the clock of this replica ({request.holder}), or open the provider with a larger "
+        f"fire_time_tolerance",
+    )
