@@ -142,6 +142,7 @@ def _refuse_private_database(url: URL) -> None:
         or ":memory:" in str(url.database)
         or "mode=memory" in str(url.database)
         or url.query.get("mode") == "memory"
+        or url.query.get("vfs") == "memdb"
     ):
         raise ConfigurationError(
             "an in-memory SQLite database is private to one connection and locks nothing: use a file "

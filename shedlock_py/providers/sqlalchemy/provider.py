@@ -18,7 +18,14 @@ from shedlock_py.providers.kit import (
     parse_limits,
     split_options,
 )
-from shedlock_py.providers.sqlalchemy.clients import AsyncUrlClient, AsyncUserEngineClient, UrlClient, UserEngineClient
+from shedlock_py.providers.sqlalchemy.clients import (
+    AsyncFileClient,
+    AsyncUrlClient,
+    AsyncUserEngineClient,
+    FileClient,
+    UrlClient,
+    UserEngineClient,
+)
 from shedlock_py.providers.sqlalchemy.engines import parse_url, shown_url
 from shedlock_py.providers.sqlalchemy.errors import explained_conflicts
 from shedlock_py.providers.sqlalchemy.programs import SqlPrograms, identifiers
@@ -101,11 +108,13 @@ class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
                 "this engine has an async driver: give an AsyncEngine to AsyncSqlAlchemyLockProvider"
             )
         url, limits = _limits(engine_or_url, timeout, fire_time_tolerance, history)
-        client: UserEngineClient | UrlClient
+        client: UserEngineClient | UrlClient | FileClient
         if isinstance(url, Engine):
             client = UserEngineClient(url)
         else:
-            client = UrlClient(parse_url(url, is_async=False), limits["timeout"] or 0)
+            parsed = parse_url(url, is_async=False)
+            make = FileClient if parsed.get_backend_name() == "sqlite" else UrlClient
+            client = make(parsed, limits["timeout"] or 0)
         super().__init__(_programs(client, table_name, schema, extra_columns, limits), client)
 
     def verify(self, lease: Lease, connection: Connection) -> None:
@@ -156,11 +165,13 @@ class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
         if isinstance(engine_or_url, Engine):
             raise ConfigurationError("this is not an AsyncEngine: give it to SqlAlchemyLockProvider")
         url, limits = _limits(engine_or_url, timeout, fire_time_tolerance, history)
-        client: AsyncUserEngineClient | AsyncUrlClient
+        client: AsyncUserEngineClient | AsyncUrlClient | AsyncFileClient
         if isinstance(url, AsyncEngine):
             client = AsyncUserEngineClient(url)
         else:
-            client = AsyncUrlClient(parse_url(url, is_async=True), limits["timeout"] or 0)
+            parsed = parse_url(url, is_async=True)
+            make = AsyncFileClient if parsed.get_backend_name() == "sqlite" else AsyncUrlClient
+            client = make(parsed, limits["timeout"] or 0)
         super().__init__(_programs(client, table_name, schema, extra_columns, limits), client)
 
     async def verify(self, lease: Lease, connection: AsyncConnection) -> None:

@@ -83,6 +83,7 @@ MEMORY = [
     "sqlite:///:memory:",
     "sqlite:///file::memory:?uri=true",
     "sqlite:///file:x?mode=memory&uri=true",
+    "sqlite:///file:/x?vfs=memdb&uri=true",
     "sqlite:///",
 ]
 
