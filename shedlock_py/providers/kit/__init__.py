@@ -20,7 +20,7 @@ from shedlock_py.model.lease import Claim, Lease
 from shedlock_py.model.record import LockRecord
 from shedlock_py.model.run import Run
 from shedlock_py.provider import Check
-from shedlock_py.providers.kit.async_pool import AsyncConnectionPool, close_with_loop, within
+from shedlock_py.providers.kit.async_pool import AsyncConnectionPool, close_with_loop
 from shedlock_py.providers.kit.checking import not_known
 from shedlock_py.providers.kit.clients import AsyncStoreClient, StoreClient, ThreadedClient
 from shedlock_py.providers.kit.commands import Command
@@ -43,10 +43,11 @@ from shedlock_py.providers.kit.options import (
     DEFAULT_TIMEOUT,
     OPTIONS,
     Limits,
+    duration_in,
     parse_limits,
     split_options,
 )
-from shedlock_py.providers.kit.pool import ConnectionPool, Lent, call_within, seconds_left
+from shedlock_py.providers.kit.pool import ConnectionPool, PooledConnection
 from shedlock_py.providers.kit.programs import MOST_TAKE_OVERS, StorePrograms, given_back
 from shedlock_py.providers.kit.records import (
     RecordCommand,
@@ -55,6 +56,7 @@ from shedlock_py.providers.kit.records import (
     record_from_json,
     record_to_json,
 )
+from shedlock_py.providers.kit.time_limits import call_within, seconds_left, within
 from shedlock_py.runtime.process import PerLoop, PerProcess
 from shedlock_py.runtime.program import Program
 
@@ -74,13 +76,13 @@ __all__ = [
     "ConnectionPool",
     "Failure",
     "Lease",
-    "Lent",
     "Limits",
     "LockRecord",
     "Masking",
     "NotSent",
     "PerLoop",
     "PerProcess",
+    "PooledConnection",
     "Program",
     "ProgramProvider",
     "RecordCommand",
@@ -95,6 +97,7 @@ __all__ = [
     "call_within",
     "close_with_loop",
     "describe",
+    "duration_in",
     "fire_time_too_late",
     "given_back",
     "is_secret_option",

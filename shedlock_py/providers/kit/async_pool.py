@@ -1,4 +1,4 @@
-"""A pool of connections for asyncio, and the time limit of async clients."""
+"""A pool of connections for asyncio."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from shedlock_py.providers.kit.failures import TimedOut
-from shedlock_py.providers.kit.pool import CONNECTION, FREE_CONNECTION, Lent, driver_errors, seconds_left
+from shedlock_py.providers.kit.pool import CONNECTION, FREE_CONNECTION, PooledConnection
+from shedlock_py.providers.kit.time_limits import driver_errors, seconds_left, within
+from shedlock_py.runtime.process import monotonic
 
 if TYPE_CHECKING:
     import asyncio  # late elsewhere: sync programs do without
 
 C = TypeVar("C")
-
-_READ_SECONDS = 0.02
-"""Time that an event loop, after it was blocked, has to read the replies that have arrived."""
-_AGAIN_SECONDS = 0.25
-"""Time after which a request is cancelled again that the first cancellation has not ended."""
 
 
 class AsyncConnectionPool(Generic[C]):
@@ -36,35 +33,40 @@ class AsyncConnectionPool(Generic[C]):
         size: int,
         reserved: int,
         end: Callable[[C], Awaitable[object]] | None = None,
+        idle_timeout: float | None = None,
     ) -> None:
         import asyncio
 
         self._connect = connect
         self._disconnect = disconnect
         self._end = end or disconnect
-        self._idle: list[Lent[C]] = []
+        self._idle_timeout = idle_timeout
+        self._closes_later = False
+        self._idle: list[PooledConnection[C]] = []
         self._generation = object()
         self._permits = asyncio.Semaphore(size)
         self._permits_for_all = asyncio.Semaphore(max(1, size - reserved))
         self._at_end: AsyncGenerator[None] | None = None
 
     @asynccontextmanager
-    async def connection(self, until: float, *, is_urgent: bool) -> AsyncIterator[Lent[C]]:
+    async def connection(self, until: float, *, is_urgent: bool) -> AsyncIterator[PooledConnection[C]]:
         """See :meth:`ConnectionPool.connection`."""
         for_all = nullcontext() if is_urgent else _permit(self._permits_for_all, until)
         async with for_all, _permit(self._permits, until):
-            lent = await self._take(until)
+            pooled = await self._take(until)
             try:
-                yield lent
+                yield pooled
             finally:
-                if lent._generation is not self._generation:
-                    await self._close([lent], self._disconnect)
-                elif lent.is_good:
-                    self._idle.append(lent)
+                if pooled.generation is not self._generation:
+                    await self._close([pooled], self._disconnect)
+                elif pooled.is_good:
+                    pooled.idle_since = monotonic()
+                    self._idle.append(pooled)
+                    self._close_later()
                 else:
                     self.outdate()
                     idle, self._idle = self._idle, []
-                    await self._close([lent, *idle], self._disconnect)
+                    await self._close([pooled, *idle], self._disconnect)
 
     def outdate(self) -> None:
         """See :meth:`ConnectionPool.outdate`."""
@@ -82,25 +84,45 @@ class AsyncConnectionPool(Generic[C]):
             await self._close(idle, self._disconnect)
             raise
 
-    async def _take(self, until: float) -> Lent[C]:
+    async def _take(self, until: float) -> PooledConnection[C]:
         if not seconds_left(until):  # the tasks that had the permit until now gave up at the same moment
             raise TimedOut(FREE_CONNECTION, sent=False)
         while self._idle:
-            lent = self._idle.pop()
-            if lent._generation is self._generation:
-                lent.is_good = False
-                return lent
-            await self._close([lent], self._disconnect)
+            pooled = self._idle.pop()
+            if pooled.generation is self._generation:
+                pooled.is_good = False
+                return pooled
+            await self._close([pooled], self._disconnect)
         if self._at_end is None:
             self._at_end = close_with_loop(self.close)
             await anext(self._at_end)
         generation = self._generation
         with driver_errors(is_connecting=True):
             async with within(seconds_left(until), CONNECTION, sent=False):
-                return Lent(connection=await self._connect(until), generation=generation)
+                return PooledConnection(await self._connect(until), generation)
 
-    async def _close(self, lent: list[Lent[C]], disconnect: Callable[[C], Awaitable[object]]) -> None:
-        for one in lent:
+    def _close_later(self) -> None:
+        """Close the connection that was returned, if nobody takes it in time."""
+        import asyncio
+
+        if self._idle_timeout is not None and not self._closes_later:
+            self._closes_later = True
+            asyncio.get_running_loop().call_later(self._idle_timeout, self._close_idle_for_long)
+
+    def _close_idle_for_long(self) -> None:
+        from shedlock_py.runtime.asyncio_tools import start_task
+
+        self._closes_later = False
+        before = monotonic() - (self._idle_timeout or 0)
+        old = [pooled for pooled in self._idle if pooled.idle_since < before]
+        self._idle = [pooled for pooled in self._idle if pooled.idle_since >= before]
+        if old:
+            start_task(self._close(old, self._disconnect))
+        if self._idle:
+            self._close_later()
+
+    async def _close(self, pooled: list[PooledConnection[C]], disconnect: Callable[[C], Awaitable[object]]) -> None:
+        for one in pooled:
             with driver_errors(is_connecting=False):
                 await disconnect(one.connection)
 
@@ -128,41 +150,3 @@ async def _permit(permits: asyncio.Semaphore, until: float) -> AsyncIterator[Non
         yield
     finally:
         permits.release()
-
-
-@asynccontextmanager
-async def within(seconds: float | None, waiting_for: str, *, sent: bool) -> AsyncIterator[None]:
-    """A time limit for async clients.
-
-    A reply counts that arrived while something else blocked the event loop: the loop reads it in the
-    :data:`_READ_SECONDS` after the limit. ``asyncio.timeout`` alone would cancel the task that the reply has woken.
-
-    A driver may lose a cancellation: ``asyncio.wait_for`` of Python 3.11 does, if what it waits for has just been done.
-    ``asyncio.timeout`` cancels once; therefore a second one follows.
-
-    :raises TimedOut: after ``seconds``.
-    """
-    import asyncio
-
-    limit, second_limit = asyncio.timeout(None), asyncio.timeout(None)
-    try:
-        async with second_limit, limit:
-            if seconds is None:
-                yield
-                return
-            loop = asyncio.get_running_loop()
-
-            def end() -> None:
-                at = loop.time() + _READ_SECONDS
-                limit.reschedule(at)
-                second_limit.reschedule(at + _AGAIN_SECONDS)
-
-            timer = loop.call_later(seconds, end)
-            try:
-                yield
-            finally:
-                timer.cancel()
-    except TimeoutError:
-        if not limit.expired() and not second_limit.expired():
-            raise  # the driver's own
-        raise TimedOut(waiting_for, sent=sent) from None

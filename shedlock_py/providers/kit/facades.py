@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from traceback import clear_frames
 from typing import Any, TypeVar
 
 from shedlock_py.errors import ProviderError, hidden_frames
@@ -22,7 +21,7 @@ from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
 from shedlock_py.providers.kit.pausing import Pausing, resume
 from shedlock_py.providers.kit.programs import HISTORY_SECONDS, StorePrograms
 from shedlock_py.providers.kit.reading import read_recent_runs, read_runs
-from shedlock_py.runtime.process import is_from_signal, monotonic
+from shedlock_py.runtime.process import monotonic
 from shedlock_py.runtime.program import Program, run, run_async
 from shedlock_py.runtime.threads import WorkerPool, finish_at_exit
 
@@ -196,12 +195,7 @@ class ProgramProvider(_AnyProvider, LockProvider):
             seconds = self._seconds_for(command, until)
             if isinstance(command, Undo):
                 return self._undo_in_background(command, seconds)
-            try:
-                return self._client.execute(command, seconds)
-            except BaseException as error:
-                if is_from_signal(error):  # raised anywhere: a frame of its traceback may keep a slot of the pool
-                    clear_frames(error.__traceback__)
-                raise
+            return self._client.execute(command, seconds)
 
         try:
             return run(program, execute)

@@ -81,28 +81,21 @@ class Operation:
     def _reply_to(self, command: Any) -> Program[Any, Any, Any]:
         """Send ``command`` again where that is safe."""
         failures: list[Failure] = []
-        explained: BaseException | None = None
         can_grant = getattr(command, "can_grant", Command.can_grant)
-        try:
-            while True:
-                self.has_written = self.has_written or can_grant
-                try:
-                    return (yield command)
-                except GeneratorExit:
-                    raise
-                except BaseException as error:
-                    failure = self._classify(error)
-                    failures.append(failure)
-                    self.is_in_doubt = self.is_in_doubt or (can_grant and failure not in OUTCOME_KNOWN)
-                    may_retry = all(failures.count(each) <= RETRIES.get(each, 0) for each in failures)
-                    if not may_retry or self._policy.clock() >= self._until:
-                        explained = self._explained(error, failure)
-                        raise explained  # noqa: B904 (it has its cause)
-                    self.was_repeated = self.was_repeated or failure is not Failure.CONFLICT
-        finally:
-            # An exception that goes on must not refer to itself through this frame: only the garbage collector would
-            # delete it, and a pool waits for the deletion of a slot that a signal handler's exception has taken out.
-            explained = None
+        while True:
+            self.has_written = self.has_written or can_grant
+            try:
+                return (yield command)
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                failure = self._classify(error)
+                failures.append(failure)
+                self.is_in_doubt = self.is_in_doubt or (can_grant and failure not in OUTCOME_KNOWN)
+                may_retry = all(failures.count(each) <= RETRIES.get(each, 0) for each in failures)
+                if not may_retry or self._policy.clock() >= self._until:
+                    raise self._explained(error, failure)  # noqa: B904 (it has its cause)
+                self.was_repeated = self.was_repeated or failure is not Failure.CONFLICT
 
     def _classify(self, error: BaseException) -> Failure:
         match error:

@@ -208,18 +208,18 @@ class ManagedClient(_ManagedClient):
 
         def request(words: Words) -> Any:
             """The reply to one command of Redis. A long scan lets others have the connection in between."""
-            with pool.connection(until, is_urgent=command.is_urgent) as lent:
+            with pool.connection(until, is_urgent=command.is_urgent) as pooled:
                 try:
-                    lent.connection.send_command(*words)
+                    pooled.connection.send_command(*words)
                     seconds = seconds_left(until)
                     # redis-py itself reports a shorter socket_timeout of the URL.
-                    if seconds <= self._reply_seconds and not lent.connection.can_read(seconds):
+                    if seconds <= self._reply_seconds and not pooled.connection.can_read(seconds):
                         raise TimedOut(_REPLY, sent=True)
-                    reply = lent.connection.read_response(disable_decoding=True)
+                    reply = pooled.connection.read_response(disable_decoding=True)
                 except redis.ResponseError as error:
-                    lent.is_good = not is_temporary(error)
+                    pooled.is_good = not is_temporary(error)
                     raise
-                lent.is_good = True
+                pooled.is_good = True
                 return reply
 
         return run(_requests(command), request)
@@ -259,14 +259,14 @@ class AsyncManagedClient(_ManagedClient):
         until, pool = self._until(timeout), self._pool.get()
 
         async def request(words: Words) -> Any:
-            async with pool.connection(until, is_urgent=command.is_urgent) as lent:
+            async with pool.connection(until, is_urgent=command.is_urgent) as pooled:
                 seconds = seconds_left(until)
                 try:
                     async with within(min(seconds, self._reply_seconds), _REPLY, sent=True):
-                        await lent.connection.send_command(*words)
-                        reply = await lent.connection.read_response(disable_decoding=True)
+                        await pooled.connection.send_command(*words)
+                        reply = await pooled.connection.read_response(disable_decoding=True)
                 except redis.ResponseError as error:
-                    lent.is_good = not is_temporary(error)
+                    pooled.is_good = not is_temporary(error)
                     raise
                 except RuntimeError as error:  # of uvloop: the connection was reset while it was idle
                     raise redis.ConnectionError(str(error)) from error
@@ -274,7 +274,7 @@ class AsyncManagedClient(_ManagedClient):
                     if seconds <= self._reply_seconds:
                         raise
                     raise redis.TimeoutError("Timeout reading from socket") from None  # in redis-py's words
-                lent.is_good = True
+                pooled.is_good = True
                 return reply
 
         return await run_async(_requests(command), request)

@@ -11,7 +11,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from shedlock_py.providers.kit import AsyncConnectionPool, ConnectionPool, within
 from shedlock_py.providers.sqlalchemy.connections import FileConnections, ManagedConnections, UserConnections
-from shedlock_py.providers.sqlalchemy.engines import check_user_engine, open_async_engine, open_engine
+from shedlock_py.providers.sqlalchemy.engines import Sessions, check_user_engine, open_async_engine, open_engine
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
 from shedlock_py.runtime.process import PerLoop, PerProcess, monotonic
 
@@ -77,9 +77,9 @@ class AsyncUserEngineClient(_UserEngineClient):
 class FileClient(_Client):
     """For a SQLite file, in threads."""
 
-    def __init__(self, url: URL, timeout: float) -> None:
-        self._timeout = timeout
-        self._connections = FileConnections(open_engine(url, timeout))
+    def __init__(self, url: URL, sessions: Sessions) -> None:
+        self._timeout = sessions.timeout
+        self._connections = FileConnections(open_engine(url, sessions))
         self.engine = self._connections.engine
 
     def execute(self, command: SqlCommand, timeout: float | None) -> SqlReply:
@@ -89,11 +89,11 @@ class FileClient(_Client):
 class AsyncFileClient(_Client):
     """For a SQLite file, on asyncio."""
 
-    def __init__(self, url: URL, timeout: float) -> None:
-        self._timeout = timeout
-        self.engine = open_async_engine(url, timeout)
+    def __init__(self, url: URL, sessions: Sessions) -> None:
+        self._timeout = sessions.timeout
+        self.engine = open_async_engine(url, sessions)
         """Never connected: it shows the URL and the dialect."""
-        self._loops = PerLoop(lambda: FileConnections(open_async_engine(url, timeout).sync_engine))
+        self._loops = PerLoop(lambda: FileConnections(open_async_engine(url, sessions).sync_engine))
 
     async def execute(self, command: SqlCommand, timeout: float | None) -> SqlReply:  # noqa: ASYNC109 (what is left of the operation's)
         until = monotonic() + (self._timeout if timeout is None else timeout)
@@ -103,9 +103,9 @@ class AsyncFileClient(_Client):
 class UrlClient(_Client):
     """For threads, with a small pool for each process."""
 
-    def __init__(self, url: URL, timeout: float) -> None:
-        self._timeout = timeout
-        self._connections = PerProcess(lambda: ProcessConnections(url, timeout))
+    def __init__(self, url: URL, sessions: Sessions) -> None:
+        self._timeout = sessions.timeout
+        self._connections = PerProcess(lambda: ProcessConnections(url, sessions))
 
     @property
     def engine(self) -> Engine:
@@ -114,8 +114,8 @@ class UrlClient(_Client):
     def execute(self, command: SqlCommand, timeout: float | None) -> SqlReply:
         until = monotonic() + (self._timeout if timeout is None else timeout)
         connections = self._connections.get()
-        with connections.pool.connection(until, is_urgent=command.is_urgent) as lent:
-            return connections.execute(lent, command, until)
+        with connections.pool.connection(until, is_urgent=command.is_urgent) as pooled:
+            return connections.execute(pooled, command, until)
 
     def close(self) -> None:
         self._connections.get().pool.close()
@@ -124,31 +124,36 @@ class UrlClient(_Client):
 class ProcessConnections(ManagedConnections):
     """The connections of one process."""
 
-    def __init__(self, url: URL, timeout: float) -> None:
-        super().__init__(open_engine(url, timeout))
+    def __init__(self, url: URL, sessions: Sessions) -> None:
+        super().__init__(open_engine(url, sessions))
         self.pool = ConnectionPool(
-            self.connect, self.disconnect, size=POOL_SIZE, reserved=RESERVED, name="shedlock-connect"
+            self.connect,
+            self.disconnect,
+            size=POOL_SIZE,
+            reserved=RESERVED,
+            name="shedlock-connect",
+            idle_timeout=sessions.idle_timeout,
         )
 
 
 class AsyncUrlClient(_Client):
     """For asyncio, with a small pool for each event loop."""
 
-    def __init__(self, url: URL, timeout: float) -> None:
-        self._timeout = timeout
-        self.engine = open_async_engine(url, timeout)
+    def __init__(self, url: URL, sessions: Sessions) -> None:
+        self._timeout = sessions.timeout
+        self.engine = open_async_engine(url, sessions)
         """Never connected: it shows the URL and the dialect."""
         self._is_mysql = url.get_backend_name() in ("mysql", "mariadb")
-        self._loops = PerLoop(lambda: LoopConnections(url, timeout))
+        self._loops = PerLoop(lambda: LoopConnections(url, sessions))
 
     async def execute(self, command: SqlCommand, timeout: float | None) -> SqlReply:  # noqa: ASYNC109 (what is left of the operation's)
         until = monotonic() + (self._timeout if timeout is None else timeout)
         connections = self._loops.get()
-        async with connections.pool.connection(until, is_urgent=command.is_urgent) as lent:
+        async with connections.pool.connection(until, is_urgent=command.is_urgent) as pooled:
             # PostgreSQL's drivers have a watchdog.
             seconds = until - monotonic() if self._is_mysql else None
             async with within(seconds, "a reply", sent=True):
-                return await greenlet_spawn(connections.execute, lent, command, until)
+                return await greenlet_spawn(connections.execute, pooled, command, until)
 
     def dialect(self) -> Dialect:
         return self._loops.get().engine.dialect
@@ -160,12 +165,13 @@ class AsyncUrlClient(_Client):
 class LoopConnections(ManagedConnections):
     """The connections of one event loop."""
 
-    def __init__(self, url: URL, timeout: float) -> None:
-        super().__init__(open_async_engine(url, timeout).sync_engine)
+    def __init__(self, url: URL, sessions: Sessions) -> None:
+        super().__init__(open_async_engine(url, sessions).sync_engine)
         self.pool = AsyncConnectionPool(
             partial(greenlet_spawn, self.connect),
             partial(greenlet_spawn, self.disconnect),
             size=POOL_SIZE,
             reserved=RESERVED,
+            idle_timeout=sessions.idle_timeout,
             end=partial(greenlet_spawn, self.end if self.engine.dialect.driver == "asyncmy" else self.disconnect),
         )

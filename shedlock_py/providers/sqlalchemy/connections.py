@@ -15,7 +15,7 @@ from sqlalchemy import Pool, PoolProxiedConnection, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from shedlock_py.providers.kit import Lent, NotSent, TimedOut
+from shedlock_py.providers.kit import NotSent, PooledConnection, TimedOut
 from shedlock_py.providers.sqlalchemy.confirmation import listen_for_warnings
 from shedlock_py.providers.sqlalchemy.errors import (
     UnconfirmedCommit,
@@ -43,30 +43,32 @@ class SqlConnections:
         self._is_postgres = engine.dialect.name == "postgresql"
         self._path = path_of(engine.url) if engine.dialect.name == "sqlite" else None
 
-    def execute(self, lent: Lent[PoolProxiedConnection], command: SqlCommand, until: float | None) -> SqlReply:
+    def execute(
+        self, pooled: PooledConnection[PoolProxiedConnection], command: SqlCommand, until: float | None
+    ) -> SqlReply:
         """The reply to ``command`` by the moment ``until``. Notes whether the connection can be used again."""
-        connection, dialect = lent.connection, self.engine.dialect
+        connection, dialect = pooled.connection, self.engine.dialect
         watchdog = connection.info.get(WATCHDOG)
         try:
             if watchdog is not None:
                 watchdog.set(until)
             reply = self._perform(connection, command, until)
-            lent.is_good = True
+            pooled.is_good = True
             return reply
         except UnconfirmedCommit:
-            lent.is_good = True
+            pooled.is_good = True
             raise
         except dialect.loaded_dbapi.Error as error:
             is_late = watchdog is not None and watchdog.call_off()
             is_broken = is_late or dialect.is_disconnect(error, connection, None)
             known = translated(error, dialect, command.statement.sql, is_broken=is_broken)
-            lent.is_good = not (is_broken or is_read_only(known) or is_outdated_plan(known))
+            pooled.is_good = not (is_broken or is_read_only(known) or is_outdated_plan(known))
             if is_late:
                 raise TimedOut("a reply", sent=True) from error
             raise known from None  # known.orig is the error
         finally:
             if watchdog is not None and watchdog.call_off():
-                lent.is_good = False  # the reply and the end of the time came at the same moment
+                pooled.is_good = False  # the reply and the end of the time came at the same moment
 
     def _perform(self, connection: PoolProxiedConnection, command: SqlCommand, until: float | None) -> SqlReply:
         warnings = None
@@ -167,7 +169,7 @@ class FileConnections(ManagedConnections):
         with opened(self._path):
             connection = self.connect(until)
             try:
-                return self.execute(Lent(connection=connection), command, until)
+                return self.execute(PooledConnection(connection), command, until)
             finally:
                 self.end(connection)
 
@@ -191,11 +193,11 @@ class UserConnections(SqlConnections):
         """The reply to ``command``, on a connection of the engine's pool."""
         self._leave_inherited_pool()
         with nullcontext() if self._path is None else opened(self._path):
-            lent = Lent(connection=self._take())
+            pooled = PooledConnection(self._take())
             try:
-                return self.execute(lent, command, None)
+                return self.execute(pooled, command, None)
             finally:
-                self._give_back(lent)
+                self._give_back(pooled)
 
     def _leave_inherited_pool(self) -> None:
         """If this is a forked child, and the application has not disposed of the parent's pool."""
@@ -243,17 +245,17 @@ class UserConnections(SqlConnections):
             connection.info[_SWITCHED] = True
         return super()._perform(connection, command, until)
 
-    def _give_back(self, lent: Lent[PoolProxiedConnection]) -> None:
-        connection = lent.connection
+    def _give_back(self, pooled: PooledConnection[PoolProxiedConnection]) -> None:
+        connection = pooled.connection
         driver: Any = connection.dbapi_connection
         try:
-            if lent.is_good and connection.info.pop(_SWITCHED, False):
-                lent.is_good = False
+            if pooled.is_good and connection.info.pop(_SWITCHED, False):
+                pooled.is_good = False
                 with suppress(Exception):
                     driver.autocommit = False
-                    lent.is_good = True
+                    pooled.is_good = True
         finally:
-            if lent.is_good:
+            if pooled.is_good:
                 connection.close()
             else:
                 # Older connections of the pool probably have the same fault. They are closed when they are taken.

@@ -7,6 +7,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -19,7 +20,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
 from shedlock_py.model.text import one_line
-from shedlock_py.providers.kit import Masking, is_secret_option
+from shedlock_py.providers.kit import DEFAULT_TIMEOUT, Masking, is_secret_option
 from shedlock_py.providers.sqlalchemy.sqlite_files import with_absolute_path
 from shedlock_py.runtime.versions import sql_install_line
 
@@ -40,6 +41,23 @@ _ASYNC_DRIVERS = {
     "mariadb": ("asyncmy", "aiomysql"),
     "sqlite": ("aiosqlite",),
 }
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """The options of managed sessions. Times are seconds.
+
+    :ivar timeout: of an operation.
+    :ivar idle_timeout: after which an idle session is closed: a serverless database sleeps only when none is open.
+    :ivar prepares: let psycopg prepare the statements that a session repeats. A pooler such as PgBouncer does not keep
+        them.
+    """
+
+    timeout: float = DEFAULT_TIMEOUT.total_seconds()
+    idle_timeout: float = 60.0
+    prepares: bool = False
+
+
 _THREE_SLASHES = (
     "a SQLite file needs three slashes, sqlite:///locks.db, sqlite:///C:/data/locks.db, an absolute path of Unix four, "
     "sqlite:////data/locks.db; after two slashes comes a host name"
@@ -166,18 +184,18 @@ def check_user_engine(engine: Engine) -> None:
         )
 
 
-def open_engine(url: URL, timeout: float) -> Engine:
+def open_engine(url: URL, sessions: Sessions) -> Engine:
     """An engine for ``url``, which connects at first use and keeps no connections."""
-    engine: Engine = _create(create_engine, url, timeout)
+    engine: Engine = _create(create_engine, url, sessions)
     _prepare_sessions(engine)
     return engine
 
 
-def open_async_engine(url: URL, timeout: float) -> AsyncEngine:
+def open_async_engine(url: URL, sessions: Sessions) -> AsyncEngine:
     """:func:`open_engine` for asyncio."""
     from sqlalchemy.ext.asyncio import create_async_engine  # late: loads the ORM
 
-    engine: AsyncEngine = _create(create_async_engine, url, timeout)
+    engine: AsyncEngine = _create(create_async_engine, url, sessions)
     _prepare_sessions(engine.sync_engine)
     return engine
 
@@ -190,12 +208,12 @@ def _prepare_sessions(engine: Engine) -> None:
             event.listen(engine, "connect", _prepare_mysql_session)
 
 
-def _create(create: Any, url: URL, timeout: float) -> Any:
+def _create(create: Any, url: URL, sessions: Sessions) -> Any:
     options: dict[str, Any] = {
         "poolclass": NullPool,
         "isolation_level": "AUTOCOMMIT",
         "pool_reset_on_return": None,  # only single statements in autocommit: no transaction to roll back
-        "connect_args": {name: value for name, value in _time_limits(url, timeout).items() if name not in url.query},
+        "connect_args": {name: value for name, value in _arguments(url, sessions).items() if name not in url.query},
     }
     if "skip_autocommit_rollback" in inspect.signature(DefaultDialect.__init__).parameters:
         # Since SQLAlchemy 2.0.43. Without it, SQLAlchemy ends its first queries by a ROLLBACK. On MySQL with
@@ -213,12 +231,12 @@ def _create(create: Any, url: URL, timeout: float) -> Any:
         raise ConfigurationError(f"store URL: not of the form that {url.drivername}:// needs: {words}") from None
 
 
-def _time_limits(url: URL, timeout: float) -> dict[str, Any]:
+def _arguments(url: URL, sessions: Sessions) -> dict[str, Any]:
     """Connection arguments: by default, most drivers wait for ever.
 
     An operation has a limit of its own, which ends first; these end what no operation waits for any more.
     """
-    whole = math.ceil(timeout) + 1
+    whole = math.ceil(sessions.timeout) + 1
     hosts = url.query.get("host", "")
     number_of_hosts = (hosts if isinstance(hosts, str) else ",".join(hosts)).count(",") + 1
     match url.get_driver_name():
@@ -231,8 +249,8 @@ def _time_limits(url: URL, timeout: float) -> dict[str, Any]:
                 "tcp_user_timeout": 1000 * whole,
                 "client_encoding": "utf8",  # else the drivers take that of the database, which may be SQL_ASCII
             }
-            if url.get_driver_name() != "psycopg2":
-                limits["prepare_threshold"] = None  # a pooler such as PgBouncer does not keep prepared statements
+            if url.get_driver_name() != "psycopg2" and not sessions.prepares:
+                limits["prepare_threshold"] = None
             return limits
         case "asyncpg":
             return {"timeout": whole, "prepared_statement_name_func": _statement_name}
@@ -241,7 +259,7 @@ def _time_limits(url: URL, timeout: float) -> dict[str, Any]:
         case "aiomysql" | "asyncmy":
             return {"connect_timeout": whole, "charset": "utf8mb4"}
         case "pysqlite" | "aiosqlite":
-            return {"timeout": timeout}
+            return {"timeout": sessions.timeout}
     return {}
 
 

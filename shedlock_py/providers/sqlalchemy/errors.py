@@ -238,7 +238,7 @@ def hint(error: BaseException, dialect: Dialect, table: str, schema: str | None,
     if isinstance(error, DBAPIError) and 'prepared statement "' in str(error.orig):
         return (
             "a pooler such as PgBouncer in transaction mode does not keep prepared statements: take "
-            "postgresql+psycopg; an engine of yours needs connect_args={'prepare_threshold': None}"
+            "postgresql+psycopg without prepare=yes; an engine of yours needs connect_args={'prepare_threshold': None}"
         )
     return None
 

@@ -8,13 +8,15 @@ from sqlalchemy import URL, text
 from sqlalchemy.engine import Connection, Engine
 
 from shedlock_py.errors import ConfigurationError, LeaseLostError
-from shedlock_py.model.durations import Duration
+from shedlock_py.model.booleans import parse_boolean
+from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.model.lease import Lease
 from shedlock_py.providers.kit import (
     OPTIONS,
     AsyncProgramProvider,
     Limits,
     ProgramProvider,
+    duration_in,
     parse_limits,
     split_options,
 )
@@ -26,7 +28,7 @@ from shedlock_py.providers.sqlalchemy.clients import (
     UrlClient,
     UserEngineClient,
 )
-from shedlock_py.providers.sqlalchemy.engines import parse_url, shown_url
+from shedlock_py.providers.sqlalchemy.engines import Sessions, parse_url, shown_url
 from shedlock_py.providers.sqlalchemy.errors import explained_conflicts
 from shedlock_py.providers.sqlalchemy.programs import SqlPrograms, identifiers
 from shedlock_py.providers.sqlalchemy.sqlite_files import missing_file
@@ -85,6 +87,10 @@ class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
         contain it (``?timeout=3s``).
     :param fire_time_tolerance: how far a fire time may lie in the future of the database's clock.
     :param history: how many runs of each lock name to keep, for :meth:`runs`, in the table ``<table_name>_runs``.
+    :param idle_timeout: after how long an idle connection is closed (default: 60 s), so that a serverless database can
+        sleep between two runs; for URLs only, which may also contain it (``?idle_timeout=5m``).
+    :param prepare: True lets psycopg prepare the statements that a connection repeats. They are then faster, but fail
+        behind a pooler such as PgBouncer in transaction mode. For URLs only (``?prepare=yes``).
     :raises ConfigurationError: a URL, driver or dialect that cannot work.
     """
 
@@ -100,6 +106,8 @@ class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
         timeout: Duration | None = None,
         fire_time_tolerance: Duration | None = None,
         history: int | None = None,
+        idle_timeout: Duration | None = None,
+        prepare: bool | None = None,
     ) -> None:
         if hasattr(engine_or_url, "sync_engine"):
             raise ConfigurationError("this is an AsyncEngine: give it to AsyncSqlAlchemyLockProvider")
@@ -107,14 +115,14 @@ class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
             raise ConfigurationError(
                 "this engine has an async driver: give an AsyncEngine to AsyncSqlAlchemyLockProvider"
             )
-        url, limits = _limits(engine_or_url, timeout, fire_time_tolerance, history)
+        url, limits, sessions = _limits(engine_or_url, timeout, fire_time_tolerance, history, idle_timeout, prepare)
         client: UserEngineClient | UrlClient | FileClient
         if isinstance(url, Engine):
             client = UserEngineClient(url)
         else:
             parsed = parse_url(url, is_async=False)
             make = FileClient if parsed.get_backend_name() == "sqlite" else UrlClient
-            client = make(parsed, limits["timeout"] or 0)
+            client = make(parsed, sessions)
         super().__init__(_programs(client, table_name, schema, extra_columns, limits), client)
 
     def verify(self, lease: Lease, connection: Connection) -> None:
@@ -155,6 +163,8 @@ class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
         timeout: Duration | None = None,
         fire_time_tolerance: Duration | None = None,
         history: int | None = None,
+        idle_timeout: Duration | None = None,
+        prepare: bool | None = None,
     ) -> None:
         try:
             from sqlalchemy.ext.asyncio import AsyncEngine  # late: loads the ORM
@@ -164,14 +174,14 @@ class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
             raise ConfigurationError(f"SQLAlchemy needs the package 'greenlet' for asyncio: {line}") from error
         if isinstance(engine_or_url, Engine):
             raise ConfigurationError("this is not an AsyncEngine: give it to SqlAlchemyLockProvider")
-        url, limits = _limits(engine_or_url, timeout, fire_time_tolerance, history)
+        url, limits, sessions = _limits(engine_or_url, timeout, fire_time_tolerance, history, idle_timeout, prepare)
         client: AsyncUserEngineClient | AsyncUrlClient | AsyncFileClient
         if isinstance(url, AsyncEngine):
             client = AsyncUserEngineClient(url)
         else:
             parsed = parse_url(url, is_async=True)
             make = AsyncFileClient if parsed.get_backend_name() == "sqlite" else AsyncUrlClient
-            client = make(parsed, limits["timeout"] or 0)
+            client = make(parsed, sessions)
         super().__init__(_programs(client, table_name, schema, extra_columns, limits), client)
 
     async def verify(self, lease: Lease, connection: AsyncConnection) -> None:
@@ -181,17 +191,33 @@ class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
             _require(lease, (await connection.execute(text(self.programs.verify_sql), identifiers(lease))).first())
 
 
+_OPTIONS = (*OPTIONS, "idle_timeout", "prepare")
+
+
 def _limits(
-    engine_or_url: Any, timeout: Duration | None, tolerance: Duration | None, history: int | None
-) -> tuple[Any, Limits]:
-    """The engine, or the URL without the options of the provider; and its limits."""
+    engine_or_url: Any,
+    timeout: Duration | None,
+    tolerance: Duration | None,
+    history: int | None,
+    idle_timeout: Duration | None,
+    prepare: bool | None,
+) -> tuple[Any, Limits, Sessions]:
+    """The engine, or the URL without the options of the provider; and these options."""
     url, in_url = engine_or_url, dict[str, str]()
     if isinstance(url, str):
-        url, in_url = split_options(url)
+        url, in_url = split_options(url, _OPTIONS)
     elif isinstance(url, URL):
-        in_url = {name: value for name, value in url.query.items() if name in OPTIONS and isinstance(value, str)}
+        in_url = {name: value for name, value in url.query.items() if name in _OPTIONS and isinstance(value, str)}
         url = url.difference_update_query(in_url)
-    return url, parse_limits(timeout, tolerance, in_url, is_managed=isinstance(url, str | URL), history=history)
+    is_managed = isinstance(url, str | URL)
+    if not is_managed and (idle_timeout is not None or prepare is not None):
+        raise ConfigurationError("idle_timeout= and prepare= are for URLs: set up your own engine where you make it")
+    limits = parse_limits(timeout, tolerance, in_url, is_managed=is_managed, history=history)
+    if idle_timeout is None:
+        idle_timeout = duration_in(in_url, "idle_timeout", "60s")
+    prepares = parse_boolean(in_url.get("prepare", "no") if prepare is None else prepare, "prepare")
+    idle_seconds = parse_duration(idle_timeout, "idle_timeout").total_seconds()
+    return url, limits, Sessions(limits["timeout"] or 0, idle_seconds, prepares)
 
 
 def _programs(client: Any, table_name: str, schema: str | None, extra_columns: bool, limits: Limits) -> SqlPrograms:

@@ -1,4 +1,4 @@
-"""MySQL and MariaDB close sessions that are idle (``wait_timeout``) or killed: the next operation does not notice."""
+"""Idle sessions: a provider closes its own. Those that MySQL and MariaDB have closed or killed are not noticed."""
 
 from __future__ import annotations
 
@@ -46,6 +46,16 @@ def open_sessions(provider: LockProvider, store: Store, proxy: TcpProxy, name: s
         proxy.resume()
     for future in acquiring:
         assert provider.release(future.result())
+
+
+@on(drivers_of("postgres", "mysql", "mariadb"), kinds=["url"])
+def test_an_idle_session_is_closed_so_that_a_serverless_database_can_sleep(
+    kind: str, store: Store, proxy: TcpProxy, name: str
+) -> None:
+    provider = store.provider_of(kind, url=f"{store.url(proxy.address)}?idle_timeout=200ms")
+    for _ in range(2):
+        assert provider.release(acquired(provider, name))
+        wait_until(lambda: proxy.open_connections == 0, what="the end of the session")
 
 
 @on(drivers_of("mysql", "mariadb"), kinds=KINDS)

@@ -50,6 +50,13 @@ def test_no_statement_is_prepared(store: Store, name: str) -> None:
 
 
 @of_psycopg
+def test_with_prepare_psycopg_prepares_what_a_connection_repeats(store: Store, name: str) -> None:
+    provider = store.provider(url=f"{store.url()}?prepare=yes")
+    use(provider, name)
+    assert prepared(provider) > 0
+
+
+@of_psycopg
 def test_behind_a_pooler_no_statement_is_prepared(store: Store, pooler: PgBouncer) -> None:
     table = f"t_{uuid4().hex[:12]}"
     providers = [store.provider(url=pooler.url(store.driver), table_name=table) for _ in range(3)]

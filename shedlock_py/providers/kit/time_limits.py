@@ -1,0 +1,128 @@
+"""Time limits for calls that drivers cannot limit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TypeVar
+
+from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.providers.kit.failures import NotSent, TimedOut
+from shedlock_py.runtime.process import is_from_signal, monotonic
+from shedlock_py.runtime.threads import WorkerPool
+
+T = TypeVar("T")
+
+_READ_SECONDS = 0.02
+"""Time that an event loop, after it was blocked, has to read the replies that have arrived."""
+_AGAIN_SECONDS = 0.25
+"""Time after which a request is cancelled again that the first cancellation has not ended."""
+
+
+def seconds_left(until: float) -> float:
+    """Seconds from now until that moment of the monotonic clock, at least 0."""
+    return max(0.0, until - monotonic())
+
+
+@contextmanager
+def driver_errors(*, is_connecting: bool) -> Iterator[None]:
+    """Raise :class:`NotSent` from an error of the driver that connects; ignore one of the driver that disconnects."""
+    try:
+        yield
+    except (NotSent, TimedOut, ProviderError, ConfigurationError):
+        raise
+    except Exception as error:
+        if is_from_signal(error):
+            raise
+        if is_connecting:
+            raise NotSent from error
+
+
+def call_within(
+    pool: WorkerPool,
+    seconds: float | None,
+    waiting_for: str,
+    function: Callable[[], T],
+    discard: Callable[[T], object] | None = None,
+    *,
+    sent: bool = False,
+) -> T:
+    """Call ``function`` in a thread of ``pool``: for calls that drivers cannot limit, such as a DNS lookup.
+
+    :param discard: called with a result that comes too late, if that has to be closed.
+    :param sent: ``function`` sends commands, so that one may have reached the store when the time is over.
+    :raises TimedOut: after ``seconds``; never if they are None.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+    # Which comes first, the thread with its result or the caller that gives up: setdefault() is one atomic step.
+    first: dict[str, str] = {}
+    # The caller shares no future with the thread: an exception of a signal handler can leave one locked for ever.
+    ended = threading.Lock()
+    ended.acquire()
+
+    def work() -> None:
+        try:
+            if first:
+                return  # the caller gave up before a thread was free
+            results.append(function())
+            if first.setdefault("is", "result") == "caller" and discard is not None:
+                discard(results[0])
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            ended.release()
+
+    try:
+        try:
+            pool.submit(work)
+        except RuntimeError:  # no thread can be started: better without the limit than not at all
+            return function()
+        if not ended.acquire(timeout=-1 if seconds is None else seconds):
+            raise TimedOut(waiting_for, sent=sent)
+        if errors:
+            raise errors.pop()
+        return results[0]
+    except BaseException:  # of a signal handler, too
+        if first.setdefault("is", "caller") == "result" and discard is not None:
+            discard(results[0])
+        raise
+
+
+@asynccontextmanager
+async def within(seconds: float | None, waiting_for: str, *, sent: bool) -> AsyncIterator[None]:
+    """A time limit for async clients.
+
+    A reply counts that arrived while something else blocked the event loop: the loop reads it in the
+    :data:`_READ_SECONDS` after the limit. ``asyncio.timeout`` alone would cancel the task that the reply has woken.
+
+    A driver may lose a cancellation: ``asyncio.wait_for`` of Python 3.11 does, if what it waits for has just been done.
+    ``asyncio.timeout`` cancels once; therefore a second one follows.
+
+    :raises TimedOut: after ``seconds``.
+    """
+    import asyncio
+
+    limit, second_limit = asyncio.timeout(None), asyncio.timeout(None)
+    try:
+        async with second_limit, limit:
+            if seconds is None:
+                yield
+                return
+            loop = asyncio.get_running_loop()
+
+            def end() -> None:
+                at = loop.time() + _READ_SECONDS
+                limit.reschedule(at)
+                second_limit.reschedule(at + _AGAIN_SECONDS)
+
+            timer = loop.call_later(seconds, end)
+            try:
+                yield
+            finally:
+                timer.cancel()
+    except TimeoutError:
+        if not limit.expired() and not second_limit.expired():
+            raise  # the driver's own
+        raise TimedOut(waiting_for, sent=sent) from None
