@@ -58,6 +58,7 @@ from shedlock_py.model.lease import Lease
 from shedlock_py.model.record import LockRecord
 from shedlock_py.model.request import LockRequest
 from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.runtime.versions import __version__ as __version__
 from shedlock_py.settings.defaults import Settings, configure, reset
 from shedlock_py.settings.off_switch import set_active
 from shedlock_py.settings.urls import async_provider_from_url, provider_from_url
@@ -90,8 +91,6 @@ else:
     def __dir__() -> list[str]:
         return sorted(__all__)
 
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AsyncInMemoryLockProvider",

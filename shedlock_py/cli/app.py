@@ -15,7 +15,6 @@ from typing import Any
 
 import click
 
-import shedlock_py
 from shedlock_py.cli.common import (
     CONFIG,
     INTERRUPTED,
@@ -30,6 +29,7 @@ from shedlock_py.cli.common import (
 )
 from shedlock_py.errors import ProviderError, ShedLockError
 from shedlock_py.events import logger
+from shedlock_py.runtime.versions import __version__
 
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _WITH_SECRETS = ("boto3", "botocore", "aiobotocore", "requests_oauthlib", "oauthlib", "kubernetes")
@@ -116,7 +116,7 @@ _COMMANDS = _LateCommands({
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(shedlock_py.__version__, "-V", "--version", prog_name="shedlock")
+@click.version_option(__version__, "-V", "--version", prog_name="shedlock")
 @option("--debug", is_flag=True, help="Log everything, and show tracebacks.")
 @click.pass_context
 def shedlock(ctx: click.Context, debug: bool) -> None:

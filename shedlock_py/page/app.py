@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from shedlock_py import __version__
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.events import OperatorAction, logger
 from shedlock_py.model.record import Pause
@@ -30,6 +29,7 @@ from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.providers.kit.pausing import default_operator
 from shedlock_py.runtime.blocking import OnLoop
 from shedlock_py.runtime.threads import WorkerPool
+from shedlock_py.runtime.versions import __version__
 from shedlock_py.settings.options import is_async_provider, required_provider
 
 WORKERS = 4

@@ -6,7 +6,6 @@ import base64
 import hashlib
 from collections.abc import Sequence
 
-from shedlock_py import __version__
 from shedlock_py.model.run import MOST_RUNS
 from shedlock_py.page.jobs import COLUMNS, FROM_RUNS, Job, Query
 from shedlock_py.page.reading import Store
@@ -20,6 +19,7 @@ from shedlock_py.page.views import (
     store_values,
 )
 from shedlock_py.provider import LockProvider
+from shedlock_py.runtime.versions import __version__
 
 MOST_DETAILS = 100
 """Jobs with timelines and a table of runs: what is stuck, overdue, failed, paused or held first, then what ran last."""

@@ -6,6 +6,8 @@ import re
 
 from shedlock_py.errors import ConfigurationError
 
+__version__ = "0.1.0"
+
 OLDEST = {
     "sqlalchemy": ("2.0.24", "sqlalchemy"),
     "redis": ("5.0.1", "redis"),

@@ -86,7 +86,7 @@ def test_the_version_stands_in_one_place() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
     assert "version" not in project["project"]
     assert project["project"]["dynamic"] == ["version", "readme"]  # hatch makes both
-    assert project["tool"]["hatch"]["version"]["path"] == f"{PACKAGE.name}/__init__.py"
+    assert project["tool"]["hatch"]["version"]["path"] == f"{PACKAGE.name}/runtime/versions.py"
     assert version("shedlock_py") == shedlock_py.__version__
 
 
