@@ -32,13 +32,18 @@ pytestmark = in_a_process
 LEASE = 1.5  # seconds; SIGTERM 0.6 s after the last renewal, SIGKILL 0.4 s later, another leads 0.5 s after that
 SLEEPS = "import os, time; print('ready', flush=True); time.sleep(60)"
 # Appends the time to a file, again and again, whatever signal comes; so does a child of its group, to another file.
+# Ready is when both have begun.
 STUBBORN = """
 import os, signal, time
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(number, signal.SIG_IGN)
+reader, writer = os.pipe()
 name = 'parent' if os.fork() else 'child'
-print('ready', flush=True) if name == 'parent' else None
 with open(f"{name}-{os.environ['SHEDLOCK_TERM']}", "w") as file:
-    for _ in range(20_000): print(os.getpid(), time.time(), file=file, flush=True); time.sleep(0.005)
+    for number in range(20_000):
+        print(os.getpid(), time.time(), file=file, flush=True)
+        if number == 0 and name == 'child': os.write(writer, b'.')
+        if number == 0 and name == 'parent': os.read(reader, 1); print('ready', flush=True)
+        time.sleep(0.005)
 """
 
 

@@ -114,8 +114,8 @@ class ManagedConnections(SqlConnections):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        if self._path is None and (self._is_postgres or not engine.dialect.is_async):
-            watch(engine)  # the others have their busy_timeout, or can be cancelled
+        if self._is_postgres or not engine.dialect.is_async:
+            watch(engine)  # the others can be cancelled
 
     def connect(self, until: float) -> PoolProxiedConnection:
         """A new connection.
@@ -160,18 +160,22 @@ class ManagedConnections(SqlConnections):
         self.engine.dialect.do_terminate(driver)
 
 
-class FileConnections(ManagedConnections):
+class FileConnections(SqlConnections):
     """Connections to a SQLite file, each opened for one command: nothing is left open that a child could inherit."""
 
     def execute_one(self, command: SqlCommand, until: float) -> SqlReply:
         """The reply to ``command`` by the moment ``until``."""
         assert self._path is not None
         with opened(self._path):
-            connection = self.connect(until)
+            try:
+                connection = self.engine.raw_connection()
+            except Exception as error:
+                known = translated_at_connect(error, self.engine.dialect)
+                raise known from known.__cause__
             try:
                 return self.execute(PooledConnection(connection), command, until)
             finally:
-                self.end(connection)
+                connection.close()
 
 
 class UserConnections(SqlConnections):

@@ -203,7 +203,7 @@ def open_async_engine(url: URL, sessions: Sessions) -> AsyncEngine:
 def _prepare_sessions(engine: Engine) -> None:
     match engine.dialect.name:
         case "sqlite":
-            event.listen(engine, "connect", _switch_to_wal)
+            event.listen(engine, "first_connect", _switch_to_wal)
         case "mysql" | "mariadb":
             event.listen(engine, "connect", _prepare_mysql_session)
 

@@ -78,11 +78,12 @@ def opened(path: str) -> Iterator[None]:
 
     :raises RuntimeError: the parent process had it open at the fork.
     """
-    if any(file.path == path and not file.owner.is_current() for file in list(_open)):
-        raise RuntimeError(
-            "this process was forked while a SQLite connection was open, so its file locks do not work here. Fork "
-            "when no job runs, dispose of your engine before, or use the start method spawn"
-        )
+    for other in list(_open):
+        if other.path == path and not other.owner.is_current():
+            raise RuntimeError(
+                "this process was forked while a SQLite connection was open, so its file locks do not work here. Fork "
+                "when no job runs, dispose of your engine before, or use the start method spawn"
+            )
     file = OpenFile(path, OwningProcess())
     _open.add(file)
     try:

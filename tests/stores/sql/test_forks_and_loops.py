@@ -6,6 +6,7 @@ import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +125,11 @@ def test_a_pool_that_the_application_has_put_in_place_of_another_one_is_used(nam
 
 
 @pytest.mark.slow("starts a Python for each kind of provider")
-@pytest.mark.parametrize("kind", orphans.KINDS)
-@pytest.mark.parametrize("fork", orphans.FORKS)
+@pytest.mark.parametrize(
+    ("fork", "kind"),
+    # aiosqlite's thread may be ending at the fork, and wait for the GIL. A child that C has forked then waits, too.
+    [each for each in product(orphans.FORKS, orphans.KINDS) if each != ("C", "async url")],
+)
 def test_i1_a_child_that_outlives_its_parent_on_sqlite(fork: str, kind: str, name: str, tmp_path: Path) -> None:
     """While a child had a connection of its parent open, SQLite took no lock for it that other processes could see."""
     is_refused = "engine" in kind  # its pool has an open connection; a provider of a URL leaves none
