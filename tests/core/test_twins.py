@@ -27,12 +27,16 @@ PAIRS = [
         ("providers/kit/facades.py", f"ProgramProvider.{method}", f"AsyncProgramProvider.{method}")
         for method in (*FACADE, "undo", "runs", "recent_runs", "forget_fire_time", "resume", "checks", "close")
     ),
-    ("providers/mongodb/clients.py", "CollectionClient.close", "AsyncCollectionClient.close"),
-    ("providers/mongodb/clients.py", "CollectionClient.execute.carry_out", "AsyncCollectionClient.execute.carry_out"),
-    ("providers/sqlalchemy/provider.py", "SqlAlchemyLockProvider.verify", "AsyncSqlAlchemyLockProvider.verify"),
-    ("providers/etcd/provider.py", "EtcdLockProvider", "AsyncEtcdLockProvider"),
-    ("providers/redis/provider.py", "RedisLockProvider", "AsyncRedisLockProvider"),
-    ("providers/redis/quorum/provider.py", "RedisQuorumLockProvider", "AsyncRedisQuorumLockProvider"),
+    ("providers/mongodb/mongo_clients.py", "CollectionClient.close", "AsyncCollectionClient.close"),
+    (
+        "providers/mongodb/mongo_clients.py",
+        "CollectionClient.execute.carry_out",
+        "AsyncCollectionClient.execute.carry_out",
+    ),
+    ("providers/sqlalchemy/sql_provider.py", "SqlAlchemyLockProvider.verify", "AsyncSqlAlchemyLockProvider.verify"),
+    ("providers/etcd/etcd_provider.py", "EtcdLockProvider", "AsyncEtcdLockProvider"),
+    ("providers/redis/redis_provider.py", "RedisLockProvider", "AsyncRedisLockProvider"),
+    ("providers/redis/quorum/quorum_provider.py", "RedisQuorumLockProvider", "AsyncRedisQuorumLockProvider"),
 ]
 
 RENAMES = {

@@ -17,7 +17,7 @@ from shedlock_py.events import log_listener
 from shedlock_py.integrations.django.apps import create_tables
 from shedlock_py.integrations.django.conf import Conf, listeners_of
 from shedlock_py.integrations.django.databases import connection_of, store_url
-from shedlock_py.integrations.django.provider import DatabaseLockProvider
+from shedlock_py.integrations.django.django_provider import DatabaseLockProvider
 from shedlock_py.integrations.django.system_checks import check_deployment, check_settings
 from tests.django.wrapped.base import DatabaseWrapper
 from tests.support.database import DatabaseServer

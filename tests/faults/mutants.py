@@ -20,8 +20,8 @@ from shedlock_py.guard.keepalive import HeartbeatPlan
 from shedlock_py.model.durations import Duration, in_milliseconds, parse_duration
 from shedlock_py.model.lease import Claim
 from shedlock_py.providers.cas import CasReply, Read, Write
-from shedlock_py.providers.etcd.clients import EtcdClient
-from shedlock_py.providers.etcd.provider import EtcdPrograms
+from shedlock_py.providers.etcd.etcd_clients import EtcdClient
+from shedlock_py.providers.etcd.etcd_provider import EtcdPrograms
 from shedlock_py.providers.etcd.urls import Place
 from shedlock_py.providers.etcd.wire import Command
 from shedlock_py.providers.kit import ProgramProvider

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shedlock_py.providers.redis.quorum.broadcast import GRACE_SECONDS
-from shedlock_py.providers.redis.quorum.programs import VOTE
+from shedlock_py.providers.redis.quorum.quorum_programs import VOTE
 from tests.faults.checker import Rules
 from tests.support.stores import Store
 

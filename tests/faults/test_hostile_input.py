@@ -26,7 +26,7 @@ from shedlock_py import (
 )
 from shedlock_py.model.durations import parse_duration
 from shedlock_py.providers.cas import CasPrograms
-from shedlock_py.providers.dynamodb.programs import DynamoDBPrograms
+from shedlock_py.providers.dynamodb.dynamodb_programs import DynamoDBPrograms
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
 from tests.support import tiers
 from tests.support.locks import record_of

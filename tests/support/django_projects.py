@@ -15,7 +15,7 @@ from django.db.utils import ConnectionHandler
 from sqlalchemy import make_url
 
 from shedlock_py.integrations.django.conf import Conf
-from shedlock_py.integrations.django.provider import DatabaseLockProvider
+from shedlock_py.integrations.django.django_provider import DatabaseLockProvider
 from tests.support import forked
 from tests.support.forked import Program
 

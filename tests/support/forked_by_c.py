@@ -120,7 +120,7 @@ def with_a_pool_of_the_childs(url: str, name: str) -> None:
 
 def pause_of_a_quorum() -> float:
     """The seconds until a take-over that another one has prevented tries again."""
-    from shedlock_py.providers.redis.quorum.programs import QuorumPrograms, Reading
+    from shedlock_py.providers.redis.quorum.quorum_programs import QuorumPrograms, Reading
 
     programs = QuorumPrograms(3, "", "1h")
     claim = Claim(LockRequest("job", "1m"), programs.clock)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shedlock_py.integrations.django.provider import DatabaseLockProvider
+    from shedlock_py.integrations.django.django_provider import DatabaseLockProvider
 
 __all__ = ["lock_provider"]
 
@@ -20,6 +20,8 @@ def lock_provider() -> DatabaseLockProvider:
     For what takes a ``provider=``. Guards do not need it: the application makes it the default of :func:`configure`.
     Nothing is connected, and no setting is read, before its first operation.
     """
-    from shedlock_py.integrations.django.provider import provider_of_process  # late: Django imports this package early
+    from shedlock_py.integrations.django.django_provider import (
+        provider_of_process,  # late: Django imports this package early
+    )
 
     return provider_of_process()

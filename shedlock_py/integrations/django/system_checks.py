@@ -14,7 +14,7 @@ from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.integrations.django import lock_provider
 from shedlock_py.integrations.django.conf import read_settings
 from shedlock_py.integrations.django.databases import connection_of, is_in_memory
-from shedlock_py.integrations.django.provider import DatabaseLockProvider
+from shedlock_py.integrations.django.django_provider import DatabaseLockProvider
 from shedlock_py.operators.checks import NAME, REACH, Check, failed, read_only_checks
 from shedlock_py.settings.off_switch import is_active
 

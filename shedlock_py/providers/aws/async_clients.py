@@ -13,7 +13,7 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError, ResponseStreamingError
 
-from shedlock_py.providers.aws.clients import (
+from shedlock_py.providers.aws.aws_clients import (
     A_REPLY,
     AwsReply,
     AwsRequest,

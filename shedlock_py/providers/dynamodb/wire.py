@@ -22,7 +22,7 @@ from shedlock_py.events import logger
 from shedlock_py.model.record import LockRecord
 from shedlock_py.providers.aws import AwsReply, AwsRequest, Sleep
 from shedlock_py.providers.cas import ServerTime
-from shedlock_py.providers.cas.programs import UNREAD
+from shedlock_py.providers.cas.cas_programs import UNREAD
 from shedlock_py.runtime.program import Program
 
 CONDITION_FAILED = "ConditionalCheckFailedException"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from shedlock_py.events import logger
 from shedlock_py.model.text import parsed
 from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, OtherReplyError, Read, Write
-from shedlock_py.providers.cas.programs import UNREAD
+from shedlock_py.providers.cas.cas_programs import UNREAD
 from shedlock_py.providers.kit import Failure, record_from_json, record_to_json
 
 

@@ -22,7 +22,6 @@ from shedlock_py.model.run import Run
 from shedlock_py.provider import Check
 from shedlock_py.providers.kit.async_pool import AsyncConnectionPool, close_with_loop
 from shedlock_py.providers.kit.checking import not_known
-from shedlock_py.providers.kit.clients import AsyncStoreClient, StoreClient, ThreadedClient
 from shedlock_py.providers.kit.commands import Command
 from shedlock_py.providers.kit.facades import AsyncProgramProvider, ProgramProvider
 from shedlock_py.providers.kit.failures import (
@@ -48,7 +47,6 @@ from shedlock_py.providers.kit.options import (
     split_options,
 )
 from shedlock_py.providers.kit.pool import ConnectionPool, PooledConnection
-from shedlock_py.providers.kit.programs import MOST_TAKE_OVERS, StorePrograms, given_back
 from shedlock_py.providers.kit.records import (
     RecordCommand,
     RecordPrograms,
@@ -56,6 +54,8 @@ from shedlock_py.providers.kit.records import (
     record_from_json,
     record_to_json,
 )
+from shedlock_py.providers.kit.store_clients import AsyncStoreClient, StoreClient, ThreadedClient
+from shedlock_py.providers.kit.store_programs import MOST_TAKE_OVERS, StorePrograms, given_back
 from shedlock_py.providers.kit.time_limits import call_within, seconds_left, within
 from shedlock_py.runtime.process import PerLoop, PerProcess
 from shedlock_py.runtime.program import Program

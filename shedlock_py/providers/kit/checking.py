@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shedlock_py.errors import ProviderError, ProviderUnreachable
 from shedlock_py.provider import Check
-from shedlock_py.providers.kit.programs import StorePrograms
+from shedlock_py.providers.kit.store_programs import StorePrograms
 
 
 def not_known(programs: StorePrograms, check: str, error: ProviderError, hint: str | None = None) -> Check:

@@ -14,13 +14,13 @@ from shedlock_py.model.record import LockRecord
 from shedlock_py.model.request import LockRequest, validate_name, validate_prefix
 from shedlock_py.model.run import Run
 from shedlock_py.provider import AsyncLockProvider, Check, LockProvider
-from shedlock_py.providers.kit.clients import AsyncStoreClient, StoreClient
 from shedlock_py.providers.kit.failures import TimedOut
 from shedlock_py.providers.kit.operation import Undo
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
 from shedlock_py.providers.kit.pausing import Pausing, resume
-from shedlock_py.providers.kit.programs import HISTORY_SECONDS, StorePrograms
 from shedlock_py.providers.kit.reading import read_recent_runs, read_runs
+from shedlock_py.providers.kit.store_clients import AsyncStoreClient, StoreClient
+from shedlock_py.providers.kit.store_programs import HISTORY_SECONDS, StorePrograms
 from shedlock_py.runtime.process import monotonic
 from shedlock_py.runtime.program import Program, run, run_async
 from shedlock_py.runtime.threads import WorkerPool, finish_at_exit

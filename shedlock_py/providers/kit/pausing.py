@@ -10,7 +10,7 @@ from shedlock_py.model.record import LONGEST_OPERATOR, LockRecord, Pause
 from shedlock_py.model.request import LockRequest, default_holder, request_for_operator
 from shedlock_py.providers.kit.failures import kept_changing, refused
 from shedlock_py.providers.kit.operation import Operation
-from shedlock_py.providers.kit.programs import MOST_TAKE_OVERS, StorePrograms, require_same_name
+from shedlock_py.providers.kit.store_programs import MOST_TAKE_OVERS, StorePrograms, require_same_name
 from shedlock_py.runtime.process import monotonic
 from shedlock_py.runtime.program import Program
 

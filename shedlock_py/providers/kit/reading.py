@@ -8,7 +8,7 @@ from typing import Any
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.model.run import Run, newest_first
 from shedlock_py.model.text import quoted
-from shedlock_py.providers.kit.programs import StorePrograms
+from shedlock_py.providers.kit.store_programs import StorePrograms
 from shedlock_py.runtime.program import Program
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from shedlock_py.model.record import LockRecord
 from shedlock_py.model.text import parsed
 from shedlock_py.providers.cas import Entry, Write
-from shedlock_py.providers.cas.programs import UNREAD
+from shedlock_py.providers.cas.cas_programs import UNREAD
 from shedlock_py.providers.kit import record_from_json, record_to_json
 from shedlock_py.providers.kubernetes.names import object_name
 

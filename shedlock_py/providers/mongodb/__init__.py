@@ -6,6 +6,6 @@ from shedlock_py.runtime.versions import require
 
 require("pymongo", pymongo.__version__)
 
-from shedlock_py.providers.mongodb.provider import AsyncMongoLockProvider, MongoLockProvider
+from shedlock_py.providers.mongodb.mongo_provider import AsyncMongoLockProvider, MongoLockProvider
 
 __all__ = ["AsyncMongoLockProvider", "MongoLockProvider"]

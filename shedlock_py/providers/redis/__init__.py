@@ -6,7 +6,7 @@ from shedlock_py.runtime.versions import require
 
 require("redis", redis.__version__)
 
-from shedlock_py.providers.redis.provider import AsyncRedisLockProvider, RedisLockProvider
-from shedlock_py.providers.redis.quorum.provider import AsyncRedisQuorumLockProvider, RedisQuorumLockProvider
+from shedlock_py.providers.redis.quorum.quorum_provider import AsyncRedisQuorumLockProvider, RedisQuorumLockProvider
+from shedlock_py.providers.redis.redis_provider import AsyncRedisLockProvider, RedisLockProvider
 
 __all__ = ["AsyncRedisLockProvider", "AsyncRedisQuorumLockProvider", "RedisLockProvider", "RedisQuorumLockProvider"]

@@ -1,5 +1,5 @@
 """Locks in a bucket of S3, or of any service with its interface and with conditional writes."""
 
-from shedlock_py.providers.s3.provider import AsyncS3LockProvider, S3LockProvider
+from shedlock_py.providers.s3.s3_provider import AsyncS3LockProvider, S3LockProvider
 
 __all__ = ["AsyncS3LockProvider", "S3LockProvider"]

@@ -16,7 +16,7 @@ from shedlock_py.events import logger
 from shedlock_py.model.text import parsed
 from shedlock_py.providers.aws import AwsReply, AwsRequest
 from shedlock_py.providers.cas import CasCommand, CasReply, Delete, Entry, List, Read, Write
-from shedlock_py.providers.cas.programs import UNREAD
+from shedlock_py.providers.cas.cas_programs import UNREAD
 from shedlock_py.providers.kit import record_from_json, record_to_json
 from shedlock_py.runtime.program import Program
 

@@ -13,7 +13,7 @@ from shedlock_py.runtime.versions import require
 
 require("sqlalchemy", sqlalchemy.__version__)
 
-from shedlock_py.providers.sqlalchemy.provider import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.schema import lock_table, runs_table
+from shedlock_py.providers.sqlalchemy.sql_provider import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 
 __all__ = ["AsyncSqlAlchemyLockProvider", "SqlAlchemyLockProvider", "lock_table", "runs_table"]

@@ -15,7 +15,7 @@ from shedlock_py import LockRecord
 from shedlock_py.model.lease import Claim, Lease
 from shedlock_py.providers.cas import CasPrograms, Read, ServerTime, Write
 from shedlock_py.providers.cas.server_time import token_at
-from shedlock_py.providers.dynamodb.programs import DynamoDBPrograms
+from shedlock_py.providers.dynamodb.dynamodb_programs import DynamoDBPrograms
 from shedlock_py.providers.dynamodb.wire import Change as Update
 from tests.simulation.mutants.mutant import Change, mutate
 

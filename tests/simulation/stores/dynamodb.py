@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from shedlock_py.providers.aws import AwsReply, AwsRequest
-from shedlock_py.providers.dynamodb.programs import DynamoDBPrograms
+from shedlock_py.providers.dynamodb.dynamodb_programs import DynamoDBPrograms
 from shedlock_py.providers.dynamodb.wire import CONDITION_FAILED, KEY, Change, Command, Delete, Reply, Table
 from shedlock_py.providers.kit import StorePrograms
 from shedlock_py.runtime.program import run

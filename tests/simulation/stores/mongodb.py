@@ -16,7 +16,7 @@ from pymongo.results import DeleteResult, UpdateResult
 
 from shedlock_py.providers.kit import StorePrograms, parse_limits
 from shedlock_py.providers.mongodb.commands import Command
-from shedlock_py.providers.mongodb.programs import MongoPrograms
+from shedlock_py.providers.mongodb.mongo_programs import MongoPrograms
 from tests.simulation.stores.times import EPOCH, ExactTime
 
 Document = dict[str, Any]

@@ -11,9 +11,9 @@ import lupa.lua51
 from redis.exceptions import ResponseError
 
 from shedlock_py.providers.kit import StorePrograms
-from shedlock_py.providers.redis.clients import AnyClient
 from shedlock_py.providers.redis.commands import Call, Command, Scan, Script
-from shedlock_py.providers.redis.programs import RedisPrograms
+from shedlock_py.providers.redis.redis_clients import AnyClient
+from shedlock_py.providers.redis.redis_programs import RedisPrograms
 from tests.simulation.stores.times import ExactTime
 
 Hash = dict[bytes, bytes]

@@ -12,7 +12,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from shedlock_py.providers.kit import StorePrograms
 from shedlock_py.providers.sqlalchemy.errors import translated
-from shedlock_py.providers.sqlalchemy.programs import SqlPrograms
+from shedlock_py.providers.sqlalchemy.sql_programs import SqlPrograms
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
 from shedlock_py.runtime.program import run
 from tests.simulation.stores.times import EPOCH, ExactTime

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from shedlock_py import LockRequest
-from shedlock_py.providers.aws import clients
-from shedlock_py.providers.dynamodb.programs import RECENT
+from shedlock_py.providers.aws import aws_clients as clients
+from shedlock_py.providers.dynamodb.dynamodb_programs import RECENT
 from shedlock_py.runtime.process import monotonic
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.clients import both_clients

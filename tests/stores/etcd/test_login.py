@@ -10,7 +10,7 @@ import pytest
 
 from shedlock_py import LockRequest, ProviderError
 from shedlock_py.providers.cas import Read
-from shedlock_py.providers.etcd.clients import Exchange
+from shedlock_py.providers.etcd.etcd_clients import Exchange
 from shedlock_py.providers.etcd.urls import Place
 from tests.cli.harness import run
 from tests.stores.clients import both_clients

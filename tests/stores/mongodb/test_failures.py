@@ -27,7 +27,7 @@ from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.kit import MOST_RETRIES, Failure, TimedOut, Undo
 from shedlock_py.providers.mongodb.commands import Command, undo
 from shedlock_py.providers.mongodb.errors import classify, time_limit
-from shedlock_py.providers.mongodb.programs import MongoPrograms
+from shedlock_py.providers.mongodb.mongo_programs import MongoPrograms
 from shedlock_py.runtime.program import run
 
 REQUEST = LockRequest("job", "1m", holder="me")

@@ -13,7 +13,7 @@ from pymongo import AsyncMongoClient, MongoClient
 from shedlock_py import ConfigurationError, LockRequest, ProviderError
 from shedlock_py import ProviderUnreachable as Unreachable
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
-from shedlock_py.providers.mongodb.clients import CollectionClient
+from shedlock_py.providers.mongodb.mongo_clients import CollectionClient
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.stores.mongodb.stores import SLOW_SERVER, Store
 from tests.support.locks import acquired, record_of

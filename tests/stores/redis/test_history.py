@@ -13,7 +13,8 @@ import pytest
 import redis
 
 from shedlock_py import Lease, LockRequest, ProviderError, ProviderUnreachable
-from shedlock_py.providers.redis import commands, programs
+from shedlock_py.providers.redis import commands
+from shedlock_py.providers.redis import redis_programs as programs
 from shedlock_py.providers.redis.commands import Call, Script, script
 from tests.stores.redis.stores import URL_KINDS, Store, send, through
 from tests.support.locks import acquired, outcomes, record_of

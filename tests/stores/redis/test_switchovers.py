@@ -13,9 +13,9 @@ import redis
 
 from shedlock_py import LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.providers.kit import Failure
-from shedlock_py.providers.redis.clients import AsyncManagedClient
 from shedlock_py.providers.redis.commands import Scan
 from shedlock_py.providers.redis.errors import classify
+from shedlock_py.providers.redis.redis_clients import AsyncManagedClient
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis.stores import Store, send
 from tests.support.availability import private_server

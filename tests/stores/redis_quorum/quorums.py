@@ -13,7 +13,7 @@ import pytest
 from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.providers.redis import AsyncRedisQuorumLockProvider, RedisQuorumLockProvider
 from shedlock_py.providers.redis.commands import Script, script
-from shedlock_py.providers.redis.quorum import programs
+from shedlock_py.providers.redis.quorum import quorum_programs as programs
 from shedlock_py.testing.blocking import BlockingLockProvider
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis_quorum.by_hand import ByHand

@@ -11,7 +11,7 @@ from itertools import combinations
 import pytest
 
 from shedlock_py import LockRequest
-from shedlock_py.providers.redis.quorum.programs import VOTE
+from shedlock_py.providers.redis.quorum.quorum_programs import VOTE
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome
 from tests.support import tiers
 from tests.support.polling import wait_until

@@ -26,7 +26,7 @@ from shedlock_py.providers.redis.quorum.majority import (
     are_decided,
     merged_records,
 )
-from shedlock_py.providers.redis.quorum.programs import QuorumPrograms
+from shedlock_py.providers.redis.quorum.quorum_programs import QuorumPrograms
 from shedlock_py.testing import FakeClock
 
 MINE, A, B = (b"host#" + digit * 32 for digit in (b"7", b"1", b"9"))

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from shedlock_py import ConfigurationError, Lease, LockRequest, ProviderUnreachable
-from shedlock_py.providers.redis.clients import POOL_SIZE, RESERVED
 from shedlock_py.providers.redis.commands import script
 from shedlock_py.providers.redis.quorum import broadcast
 from shedlock_py.providers.redis.quorum.broadcast import THREADS_PER_SERVER
+from shedlock_py.providers.redis.redis_clients import POOL_SIZE, RESERVED
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.redis_quorum.quorums import Quorum, acquired, outcome
 from tests.stores.redis_quorum.test_urls import CLIENTS, KINDS

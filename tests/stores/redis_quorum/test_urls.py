@@ -24,7 +24,7 @@ from shedlock_py import (
     provider_from_url,
 )
 from shedlock_py.providers.redis import AsyncRedisQuorumLockProvider, RedisQuorumLockProvider
-from shedlock_py.providers.redis.quorum.provider import split_servers
+from shedlock_py.providers.redis.quorum.quorum_provider import split_servers
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired
 
 KINDS: dict[str, Any] = {"sync": RedisQuorumLockProvider, "async": AsyncRedisQuorumLockProvider}

@@ -14,7 +14,7 @@ from shedlock_py import LockRequest, ProviderError
 from shedlock_py.providers.kit import MOST_RETRIES, Failure
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.errors import classify
-from shedlock_py.providers.sqlalchemy.programs import SqlPrograms
+from shedlock_py.providers.sqlalchemy.sql_programs import SqlPrograms
 from tests.support.signals import TooLong, raised_by
 
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 from sqlalchemy import text
 
 from shedlock_py import LockRequest
-from shedlock_py.providers.sqlalchemy.clients import POOL_SIZE, RESERVED
+from shedlock_py.providers.sqlalchemy.sql_clients import POOL_SIZE, RESERVED
 from tests.stores.sql.stores import Store, drivers_of, on
 from tests.support.locks import acquired
 from tests.support.polling import wait_until

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.providers.kit import DEFAULT_TIMEOUT, TimedOut
-from shedlock_py.providers.redis.clients import AnyClient, AsyncManagedClient, ManagedClient
 from shedlock_py.providers.redis.commands import Command
-from shedlock_py.providers.redis.programs import RedisPrograms
+from shedlock_py.providers.redis.redis_clients import AnyClient, AsyncManagedClient, ManagedClient
+from shedlock_py.providers.redis.redis_programs import RedisPrograms
 from shedlock_py.runtime.process import PerLoop, is_from_signal, monotonic
 from shedlock_py.runtime.program import Program, run, run_async
 from shedlock_py.runtime.threads import WorkerPool

@@ -9,8 +9,8 @@ import redis.asyncio
 
 from shedlock_py.model.durations import Duration
 from shedlock_py.providers.kit import AsyncProgramProvider, Limits, ProgramProvider, parse_limits, split_options
-from shedlock_py.providers.redis.clients import open_async_client, open_client
-from shedlock_py.providers.redis.programs import RedisPrograms
+from shedlock_py.providers.redis.redis_clients import open_async_client, open_client
+from shedlock_py.providers.redis.redis_programs import RedisPrograms
 
 
 class RedisLockProvider(ProgramProvider):

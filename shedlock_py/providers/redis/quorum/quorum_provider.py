@@ -14,9 +14,9 @@ from shedlock_py.errors import ConfigurationError
 from shedlock_py.model.durations import Duration
 from shedlock_py.model.text import clean_url
 from shedlock_py.providers.kit import OPTIONS, AsyncProgramProvider, Limits, ProgramProvider, parse_limits
-from shedlock_py.providers.redis.clients import open_async_client, open_client
 from shedlock_py.providers.redis.quorum.broadcast import AsyncQuorumClient, QuorumClient
-from shedlock_py.providers.redis.quorum.programs import QuorumPrograms
+from shedlock_py.providers.redis.quorum.quorum_programs import QuorumPrograms
+from shedlock_py.providers.redis.redis_clients import open_async_client, open_client
 from shedlock_py.providers.redis.urls import shown
 
 _PLACE = re.compile(r"(\[[0-9A-Fa-f:.]+(%[^\]]+)?\]|[^\s:@\[\]#]+)(:[0-9]{1,5})?")

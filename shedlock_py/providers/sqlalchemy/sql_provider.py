@@ -20,7 +20,9 @@ from shedlock_py.providers.kit import (
     parse_limits,
     split_options,
 )
-from shedlock_py.providers.sqlalchemy.clients import (
+from shedlock_py.providers.sqlalchemy.engines import Sessions, parse_url, shown_url
+from shedlock_py.providers.sqlalchemy.errors import explained_conflicts
+from shedlock_py.providers.sqlalchemy.sql_clients import (
     AsyncFileClient,
     AsyncUrlClient,
     AsyncUserEngineClient,
@@ -28,9 +30,7 @@ from shedlock_py.providers.sqlalchemy.clients import (
     UrlClient,
     UserEngineClient,
 )
-from shedlock_py.providers.sqlalchemy.engines import Sessions, parse_url, shown_url
-from shedlock_py.providers.sqlalchemy.errors import explained_conflicts
-from shedlock_py.providers.sqlalchemy.programs import SqlPrograms, identifiers
+from shedlock_py.providers.sqlalchemy.sql_programs import SqlPrograms, identifiers
 from shedlock_py.providers.sqlalchemy.sqlite_files import missing_file
 from shedlock_py.runtime.versions import sql_install_line
 

@@ -11,8 +11,8 @@ from pymongo.database import Database
 
 from shedlock_py.model.durations import Duration
 from shedlock_py.providers.kit import AsyncProgramProvider, ProgramProvider
-from shedlock_py.providers.mongodb.clients import COLLECTION, AsyncCollectionClient, CollectionClient
-from shedlock_py.providers.mongodb.programs import MongoPrograms
+from shedlock_py.providers.mongodb.mongo_clients import COLLECTION, AsyncCollectionClient, CollectionClient
+from shedlock_py.providers.mongodb.mongo_programs import MongoPrograms
 
 
 class MongoLockProvider(ProgramProvider):

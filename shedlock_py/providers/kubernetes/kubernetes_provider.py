@@ -10,7 +10,7 @@ from shedlock_py.model.durations import Duration
 from shedlock_py.providers.cas import CasPrograms, CasReply, parse_options
 from shedlock_py.providers.kit import AsyncProgramProvider, Check, Failure, ProgramProvider
 from shedlock_py.providers.kubernetes.access import Place
-from shedlock_py.providers.kubernetes.clients import AsyncKubernetesClient, KubernetesClient
+from shedlock_py.providers.kubernetes.kubernetes_clients import AsyncKubernetesClient, KubernetesClient
 from shedlock_py.providers.kubernetes.wire import VERBS, AccessReview, Command, KubernetesError, classify
 from shedlock_py.runtime.program import Program
 

@@ -16,7 +16,7 @@ from shedlock_py.model.lease import Claim, Lease
 from shedlock_py.model.record import ONCE, LockRecord
 from shedlock_py.providers import aws
 from shedlock_py.providers.cas import DEFAULT_CLOCK_ERROR, ServerTime
-from shedlock_py.providers.cas.programs import clocks_disagree
+from shedlock_py.providers.cas.cas_programs import clocks_disagree
 from shedlock_py.providers.cas.server_time import DRIFT, token_at
 from shedlock_py.providers.dynamodb import schema
 from shedlock_py.providers.dynamodb.changes import Written, claiming, freeing, freeing_from_java, holding, undoing

@@ -11,7 +11,7 @@ import httpx
 from shedlock_py.errors import ProviderError
 from shedlock_py.model.durations import Duration
 from shedlock_py.providers.cas import CasPrograms, CasReply, parse_options
-from shedlock_py.providers.etcd.clients import AsyncEtcdClient, EtcdClient
+from shedlock_py.providers.etcd.etcd_clients import AsyncEtcdClient, EtcdClient
 from shedlock_py.providers.etcd.urls import Place
 from shedlock_py.providers.etcd.wire import ALARMS, MEMBERS, NOT_ETCD, STATUS, Command, EtcdError, classify
 from shedlock_py.providers.kit import AsyncProgramProvider, Check, Failure, ProgramProvider, not_known

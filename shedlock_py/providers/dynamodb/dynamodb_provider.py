@@ -9,7 +9,7 @@ from shedlock_py.errors import ConfigurationError
 from shedlock_py.model.durations import Duration
 from shedlock_py.providers.aws import AwsClient, Place, split_url
 from shedlock_py.providers.cas import parse_options
-from shedlock_py.providers.dynamodb.programs import DynamoDBPrograms
+from shedlock_py.providers.dynamodb.dynamodb_programs import DynamoDBPrograms
 from shedlock_py.providers.dynamodb.wire import Table
 from shedlock_py.providers.kit import AsyncProgramProvider, ProgramProvider
 

@@ -26,7 +26,6 @@ from shedlock_py.providers.kit import (
     unreachable,
 )
 from shedlock_py.providers.redis.checks import server_checks
-from shedlock_py.providers.redis.clients import AnyClient
 from shedlock_py.providers.redis.commands import (
     EPOCH,
     MICROSECOND,
@@ -40,6 +39,7 @@ from shedlock_py.providers.redis.commands import (
 )
 from shedlock_py.providers.redis.errors import classify, is_refusal
 from shedlock_py.providers.redis.history import newest_of, runs_kept, sent, to_runs
+from shedlock_py.providers.redis.redis_clients import AnyClient
 from shedlock_py.runtime.program import Program
 
 _FIRE_TIME_TOO_LATE = -1
