@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from shedlock_py.operators.startup import check, check_async
     from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider
 else:
-    _LATE = {
+    _LAZY = {
         "AsyncLeaderElector": "shedlock_py.election.async_elector",
         "LeaderElector": "shedlock_py.election.elector",
         "leader_only": "shedlock_py.election.base",
@@ -83,9 +83,9 @@ else:
     }
 
     def __getattr__(name: str) -> object:
-        if name not in _LATE:
+        if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = found = getattr(import_module(_LATE[name]), name)
+        globals()[name] = found = getattr(import_module(_LAZY[name]), name)
         return found
 
     def __dir__() -> list[str]:

@@ -32,13 +32,13 @@ else:
         "S3": "s3",
         "SqlAlchemy": "sqlalchemy",
     }
-    _LATE = {f"{prefix}{name}LockProvider": store for name, store in _STORES.items() for prefix in ("", "Async")}
+    _LAZY = {f"{prefix}{name}LockProvider": store for name, store in _STORES.items() for prefix in ("", "Async")}
     """The module of each class, which is the extra that it needs."""
 
     def __getattr__(name: str) -> object:
-        if name not in _LATE:
+        if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        store = _LATE[name]
+        store = _LAZY[name]
         try:
             module = import_module(f"{__name__}.{store}")
         except ModuleNotFoundError as error:

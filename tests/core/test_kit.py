@@ -21,7 +21,7 @@ from shedlock_py.providers.kit import (
     ProgramProvider,
     ThreadedClient,
     TimedOut,
-    facades,
+    program_provider,
     within,
 )
 from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider, MemoryPrograms, MemoryStore
@@ -310,7 +310,7 @@ class SlowAsyncStore(SlowStore):
 async def test_i13_the_time_limit_is_that_of_the_operation(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second copy has only the time that is left. When the time is over, none is sent."""
     store, clock = InMemoryLockProvider(), FakeClock()
-    monkeypatch.setattr(facades, "monotonic", clock)
+    monkeypatch.setattr(program_provider, "monotonic", clock)
     programs = Scripted(store.programs.store, None)
     programs.clock, programs.timeout = clock, 1.0
     client = (SlowAsyncStore if is_async else SlowStore)(store, clock)

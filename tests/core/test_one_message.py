@@ -116,14 +116,21 @@ def test_a_missing_table_is_one_traceback_of_five_frames(tmp_path: Path) -> None
     assert "sqlite3" not in text
     assert "[SQL:" not in text
     frames = [Path(frame.filename).name for frame in traceback.extract_tb(caught.value.__traceback__)]
-    assert frames == [Path(__file__).name, Path(__file__).name, "decorator.py", "block.py", "facades.py", "facades.py"]
+    assert frames == [
+        Path(__file__).name,
+        Path(__file__).name,
+        "decorator.py",
+        "block.py",
+        "program_provider.py",
+        "program_provider.py",
+    ]
 
 
 def test_pytest_shows_only_the_code_of_the_user(provider: InMemoryLockProvider) -> None:
     with pytest.raises(ProviderUnreachable) as caught:
         decorated(failing(provider, "acquire"))
     shown = {Path(str(entry.path)).name for entry in caught.traceback.filter(caught)}
-    assert not shown & {"decorator.py", "block.py", "facades.py", "operation.py", "program.py"}
+    assert not shown & {"decorator.py", "block.py", "program_provider.py", "operation.py", "program.py"}
     assert Path(__file__).name in shown
     try:
         raise RuntimeError

@@ -24,7 +24,7 @@ PAIRS = [
     ),
     ("provider.py", "LockProvider", "AsyncLockProvider"),
     *(
-        ("providers/kit/facades.py", f"ProgramProvider.{method}", f"AsyncProgramProvider.{method}")
+        ("providers/kit/program_provider.py", f"ProgramProvider.{method}", f"AsyncProgramProvider.{method}")
         for method in (*FACADE, "undo", "runs", "recent_runs", "forget_fire_time", "resume", "checks", "close")
     ),
     ("providers/mongodb/mongo_clients.py", "CollectionClient.close", "AsyncCollectionClient.close"),

@@ -1,6 +1,6 @@
 """The provider of a simulated process: the real programs, carried out by the real driver, in virtual time.
 
-It does what the kit's providers do (``facades.py``): one time limit for the whole operation, undo in the background.
+It does what the kit's providers do: one time limit for the whole operation, undo in the background.
 Each operation is recorded for the checker.
 """
 

@@ -237,7 +237,7 @@ class CasPrograms(StorePrograms):
         until = self._end_of(request.lock_at_most_for, time)
         return LockRecord(request.name, claim.locked_by, now, until, token, fire_time, read_at=now, is_released=False)
 
-    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> CasProgram[bool]:
+    def set_end(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> CasProgram[bool]:
         operation, may_repeat = "release" if releasing else "extend", True
         entry, time = lease._note[1:] if _is_note(lease._note, self._store) else (None, None)
         if time is not None and self.clock() - time.sent_at > OLD:

@@ -177,7 +177,7 @@ class DynamoDBPrograms(StorePrograms):
     def _written(self, claim: Claim, time: ServerTime) -> Written:
         return Written(self._earliest(time), milliseconds_up(self._end_of(claim.request.lock_at_most_for, time)), 0)
 
-    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> DynamoProgram[bool]:
+    def set_end(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> DynamoProgram[bool]:
         known, time, may_repeat = lease._note if isinstance(lease._note, Written) else None, self._known_time(), True
         operation = "release" if releasing else "extend"
         if known is None or time is None or _is_over(known, self._earliest(time)):

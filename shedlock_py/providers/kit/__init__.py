@@ -23,7 +23,6 @@ from shedlock_py.provider import Check
 from shedlock_py.providers.kit.async_pool import AsyncConnectionPool, close_with_loop
 from shedlock_py.providers.kit.checking import not_known
 from shedlock_py.providers.kit.commands import Command
-from shedlock_py.providers.kit.facades import AsyncProgramProvider, ProgramProvider
 from shedlock_py.providers.kit.failures import (
     MOST_RETRIES,
     Failure,
@@ -47,6 +46,7 @@ from shedlock_py.providers.kit.options import (
     split_options,
 )
 from shedlock_py.providers.kit.pool import ConnectionPool, PooledConnection
+from shedlock_py.providers.kit.program_provider import AsyncProgramProvider, ProgramProvider
 from shedlock_py.providers.kit.records import (
     RecordCommand,
     RecordPrograms,

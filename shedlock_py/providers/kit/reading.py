@@ -1,4 +1,4 @@
-"""Reading run history: what the facades do before and after the programs of a store."""
+"""Reading run history: what the providers do before and after the programs of a store."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class RecordPrograms(StorePrograms):
         token: int | None = yield grant
         return token
 
-    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[RecordCommand, Any, bool]:
+    def set_end(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[RecordCommand, Any, bool]:
         def set_end(record: LockRecord, now: datetime) -> LockRecord | None:
             if (record.locked_by, record.fencing_token) != (lease.locked_by, lease.fencing_token):
                 return None

@@ -73,7 +73,7 @@ class StorePrograms(ABC):
     """
 
     keeps_history: ClassVar[bool] = False
-    """True for a store that can keep runs: ``claim``, ``hold`` and ``undo_claim`` write them while
+    """True for a store that can keep runs: ``claim``, ``set_end`` and ``undo_claim`` write them while
     :meth:`is_history_on`, and there is :meth:`runs`."""
     recognises_retries: ClassVar[bool] = False
     """True for a store whose record shows that a repeated extend or release was carried out before.
@@ -119,7 +119,7 @@ class StorePrograms(ABC):
         """
 
     @abstractmethod
-    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Any, Any, bool]:
+    def set_end(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Any, Any, bool]:
         """Let exactly this lease end ``lock_for`` from now. False: the store does not have it any more.
 
         After a release, an undo or a force release no extension matches, not even one that waited for the record.
@@ -271,7 +271,7 @@ class StorePrograms(ABC):
         return True
 
     def end_run(self, lease: Lease, *, is_lost: bool) -> Program[Any, Any, None]:
-        """Write the end of a run, for a store whose :meth:`hold` does not. It has no end if it was written before."""
+        """Write the end of a run that has none, for a store whose :meth:`set_end` does not write it."""
         yield from ()
 
     def read_twice(self, name: str) -> Program[Any, Any, tuple[Any, LockRecord | None]]:
@@ -386,7 +386,7 @@ class StorePrograms(ABC):
         if lease.is_being_released():
             return None
         operation = Operation(self, "extend", lease.name)
-        if not (yield from operation.carry_out(self.hold(lease, extension.lock_for, releasing=False))):
+        if not (yield from operation.carry_out(self.set_end(lease, extension.lock_for, releasing=False))):
             lease._lose()
             return None
         return extension.granted(repeated=operation.was_repeated and not self.recognises_retries)
@@ -414,7 +414,7 @@ class StorePrograms(ABC):
     def _released(
         self, operation: Operation, lease: Lease, lock_for: timedelta, was_trusted: bool
     ) -> Program[Any, Any, bool]:
-        is_done = yield from operation.carry_out(self.hold(lease, lock_for, releasing=True))
+        is_done = yield from operation.carry_out(self.set_end(lease, lock_for, releasing=True))
         if not is_done and operation.was_repeated and not self.recognises_retries:
             is_done = was_trusted  # the first copy of the command released it, and the second found nothing to do
         if is_done:
@@ -422,7 +422,7 @@ class StorePrograms(ABC):
         else:
             lease._lose()
         if self.is_history_on():
-            yield from operation.carry_out(self.noted(self.end_run(lease, is_lost=not is_done)))
+            yield from operation.carry_out(self.warn_if_failed(self.end_run(lease, is_lost=not is_done)))
         return is_done
 
     # Run history. No error of it is an error of the operation that it belongs to.
@@ -442,7 +442,7 @@ class StorePrograms(ABC):
         """Write history again, after its cause of failure was mended."""
         self._history_resumes_at = float("-inf")
 
-    def noted(self, program: Program[Any, Any, object]) -> Program[Any, Any, None]:
+    def warn_if_failed(self, program: Program[Any, Any, object]) -> Program[Any, Any, None]:
         """Carry out ``program``, which writes history only, after the operation itself."""
         try:
             yield from program

@@ -112,7 +112,7 @@ class MongoPrograms(StorePrograms):
             raise
         return record.fencing_token if is_granted else None
 
-    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Command, Any, bool]:
+    def set_end(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Command, Any, bool]:
         if not releasing:
             result = yield extend(lease, lock_for)
             return bool(result.matched_count)

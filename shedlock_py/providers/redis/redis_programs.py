@@ -74,7 +74,7 @@ class RedisPrograms(StorePrograms):
             raise fire_time_too_late(operation, claim.request, self.fire_time_tolerance)
         return token or None
 
-    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Command, Any, bool]:
+    def set_end(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Command, Any, bool]:
         kept = runs_kept(self)
         call = self._calls.hold("extend", lease, lock_for, self.clock(), releasing=releasing, runs_kept=kept)
         return bool((yield from sent(call, lease.name, self)))

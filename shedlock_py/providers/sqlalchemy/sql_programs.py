@@ -112,7 +112,7 @@ class SqlPrograms(SqlTables):
         if not self.extra_columns:
             raise ConfigurationError("a fire time needs the column last_fire_time: not with extra_columns=False")
 
-    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> SqlProgram[bool]:
+    def set_end(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> SqlProgram[bool]:
         if not self._is_located:
             yield from self.locate(is_urgent=True)
         values = {**identifiers(lease), "hold_ms": in_milliseconds(lock_for)}
@@ -161,7 +161,7 @@ class SqlPrograms(SqlTables):
         command = SqlCommand(self._sql.prune, values)
         reply = yield command
         if self._runs is not None and self.is_history_on():
-            yield from self.noted(_sent(SqlCommand(self._runs.prune)))
+            yield from self.warn_if_failed(_sent(SqlCommand(self._runs.prune)))
         return reply.changed
 
     def record(self, name: str) -> SqlProgram[LockRecord | None]:
@@ -201,7 +201,7 @@ class SqlPrograms(SqlTables):
         """Write the history of ``command``, which was carried out."""
         if self._runs is not None and self.is_history_on():
             history = command._replace(statement=pick(self._runs), can_grant=False, is_history=True)
-            yield from self.noted(_sent(history))
+            yield from self.warn_if_failed(_sent(history))
 
     def end_run(self, lease: Lease, *, is_lost: bool) -> SqlProgram[None]:
         end = {"outcome": "lost" if is_lost else lease.outcome, "error": lease.error}

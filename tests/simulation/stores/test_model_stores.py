@@ -161,13 +161,13 @@ class Pair:
         length = dice.choice([timedelta(0), timedelta(hours=1), timedelta(hours=3)])
         if not world.leases:
             return None
-        return world.run(world.programs.hold(dice.choice(world.leases), length, releasing=False))
+        return world.run(world.programs.set_end(dice.choice(world.leases), length, releasing=False))
 
     def _release(self, world: World, dice: random.Random) -> Any:
         length = dice.choice([timedelta(0), timedelta(hours=1)])
         if not world.leases:
             return None
-        return world.run(world.programs.hold(dice.choice(world.leases), length, releasing=True))
+        return world.run(world.programs.set_end(dice.choice(world.leases), length, releasing=True))
 
     def _undo(self, world: World, dice: random.Random) -> Any:
         if not world.leases:

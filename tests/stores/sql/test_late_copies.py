@@ -101,7 +101,7 @@ def test_i1_a_late_copy_of_a_take_over_takes_nothing_from_a_holder_that_writes_n
 
 
 FREES: dict[str, Callable[[Any, Lease], Any]] = {
-    "release": lambda programs, lease: programs.hold(lease, timedelta(0), releasing=True),
+    "release": lambda programs, lease: programs.set_end(lease, timedelta(0), releasing=True),
     "force release": lambda programs, lease: programs.force_release(lease.name),
     "undo": lambda programs, lease: programs.undo_claim(lease.name, lease.locked_by, None),
 }

@@ -215,7 +215,7 @@ class QuorumPrograms(StorePrograms):
         call = self._calls.undo(name, locked_by, former_fire_time, runs_kept(self))
         return (yield from self._done("undo", name, call))
 
-    def hold(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> QuorumProgram:
+    def set_end(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> QuorumProgram:
         kept = runs_kept(self)
         call = self._calls.hold("quorum_extend", lease, lock_for, self.clock(), releasing=releasing, runs_kept=kept)
         if releasing:
