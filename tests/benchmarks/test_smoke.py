@@ -69,7 +69,7 @@ def test_what_needs_no_store(tmp_path: Path) -> None:
 def test_modules_that_are_imported() -> None:
     """At most 85 on Python 3.11, of which these three bring 45; on Python 3.15 they bring 59."""
     pythons = inprocess.modules("import dataclasses, inspect, logging")
-    assert inprocess.modules("import shedlock_py") - pythons <= 40
+    assert inprocess.modules("import shedlock_py") - pythons <= 50
 
 
 def test_targets_have_a_direction() -> None:

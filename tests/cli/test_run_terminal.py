@@ -159,7 +159,7 @@ def is_stopped(pid: int) -> bool:
 def stop(runs: Runs, terminal: Terminal) -> None:
     """Ctrl-Z. The shell between them reports it; the run stops a moment later."""
     terminal.type("\x1a")
-    terminal.read_until("Stopped")
+    terminal.read_until(lambda text: "$ " in text.rpartition("Stopped")[2])
     wait_until(lambda: is_stopped(int(runs.wait_for("parent"))), what="the run stopped, too")
 
 

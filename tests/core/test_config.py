@@ -435,7 +435,7 @@ class TestFromEnv:
         )
         script = (
             "import os; os.environ['SHEDLOCK_STORE'] = 'application.locks:locks'\n"
-            "from shedlock_py.settings.defaults import configured_providers\n"
+            "from shedlock_py.settings.lookup import configured_providers\n"
             "from shedlock_py.settings.urls import provider_from_text\n"
             "provider = provider_from_text('application.locks:locks')\n"
             "print(configured_providers() == (provider,))\n"

@@ -186,7 +186,7 @@ def test_nothing_is_connected_and_no_driver_is_used_before_the_first_lock(small_
     """On a database that does not exist, everything that needs no lock works."""
     small_project.add_settings(DATABASES={"default": {**database("postgresql://a:b@127.0.0.1:1/none")}})
     script = (
-        "import sys, threading; from shedlock_py.settings.defaults import configured_providers; "
+        "import sys, threading; from shedlock_py.settings.lookup import configured_providers; "
         "print(len(configured_providers()), 'sqlalchemy.dialects.postgresql' in sys.modules, threading.active_count())"
     )
     words = [

@@ -63,7 +63,7 @@ def a_grant_is_written_without_the_version(original: Change, programs: CasProgra
     return _with(original(programs, claim, **how), _in_any_case)
 
 
-@_cas("hold", kind="operators")
+@_cas("set_end", kind="operators")
 def a_hold_is_written_without_the_version(
     original: Change, programs: CasPrograms, lease: Lease, lock_for: timedelta, *, releasing: bool
 ) -> Any:

@@ -167,7 +167,7 @@ def _shown_as(lease: Lease, name: str, step: Step, records: Records, now: dateti
     return reply
 
 
-@_store("hold")
+@_store("set_end")
 def a_release_by_name(
     original: Change, programs: RecordPrograms, lease: Lease, lock_for: timedelta, *, releasing: bool
 ) -> Any:
@@ -176,7 +176,7 @@ def a_release_by_name(
     return _with(program, partial(_shown_as, lease, lease.name)) if releasing else program
 
 
-@_store("hold")
+@_store("set_end")
 def an_extension_by_name(
     original: Change, programs: RecordPrograms, lease: Lease, lock_for: timedelta, *, releasing: bool
 ) -> Any:
@@ -185,7 +185,7 @@ def an_extension_by_name(
     return program if releasing else _with(program, partial(_shown_as, lease, lease.name))
 
 
-@_store("hold")
+@_store("set_end")
 def an_extension_matches_the_holder_only(
     original: Change, programs: RecordPrograms, lease: Lease, lock_for: timedelta, *, releasing: bool
 ) -> Any:
@@ -199,7 +199,7 @@ def an_extension_matches_the_holder_only(
     return _with(original(programs, lease, lock_for, releasing=releasing), hold)
 
 
-@_store("hold")
+@_store("set_end")
 def extensions_add_up(
     original: Change, programs: RecordPrograms, lease: Lease, lock_for: timedelta, *, releasing: bool
 ) -> Any:
@@ -215,7 +215,7 @@ def extensions_add_up(
     return _with(original(programs, lease, lock_for, releasing=releasing), hold)
 
 
-@_store("hold")
+@_store("set_end")
 def a_release_does_nothing(
     original: Change, programs: RecordPrograms, lease: Lease, lock_for: timedelta, *, releasing: bool
 ) -> Any:

@@ -51,7 +51,7 @@ def a_held_run_is_recovered(original: Change, programs: RecordPrograms, claim: C
     return (yield grant)
 
 
-@_store("hold")
+@_store("set_end")
 def a_release_leaves_no_mark(
     original: Change, programs: RecordPrograms, lease: Lease, lock_for: timedelta, *, releasing: bool
 ) -> Any:
