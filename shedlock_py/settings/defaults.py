@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, cast
 
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import Listener, log_listener
 from shedlock_py.model.durations import Duration, parse_duration
-from shedlock_py.model.request import LockRequest, check_hold_times, checked_lock_name, validate_holder
+from shedlock_py.model.request import LockRequest, check_hold_times, checked_lock_name, default_holder, validate_holder
 from shedlock_py.model.text import quoted
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.settings.environment import settings_of
@@ -263,17 +265,27 @@ def lock_request(
 
     :raises ConfigurationError: there is no ``lock_at_most_for``, or a value cannot work.
     """
-    checked_lock_name(name)
     settings = _settings
     at_most = settings.default_lock_at_most_for if lock_at_most_for is None else lock_at_most_for
     if at_most is None and not is_active():
         at_most = "10m"  # nothing is locked, so it does not matter
     if at_most is None:
+        checked_lock_name(name)
         raise ConfigurationError(
             f"lock {name!r} has no lock_at_most_for: give it one, or call configure(default_lock_at_most_for='10m')"
         )
     at_least = settings.default_lock_at_least_for if lock_at_least_for is None else lock_at_least_for
+    if fire_time is None:
+        with suppress(TypeError):  # a value without a hash is refused below
+            return _checked_request(name, at_most, at_least, settings.holder or default_holder(), template)
     return LockRequest(name, at_most, at_least, settings.holder, fire_time, template)
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _checked_request(
+    name: str, at_most: Duration, at_least: Duration, holder: str, template: str | None
+) -> LockRequest:
+    return LockRequest(name, at_most, at_least, holder, template=template)
 
 
 def is_kept_alive(keep_alive: bool | timedelta | None) -> bool:
