@@ -83,13 +83,15 @@ def sqlite_file(store: Store) -> Iterator[Small]:
 
 @contextmanager
 def _full_file(directory: Path) -> Iterator[None]:
-    with filled(directory):
-        # The write-ahead log may have room of its own, which is used again and again: until it is emptied.
-        with closing(sqlite3.connect(directory / "locks.db", timeout=30, isolation_level=None)) as connection:
+    with closing(sqlite3.connect(directory / "locks.db", timeout=30, isolation_level=None)) as connection:
+        connection.execute("SELECT * FROM sqlite_master").fetchall()  # it opens the log, for which there is room yet
+        with filled(directory):
+            # The write-ahead log may have room of its own, which is used again and again: until it is emptied.
             empty = partial(connection.execute, "PRAGMA wal_checkpoint(TRUNCATE)")
             wait_until(lambda: empty().fetchone()[0] == 0, timeout=TIMEOUT)
-        fill(directory)
-        yield
+            connection.close()
+            fill(directory)
+            yield
 
 
 # PostgreSQL
