@@ -151,7 +151,9 @@ class LeaseHistory:
             is_alone = all(o is extend or o.started > extend.end or o.end < extend.started for o in self.extends)
             if extend.outcome == "done":
                 answers.append(self._given(extend))
-                given = answers[-1] if is_alone else max(answers)  # nobody knows which of them the store did last
+                # Nobody knows which of them the store did last, nor which of those that ended at once was seen first.
+                at_once = [self._given(o) for o in self.extends if o.outcome == "done" and o.end == extend.end]
+                given = answers[-1] if is_alone else max(*answers, *at_once)
             elif is_alone:
                 given = min(extend.trusted_before, self._given(extend))
             else:

@@ -218,6 +218,13 @@ def test_trust_after_an_extension_is_as_long_as_granted(
     assert rules_found(FIRST, replace(extended, trusted_until=wrong)) == ["trust window"]
 
 
+def test_of_two_extensions_whose_replies_a_stopped_process_sees_at_once_the_longer_counts() -> None:
+    slow = then("extend", FIRST, 1.5, 3.0, "done", at_most=1.0, trusted_until=2.788)  # it saw the other reply first
+    quick = then("extend", FIRST, 1.8, 3.0, "done", at_most=1.0, trusted_until=2.788)
+    assert rules_found(FIRST, slow, quick) == []
+    assert rules_found(FIRST, slow, replace(quick, ended=3.1)) == ["trust window"]
+
+
 def test_a_keep_alive_that_stops_is_found() -> None:
     kept = replace(FIRST, keep_alive=True)
     failed = then("extend", kept, 1.2, 1.25, "error", at_most=1.0)

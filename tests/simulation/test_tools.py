@@ -13,12 +13,14 @@ import pytest
 from tests.faults.report import write_page
 from tests.simulation import progress, timeline
 from tests.simulation.campaign import CALM, LONG, LONG_EVERY, SHORT, STORES, WITHIN_LIMITS, Job, Limit, for_hours, jobs
+from tests.simulation.log import EventLog
 from tests.simulation.mutants import ALL, Mutant
 from tests.simulation.report import BEGIN, END, Run, section
 from tests.simulation.schedule import Entry, Fault, Outcome, Schedule, Violation
 from tests.simulation.shrink import AFTERWARDS, Shrinker, smallest
 from tests.simulation.tally import Result, Tally
 from tests.simulation.trials import Detection
+from tests.simulation.world import World
 
 GUILTY = {17, 61}
 VIOLATION = Violation("overlap", 0.0, "name", "two leases were trusted at once")
@@ -77,6 +79,13 @@ def test_a_shrinker_that_runs_out_of_time_keeps_what_it_has() -> None:
 @pytest.mark.parametrize("needed", [(), (3,), (0, 99), (4, 5, 6), tuple(range(100))])
 def test_nothing_can_be_left_out_of_the_smallest_parts(needed: tuple[int, ...]) -> None:
     assert tuple(smallest(range(100), lambda kept: set(needed) <= set(kept))) == needed
+
+
+def test_time_never_goes_back() -> None:
+    world, moments = World(1, EventLog(None)), list[float]()
+    world.at(2.0, lambda: world.at(1.0, lambda: moments.append(world.now)))
+    world.run_until(3.0)
+    assert moments == [2.0]
 
 
 def test_the_hours_are_divided_among_kinds_and_stores() -> None:

@@ -35,7 +35,11 @@ class World:
         self._number = 0
 
     def at(self, when: float, callback: Callable[..., object], *args: Any, process: Process | None = None) -> None:
-        """Call ``callback`` at that moment, unless ``process`` has died; if it stands still, when it goes on."""
+        """Call ``callback`` at that moment, unless ``process`` has died; if it stands still, when it goes on.
+
+        A moment that is over is now: a process that stood still may name one.
+        """
+        when = max(when, self.now)
         self._number += 1
         life = 0 if process is None else process.life
         heappush(self._heap, (when, self._number, process, life, callback, args))
