@@ -219,10 +219,11 @@ def test_trust_after_an_extension_is_as_long_as_granted(
 
 
 def test_of_two_extensions_whose_replies_a_stopped_process_sees_at_once_the_longer_counts() -> None:
-    slow = then("extend", FIRST, 1.5, 3.0, "done", at_most=1.0, trusted_until=2.788)  # it saw the other reply first
-    quick = then("extend", FIRST, 1.8, 3.0, "done", at_most=1.0, trusted_until=2.788)
+    facts = {"at_most": 1.0, "trusted_until": 2.588}
+    slow = reached(then("extend", FIRST, 1.3, 1.7, "done", **facts), 1.31)  # it saw the other reply first
+    quick = reached(then("extend", FIRST, 1.6, 1.7, "done", **facts), 1.61)
     assert rules_found(FIRST, slow, quick) == []
-    assert rules_found(FIRST, slow, replace(quick, ended=3.1)) == ["trust window"]
+    assert rules_found(FIRST, slow, replace(quick, ended=1.8)) == ["trust window"]
 
 
 def test_a_keep_alive_that_stops_is_found() -> None:
