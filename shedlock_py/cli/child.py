@@ -21,12 +21,12 @@ FENCING_TOKEN = "SHEDLOCK_FENCING_TOKEN"
 TERM = "SHEDLOCK_TERM"
 
 _IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}  # at its start; a command must not inherit that
-_BY_THE_TERMINAL = {signal.SIGINT, signal.SIGQUIT, signal.SIGCONT}
-"""The terminal, or its shell, sends them to this process and to the command alike."""
 _TO_THE_COMMAND_ALONE = {signal.SIGUSR1, signal.SIGUSR2}
 """They end processes without a handler for them, such as other members of the command's process group."""
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
 _HARMLESS = {signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, getattr(signal, "SIGINFO", signal.SIGURG)}
+_COERCED = {"C.UTF-8", "C.utf8", "UTF-8"}
+"""What Python sets LC_CTYPE to at its start if no locale is set, as under cron (PEP 538)."""
 _OF_JOB_CONTROL = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGCONT, signal.SIGTTIN, signal.SIGTTOU}
 _NOT_ENDING = _IGNORED_BY_PYTHON | _TO_THE_COMMAND_ALONE | _FAULTS | _HARMLESS | _OF_JOB_CONTROL | {signal.SIGKILL}
 
@@ -61,28 +61,40 @@ def _is_text(program: str) -> bool:
         return b"\0" not in file.read(128)
 
 
+def _is_locale_coerced() -> bool:
+    """Whether Python has set LC_CTYPE for this process, and not its parent. False where the system does not tell."""
+    if os.environ.get("LC_CTYPE") not in _COERCED:
+        return False
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            return not any(line.startswith(b"LC_CTYPE=") for line in file.read().split(b"\0"))
+    except OSError:
+        return False
+
+
 class Child:
     """The running command, with this process's standard streams and the signal mask ``mask``.
 
-    Without a terminal, it leads a process group of its own, whose number is ``pid``, too, so that a whole pipeline can
-    be ended. With a terminal, it stays in the group of this process: Ctrl-C, Ctrl-Z and ``fg`` reach both.
-    Only the main thread may use this object.
+    It leads a process group of its own, whose number is ``pid``, too, so that a whole pipeline can be ended. Only the
+    main thread may use this object.
 
     :param variables: what it finds in its environment besides that of this process; None: a variable that it must not
         have, such as that of an enclosing run.
     :raises CannotStart: the system refuses to execute it.
     """
 
+    stopped_by: int | None = None
+    """The signal that stopped the command, as :meth:`exit_code` has found it. Its reader sets it to None."""
+
     def __init__(self, program: str, command: Sequence[str], variables: Mapping[str, object], mask: Set[int]) -> None:
         self._exit_code: int | None = None
-        self._leads_group = not has_terminal()
-        environ = {name: value for name, value in os.environ.items() if name not in variables}
+        unwanted = {*variables, "LC_CTYPE"} if _is_locale_coerced() else variables
+        environ = {name: value for name, value in os.environ.items() if name not in unwanted}
         environ |= {name: str(value) for name, value in variables.items() if value is not None}
 
         def spawn(path: str, words: Sequence[str]) -> int:
-            group = 0 if self._leads_group else os.getpgrp()
             return os.posix_spawn(
-                path, list(words), environ, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON, setpgroup=group
+                path, list(words), environ, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON, setpgroup=0
             )
 
         try:
@@ -96,11 +108,6 @@ class Child:
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
             raise CannotStart(f"cannot execute {command[0]}: {error.strerror}", code) from None
 
-    @property
-    def target(self) -> int:
-        """What ``kill`` ends: the process group, as a negative number, or the command."""
-        return -self.pid if self._leads_group else self.pid
-
     def exit_code(self, *, wait: bool = False) -> int | None:
         """The exit code, 128 + N if signal N killed the command; None while it runs.
 
@@ -108,25 +115,32 @@ class Child:
         another subreaper those of its descendants. Of the latter only members of the command's group are reaped,
         because a provider or its driver may have started other children.
         """
+        own_options = 0 if wait else os.WNOHANG | os.WUNTRACED
         orphans = -1 if os.getpid() == 1 else -self.pid
-        for children, options in ((self.pid, 0 if wait else os.WNOHANG), (orphans, os.WNOHANG)):
+        for children, options in ((self.pid, own_options), (orphans, os.WNOHANG)):
             with suppress(ChildProcessError):
                 while (ended := os.waitpid(children, options)) != (0, 0):
                     pid, status = ended
-                    if pid == self.pid and self._exit_code is None:
+                    if pid != self.pid or self._exit_code is not None:
+                        continue
+                    if os.WIFSTOPPED(status):
+                        self.stopped_by = os.WSTOPSIG(status)
+                    else:
                         code = os.waitstatus_to_exitcode(status)
-                        self._exit_code = code if code >= 0 else SIGNALLED - code
+                        self._exit_code, self.stopped_by = code if code >= 0 else SIGNALLED - code, None
         return self._exit_code
 
     def pass_on(self, number: int) -> None:
         """Send a signal that this process received to the command, and to its group where others expect that."""
-        if number != signal.SIGCHLD and (self._leads_group or number not in _BY_THE_TERMINAL):
+        if number != signal.SIGCHLD:
             self.send(number, to_group=number not in _TO_THE_COMMAND_ALONE)
+        if number == signal.SIGCONT:
+            self.stopped_by = None
 
     def send(self, number: int, *, to_group: bool = True) -> None:
         """Send a signal to every process of the command's group, or to the command alone."""
         with suppress(ProcessLookupError, PermissionError):
-            if to_group and self._leads_group and self.exists():
+            if to_group and self.exists():
                 os.killpg(self.pid, number)
                 return
         if self.exit_code() is None:  # not waited for, so the kernel has not reused the number
@@ -137,8 +151,6 @@ class Child:
         """Whether the command or another process of its group runs."""
         if self.exit_code() is None:
             return True
-        if not self._leads_group:
-            return False
         try:
             os.killpg(self.pid, 0)  # the kernel does not reuse the number while one process of the group is left
         except ProcessLookupError:
@@ -154,7 +166,7 @@ class Child:
 
 
 class KillSwitch:
-    """Kills the command, or its process group, when this process dies, however it dies.
+    """Kills the command's process group when this process dies, however it dies.
 
     A shell waits for the end of a pipe whose other end only this process has. Without ``/bin/sh`` there is none.
     """
@@ -162,7 +174,7 @@ class KillSwitch:
     def __init__(self) -> None:
         self._pid: int | None = None
         # In a group of its own, the shell gets no signal of a terminal, or for the group of this process.
-        script = 'trap "" HUP INT QUIT TERM; read -r target && { read -r end || kill -s KILL -- "$target"; }'
+        script = 'trap "" HUP INT QUIT TERM; read -r group && { read -r end || kill -s KILL -- "-$group"; }'
         reader, self._writer = os.pipe()
         nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
         streams: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, reader, 0), *nowhere]
@@ -175,13 +187,13 @@ class KillSwitch:
         finally:
             os.close(reader)
 
-    def arm(self, target: int) -> None:
-        """Name the process that is to be killed, or, as a negative number, the process group."""
+    def arm(self, group: int) -> None:
+        """Name the process group that is to be killed."""
         with suppress(BrokenPipeError):  # the shell was killed, or there is none
-            os.write(self._writer, f"{target}\n".encode())
+            os.write(self._writer, f"{group}\n".encode())
 
     def disarm(self) -> None:
-        """Call this when the command has ended: the kernel may reuse its number."""
+        """Call this when the group has ended: the kernel may reuse its number."""
         if self._pid is not None:
             with suppress(ChildProcessError):  # reaped with the orphans
                 if os.waitpid(self._pid, os.WNOHANG) == (0, 0):
@@ -200,9 +212,10 @@ def listen(on_signal: Callable[[int], None]) -> Set[int]:
     for number in (signal.SIGCHLD, signal.SIGCONT):
         # A handler keeps the kernel from ignoring them. It is never called: the signals are blocked.
         signal.signal(number, lambda number, frame: None)
-    wanted = {*ENDING, *_TO_THE_COMMAND_ALONE, signal.SIGCHLD, signal.SIGCONT}
+    wanted = {*ENDING, *_TO_THE_COMMAND_ALONE, signal.SIGTSTP, signal.SIGCHLD, signal.SIGCONT}
     numbers = {number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    # SIGTTOU: the kernel must not stop this process when it takes the terminal back from the command.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*numbers, signal.SIGTTOU})
 
     def wait() -> None:
         while True:
@@ -212,10 +225,31 @@ def listen(on_signal: Callable[[int], None]) -> Set[int]:
     return before
 
 
-def has_terminal() -> bool:
-    """Whether this process has a controlling terminal. It does not matter where the standard streams go."""
+def stop(process: int, number: int) -> None:
+    """Stop this process, or with ``process=0`` its group, by a signal, until a shell continues it.
+
+    Returns at once where no shell could: the kernel then ignores the signal.
+    """
+    before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(process, number)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def move_terminal(giver: int, taker: int) -> bool | None:
+    """Make the process group ``taker`` the foreground of the controlling terminal, if ``giver`` is that now.
+
+    False: it is not. None: this process has no terminal. It does not matter where the standard streams go.
+    """
     try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
     except OSError:
+        return None
+    try:
+        is_there = os.tcgetpgrp(terminal) == giver
+        if is_there:
+            os.tcsetpgrp(terminal, taker)
+        return is_there
+    except OSError:  # the terminal was closed, or the group has ended
         return False
-    return True
+    finally:
+        os.close(terminal)

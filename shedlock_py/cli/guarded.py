@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +18,7 @@ from shedlock_py.cli.child import (
     CannotStart,
     Child,
     KillSwitch,
+    move_terminal,
 )
 from shedlock_py.cli.common import LOST
 from shedlock_py.cli.supervisor import FLUSH_SECONDS, Supervisor
@@ -186,14 +188,16 @@ class Guarded(Supervisor):
         try:
             variables = {LOCK_NAME: lease.name, FENCING_TOKEN: lease.fencing_token}
             child = Child(self._program, self._command, variables, self._mask)
-            switch.arm(child.target)
+            switch.arm(child.pid)
             return self.supervise(child, lease)
         except CannotStart:
             self._give_back(lease)
             raise
         finally:
-            if child is not None and child.exit_code() is None:
-                child.kill()  # after an internal error: the lock must not be released while the command runs
+            if child is not None:
+                if child.exit_code() is None:
+                    child.kill()  # after an internal error: the lock must not be released while the command runs
+                move_terminal(child.pid, os.getpgrp())
             switch.disarm()
 
     def _give_back(self, lease: Lease | None) -> None:
@@ -221,6 +225,8 @@ class Guarded(Supervisor):
             if message is not None:
                 self._passed_on |= {message} & ENDING
                 self.pass_on(child, message)
+            if child.stopped_by is not None:
+                self.on_stopped(child, child.stopped_by)
 
     def _end(self, child: Child, reason: LostReason | None) -> None:
         """End the command and its process group, because the lease is lost."""

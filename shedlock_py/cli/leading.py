@@ -6,6 +6,7 @@ lease is renewed until then, also while this node hands over, and released only 
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections import deque
@@ -23,6 +24,7 @@ from shedlock_py.cli.child import (
     CannotStart,
     Child,
     KillSwitch,
+    move_terminal,
 )
 from shedlock_py.cli.common import SOFTWARE
 from shedlock_py.cli.supervisor import FLUSH_SECONDS, Supervisor
@@ -100,16 +102,17 @@ class Leading(Supervisor):
                 return None
             variables = {LOCK_NAME: self._name, FENCING_TOKEN: term.term, TERM: term.term}
             child = Child(self._program, self._command, variables, self._mask)
-            switch.arm(child.target)
+            switch.arm(child.pid)
             self.report(f"leading, term {term.term}; the command is process {child.pid}")
             return self._supervise(child)
         except CannotStart as error:
             self.report(str(error))
             return error.code
         finally:
-            if child is not None and child.exists() and not self._is_lost:
-                # Others of its group must not meet the next leader's command.
-                self.end(child, min(monotonic() + self._grace, self._trusted_until()))
+            if child is not None:
+                if child.exists() and not self._is_lost:  # others of its group must not meet the next leader's command
+                    self.end(child, min(monotonic() + self._grace, self._trusted_until()))
+                move_terminal(child.pid, os.getpgrp())
             switch.disarm()
             self._is_idle = True
             self._ended.release()
@@ -132,6 +135,8 @@ class Leading(Supervisor):
                 return child.exit_code(wait=True) or 0
             if message is not None:
                 self.pass_on(child, message)
+            if child.stopped_by is not None:
+                self.on_stopped(child, child.stopped_by)
 
     def _seconds_left(self) -> float:
         """Until the command must get SIGTERM, if no renewal succeeds."""

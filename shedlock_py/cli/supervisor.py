@@ -1,4 +1,4 @@
-"""What ``shedlock run`` and ``shedlock lead`` share: signals, the end of a command, reports.
+"""What ``shedlock run`` and ``shedlock lead`` share: signals, the terminal, the end of a command, reports.
 
 Signals, the end of the command and events of the library arrive in one queue. The main thread reads that queue, and
 waits for nothing else while the command runs.
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 
-from shedlock_py.cli.child import ENDING, SIGNALLED, Child, find_program, listen
+from shedlock_py.cli.child import ENDING, SIGNALLED, Child, find_program, listen, move_terminal, stop
 from shedlock_py.cli.common import one_line, printable
 from shedlock_py.events import Event
 from shedlock_py.runtime.process import monotonic
@@ -49,11 +49,31 @@ class Supervisor:
 
     def on_signal(self, number: int) -> None:
         """Called in the thread that waits for signals."""
+        if self._is_idle and number == signal.SIGTSTP:
+            stop(os.getpid(), number)
+            return
         if self._is_idle and number in ENDING:
             if self._is_interrupted:
                 os._exit(SIGNALLED + number)  # the store does not reply: a second signal does not wait for it
             self._is_interrupted = True
         self.messages.put(number)
+
+    def on_stopped(self, child: Child, number: int) -> None:
+        """The command was stopped. By the terminal: lend the terminal, or stop this process, too, as a shell's job.
+
+        The command's group starts in the background. When it first reads from the terminal or changes its settings, the
+        kernel stops it. Until it has the terminal, Ctrl-C and Ctrl-Z reach this process. A command that an operator
+        stopped with SIGSTOP stays stopped until its lease ends.
+        """
+        child.stopped_by = None
+        group = os.getpgrp()
+        if number in (signal.SIGTTIN, signal.SIGTTOU) and move_terminal(group, child.pid):
+            child.send(signal.SIGCONT)
+        elif number != signal.SIGSTOP and move_terminal(child.pid, group) is not None:
+            # The whole group: the shell then sees its job stopped, and an enclosing run sees by which signal.
+            stop(0, number)
+            if number == signal.SIGTSTP:  # a shell continued this process, or no shell could: then it was not stopped
+                self.messages.put(signal.SIGCONT)
 
     def end(self, child: Child, until: float) -> None:
         """End the command and its process group: SIGTERM now, SIGKILL at the moment ``until``."""

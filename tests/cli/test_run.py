@@ -25,6 +25,7 @@ from tests.cli.runs import ALSO_ON_ASYNCPG, LATER_ON_ASYNCPG, Runs
 from tests.observability.services import Service
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
+from tests.support.scripts import PROJECT
 
 PAGE = Path(__file__).parents[2] / "docs/reference/command-line.md"
 REPORT = (
@@ -54,6 +55,27 @@ def test_streams_arguments_environment_and_exit_code_are_passed_through(runs: Ru
     assert environ["SHEDLOCK_LOCK_NAME"] == "job"
     assert record.fencing_token == int(environ["SHEDLOCK_FENCING_TOKEN"]) + 1, "the release moved it on"
     assert environ["SHEDLOCK_OF_MINE"] == "kept"
+
+
+@in_a_process
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="Linux has it")
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        pytest.param(["LC_CTYPE=C.UTF-8"], marks=pytest.mark.slow("starts an interpreter")),
+        pytest.param(["LANG=C"], marks=pytest.mark.slow("starts an interpreter")),
+    ],
+)
+def test_the_environment_is_passed_through_also_without_a_locale(store: str, given: list[str]) -> None:
+    """As under cron, where Python sets LC_CTYPE at its start."""
+    variables = [f"SHEDLOCK_STORE={store}", f"PYTHONPATH={PROJECT}", *given]
+    words = ["env", "-i", *variables, *terminal.command("run", "job", "--at-most", "1m", "--", "/usr/bin/env")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    added = ("SHEDLOCK_LOCK", "SHEDLOCK_FENCING", "PWD=")  # the last by the shell, where it starts the Python of a row
+    found = {line for line in done.stdout.splitlines() if not line.startswith(added)}
+    assert found == set(variables)
 
 
 @pytest.mark.slow("starts two interpreters")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -16,7 +17,7 @@ from tests.cli.harness import in_a_process, take
 from tests.cli.runs import Runs
 from tests.cli.terminal import Terminal, command
 from tests.support.polling import wait_until
-from tests.support.processes import descendants
+from tests.support.processes import descendants, is_running
 
 pytestmark = in_a_process
 
@@ -60,13 +61,20 @@ raise SystemExit(21)
 READS_FIRST = COUNTS.replace('os.write(1, b"ready', 'print("read", input(), flush=True); os.write(1, b"ready')
 
 
-def test_ctrl_c_reaches_the_command_once_each_time(runs: Runs) -> None:
-    with on_terminal(runs, READS_FIRST) as terminal:
-        terminal.type("one line\n")
-        terminal.read_until("read one line")
+@pytest.mark.parametrize("is_typed", [True, False])
+@pytest.mark.parametrize("python", [COUNTS, READS_FIRST], ids=["in the background", "in the foreground"])
+def test_sigint_reaches_the_command_once_each_time(runs: Runs, python: str, is_typed: bool) -> None:
+    """Ctrl-C, or a SIGINT to the run alone; a command that reads is in the foreground from its first read on."""
+    with on_terminal(runs, python) as terminal:
+        if python == READS_FIRST:
+            terminal.type("one line\n")
+            terminal.read_until("read one line")
         terminal.read_until("ready")
         for count in ("first 1", "second 2"):
-            terminal.type("\x03")
+            if is_typed:
+                terminal.type("\x03")
+            else:
+                os.kill(terminal.pid, signal.SIGINT)
             terminal.read_until(count)
         assert terminal.end() == 21
     assert not runs.is_held()
@@ -147,6 +155,38 @@ def test_ctrl_z_where_no_shell_could_continue_it(runs: Runs) -> None:
         assert "done" in terminal.text
 
 
+# Pipelines
+
+PIPELINE = "echo $PPID > parent; sh -c 'echo $$ > pid; echo ready >&2; exec sleep 60' | cat"
+
+
+def assert_first_half_ends(runs: Runs) -> None:
+    pid = int(runs.wait_for("pid"))
+    wait_until(lambda: not is_running(pid), timeout=5, what="the first half of the pipeline gone")
+
+
+@needs_bash
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow("as SIGTERM"))])
+def test_a_pipeline_on_a_terminal_is_ended_wholly_by_a_signal(runs: Runs, number: int) -> None:
+    with start_in_shell(runs, "", script=PIPELINE) as terminal:
+        terminal.read_until("ready")
+        os.kill(int(runs.wait_for("parent")), number)
+        terminal.read_until("ended")
+        assert not runs.is_held()
+        assert_first_half_ends(runs)
+
+
+@pytest.mark.slow("job control in a shell")
+@needs_bash
+def test_a_pipeline_on_a_terminal_is_ended_wholly_when_the_lease_is_lost(runs: Runs) -> None:
+    """Its first half ignores SIGTERM, so that it outlives the shell by the grace period."""
+    options = ("--at-most", "2s", "--grace", "300ms")
+    with start_in_shell(runs, "", *options, script=f"trap '' TERM; {PIPELINE}") as terminal:
+        terminal.read_until("ready")
+        terminal.read_until("ended")
+        assert_first_half_ends(runs)
+
+
 # Job control
 
 PARENT = "import os; open('parent', 'w').write(str(os.getppid()))"
@@ -176,15 +216,24 @@ def leave(terminal: Terminal) -> None:
 
 
 @needs_bash
-def test_ctrl_z_and_fg_in_a_shell(runs: Runs) -> None:
-    """Both are stopped, both go on."""
-    with start_in_shell(runs, f"{PARENT}; {ECHOES}") as terminal:
-        terminal.read_until("ready")
-        terminal.type("one\n")
-        terminal.read_until("read one")
+@pytest.mark.parametrize(
+    "is_read_before", [pytest.param(False, marks=pytest.mark.slow("job control in a shell")), True]
+)
+def test_ctrl_z_and_fg_in_a_shell(runs: Runs, is_read_before: bool) -> None:
+    """Whether the command has the terminal when Ctrl-Z comes or not: both are stopped, both go on."""
+    python = ECHOES if is_read_before else f"import time; print('up', flush=True); time.sleep(1); {ECHOES}"
+    with start_in_shell(runs, f"{PARENT}; {python}") as terminal:
+        terminal.read_until("ready" if is_read_before else "up")
+        if is_read_before:
+            terminal.type("one\n")
+            terminal.read_until("read one")
         stop(runs, terminal)
         assert_shell_replies(terminal)
         terminal.type("fg\n")
+        if not is_read_before:
+            terminal.read_until("ready")
+            terminal.type("one\n")
+            terminal.read_until("read one")
         terminal.type("two\n")
         terminal.read_until("read two")
         wait_until(lambda: not runs.is_held(), what="the lock released")
@@ -231,7 +280,7 @@ def blocks_signals(pid: int) -> bool:
     """Whether the process is a run that receives its signals in a thread."""
     with suppress(OSError):
         status = dict(re.findall(r"(\w+):\t(.*)", Path(f"/proc/{pid}/status").read_text()))
-        is_blocked = int(status["SigBlk"], 16) & 1 << (signal.SIGTERM - 1)
+        is_blocked = int(status["SigBlk"], 16) & 1 << (signal.SIGTSTP - 1)
         return int(status["Threads"]) > 1 and bool(is_blocked)  # a shell that starts one blocks signals, too
     return False
 
