@@ -93,6 +93,12 @@ class PerLoop(Generic[T]):
         return self._loops.get().pop(asyncio.get_running_loop(), None)
 
 
+def before_fork(hook: Callable[[], object]) -> None:
+    """Call ``hook`` in the parent whenever Python forks. A fork in C does not call it."""
+    if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+        os.register_at_fork(before=hook)
+
+
 def is_from_signal(error: BaseException) -> bool:
     """Whether a signal handler raised ``error``, or may have, so that it is meant for the process.
 

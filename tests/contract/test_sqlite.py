@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from shedlock_py.testing.contract import (
 from shedlock_py.testing.contract.threads import ThreadsContract
 from tests.contract.parts import MANY_PROCESSES, SAME_PROGRAMS, SAME_STATEMENTS, AsyncClient, without
 from tests.contract.sql import SqlContract
+from tests.contract.stores import ContractStore
 
 
 class SqliteContract(SqlContract):
@@ -65,9 +67,15 @@ class TestProcesses(SqliteContract, ProcessContract):
 class TestAiosqliteEventLoops(SqliteContract, EventLoopContract):
     driver = "sqlite+aiosqlite"
 
+    @pytest.fixture
+    def make_loop_provider(self, store: ContractStore) -> Any:
+        facade: Any = store.provider(0)
+        facade.run(facade.async_provider.close())  # a child is refused if its parent has the file open
+        return store.factory
+
 
 @pytest.mark.slow("PostgreSQL and Redis try users' clients")
-class TestUsersEngine(SqliteContract, ThreadsContract):  # a child is refused: see stores/sql/test_forks_and_loops.py
+class TestUsersEngine(SqliteContract, ThreadsContract, ForkContract):
     driver = "sqlite"
     users_client = True
 

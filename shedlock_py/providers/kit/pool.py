@@ -84,6 +84,7 @@ class ConnectionPool(Generic[C]):
     :param reserved: so many are kept for urgent requests, so that no lease ends while its heartbeat waits for an
         acquire.
     :param name: of the threads that connect.
+    :param connect_in_thread: False for a driver that connects to no server.
     :param idle_timeout: an idle connection is closed after so many seconds; None: it stays open.
     """
 
@@ -95,6 +96,7 @@ class ConnectionPool(Generic[C]):
         size: int,
         reserved: int,
         name: str,
+        connect_in_thread: bool = True,
         idle_timeout: float | None = None,
     ) -> None:
         self._connect = connect
@@ -105,7 +107,7 @@ class ConnectionPool(Generic[C]):
         self._idle: list[PooledConnection[C]] = []
         self._closes_later = False
         self._generation = object()
-        self._workers = WorkerPool(size, name)
+        self._workers = WorkerPool(size, name) if connect_in_thread else None
 
     @contextmanager
     def connection(self, until: float, *, is_urgent: bool) -> Iterator[PooledConnection[C]]:
@@ -166,6 +168,8 @@ class ConnectionPool(Generic[C]):
             with driver_errors(is_connecting=True):
                 return self._connect(until)
 
+        if self._workers is None:
+            return PooledConnection(connect(), generation)
         connection = call_within(self._workers, seconds_left(until), CONNECTION, connect, self._close)
         return PooledConnection(connection, generation)
 

@@ -7,7 +7,7 @@ calls the listeners of the application: the recipe that begins SQLite's transact
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
@@ -18,16 +18,23 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from shedlock_py.providers.kit import NotSent, PooledConnection, TimedOut
 from shedlock_py.providers.sqlalchemy.confirmation import listen_for_warnings
 from shedlock_py.providers.sqlalchemy.errors import (
+    FileReplaced,
     UnconfirmedCommit,
     is_outdated_plan,
     is_read_only,
     translated,
     translated_at_connect,
 )
-from shedlock_py.providers.sqlalchemy.sqlite_files import note_inherited, opened, path_of
+from shedlock_py.providers.sqlalchemy.sqlite_files import (
+    has_file_of_path,
+    note_open,
+    path_of,
+    require_usable,
+    watch_files,
+)
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
 from shedlock_py.providers.sqlalchemy.watchdog import WATCHDOG, Opening, Watchdog, current_opening, watch
-from shedlock_py.runtime.process import OwningProcess, is_from_signal, monotonic
+from shedlock_py.runtime.process import OwningProcess, before_fork, is_from_signal, monotonic
 
 _MOST_REPLACED = 100
 _WARNINGS = "shedlock_py warnings"
@@ -42,6 +49,14 @@ class SqlConnections:
         self.engine = engine
         self._is_postgres = engine.dialect.name == "postgresql"
         self._path = path_of(engine.url) if engine.dialect.name == "sqlite" else None
+        if self._path is not None:
+            watch_files(engine, self._path)
+            if not engine.dialect.is_async:
+                _of_sqlite.add(ref(self, _of_sqlite.discard))
+
+    def close_idle(self) -> None:
+        """Close the idle connections of this process."""
+        raise NotImplementedError
 
     def execute(
         self, pooled: PooledConnection[PoolProxiedConnection], command: SqlCommand, until: float | None
@@ -50,9 +65,13 @@ class SqlConnections:
         connection, dialect = pooled.connection, self.engine.dialect
         watchdog = connection.info.get(WATCHDOG)
         try:
+            if self._path is not None and not has_file_of_path(connection):
+                raise NotSent from FileReplaced("the file was replaced by another one")
             if watchdog is not None:
                 watchdog.set(until)
             reply = self._perform(connection, command, until)
+            if self._path is not None and not has_file_of_path(connection):
+                raise FileReplaced("the file was replaced by another one meanwhile")
             pooled.is_good = True
             return reply
         except UnconfirmedCommit:
@@ -114,14 +133,16 @@ class ManagedConnections(SqlConnections):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        if self._is_postgres or not engine.dialect.is_async:
-            watch(engine)  # the others can be cancelled
+        if self._path is None and (self._is_postgres or not engine.dialect.is_async):
+            watch(engine)  # the others have their busy_timeout, or can be cancelled
 
     def connect(self, until: float) -> PoolProxiedConnection:
         """A new connection.
 
         :raises TimedOut: the watchdog ended SQLAlchemy's first queries.
         """
+        if self._path is not None:
+            require_usable(self._path)
         opening = Opening(until)
         token = current_opening.set(opening)
         try:
@@ -138,6 +159,8 @@ class ManagedConnections(SqlConnections):
             current_opening.reset(token)
             if opening.watchdog is not None:
                 opening.watchdog.call_off()
+        if self._path is not None:
+            note_open(connection)  # before SQLAlchemy's record forgets it: another thread may fork
         connection.detach()  # else SQLAlchemy would close it, or warn, wherever the garbage collector finds it
         return connection
 
@@ -160,24 +183,6 @@ class ManagedConnections(SqlConnections):
         self.engine.dialect.do_terminate(driver)
 
 
-class FileConnections(SqlConnections):
-    """Connections to a SQLite file, each opened for one command: nothing is left open that a child could inherit."""
-
-    def execute_one(self, command: SqlCommand, until: float) -> SqlReply:
-        """The reply to ``command`` by the moment ``until``."""
-        assert self._path is not None
-        with opened(self._path):
-            try:
-                connection = self.engine.raw_connection()
-            except Exception as error:
-                known = translated_at_connect(error, self.engine.dialect)
-                raise known from known.__cause__
-            try:
-                return self.execute(PooledConnection(connection), command, until)
-            finally:
-                connection.close()
-
-
 class UserConnections(SqlConnections):
     """Connections of a user-supplied engine, which keeps them itself.
 
@@ -195,26 +200,27 @@ class UserConnections(SqlConnections):
 
     def execute_one(self, command: SqlCommand) -> SqlReply:
         """The reply to ``command``, on a connection of the engine's pool."""
-        self._leave_inherited_pool()
-        with nullcontext() if self._path is None else opened(self._path):
-            pooled = PooledConnection(self._take())
-            try:
-                return self.execute(pooled, command, None)
-            finally:
-                self._give_back(pooled)
+        pooled = PooledConnection(self._take())
+        try:
+            return self.execute(pooled, command, None)
+        finally:
+            self._give_back(pooled)
 
-    def _leave_inherited_pool(self) -> None:
-        """If this is a forked child, and the application has not disposed of the parent's pool."""
-        pool = self.engine.pool
-        owner = _owner_of(pool)
-        if owner.is_current():
-            return
-        _inherited.append(pool)
-        self.engine.dispose(close=False)
-        if self._path is not None and any(getattr(pool, count, int)() for count in ("checkedin", "checkedout")):
-            note_inherited(self._path, owner)
+    def close_idle(self) -> None:
+        # Of a process that uses a connection, each child is refused.
+        if _is_own(self.engine.pool) and not getattr(self.engine.pool, "checkedout", int)():
+            self.engine.dispose()
 
     def _take(self) -> PoolProxiedConnection:
+        inherited: Pool | None = None
+        pool = self.engine.pool
+        if not _is_own(pool):  # the application has not disposed of the parent's pool
+            inherited = pool
+            _inherited.append(inherited)
+            self.engine.dispose(close=False)
+        if self._path is not None:
+            counts = [getattr(inherited, count, int)() for count in ("checkedin", "checkedout")]
+            require_usable(self._path, is_inherited=any(counts))
         self.waiting.add(waits := object())
         try:
             connection = self.engine.raw_connection()
@@ -283,6 +289,10 @@ _inherited: list[Pool] = []
 """Kept for ever: mysqlclient ends the session of a connection that is garbage-collected."""
 
 
+_of_sqlite: set[ref[SqlConnections]] = set()
+"""No WeakSet: before Python 3.14, another thread must not add to one while it is iterated over."""
+
+
 def _note_openings(engine: Engine) -> None:
     """Note when each connection is opened, and by which process. Also those of pools that follow this one."""
     if engine in _noted:
@@ -294,12 +304,22 @@ def _note_openings(engine: Engine) -> None:
         record.info[_OPENED] = monotonic()
         engine = found()
         if engine is not None:
-            _owner_of(engine.pool)
+            _is_own(engine.pool)
 
-    _owner_of(engine.pool)
+    _is_own(engine.pool)
     event.listen(engine, "connect", note)
 
 
-def _owner_of(pool: Pool) -> OwningProcess:
-    """The process that has opened connections of it."""
-    return _pool_owners.setdefault(pool, OwningProcess())
+def _is_own(pool: Pool) -> bool:
+    """Whether no other process has opened connections of it."""
+    return _pool_owners.setdefault(pool, OwningProcess()).is_current()
+
+
+def _close_before_fork() -> None:
+    for reference in list(_of_sqlite):
+        connections = reference()
+        if connections is not None:
+            connections.close_idle()
+
+
+before_fork(_close_before_fork)

@@ -160,7 +160,6 @@ def _refuse_private_database(url: URL) -> None:
         or ":memory:" in str(url.database)
         or "mode=memory" in str(url.database)
         or url.query.get("mode") == "memory"
-        or url.query.get("vfs") == "memdb"
     ):
         raise ConfigurationError(
             "an in-memory SQLite database is private to one connection and locks nothing: use a file "
@@ -203,7 +202,7 @@ def open_async_engine(url: URL, sessions: Sessions) -> AsyncEngine:
 def _prepare_sessions(engine: Engine) -> None:
     match engine.dialect.name:
         case "sqlite":
-            event.listen(engine, "first_connect", _switch_to_wal)
+            event.listen(engine, "connect", _switch_to_wal)
         case "mysql" | "mariadb":
             event.listen(engine, "connect", _prepare_mysql_session)
 

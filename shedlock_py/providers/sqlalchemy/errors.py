@@ -21,6 +21,10 @@ class UnconfirmedCommit(Exception):
     """The statement was carried out, but a failover may undo it."""
 
 
+class FileReplaced(Exception):
+    """The SQLite file at the path is another one than the file in which the statement was carried out."""
+
+
 class Missing(enum.Enum):
     """What the database lacks; each has a cure of its own."""
 
@@ -125,6 +129,8 @@ def classify(error: Exception) -> Failure:
             return Failure.NOT_DONE
         case UnconfirmedCommit():
             return Failure.UNREACHABLE
+        case FileReplaced():
+            return Failure.SESSION_CLOSED
         case OSError():  # with TimeoutError
             return Failure.CONNECTION_LOST
         case RuntimeError() if _CLOSED_HANDLE in str(error):

@@ -10,10 +10,10 @@ from sqlalchemy.engine import Dialect, Engine
 from sqlalchemy.util import greenlet_spawn
 
 from shedlock_py.providers.kit import AsyncConnectionPool, ConnectionPool, within
-from shedlock_py.providers.sqlalchemy.connections import FileConnections, ManagedConnections, UserConnections
+from shedlock_py.providers.sqlalchemy.connections import ManagedConnections, UserConnections
 from shedlock_py.providers.sqlalchemy.engines import Sessions, check_user_engine, open_async_engine, open_engine
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
-from shedlock_py.runtime.process import PerLoop, PerProcess, monotonic
+from shedlock_py.runtime.process import OwningProcess, PerLoop, PerProcess, monotonic
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -74,32 +74,6 @@ class AsyncUserEngineClient(_UserEngineClient):
         return await greenlet_spawn(self._connections.execute_one, command)
 
 
-class FileClient(_Client):
-    """For a SQLite file, in threads."""
-
-    def __init__(self, url: URL, sessions: Sessions) -> None:
-        self._timeout = sessions.timeout
-        self._connections = FileConnections(open_engine(url, sessions))
-        self.engine = self._connections.engine
-
-    def execute(self, command: SqlCommand, timeout: float | None) -> SqlReply:
-        return self._connections.execute_one(command, monotonic() + (self._timeout if timeout is None else timeout))
-
-
-class AsyncFileClient(_Client):
-    """For a SQLite file, on asyncio."""
-
-    def __init__(self, url: URL, sessions: Sessions) -> None:
-        self._timeout = sessions.timeout
-        self.engine = open_async_engine(url, sessions)
-        """Never connected: it shows the URL and the dialect."""
-        self._loops = PerLoop(lambda: FileConnections(open_async_engine(url, sessions).sync_engine))
-
-    async def execute(self, command: SqlCommand, timeout: float | None) -> SqlReply:  # noqa: ASYNC109 (what is left of the operation's)
-        until = monotonic() + (self._timeout if timeout is None else timeout)
-        return await greenlet_spawn(self._loops.get().execute_one, command, until)
-
-
 class UrlClient(_Client):
     """For threads, with a small pool for each process."""
 
@@ -125,7 +99,8 @@ class ProcessConnections(ManagedConnections):
     """The connections of one process."""
 
     def __init__(self, url: URL, sessions: Sessions) -> None:
-        super().__init__(open_engine(url, sessions))
+        engine = open_engine(url, sessions)
+        self._owner = OwningProcess()
         self.pool = ConnectionPool(
             self.connect,
             self.disconnect,
@@ -133,7 +108,13 @@ class ProcessConnections(ManagedConnections):
             reserved=RESERVED,
             name="shedlock-connect",
             idle_timeout=sessions.idle_timeout,
+            connect_in_thread=engine.dialect.name != "sqlite",
         )
+        super().__init__(engine)  # last: from then on it is closed before a fork, which another thread may begin
+
+    def close_idle(self) -> None:
+        if self._owner.is_current():
+            self.pool.close()
 
 
 class AsyncUrlClient(_Client):
@@ -150,7 +131,7 @@ class AsyncUrlClient(_Client):
         until = monotonic() + (self._timeout if timeout is None else timeout)
         connections = self._loops.get()
         async with connections.pool.connection(until, is_urgent=command.is_urgent) as pooled:
-            # PostgreSQL's drivers have a watchdog.
+            # PostgreSQL's drivers have a watchdog, and SQLite its busy_timeout.
             seconds = until - monotonic() if self._is_mysql else None
             async with within(seconds, "a reply", sent=True):
                 return await greenlet_spawn(connections.execute, pooled, command, until)

@@ -23,10 +23,8 @@ from shedlock_py.providers.kit import (
 from shedlock_py.providers.sqlalchemy.engines import Sessions, parse_url, shown_url
 from shedlock_py.providers.sqlalchemy.errors import explained_conflicts
 from shedlock_py.providers.sqlalchemy.sql_clients import (
-    AsyncFileClient,
     AsyncUrlClient,
     AsyncUserEngineClient,
-    FileClient,
     UrlClient,
     UserEngineClient,
 )
@@ -116,13 +114,11 @@ class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
                 "this engine has an async driver: give an AsyncEngine to AsyncSqlAlchemyLockProvider"
             )
         url, limits, sessions = _limits(engine_or_url, timeout, fire_time_tolerance, history, idle_timeout, prepare)
-        client: UserEngineClient | UrlClient | FileClient
+        client: UserEngineClient | UrlClient
         if isinstance(url, Engine):
             client = UserEngineClient(url)
         else:
-            parsed = parse_url(url, is_async=False)
-            make = FileClient if parsed.get_backend_name() == "sqlite" else UrlClient
-            client = make(parsed, sessions)
+            client = UrlClient(parse_url(url, is_async=False), sessions)
         super().__init__(_programs(client, table_name, schema, extra_columns, limits), client)
 
     def verify(self, lease: Lease, connection: Connection) -> None:
@@ -175,13 +171,11 @@ class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
         if isinstance(engine_or_url, Engine):
             raise ConfigurationError("this is not an AsyncEngine: give it to SqlAlchemyLockProvider")
         url, limits, sessions = _limits(engine_or_url, timeout, fire_time_tolerance, history, idle_timeout, prepare)
-        client: AsyncUserEngineClient | AsyncUrlClient | AsyncFileClient
+        client: AsyncUserEngineClient | AsyncUrlClient
         if isinstance(url, AsyncEngine):
             client = AsyncUserEngineClient(url)
         else:
-            parsed = parse_url(url, is_async=True)
-            make = AsyncFileClient if parsed.get_backend_name() == "sqlite" else AsyncUrlClient
-            client = make(parsed, sessions)
+            client = AsyncUrlClient(parse_url(url, is_async=True), sessions)
         super().__init__(_programs(client, table_name, schema, extra_columns, limits), client)
 
     async def verify(self, lease: Lease, connection: AsyncConnection) -> None:

@@ -1,22 +1,35 @@
-"""SQLite's files: their paths, and what a forked child must not do with them.
+"""SQLite's files: which file a connection has open, and what a forked child must not do with it.
 
 SQLite keeps its file locks per process (https://www.sqlite.org/howtocorrupt.html, 2.6). A child that inherits an open
-connection takes no lock on that file that other processes can see, and is refused. Therefore a provider opens its file
-for one command and closes it.
+connection takes no lock on that file that other processes can see, and is refused. Therefore the idle connections of
+sync engines are closed before Python forks.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import quote, unquote
+from weakref import WeakSet, ref
 
-from sqlalchemy import URL
+from sqlalchemy import URL, PoolProxiedConnection, event
+from sqlalchemy.engine import Engine
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from shedlock_py.runtime.process import OwningProcess
+
+_FILE = "shedlock_py file"
+
+
+class OpenFile(NamedTuple):
+    """The file that a connection has open."""
+
+    path: str
+    identity: tuple[int, int] | None
+    """Device and inode. The inode is not used again while a connection has the file open."""
+    owner: OwningProcess
 
 
 def path_of(url: URL) -> str | None:
@@ -56,40 +69,90 @@ def missing_file(url: URL) -> str | None:
     return None
 
 
-class OpenFile(NamedTuple):
-    """A file that a process has open."""
-
-    path: str
-    owner: OwningProcess
-
-
-_open: set[OpenFile] = set()
-"""A forked child inherits this set. What another process has opened stays in it for ever."""
+def _identity_of(path: str) -> tuple[int, int] | None:
+    """Device and inode of the file that is at ``path`` now; None: there is none."""
+    with suppress(OSError):
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
+    return None
 
 
-def note_inherited(path: str, owner: OwningProcess) -> None:
-    """Another process, ``owner``, had the file at ``path`` open at the fork."""
-    _open.add(OpenFile(path, owner))
+_watched: WeakSet[Engine] = WeakSet()
+_opened: set[ref[ConnectionPoolEntry | PoolProxiedConnection]] = set()
+_unusable: set[str] = set()
+"""Paths of files that the parent of this process had open at the fork."""
+_process = OwningProcess()
 
 
-@contextmanager
-def opened(path: str) -> Iterator[None]:
-    """Note that this process has the file at ``path`` open.
+def watch_files(engine: Engine, path: str) -> None:
+    """Note, for each connection that ``engine`` opens from now on, which file it has open, and in which process."""
+    if engine in _watched:
+        return
+    _watched.add(engine)
 
-    :raises RuntimeError: the parent process had it open at the fork.
+    def before(_dialect: object, record: ConnectionPoolEntry, *_: object) -> None:
+        record.info[_FILE] = OpenFile(path, _identity_of(path), OwningProcess())
+
+    def after(_connection: object, record: ConnectionPoolEntry) -> None:
+        file: OpenFile = record.info[_FILE]
+        if file.identity is None:
+            record.info[_FILE] = file._replace(identity=_identity_of(path))
+        note_open(record)
+
+    event.listen(engine, "do_connect", before)
+    event.listen(engine, "connect", after, insert=True)  # before the application's listeners, which may use it
+
+
+def note_open(connection: ConnectionPoolEntry | PoolProxiedConnection) -> None:
+    """A child must not inherit it."""
+    _note_fork()
+    _opened.add(ref(connection, _opened.discard))
+
+
+def has_file_of_path(connection: PoolProxiedConnection) -> bool:
+    """False: the file was deleted or replaced since; or the connection was opened before there was a provider.
+
+    SQLite would go on in the old file, which no other process sees.
     """
-    for other in list(_open):
-        if other.path == path and not other.owner.is_current():
-            raise RuntimeError(
-                "this process was forked while a SQLite connection was open, so its file locks do not work here. Fork "
-                "when no job runs, dispose of your engine before, or use the start method spawn"
-            )
-    file = OpenFile(path, OwningProcess())
-    _open.add(file)
+    file: OpenFile | None = connection.info.get(_FILE)
+    if file is None:
+        return False
     try:
-        yield
-    finally:
-        _open.discard(file)
+        status = os.stat(file.path)
+    except OSError:
+        return file.identity is None  # there was none before either: a VFS such as "memdb" has no files
+    return (status.st_dev, status.st_ino) == file.identity
+
+
+def _note_fork() -> None:
+    """In a child, remember the files of inherited connections. C code forks without a hook, so each call compares."""
+    global _process
+    if _process.is_current():
+        return
+    for connection in [reference() for reference in list(_opened)]:
+        file: OpenFile | None = None
+        if connection is not None and connection.dbapi_connection is not None:
+            file = connection.info.get(_FILE)
+        if file is not None and not file.owner.is_current():
+            _unusable.add(file.path)
+    _process = OwningProcess()
+
+
+def require_usable(path: str, *, is_inherited: bool = False) -> None:
+    """Refuse a file that the parent process had open at the fork.
+
+    :param is_inherited: the parent opened it before there was a provider.
+    :raises RuntimeError: the parent had it open.
+    """
+    _note_fork()
+    if is_inherited:
+        _unusable.add(path)
+    if path in _unusable:
+        raise RuntimeError(
+            "this process was forked while a SQLite connection was open, so its file locks do not work here. Fork "
+            "before the provider is used, close the provider or dispose of the engine first, or use the start method "
+            "spawn"
+        )
 
 
 # Network file systems, whose file locks and clocks SQLite cannot rely on

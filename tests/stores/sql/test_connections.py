@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Pool, SingletonThreadPool, StaticPool, create_engine, event, text
 
-from shedlock_py import ConfigurationError, LockRequest, ProviderError
+from shedlock_py import ConfigurationError, LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.sql.stores import (
@@ -128,6 +128,16 @@ def test_a_statement_that_failed_leaves_no_transaction(driver: str, reset: str |
     store.execute("DROP TRIGGER refused")
     with closing(SqlAlchemyLockProvider(f"sqlite:///{store.server.path}", timeout="2s")) as other:
         assert other.release(acquired(other, name))
+
+
+def test_old_connections_are_replaced_a_limited_number_of_times(tmp_path: Path, name: str) -> None:
+    """A job must not hang because the age of connections cannot be told."""
+    engine = create_engine(f"sqlite:///{tmp_path}/locks.db")
+    provider = SqlAlchemyLockProvider(engine)
+    event.listen(engine, "checkout", lambda _, record, __: record.info.clear())
+    with pytest.raises(ProviderUnreachable, match="replaced"):
+        provider.acquire(LockRequest(name, "1m"))
+    engine.dispose()
 
 
 @on(SYNC_DRIVERS)

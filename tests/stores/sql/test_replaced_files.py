@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, event
 
 from shedlock_py import LockProvider, LockRequest, ProviderError
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
@@ -29,10 +30,21 @@ def fresh(tmp_path: Path) -> Path:
     return path
 
 
+def with_used_engine(store: Store) -> LockProvider:
+    """A provider on an engine that has a connection already."""
+    engine = create_engine(store.url())
+    store.stack.callback(engine.dispose)
+    engine.connect().close()
+    return SqlAlchemyLockProvider(engine)
+
+
 KINDS: dict[str, tuple[str, Callable[[Store], LockProvider]]] = {
     "url": ("sqlite", lambda store: store.provider()),
     "file uri": ("sqlite", lambda store: store.provider(url=f"sqlite:///file:{store.server.path}?uri=true")),
+    "engine": ("sqlite", lambda store: store.provider_of_engine()),
+    "engine before": ("sqlite", with_used_engine),
     "url async": ("sqlite+aiosqlite", lambda store: store.provider()),
+    "engine async": ("sqlite+aiosqlite", lambda store: store.provider_of_engine()),
 }
 
 
@@ -89,6 +101,29 @@ def test_i1_a_deleted_file_is_an_error_not_a_grant(provider: LockProvider, file:
         assert other.release(lease)
 
 
+def test_i1_a_file_that_is_replaced_during_the_statement(file: Path, fresh: Path, name: str) -> None:
+    """The grant stands in the old file, which no other process sees: the claim goes to the new one."""
+
+    def replace_once() -> int:
+        if fresh.exists():
+            replace(file, fresh)
+        return 1
+
+    # A trigger of the application's that calls a function: the file changes in mid-statement.
+    engine = create_engine(f"sqlite:///{file}")
+    event.listen(engine, "connect", lambda connection, _: connection.create_function("replaced", 0, replace_once))
+    provider = SqlAlchemyLockProvider(engine)
+    provider.create_schema()
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TRIGGER hook AFTER INSERT ON shedlock BEGIN SELECT replaced(); END")
+    lease = acquired(provider, name)
+    with closing(SqlAlchemyLockProvider(f"sqlite:///{file}")) as other:
+        assert record_of(other, name).locked_by == lease.locked_by
+        assert other.acquire(LockRequest(name, "1m")) is None
+    assert provider.release(lease)
+    engine.dispose()
+
+
 @pytest.mark.parametrize("scheme", ["sqlite", "sqlite+aiosqlite", "file", "file async"])
 def test_i1_a_relative_path_is_resolved_once(
     scheme: str, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -120,3 +155,16 @@ def test_i1_a_relative_path_is_resolved_once(
         sync.close()
     assert results == [True, False]
     assert list(elsewhere.iterdir()) == []
+
+
+def test_a_users_engine_keeps_its_listeners(file: Path) -> None:
+    """Its connection is replaced by the pool, so the application's own set-up runs on the new one."""
+    engine = create_engine(f"sqlite:///{file}")
+    connected: list[object] = []
+    event.listen(engine, "connect", lambda connection, _: connected.append(connection))
+    provider = SqlAlchemyLockProvider(engine)
+    provider.create_schema()
+    file.unlink()
+    provider.create_schema()
+    assert len(connected) == 2
+    engine.dispose()

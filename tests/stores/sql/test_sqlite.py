@@ -148,3 +148,13 @@ def test_i7_a_claim_that_waited_while_another_was_granted_and_deleted(
         assert lease.fencing_token is not None
         assert lease.fencing_token > tokens[0]
         assert slow.release(lease)
+
+
+@pytest.mark.skipif(sqlite3.sqlite_version_info < (3, 36), reason="since SQLite 3.36")
+def test_a_database_that_is_no_file(name: str) -> None:
+    """SQLite's VFS "memdb" shares one in memory among the connections of a process."""
+    with closing(SqlAlchemyLockProvider(f"sqlite:///file:/{name}?vfs=memdb&uri=true")) as provider:
+        provider.create_schema()
+        lease = acquired(provider, name)
+        assert provider.acquire(LockRequest(name, "1m")) is None
+        assert provider.release(lease)

@@ -83,7 +83,6 @@ MEMORY = [
     "sqlite:///:memory:",
     "sqlite:///file::memory:?uri=true",
     "sqlite:///file:x?mode=memory&uri=true",
-    "sqlite:///file:/x?vfs=memdb&uri=true",
     "sqlite:///",
 ]
 
