@@ -158,8 +158,9 @@ def declared_lock_at_most_for(name: str) -> timedelta | None:
     """The ``lock_at_most_for`` of the function that this process has decorated with that lock name, if any."""
     for spec in declared_specs():
         if spec.name == name:
+            options = spec.options
             with suppress(ConfigurationError):  # the function cannot run either
-                return lock_request(name, spec.options.lock_at_most_for, None).lock_at_most_for
+                return lock_request(name, options.lock_at_most_for, options.lock_at_least_for).lock_at_most_for
     return None
 
 

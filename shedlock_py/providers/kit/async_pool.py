@@ -105,21 +105,21 @@ class AsyncConnectionPool(Generic[C]):
         """Close the connection that was returned, if nobody takes it in time."""
         import asyncio
 
-        if self._idle_timeout is not None and not self._closes_later:
+        if self._idle_timeout is not None and self._idle and not self._closes_later:
             self._closes_later = True
-            asyncio.get_running_loop().call_later(self._idle_timeout, self._close_idle_for_long)
+            seconds = min(pooled.idle_since for pooled in self._idle) + self._idle_timeout - monotonic()
+            asyncio.get_running_loop().call_later(max(0.0, seconds), self._close_idle_for_long)
 
     def _close_idle_for_long(self) -> None:
         from shedlock_py.runtime.asyncio_tools import start_task
 
         self._closes_later = False
         before = monotonic() - (self._idle_timeout or 0)
-        old = [pooled for pooled in self._idle if pooled.idle_since < before]
-        self._idle = [pooled for pooled in self._idle if pooled.idle_since >= before]
+        old = [pooled for pooled in self._idle if pooled.idle_since <= before]
+        self._idle = [pooled for pooled in self._idle if pooled.idle_since > before]
         if old:
             start_task(self._close(old, self._disconnect))
-        if self._idle:
-            self._close_later()
+        self._close_later()
 
     async def _close(self, pooled: list[PooledConnection[C]], disconnect: Callable[[C], Awaitable[object]]) -> None:
         for one in pooled:

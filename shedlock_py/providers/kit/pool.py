@@ -187,27 +187,28 @@ class ConnectionPool(Generic[C]):
 
     def _close_later(self) -> None:
         """Close the connection that was returned, if nobody takes it in time."""
-        if self._closes_later or self._idle_timeout is None:
+        oldest = min((pooled.idle_since for pooled in list(self._idle)), default=None)
+        if self._closes_later or self._idle_timeout is None or oldest is None:
             return
-        self._closes_later, found = True, WeakMethod(self._close_idle_for_long)
+        found = WeakMethod(self._close_idle_for_long)
+
+        def close() -> None:
+            if (close_idle := found()) is not None:
+                close_idle()
+
         with suppress(RuntimeError):  # no thread can be started
-
-            def close() -> None:
-                if (close_idle := found()) is not None:
-                    close_idle()
-
-            timer().schedule(close, monotonic() + self._idle_timeout)
+            timer().schedule(close, oldest + self._idle_timeout)
+            self._closes_later = True
 
     def _close_idle_for_long(self) -> None:
         self._closes_later = False
         self._close_idle(monotonic() - (self._idle_timeout or 0))
-        if self._idle:
-            self._close_later()
+        self._close_later()
 
     def _close_idle(self, before: float = float("-inf")) -> None:
-        """Close the idle connections that are outdated, or idle since a moment before ``before``."""
+        """Close the idle connections that are outdated, or idle since ``before`` or longer."""
         for pooled in list(self._idle):
-            if pooled.generation is not self._generation or pooled.idle_since < before:
+            if pooled.generation is not self._generation or pooled.idle_since <= before:
                 with suppress(ValueError):  # another thread has taken it
                     self._idle.remove(pooled)
                     self._close(pooled.connection)

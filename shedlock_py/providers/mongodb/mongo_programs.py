@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Unpack, get_args
 from bson import Int64
 from pymongo.errors import DuplicateKeyError
 
-from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.events import logger
 from shedlock_py.model.durations import Duration, in_milliseconds, parse_duration
 from shedlock_py.model.lease import Claim, Lease, RunOutcome
@@ -233,11 +233,11 @@ class MongoPrograms(StorePrograms):
             return (yield make(False))
         try:
             return (yield make(True))
-        except ProviderUnreachable:
-            raise  # both are on the same document, so history is not why there is no reply
         except ProviderError as error:
-            if errors.is_fire_time_too_late(error.__cause__):
-                raise
+            cause = error.__cause__
+            is_refused = isinstance(cause, Exception) and self.classify(cause) is Failure.REFUSED
+            if not is_refused or errors.is_fire_time_too_late(cause):
+                raise  # history is not why
             reply = yield make(False)
             self.history_failed(error)
             return reply

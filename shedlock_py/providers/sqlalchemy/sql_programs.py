@@ -200,7 +200,7 @@ class SqlPrograms(SqlTables):
     def _write_history(self, pick: Callable[[RunStatements], Statement], command: SqlCommand) -> SqlProgram[None]:
         """Write the history of ``command``, which was carried out."""
         if self._runs is not None and self.is_history_on():
-            history = command._replace(statement=pick(self._runs), can_grant=False, is_history=True)
+            history = command._replace(statement=pick(self._runs), can_grant=False, is_urgent=False, is_history=True)
             yield from self.warn_if_failed(_sent(history))
 
     def end_run(self, lease: Lease, *, is_lost: bool) -> SqlProgram[None]:
