@@ -187,8 +187,10 @@ class ConnectionPool(Generic[C]):
 
     def _close_later(self) -> None:
         """Close the connection that was returned, if nobody takes it in time."""
+        if self._closes_later or self._idle_timeout is None:
+            return
         oldest = min((pooled.idle_since for pooled in list(self._idle)), default=None)
-        if self._closes_later or self._idle_timeout is None or oldest is None:
+        if oldest is None:
             return
         found = WeakMethod(self._close_idle_for_long)
 
