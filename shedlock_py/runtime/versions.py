@@ -1,4 +1,4 @@
-"""Other packages: the oldest supported releases, as ``pyproject.toml`` declares them, and how to install them."""
+"""The version of this package, and the oldest supported releases of others, as ``pyproject.toml`` declares them."""
 
 from __future__ import annotations
 

@@ -277,14 +277,15 @@ def lock_request(
     at_least = settings.default_lock_at_least_for if lock_at_least_for is None else lock_at_least_for
     if fire_time is None:
         with suppress(TypeError):  # a value without a hash is refused below
-            return _checked_request(name, at_most, at_least, settings.holder or default_holder(), template)
+            return _checked_request(name, at_most, at_least, settings.holder, template, default_holder())
     return LockRequest(name, at_most, at_least, settings.holder, fire_time, template)
 
 
 @lru_cache(maxsize=1024, typed=True)
 def _checked_request(
-    name: str, at_most: Duration, at_least: Duration, holder: str, template: str | None
+    name: str, at_most: Duration, at_least: Duration, holder: str | None, template: str | None, _process: str
 ) -> LockRequest:
+    """:param _process: the default holder, so that a forked child gets a request of its own."""
     return LockRequest(name, at_most, at_least, holder, template=template)
 
 

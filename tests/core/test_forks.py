@@ -34,6 +34,12 @@ def test_a_child_requests_the_same_lock_under_its_own_name() -> None:
     in_child(child)
 
 
+def test_a_host_whose_name_no_holder_may_have_runs_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "paused by nobody")
+    for _ in range(2):  # the second request is the checked one
+        assert lock_request("job").holder == f"paused by nobody:{os.getpid()}"
+
+
 def test_a_child_that_is_forked_in_a_task_reports_nothing_of_its_end() -> None:
     events: list[str] = []
     provider = InMemoryLockProvider()

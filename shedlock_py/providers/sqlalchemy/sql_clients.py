@@ -100,6 +100,7 @@ class ProcessConnections(ManagedConnections):
 
     def __init__(self, url: URL, sessions: Sessions) -> None:
         engine = open_engine(url, sessions)
+        has_server = engine.dialect.name != "sqlite"
         self._owner = OwningProcess()
         self.pool = ConnectionPool(
             self.connect,
@@ -107,8 +108,9 @@ class ProcessConnections(ManagedConnections):
             size=POOL_SIZE,
             reserved=RESERVED,
             name="shedlock-connect",
-            idle_timeout=sessions.idle_timeout,
-            connect_in_thread=engine.dialect.name != "sqlite",
+            # A file has no sessions, and the timer of idle connections is a thread, which a program may fork beside.
+            idle_timeout=sessions.idle_timeout if has_server else None,
+            connect_in_thread=has_server,
         )
         super().__init__(engine)  # last: from then on it is closed before a fork, which another thread may begin
 
@@ -148,11 +150,12 @@ class LoopConnections(ManagedConnections):
 
     def __init__(self, url: URL, sessions: Sessions) -> None:
         super().__init__(open_async_engine(url, sessions).sync_engine)
+        has_server = self.engine.dialect.name != "sqlite"
         self.pool = AsyncConnectionPool(
             partial(greenlet_spawn, self.connect),
             partial(greenlet_spawn, self.disconnect),
             size=POOL_SIZE,
             reserved=RESERVED,
-            idle_timeout=sessions.idle_timeout,
+            idle_timeout=sessions.idle_timeout if has_server else None,
             end=partial(greenlet_spawn, self.end if self.engine.dialect.driver == "asyncmy" else self.disconnect),
         )
