@@ -204,9 +204,9 @@ class SqlPrograms(SqlTables):
             yield from self.warn_if_failed(_sent(history))
 
     def end_run(self, lease: Lease, *, is_lost: bool) -> SqlProgram[None]:
-        end = {"outcome": "lost" if is_lost else lease.outcome, "error": lease.error}
-        release = SqlCommand(self._sql.release, identifiers(lease) | end, is_urgent=True)
-        yield from self._write_history(lambda runs: runs.end, release)
+        if self._runs is not None:
+            end = {"outcome": "lost" if is_lost else lease.outcome, "error": lease.error}
+            yield SqlCommand(self._runs.end, identifiers(lease) | end, is_history=True)
 
     def runs(self, name: str, limit: int) -> SqlProgram[list[Run]]:
         yield from self.locate()
