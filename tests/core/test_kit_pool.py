@@ -10,8 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, asynccontextmanager, suppress
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -92,17 +92,56 @@ async def pool(request: pytest.FixtureRequest, server: Server) -> Pool:
     return AsyncConnectionPool(server.connect_async, server.disconnect_async, size=COUNT, reserved=1)
 
 
+@contextmanager
+def held(
+    pool: ConnectionPool[Connection], seconds: float = 10, *, is_urgent: bool = False
+) -> Iterator[PooledConnection[Connection]]:
+    """A connection that another thread uses while the block is carried out."""
+    lent: Future[PooledConnection[Connection]] = Future()
+    is_over = threading.Event()
+
+    def use(pooled: PooledConnection[Connection]) -> None:
+        lent.set_result(pooled)
+        is_over.wait(60)
+
+    with ThreadPoolExecutor(1) as thread:
+        done = thread.submit(pool.use, use, monotonic() + seconds, is_urgent=is_urgent)
+        either: list[Future[Any]] = [lent, done]
+        wait(either, return_when=FIRST_COMPLETED)
+        try:
+            if not lent.done():
+                done.result()
+            yield lent.result()
+        finally:
+            is_over.set()
+
+
 @asynccontextmanager
 async def connection(
     pool: Pool, seconds: float = 10, *, is_urgent: bool = False
 ) -> AsyncIterator[PooledConnection[Connection]]:
-    until = monotonic() + seconds
+    """A connection that is in use while the block is carried out."""
     if isinstance(pool, ConnectionPool):
-        with pool.connection(until, is_urgent=is_urgent) as lent:
+        with held(pool, seconds, is_urgent=is_urgent) as lent:
             yield lent
-    else:
-        async with pool.connection(until, is_urgent=is_urgent) as lent:
-            yield lent
+        return
+    lent_to: asyncio.Future[PooledConnection[Connection]] = asyncio.get_running_loop().create_future()
+    is_over = asyncio.Event()
+
+    async def use(pooled: PooledConnection[Connection]) -> None:
+        lent_to.set_result(pooled)
+        await is_over.wait()
+
+    done = asyncio.create_task(pool.use(use, monotonic() + seconds, is_urgent=is_urgent))
+    either: list[asyncio.Future[Any]] = [lent_to, done]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    try:
+        if not lent_to.done():
+            await done
+        yield lent_to.result()
+    finally:
+        is_over.set()
+        await asyncio.wait([done])
 
 
 async def used(pool: Pool, *, is_good: bool = True) -> Connection:
@@ -275,10 +314,11 @@ def all_are_free(pool: ConnectionPool[Connection]) -> bool:
     together = threading.Barrier(COUNT, timeout=30)
 
     def take(_: int) -> bool:
-        with suppress(TimedOut, threading.BrokenBarrierError), pool.connection(monotonic() + 10, is_urgent=False):
-            together.wait()
-            return True
-        return False
+        try:
+            pool.use(lambda _: together.wait(), monotonic() + 10, is_urgent=False)
+        except (TimedOut, threading.BrokenBarrierError):
+            return False
+        return True
 
     with ThreadPoolExecutor(COUNT) as threads:
         return all(threads.map(take, range(COUNT)))
@@ -291,20 +331,23 @@ def test_never_more_than_there_are_and_nobody_waits_too_long() -> None:
     active, peak, longest = 0, 0, 0.0
     until = time.monotonic() + 1
 
+    def use(randomness: random.Random, lent: PooledConnection[Connection]) -> None:
+        nonlocal active, peak
+        with mutex:
+            active += 1
+            peak = max(peak, active)
+        threading.Event().wait(randomness.uniform(0, 0.01))
+        lent.is_good = randomness.random() < 0.9
+        with mutex:
+            active -= 1
+
     def work(seed: int) -> None:
-        nonlocal active, peak, longest
+        nonlocal longest
         randomness = random.Random(seed)
         while time.monotonic() < until:
             seconds, started = randomness.uniform(0.005, 0.1), monotonic()
             try:
-                with pool.connection(started + seconds, is_urgent=seed % 10 == 0) as lent:
-                    with mutex:
-                        active += 1
-                        peak = max(peak, active)
-                    threading.Event().wait(randomness.uniform(0, 0.01))
-                    lent.is_good = randomness.random() < 0.9
-                    with mutex:
-                        active -= 1
+                pool.use(partial(use, randomness), started + seconds, is_urgent=seed % 10 == 0)
             except TimedOut:
                 with mutex:
                     longest = max(longest, monotonic() - started - seconds)
@@ -322,14 +365,15 @@ def test_a_connection_opened_just_after_another_failed_is_kept() -> None:
     def disconnect(_: Connection) -> None:
         """Meanwhile another request opens one."""
         if not newer:
-            with kept.connection(monotonic() + 10, is_urgent=False) as lent:
-                newer.append(lent.connection)
-                lent.is_good = True
+            kept.use(keep, monotonic() + 10, is_urgent=False)
+
+    def keep(lent: PooledConnection[Connection]) -> None:
+        newer.append(lent.connection)
+        lent.is_good = True
 
     kept = ConnectionPool(lambda _: Connection(), disconnect, size=COUNT, reserved=0, name="test")
-    with kept.connection(monotonic() + 10, is_urgent=False):
-        pass
-    with kept.connection(monotonic() + 10, is_urgent=False) as lent:
+    kept.use(lambda _: None, monotonic() + 10, is_urgent=False)
+    with held(kept) as lent:
         assert [lent.connection] == newer
 
 
@@ -338,26 +382,12 @@ def test_a_returned_connection_wakes_a_thread_that_waits(server: Server, monkeyp
     pool = ConnectionPool(server.connect, server.disconnect, size=COUNT, reserved=0, name="test")
     with ThreadPoolExecutor(1) as threads, ExitStack() as stack:
         for _ in range(COUNT):
-            stack.enter_context(pool.connection(monotonic() + 10, is_urgent=False))
+            stack.enter_context(held(pool))
         waiting = threads.submit(take_and_return, pool)
         wait([waiting], 0.1)
         assert not waiting.done()
         stack.close()
         assert waiting.result() < FOR_EVER
-
-
-def test_a_lost_connection_is_replaced_when_its_time_is_over(
-    threaded: ConnectionPool[Connection], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An exception of a signal handler can come between any two steps of a ``with`` block."""
-    monkeypatch.setattr(module, "_GRACE", 0.1)
-    lost = [threaded.connection(monotonic() + 0.5, is_urgent=False) for _ in range(COUNT)]
-    for each in lost:
-        each.__enter__()
-    with pytest.raises(TimedOut), threaded.connection(monotonic() + 0.1, is_urgent=False):
-        pass
-    assert all_are_free(threaded)
-    assert lost
 
 
 async def test_an_idle_connection_is_closed_after_a_while(server: Server) -> None:
@@ -374,8 +404,7 @@ async def test_an_idle_connection_is_closed_after_a_while(server: Server) -> Non
 def take_and_return(pool: ConnectionPool[Connection]) -> float:
     """The seconds until there was a connection."""
     began = monotonic()
-    with pool.connection(began + 30, is_urgent=False):
-        return monotonic() - began
+    return pool.use(lambda _: monotonic() - began, began + 30, is_urgent=False)
 
 
 @pytest.fixture
@@ -393,11 +422,13 @@ def test_exceptions_of_a_signal_handler_lose_none(
     monkeypatch.setattr(module, "call_within", lambda *call: call[3]())  # in this thread
 
     def use() -> None:
-        """A function, so that nothing refers to a lost connection when it has ended."""
+        def use_two(one: PooledConnection[Connection]) -> None:
+            threaded.use(lambda _: None, until, is_urgent=True)
+            one.is_good = True
+
         while True:
             until = monotonic() + 5
-            with threaded.connection(until, is_urgent=False) as one, threaded.connection(until, is_urgent=True):
-                one.is_good = True
+            threaded.use(use_two, until, is_urgent=False)
 
     randomness = random.Random(1)
     for _ in range(1000):
@@ -475,6 +506,6 @@ def test_a_late_connection_that_cannot_be_closed_hides_no_error(
 ) -> None:
     monkeypatch.setattr("shedlock_py.providers.kit.pool.WorkerPool", Interrupting)
     pool = ConnectionPool(server.connect, server.disconnect, size=1, reserved=0, name="test")
-    with pytest.raises(Interrupted), pool.connection(monotonic() + 10, is_urgent=False):
-        pass
+    with pytest.raises(Interrupted):
+        pool.use(lambda _: None, monotonic() + 10, is_urgent=False)
     assert [connection.is_open() for connection in server.opened] == [False]

@@ -165,8 +165,11 @@ class LeaseHistory:
             else:
                 # An extension that took no time is of a lease that has ended by what its holder knew: nothing was sent.
                 known = [o for o in (self.acquire, *self.extends) if o.started < o.end <= look.started]
-                seen = [o.trusted_until for o in known]
-                yield look, look.trusted_until, seen[-1]
+                last = max(o.end for o in known)
+                seen = [o.trusted_until for o in known if o.end == last]
+                if last == look.started:  # a stopped process may look before it sees the replies
+                    seen += [o.trusted_before for o in known if o.end == last]
+                yield look, look.trusted_until, max(seen)
 
     def _given(self, operation: Operation) -> float:
         seconds = max(operation.at_most, self._rest(operation)) if operation.kind == "extend" else operation.at_most

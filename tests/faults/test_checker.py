@@ -226,6 +226,13 @@ def test_of_two_extensions_whose_replies_a_stopped_process_sees_at_once_the_long
     assert rules_found(FIRST, slow, replace(quick, ended=1.8)) == ["trust window"]
 
 
+def test_a_stopped_process_may_look_at_its_lease_before_it_sees_a_reply() -> None:
+    extended = then("extend", FIRST, 1.5, 2.5, "done", at_most=1.0, trusted_until=NEVER)
+    look = then("check", FIRST, 2.5, 2.5, "untrusted")
+    assert rules_found(FIRST, extended, look) == []
+    assert rules_found(FIRST, extended, replace(look, started=2.51, ended=2.51)) == ["trust window"]
+
+
 def test_a_keep_alive_that_stops_is_found() -> None:
     kept = replace(FIRST, keep_alive=True)
     failed = then("extend", kept, 1.2, 1.25, "error", at_most=1.0)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import asyncio  # late elsewhere: sync programs do without
 
 C = TypeVar("C")
+T = TypeVar("T")
 
 
 class AsyncConnectionPool(Generic[C]):
@@ -48,25 +49,15 @@ class AsyncConnectionPool(Generic[C]):
         self._permits_for_all = asyncio.Semaphore(max(1, size - reserved))
         self._at_end: AsyncGenerator[None] | None = None
 
-    @asynccontextmanager
-    async def connection(self, until: float, *, is_urgent: bool) -> AsyncIterator[PooledConnection[C]]:
-        """See :meth:`ConnectionPool.connection`."""
+    async def use(self, function: Callable[[PooledConnection[C]], Awaitable[T]], until: float, *, is_urgent: bool) -> T:
+        """See :meth:`ConnectionPool.use`."""
         for_all = nullcontext() if is_urgent else _permit(self._permits_for_all, until)
         async with for_all, _permit(self._permits, until):
             pooled = await self._take(until)
             try:
-                yield pooled
+                return await function(pooled)
             finally:
-                if pooled.generation is not self._generation:
-                    await self._close([pooled], self._disconnect)
-                elif pooled.is_good:
-                    pooled.idle_since = monotonic()
-                    self._idle.append(pooled)
-                    self._close_later()
-                else:
-                    self.outdate()
-                    idle, self._idle = self._idle, []
-                    await self._close([pooled, *idle], self._disconnect)
+                await self._return(pooled)
 
     def outdate(self) -> None:
         """See :meth:`ConnectionPool.outdate`."""
@@ -100,6 +91,18 @@ class AsyncConnectionPool(Generic[C]):
         with driver_errors(is_connecting=True):
             async with within(seconds_left(until), CONNECTION, sent=False):
                 return PooledConnection(await self._connect(until), generation)
+
+    async def _return(self, pooled: PooledConnection[C]) -> None:
+        if pooled.generation is not self._generation:
+            await self._close([pooled], self._disconnect)
+        elif pooled.is_good:
+            pooled.idle_since = monotonic()
+            self._idle.append(pooled)
+            self._close_later()
+        else:
+            self.outdate()
+            idle, self._idle = self._idle, []
+            await self._close([pooled, *idle], self._disconnect)
 
     def _close_later(self) -> None:
         """Close the connection that was returned, if nobody takes it in time."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 from weakref import WeakMethod
 
@@ -14,17 +14,16 @@ from shedlock_py.runtime.process import monotonic
 from shedlock_py.runtime.threads import WorkerPool, timer
 
 C = TypeVar("C")
+T = TypeVar("T")
 
 FREE_CONNECTION = "a free connection"
 CONNECTION = "a connection"
 _POLL_SECONDS = 0.1
 """A waiting thread looks this often whether it is its turn."""
-_GRACE = 1.0
-"""Seconds for which a request may have its connection after its time is over."""
 
 
 class PooledConnection(Generic[C]):
-    """A connection in use by a ``with`` block.
+    """A connection in use.
 
     :ivar is_good: set it True when the connection can be used again: after a reply, or an error reply of a healthy
         server. Otherwise it is closed, and so are all connections of the pool that are as old: the server is down, or
@@ -39,37 +38,6 @@ class PooledConnection(Generic[C]):
         self.generation = generation
         """The pool's, when the connection was opened."""
         self.idle_since = 0.0
-
-
-class _Queue:
-    """The requests for some of the connections, in their order. Each of the first ``size`` has a connection.
-
-    Each step is one atomic call, because a signal handler may raise an exception at any moment. A request that such an
-    exception has lost leaves the queue when its time is over.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._requests: dict[threading.Lock, float] = {}
-        """A lock that wakes the thread of the request, and the moment when the time of the request is over."""
-
-    def join(self, request: threading.Lock, until: float) -> None:
-        self._requests[request] = until + _GRACE
-
-    def is_first(self, request: threading.Lock) -> bool:
-        """Whether ``request`` has a connection."""
-        now = monotonic()
-        for other, until in list(self._requests.items()):
-            if until < now:
-                self._requests.pop(other, None)
-        return request in list(self._requests)[: self.size]
-
-    def leave(self, request: threading.Lock) -> None:
-        if self._requests.pop(request, None) is None:
-            return
-        for each in list(self._requests)[: self.size]:
-            with suppress(RuntimeError):  # it is awake
-                each.release()
 
 
 class ConnectionPool(Generic[C]):
@@ -102,46 +70,57 @@ class ConnectionPool(Generic[C]):
         self._connect = connect
         self._disconnect = disconnect
         self._idle_timeout = idle_timeout
-        reserved = min(reserved, size - 1)
-        self._for_all, self._for_urgent = _Queue(size - reserved), _Queue(reserved)
+        self._reserved = min(reserved, size - 1)
+        self._for_all = size - self._reserved
+        self._requests: dict[threading.Lock, bool] = {}
+        """In their order: a lock that wakes the thread of the request, and whether the request is urgent."""
         self._idle: list[PooledConnection[C]] = []
         self._closes_later = False
         self._generation = object()
         self._workers = WorkerPool(size, name) if connect_in_thread else None
 
-    @contextmanager
-    def connection(self, until: float, *, is_urgent: bool) -> Iterator[PooledConnection[C]]:
-        """A connection, for a ``with`` block.
+    def use(self, function: Callable[[PooledConnection[C]], T], until: float, *, is_urgent: bool) -> T:
+        """Call ``function`` with a connection.
+
+        No ``with`` block: a signal handler can raise an exception at the first step of ``__exit__``, and the connection
+        would stay taken. ``finally`` begins with one atomic call.
 
         :param until: a moment of the monotonic clock.
         :param is_urgent: the request may use the reserved connections, too.
         :raises TimedOut: there was none until that moment; nothing was sent.
         :raises NotSent: from the driver's error: no connection could be opened.
         """
-        queues = (self._for_all, self._for_urgent) if is_urgent else (self._for_all,)
-        request = threading.Lock()
+        request, requests = threading.Lock(), self._requests
         request.acquire()
         try:
-            for queue in queues:
-                queue.join(request, until)
-            while (mine := next((queue for queue in queues if queue.is_first(request)), None)) is None:
-                left = seconds_left(until)
-                if not left:
-                    break
+            requests[request] = is_urgent
+            while request not in self._served() and (left := seconds_left(until)):
                 request.acquire(timeout=min(left, _POLL_SECONDS))
             if not seconds_left(until):
                 raise TimedOut(FREE_CONNECTION, sent=False)
-            for queue in queues:
-                if queue is not mine:
-                    queue.leave(request)
             pooled = self._take(until)
             try:
-                yield pooled
+                return function(pooled)
             finally:
                 self._return(pooled)
         finally:
-            for queue in queues:
-                queue.leave(request)
+            requests.pop(request, None)
+            for each in self._served():
+                with suppress(RuntimeError):  # it is awake
+                    each.release()
+
+    def _served(self) -> list[threading.Lock]:
+        """The requests that have a connection. None loses it to a request that comes later."""
+        for_all, for_urgent = self._for_all, self._reserved
+        served = []
+        for request, is_urgent in list(self._requests.items()):
+            if for_all:
+                for_all -= 1
+                served.append(request)
+            elif is_urgent and for_urgent:
+                for_urgent -= 1
+                served.append(request)
+        return served
 
     def outdate(self) -> None:
         """Do not use the present connections again. Each is closed when it would be taken, or is returned."""

@@ -23,6 +23,7 @@ from shedlock_py.providers.kit import (
     AsyncConnectionPool,
     ConnectionPool,
     NotSent,
+    PooledConnection,
     TimedOut,
     is_secret_option,
     seconds_left,
@@ -208,21 +209,23 @@ class ManagedClient(_ManagedClient):
 
         def request(words: Words) -> Any:
             """The reply to one command of Redis. A long scan lets others have the connection in between."""
-            with pool.connection(until, is_urgent=command.is_urgent) as pooled:
-                try:
-                    pooled.connection.send_command(*words)
-                    seconds = seconds_left(until)
-                    # redis-py itself reports a shorter socket_timeout of the URL.
-                    if seconds <= self._reply_seconds and not pooled.connection.can_read(seconds):
-                        raise TimedOut(_REPLY, sent=True)
-                    reply = pooled.connection.read_response(disable_decoding=True)
-                except redis.ResponseError as error:
-                    pooled.is_good = not is_temporary(error)
-                    raise
-                pooled.is_good = True
-                return reply
+            return pool.use(lambda pooled: self._send(pooled, words, until), until, is_urgent=command.is_urgent)
 
         return run(_requests(command), request)
+
+    def _send(self, pooled: PooledConnection[Any], words: Words, until: float) -> Any:
+        try:
+            pooled.connection.send_command(*words)
+            seconds = seconds_left(until)
+            # redis-py itself reports a shorter socket_timeout of the URL.
+            if seconds <= self._reply_seconds and not pooled.connection.can_read(seconds):
+                raise TimedOut(_REPLY, sent=True)
+            reply = pooled.connection.read_response(disable_decoding=True)
+        except redis.ResponseError as error:
+            pooled.is_good = not is_temporary(error)
+            raise
+        pooled.is_good = True
+        return reply
 
     def close(self) -> None:
         self._pool.get().close()
@@ -259,25 +262,27 @@ class AsyncManagedClient(_ManagedClient):
         until, pool = self._until(timeout), self._pool.get()
 
         async def request(words: Words) -> Any:
-            async with pool.connection(until, is_urgent=command.is_urgent) as pooled:
-                seconds = seconds_left(until)
-                try:
-                    async with within(min(seconds, self._reply_seconds), _REPLY, sent=True):
-                        await pooled.connection.send_command(*words)
-                        reply = await pooled.connection.read_response(disable_decoding=True)
-                except redis.ResponseError as error:
-                    pooled.is_good = not is_temporary(error)
-                    raise
-                except RuntimeError as error:  # of uvloop: the connection was reset while it was idle
-                    raise redis.ConnectionError(str(error)) from error
-                except TimedOut:
-                    if seconds <= self._reply_seconds:
-                        raise
-                    raise redis.TimeoutError("Timeout reading from socket") from None  # in redis-py's words
-                pooled.is_good = True
-                return reply
+            return await pool.use(lambda pooled: self._send(pooled, words, until), until, is_urgent=command.is_urgent)
 
         return await run_async(_requests(command), request)
+
+    async def _send(self, pooled: PooledConnection[Any], words: Words, until: float) -> Any:
+        seconds = seconds_left(until)
+        try:
+            async with within(min(seconds, self._reply_seconds), _REPLY, sent=True):
+                await pooled.connection.send_command(*words)
+                reply = await pooled.connection.read_response(disable_decoding=True)
+        except redis.ResponseError as error:
+            pooled.is_good = not is_temporary(error)
+            raise
+        except RuntimeError as error:  # of uvloop: the connection was reset while it was idle
+            raise redis.ConnectionError(str(error)) from error
+        except TimedOut:
+            if seconds <= self._reply_seconds:
+                raise
+            raise redis.TimeoutError("Timeout reading from socket") from None  # in redis-py's words
+        pooled.is_good = True
+        return reply
 
     async def close(self) -> None:
         """Close the connections that this event loop opened."""

@@ -9,7 +9,7 @@ from sqlalchemy import URL
 from sqlalchemy.engine import Dialect, Engine
 from sqlalchemy.util import greenlet_spawn
 
-from shedlock_py.providers.kit import AsyncConnectionPool, ConnectionPool, within
+from shedlock_py.providers.kit import AsyncConnectionPool, ConnectionPool, PooledConnection, within
 from shedlock_py.providers.sqlalchemy.connections import ManagedConnections, UserConnections
 from shedlock_py.providers.sqlalchemy.engines import Sessions, check_user_engine, open_async_engine, open_engine
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
@@ -88,8 +88,9 @@ class UrlClient(_Client):
     def execute(self, command: SqlCommand, timeout: float | None) -> SqlReply:
         until = monotonic() + (self._timeout if timeout is None else timeout)
         connections = self._connections.get()
-        with connections.pool.connection(until, is_urgent=command.is_urgent) as pooled:
-            return connections.execute(pooled, command, until)
+        return connections.pool.use(
+            lambda pooled: connections.execute(pooled, command, until), until, is_urgent=command.is_urgent
+        )
 
     def close(self) -> None:
         self._connections.get().pool.close()
@@ -132,11 +133,14 @@ class AsyncUrlClient(_Client):
     async def execute(self, command: SqlCommand, timeout: float | None) -> SqlReply:  # noqa: ASYNC109 (what is left of the operation's)
         until = monotonic() + (self._timeout if timeout is None else timeout)
         connections = self._loops.get()
-        async with connections.pool.connection(until, is_urgent=command.is_urgent) as pooled:
+
+        async def send(pooled: PooledConnection[Any]) -> SqlReply:
             # PostgreSQL's drivers have a watchdog, and SQLite its busy_timeout.
             seconds = until - monotonic() if self._is_mysql else None
             async with within(seconds, "a reply", sent=True):
                 return await greenlet_spawn(connections.execute, pooled, command, until)
+
+        return await connections.pool.use(send, until, is_urgent=command.is_urgent)
 
     def dialect(self) -> Dialect:
         return self._loops.get().engine.dialect
