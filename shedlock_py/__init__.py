@@ -43,17 +43,12 @@ from shedlock_py.events import (
     RunRecovered,
     TaskFinished,
 )
-from shedlock_py.guard.context import (
-    LockNotAcquired,
-    Skipped,
-    assert_locked,
-    current_lease,
-    extend_lock,
-    extend_lock_async,
-)
+from shedlock_py.guard.context import assert_locked, current_lease
 from shedlock_py.guard.decorator import scheduler_lock
+from shedlock_py.guard.extending import extend_lock, extend_lock_async
 from shedlock_py.guard.functions import Executed, attempt, attempt_async, hold, hold_async, try_hold, try_hold_async
 from shedlock_py.guard.shutdown import release_on_sigterm
+from shedlock_py.guard.skips import LockNotAcquired, Skipped
 from shedlock_py.model.lease import Lease
 from shedlock_py.model.record import LockRecord
 from shedlock_py.model.request import LockRequest

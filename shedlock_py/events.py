@@ -284,6 +284,10 @@ def log_listener(event: Event) -> None:
             logger.debug("lock %r: %s", lock_name, type(event).__name__)
 
 
+DEBUG_EVENTS = (LockSkipped, LockAcquired, TaskFinished, LockReleased, LockExtended)
+"""The log has them at DEBUG only."""
+
+
 def log_raised(event: Event) -> None:
     """:func:`log_listener` for a failure that the caller gets as an exception: one message once."""
     if isinstance(event, ProviderFailed):

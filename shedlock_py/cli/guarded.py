@@ -34,9 +34,10 @@ from shedlock_py.events import (
     RunRecovered,
     SkipReason,
 )
-from shedlock_py.guard.context import Skipped, current_lease, process_gates
+from shedlock_py.guard.context import current_lease
 from shedlock_py.guard.functions import attempt
 from shedlock_py.guard.once import run_once
+from shedlock_py.guard.skips import Skipped, process_gates
 from shedlock_py.model.lease import Lease
 from shedlock_py.model.record import LockRecord
 from shedlock_py.model.request import LockRequest

@@ -27,7 +27,7 @@ from shedlock_py.cli.common import (
 from shedlock_py.cli.names import name_argument
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import log_listener
-from shedlock_py.guard.context import Skipped
+from shedlock_py.guard.skips import Skipped
 from shedlock_py.model.durations import LONGEST
 from shedlock_py.model.lease import MOST_RECOVERIES
 from shedlock_py.model.recovery import DEFAULT_MOST_RECOVERIES

@@ -15,8 +15,8 @@ from shedlock_py.election.program import Election, Intent, Term
 from shedlock_py.election.settings import ElectionSettings
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import Event, LeaderChanged, LeadershipStarted, LeadershipStopped, logger
-from shedlock_py.guard.context import Gate, Skipped, gates_of, not_leader
 from shedlock_py.guard.methods import bind_in_class
+from shedlock_py.guard.skips import Gate, Skipped, gates_of, not_leader
 from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.model.text import quoted
 from shedlock_py.runtime.process import OwningProcess, monotonic

@@ -10,7 +10,8 @@ from datetime import timedelta
 from shedlock_py.errors import LeaseLostError
 from shedlock_py.events import LeaseLost, logger
 from shedlock_py.guard.context import ActiveLease
-from shedlock_py.guard.keepalive import STOP_SECONDS, BaseKeepAlive, HeartbeatPlan
+from shedlock_py.guard.heartbeat_plan import HeartbeatPlan
+from shedlock_py.guard.keepalive import STOP_SECONDS, BaseKeepAlive
 from shedlock_py.provider import AsyncLockProvider
 from shedlock_py.runtime.asyncio_tools import start_task
 from shedlock_py.runtime.process import is_from_signal, monotonic

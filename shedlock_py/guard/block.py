@@ -34,18 +34,9 @@ from shedlock_py.events import (
     logger,
 )
 from shedlock_py.guard.attempts import LONGEST_SLEEP, Attempt, Read, SkippedNow, Sleep, Step, store_frames
-from shedlock_py.guard.context import (
-    ActiveLease,
-    Gate,
-    Skipped,
-    decide_skip,
-    find_enclosing,
-    is_held_for,
-    lock_refused,
-    process_gates,
-    running,
-)
+from shedlock_py.guard.context import ActiveLease, find_enclosing, is_held_for, running
 from shedlock_py.guard.keepalive import BaseKeepAlive, ThreadKeepAlive
+from shedlock_py.guard.skips import Gate, Skipped, decide_skip, lock_refused, process_gates
 from shedlock_py.model.durations import LONGEST
 from shedlock_py.model.lease import Lease
 from shedlock_py.model.record import ONCE, LockRecord
@@ -414,17 +405,18 @@ class BaseBlock:
             # By name, because asyncio must not be imported here.
             outcome = "cancelled" if type(ended_by).__name__ == "CancelledError" else "failed"
         duration = timedelta(seconds=(active.ended_at or monotonic()) - self._replied_at)
-        if not lease.has_ended():
-            lease.outcome = "lost" if not lease.is_trusted() else "ok" if outcome == "succeeded" else outcome
+        is_trusted, has_ended = lease.is_trusted(), lease.has_ended()
+        if not has_ended:
+            lease.outcome = "lost" if not is_trusted else "ok" if outcome == "succeeded" else outcome
         lease.error = None if failure is None else describe_error(failure)
         emit(TaskFinished(lease.name, lease, duration, outcome, failure))
         is_of_loss = outcome == "cancelled" and isinstance(failure, LeaseLostError)
         is_cut_short = is_cut_short or (outcome == "cancelled" and not is_of_loss)
-        if is_cut_short and not lease.has_ended():
+        if is_cut_short and not has_ended:
             self.cut_short(lease)
         # The store may still have a lease that is not trusted any more: after a release, the run would count as ended.
         self._is_given_back |= self.options.recover and is_of_loss
-        if not (lease.is_trusted() or lease.is_lost() or lease.has_ended()):
+        if not (is_trusted or has_ended or lease.is_lost()):
             active.is_loss_reported = True
             emit(LeaseLost(lease.name, lease, "overrun"))
 

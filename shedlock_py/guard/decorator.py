@@ -11,7 +11,6 @@ from typing import Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVa
 
 from shedlock_py.errors import hidden_frames
 from shedlock_py.guard.block import AsyncBlock, Block
-from shedlock_py.guard.context import Skipped, gates_of
 from shedlock_py.guard.functions import (
     Executed,
     refuse_unfinished,
@@ -20,6 +19,7 @@ from shedlock_py.guard.functions import (
     run_guarded_async,
 )
 from shedlock_py.guard.methods import bind_in_class
+from shedlock_py.guard.skips import Skipped, gates_of
 from shedlock_py.guard.spec import LockSpec, declared
 from shedlock_py.model.durations import Duration
 from shedlock_py.model.recovery import DEFAULT_MOST_RECOVERIES

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, Unpack
 
 from shedlock_py.errors import hidden_frames
 from shedlock_py.guard.block import AsyncBlock, Block
-from shedlock_py.guard.context import LockNotAcquired, Skipped, gates_of
+from shedlock_py.guard.skips import LockNotAcquired, Skipped, gates_of
 from shedlock_py.model.lease import Lease
 from shedlock_py.model.request import LockRequest
 from shedlock_py.model.text import quoted

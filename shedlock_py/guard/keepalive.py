@@ -1,7 +1,7 @@
 """Keep-alive: heartbeats extend a lease while its task runs, and a loss is reported at once.
 
-:class:`HeartbeatPlan` computes when a heartbeat is due. :class:`BaseKeepAlive` makes all other decisions and waits for
-nothing. :class:`ThreadKeepAlive` carries them out in threads, ``async_keepalive.TaskKeepAlive`` on the event loop.
+:class:`BaseKeepAlive` makes all decisions and waits for nothing. :class:`ThreadKeepAlive` carries them out in threads,
+``async_keepalive.TaskKeepAlive`` on the event loop.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from datetime import timedelta
 from shedlock_py.errors import ProviderUnreachable, as_exception
 from shedlock_py.events import Event, LeaseLost, LockExtended, LostReason, ProviderFailed, logger
 from shedlock_py.guard.context import ActiveLease
+from shedlock_py.guard.heartbeat_plan import HeartbeatPlan
 from shedlock_py.model.lease import Lease
 from shedlock_py.model.request import SLACK, TRUST_MARGIN
 from shedlock_py.provider import LockProvider, waits_for
@@ -28,43 +29,6 @@ MAX_IN_FLIGHT = 3
 STOP_SECONDS = 10.0
 """The longest time for which the end of a task waits for a heartbeat without a reply."""
 _NEVER = float("-inf")
-
-
-class HeartbeatPlan:
-    """When to extend a lease that is kept alive. Moments are monotonic seconds and always given.
-
-    A heartbeat is due every third of the lease. One that fails is repeated after a growing, jittered pause, and one
-    without a reply within a sixth of the lease is not waited for: several attempts fit in before the trust window ends.
-    """
-
-    HEARTBEATS = 3
-    REPLY = 6
-
-    def __init__(self, lock_at_most_for: timedelta, now: float, random: Callable[[], float] | None = None) -> None:
-        """:param random: returns a number from 0 to 1, so that replicas do not retry at the same moment."""
-        if random is None:
-            from random import SystemRandom  # late: half a millisecond
-
-            # SystemRandom, because the module's generator is in the same state in all children that C code forks.
-            random = SystemRandom().random
-        self._random = random
-        self.extended(lock_at_most_for, now)
-
-    def sent(self, lock_at_most_for: timedelta, now: float) -> None:
-        """A heartbeat was sent: without a reply, the next is due soon."""
-        self.due = now + lock_at_most_for.total_seconds() / self.REPLY
-
-    def extended(self, lock_at_most_for: timedelta, now: float) -> None:
-        """The lease was extended by a request that was sent at ``now``."""
-        self.failures = 0  # in a row
-        self.due = now + lock_at_most_for.total_seconds() / self.HEARTBEATS
-
-    def failed(self, lock_at_most_for: timedelta, now: float) -> None:
-        """The store failed, at ``now``."""
-        self.failures += 1
-        lease = lock_at_most_for.total_seconds()
-        pause = min(lease / 48 * 2 ** min(self.failures, 10), lease / self.REPLY)
-        self.due = now + pause * (0.5 + self._random() / 2)
 
 
 class BaseKeepAlive:

@@ -16,8 +16,8 @@ from typing import Any
 from shedlock_py.errors import ProviderUnreachable
 from shedlock_py.events import RunMissed
 from shedlock_py.events import logger as default_logger
-from shedlock_py.guard.context import Skipped
 from shedlock_py.guard.functions import attempt_async
+from shedlock_py.guard.skips import Skipped
 from shedlock_py.model.record import LockRecord
 from shedlock_py.model.request import LockRequest
 from shedlock_py.model.waiting import Waiting

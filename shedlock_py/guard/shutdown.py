@@ -18,7 +18,8 @@ from types import FrameType
 
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import RunMissed, SkipReason, logger
-from shedlock_py.guard.context import ActiveLease, find_live, process_gates, running
+from shedlock_py.guard.context import ActiveLease, find_live, running
+from shedlock_py.guard.skips import process_gates
 from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.runtime.process import OwningProcess, monotonic
 from shedlock_py.settings.emit import emit

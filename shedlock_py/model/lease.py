@@ -175,7 +175,8 @@ class Lease:
 
     def is_trusted(self) -> bool:
         """Whether the holder may still trust this lease."""
-        return self._clock() < self.trusted_until
+        window = self._window
+        return window is not None and self._clock() < window.ends
 
     def __getstate__(self) -> dict[str, Any]:
         # Not the trust window: it counts on the clock of this machine, and extensions move it in this object only.

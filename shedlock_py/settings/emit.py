@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from shedlock_py.events import Event, log_listener, log_raised, logger
+import logging
+
+from shedlock_py.events import DEBUG_EVENTS, Event, log_listener, log_raised, logger
 from shedlock_py.runtime.process import is_from_signal
 from shedlock_py.settings.defaults import current_settings
 
@@ -16,7 +18,10 @@ def emit(event: Event, *, is_raised: bool = False) -> None:
     :param is_raised: the caller gets the failure as an exception, so the log does not repeat it.
     """
     interruption: BaseException | None = None
+    is_logged = not isinstance(event, DEBUG_EVENTS) or logger.isEnabledFor(logging.DEBUG)
     for listener in current_settings().listeners:
+        if listener is log_listener and not is_logged:
+            continue
         try:
             (log_raised if is_raised and listener is log_listener else listener)(event)
         except BaseException as error:  # sys.exit() too: it must not replace what the task returned or raised

@@ -21,7 +21,7 @@ from shedlock_py import (
     try_hold_async,
 )
 from shedlock_py.guard import block
-from shedlock_py.guard.context import decide_skip, lock_refused, not_leader, process_gates
+from shedlock_py.guard.skips import decide_skip, lock_refused, not_leader, process_gates
 from shedlock_py.testing import FakeClock, RecordingListener
 from tests.core.conftest import SlowProvider
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from shedlock_py.guard.keepalive import HeartbeatPlan
+from shedlock_py.guard.heartbeat_plan import HeartbeatPlan
 
 LEASE = timedelta(seconds=12)
 

@@ -17,7 +17,7 @@ FACADE = ("acquire", "extend", "release", "record", "records", "force_release", 
 PAIRS = [
     ("runtime/program.py", "run", "run_async"),
     ("guard/block.py", "Block", "AsyncBlock"),
-    ("guard/context.py", "extend_lock", "extend_lock_async"),
+    ("guard/extending.py", "extend_lock", "extend_lock_async"),
     *(
         ("election/elector.py", f"LeaderElector.{method}", f"election/async_elector.py:AsyncLeaderElector.{method}")
         for method in ("leader", "demote")

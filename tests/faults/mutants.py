@@ -16,7 +16,7 @@ from typing import Any
 import redis
 
 from shedlock_py import Lease, LockProvider, LockRequest, ProviderUnreachable
-from shedlock_py.guard.keepalive import HeartbeatPlan
+from shedlock_py.guard.heartbeat_plan import HeartbeatPlan
 from shedlock_py.model.durations import Duration, in_milliseconds, parse_duration
 from shedlock_py.model.lease import Claim
 from shedlock_py.providers.cas import CasReply, Read, Write

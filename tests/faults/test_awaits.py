@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from shedlock_py import attempt_async, extend_lock_async, hold_async
-from shedlock_py.guard.keepalive import HeartbeatPlan
+from shedlock_py.guard.heartbeat_plan import HeartbeatPlan
 from shedlock_py.providers.mongodb import AsyncMongoLockProvider
 from tests.faults.awaits import GIVEN_UP, WAYS, Moment, nothing_goes_on
 from tests.support.stores import ALL as REGISTERED

@@ -23,7 +23,7 @@ from shedlock_py import (
     configure,
     hold,
 )
-from shedlock_py.guard.keepalive import HeartbeatPlan
+from shedlock_py.guard.heartbeat_plan import HeartbeatPlan
 from shedlock_py.testing import RecordingListener
 from shedlock_py.testing.forks import in_child
 from shedlock_py.testing.proxy import TcpProxy

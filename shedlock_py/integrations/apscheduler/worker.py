@@ -19,7 +19,8 @@ from shedlock_py import LockRequest, LockSkipped, ProviderError, ProviderUnreach
 from shedlock_py.election.base import leave_callbacks
 from shedlock_py.events import MissReason, logger
 from shedlock_py.guard.block import AsyncBlock, Block
-from shedlock_py.guard.context import add_alias, decide_skip, gates_of, leave_leases, not_leader
+from shedlock_py.guard.context import add_alias, leave_leases
+from shedlock_py.guard.skips import decide_skip, gates_of, not_leader
 from shedlock_py.integrations.apscheduler.catch_up import is_missed
 from shedlock_py.integrations.apscheduler.events import (
     EVENT_JOB_SKIPPED,

@@ -94,7 +94,7 @@ class ConnectionPool(Generic[C]):
         request.acquire()
         try:
             requests[request] = is_urgent
-            while request not in self._served() and (left := seconds_left(until)):
+            while len(requests) > self._for_all and request not in self._served() and (left := seconds_left(until)):
                 request.acquire(timeout=min(left, _POLL_SECONDS))
             if not seconds_left(until):
                 raise TimedOut(FREE_CONNECTION, sent=False)
@@ -105,9 +105,10 @@ class ConnectionPool(Generic[C]):
                 self._return(pooled)
         finally:
             requests.pop(request, None)
-            for each in self._served():
-                with suppress(RuntimeError):  # it is awake
-                    each.release()
+            if len(requests) >= self._for_all:  # one may have waited
+                for each in self._served():
+                    with suppress(RuntimeError):  # it is awake
+                        each.release()
 
     def _served(self) -> list[threading.Lock]:
         """The requests that have a connection. None loses it to a request that comes later."""

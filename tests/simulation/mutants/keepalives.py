@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import partial
 
-from shedlock_py.guard.keepalive import HeartbeatPlan
+from shedlock_py.guard.heartbeat_plan import HeartbeatPlan
 from tests.simulation.mutants.mutant import Change, Mutant, add, mutate
 
 NEVER_DUE = float("inf")

@@ -1,0 +1,95 @@
+"""Whether a task may begin: the gates, and the skip of a task that may not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+from shedlock_py.errors import ShedLockError
+from shedlock_py.events import SkipReason
+from shedlock_py.model.record import LockRecord
+from shedlock_py.model.request import LockRequest
+
+Gate = Callable[[], SkipReason | None]
+"""A condition for a task to begin: returns why it may not; None: it may. The lock itself comes last."""
+process_gates: list[Gate] = []
+"""The gates of every guarded task of this process, such as that of ``release_on_sigterm``."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """The task did not run. It is false: ``if attempt(…):`` means "if it ran".
+
+    ``reason`` is "held" if another replica has the lock, "already_ran" if the fire time has run, … ``holder`` is the
+    replica that has the lock; None if the store did not say so.
+    """
+
+    lock_name: str
+    reason: SkipReason = "held"
+    holder: str | None = field(default=None, compare=False)
+    ran: ClassVar[Literal[False]] = False
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+    def __str__(self) -> str:
+        held = f"{self.holder!r} holds it" if self.holder else "another holder has it"
+        return f"lock {self.lock_name!r} was not granted: {_WHY.get(self.reason, held)}"
+
+
+_WHY: dict[SkipReason, str] = {
+    "already_ran": "its fire time has run",
+    "provider_error": "the store failed",
+    "shutting_down": "this process is shutting down",
+    "not_leader": "this replica is not the leader",
+}
+
+
+class LockNotAcquired(ShedLockError):
+    """``hold`` did not get the lock, so its block did not run. ``skipped`` says why: its ``reason`` is "held", …
+
+    ``try_hold`` gives None instead.
+    """
+
+    def __init__(self, skipped: Skipped) -> None:
+        super().__init__(str(skipped))
+        self.skipped = skipped
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.skipped,)
+
+
+def decide_skip(lock_name: str, gates: Iterable[Gate]) -> Skipped | None:
+    """The skip of a task, with the reason of the first gate that refuses it; None: it passes."""
+    for gate in gates:
+        reason = gate()
+        if reason is not None:
+            return Skipped(lock_name, reason)
+    return None
+
+
+def lock_refused(request: LockRequest, record: LockRecord | None) -> Skipped:
+    """The skip of a task whose lock the store has refused. ``record`` is its record after that, as far as known."""
+    if record is not None and record.is_held:
+        return Skipped(request.name, "held", record.holder)
+    last = record.last_fire_time if record is not None else None
+    has_run = request.fire_time is not None and last is not None and last >= request.fire_time
+    return Skipped(request.name, "already_ran" if has_run else "held")
+
+
+def gates_of(task: Any) -> tuple[Gate, ...]:
+    """The gates that ``@leader_only`` left on a function, method, partial or callable object.
+
+    What takes a lock for such a task must consult them first: a follower must not keep the lock from the leader.
+    """
+    while isinstance(task, partial):
+        task = task.func
+    call = getattr(type(task), "__call__", None)  # noqa: B004 (not whether it is callable, but what a call runs)
+    return getattr(task, "__shedlock_gates__", ()) or getattr(call, "__shedlock_gates__", ())
+
+
+def not_leader(is_leader: Callable[[], bool]) -> Gate:
+    """The gate of tasks that run on the leader only."""
+    return lambda: None if is_leader() else "not_leader"
