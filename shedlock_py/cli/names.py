@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import CompletionItem
 
 from shedlock_py.cli.common import NO, fail, open_store
 from shedlock_py.errors import ConfigurationError
@@ -16,14 +17,9 @@ from shedlock_py.model.record import LockRecord
 from shedlock_py.model.request import validate_name, validate_prefix
 from shedlock_py.provider import LockProvider
 
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
 
 def _complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The lock names in the store, if it is known and replies; a shell must show no error."""
-    from click.shell_completion import CompletionItem  # late: only a shell that completes a word needs it
-
     store = ctx.params.get("store") or os.environ.get("SHEDLOCK_STORE")
     names: list[str] = []
     logging.disable()
@@ -65,8 +61,6 @@ def record_or_fail(provider: LockProvider, name: str) -> LockRecord:
 
 def similar_names(provider: LockProvider, name: str) -> str:
     """What to do about a name that the store does not have."""
-    import difflib  # late: after a mistake only
-
     folded = {other.name.casefold(): other.name for other in provider.records()}
     near = [repr(folded[other]) for other in difflib.get_close_matches(name.casefold(), folded, n=3)]
     return f"did you mean {' or '.join(near)}?" if near else "see: shedlock list"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from random import SystemRandom
 
 
 class HeartbeatPlan:
@@ -19,8 +20,6 @@ class HeartbeatPlan:
     def __init__(self, lock_at_most_for: timedelta, now: float, random: Callable[[], float] | None = None) -> None:
         """:param random: returns a number from 0 to 1, so that replicas do not retry at the same moment."""
         if random is None:
-            from random import SystemRandom  # late: half a millisecond
-
             # SystemRandom, because the module's generator is in the same state in all children that C code forks.
             random = SystemRandom().random
         self._random = random

@@ -8,7 +8,9 @@ the signal to the main thread again. The second signal ends the process, whichev
 from __future__ import annotations
 
 import _thread
+import atexit
 import os
+import signal
 import sys
 import threading
 import time
@@ -83,9 +85,6 @@ def release_on_sigterm(wait: Duration = "20s") -> None:
     :param wait: shorter than the platform's time between SIGTERM and SIGKILL (Kubernetes: 30 s).
     :raises ConfigurationError: not in the main thread, or ``wait`` is not a duration.
     """
-    import atexit  # late: needed by few
-    import signal  # half a millisecond
-
     seconds = parse_duration(wait, "wait", zero=True).total_seconds()
     if threading.current_thread() is not threading.main_thread():
         raise ConfigurationError("release_on_sigterm() must be called in the main thread, as signal handlers are")
@@ -135,8 +134,6 @@ class _Handler:
                 return  # two signals are one: a second SystemExit would interrupt a `finally` of the main thread
         elif state.begun_by is self:
             state.until = monotonic()  # a second signal: nothing waits any more
-        import signal  # it is loaded already
-
         state.is_ending = True
         if callable(self._previous) and frame is not self._frame:
             before, self._frame = self._frame, frame
@@ -172,8 +169,6 @@ def _hide_end_of_joins() -> None:
 
 def _wait_and_send(number: int, previous: object) -> None:
     """The waiting thread."""
-    import signal
-
     state, sentinel = _shutdown, _Sentinel()
     try:
         _wait_for_others()
@@ -195,8 +190,6 @@ def _wait_and_send(number: int, previous: object) -> None:
 
 def _send(number: int) -> None:
     """Send the signal to the main thread, so that it interrupts a system call there."""
-    import signal
-
     if _is_green():  # all run in the main thread, which has another ident there
         os.kill(os.getpid(), number)
     elif hasattr(signal, "pthread_kill"):
@@ -216,7 +209,7 @@ class _Sentinel:
         if _is_green():
             return
         with suppress(RuntimeError):  # no more threads; or the interpreter has begun to end
-            from concurrent.futures import ThreadPoolExecutor
+            from concurrent.futures import ThreadPoolExecutor  # late: it registers an exit function
 
             self._pool = ThreadPoolExecutor(1, "shedlock-exit")
             self._thread = self._pool.submit(threading.current_thread).result()

@@ -12,6 +12,7 @@ import math
 import re
 import sys
 from datetime import timedelta
+from fractions import Fraction
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,6 @@ from shedlock_py.model.text import in_words, quoted
 
 if TYPE_CHECKING:
     from decimal import Decimal
-    from fractions import Fraction
 
 logger = logging.getLogger("shedlock_py")
 
@@ -120,6 +120,4 @@ def _milliseconds(value: object) -> Fraction | int | None:
 def _exact(number: str) -> Fraction | int:
     if number.removesuffix(".0").isdecimal():
         return int(number.removesuffix(".0"))
-    from fractions import Fraction  # late: most durations are whole numbers of their unit
-
     return Fraction(number)

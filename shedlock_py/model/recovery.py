@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from random import SystemRandom
 from typing import Literal
 
 from shedlock_py.model.record import LockRecord
@@ -71,9 +72,7 @@ class Watch:
         random: Callable[[], float] | None = None,
     ) -> None:
         if random is None:
-            from random import SystemRandom  # late: half a millisecond; and the same in no two forked children
-
-            random = SystemRandom().random
+            random = SystemRandom().random  # the same in no two forked children
         self.fire_time = fire_time
         self._max_recoveries = max_recoveries
         self._random = random

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -36,8 +37,6 @@ def trust_ends(sent_at: float, lock_for: timedelta) -> float:
 
 def default_holder() -> str:
     """``host:pid`` of this process, computed each time because a process can fork."""
-    import socket  # late: few programs need it at their start
-
     host = re.sub(_UNSTORABLE, "?", socket.gethostname())  # a byte that is no UTF-8 comes as a lone surrogate
     return f"{host[: LONGEST_HOLDER - 20]}:{os.getpid()}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import timedelta
 from reprlib import repr as short_repr
@@ -68,8 +69,6 @@ def parsed(text: str | bytes) -> Any:
 
     :raises ValueError: it is none, or is nested too deeply for Python.
     """
-    import json  # late: few programs need it at their start
-
     try:
         return json.loads(text)
     except RecursionError as error:

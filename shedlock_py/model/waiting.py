@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from random import SystemRandom
 
 from shedlock_py.model.record import LockRecord
 
@@ -45,9 +46,7 @@ class Waiting:
         if left <= 0 or (self._fire_time is not None and newest is not None and newest >= self._fire_time):
             return None
         if self._random is None:
-            from random import SystemRandom  # late: half a millisecond; and the same in no two forked children
-
-            self._random = SystemRandom().random
+            self._random = SystemRandom().random  # the same in no two forked children
         pause = self._longest * (1 + self._random()) / 2
         self._longest = min(self._longest * 2, LONGEST_PAUSE)
         if record is not None and record.is_held:

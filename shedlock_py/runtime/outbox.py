@@ -10,16 +10,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from shedlock_py.events import logger
 from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.runtime.process import PerProcess, monotonic
 from shedlock_py.runtime.threads import EXIT_SECONDS, WorkerPool, finish_at_exit
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future  # late elsewhere: few programs need it
 
 Message = TypeVar("Message")
 
@@ -89,8 +87,6 @@ class Outbox(Generic[Message]):
 
     def flush(self, timeout: Duration = EXIT_SECONDS) -> bool:
         """Wait until everything that was put in has been sent or dropped. False: it was not within ``timeout``."""
-        from concurrent.futures import wait
-
         seconds = parse_duration(timeout, "timeout", zero=True).total_seconds()
         return not wait(set(self._state.get().waiting), seconds).not_done
 

@@ -8,6 +8,7 @@ the process id each time it is used.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -109,8 +110,6 @@ def is_from_signal(error: BaseException) -> bool:
         return False
     if isinstance(error, KeyboardInterrupt):
         return True
-    import signal  # late: half a millisecond
-
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_frame.f_code not in handlers:

@@ -18,17 +18,15 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from functools import cache
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 from shedlock_py.errors import as_exception
 from shedlock_py.events import logger
 from shedlock_py.runtime.process import PerProcess, monotonic
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future  # late elsewhere: few programs need it
 
 T = TypeVar("T")
 
@@ -82,8 +80,6 @@ class WorkerPool:
 
         :raises RuntimeError: the system refuses a thread and there is no worker; ``function`` will not run.
         """
-        from concurrent.futures import Future
-
         future: Future[T] = Future()
         state = self._state.get()
         with state.mutex:
@@ -247,8 +243,6 @@ def request_in_worker(provider: object, request: Callable[[], T], seconds: float
 
     :raises RuntimeError: the system refuses a thread.
     """
-    from concurrent.futures import wait
-
     future = worker_pool(provider, "heartbeats").submit(request)
     if not wait({future}, seconds).done:
         return pending
@@ -276,6 +270,4 @@ def finish_at_exit(future: Future[Any]) -> None:
 
 def _finish() -> None:
     if unfinished := set(_unfinished.get()):
-        from concurrent.futures import wait
-
         wait(unfinished, EXIT_SECONDS)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from shedlock_py.errors import ConfigurationError
@@ -267,8 +268,6 @@ NEITHER = 'neither a URL ("sqlite:///locks.db") nor a reference ("pkg.module:nam
 
 def import_reference(reference: str) -> Any:
     """The object that ``"pkg.module:name"`` names. :raises ConfigurationError: there is none, or its import fails."""
-    from pkgutil import resolve_name  # late, as few programs need it
-
     _check_reference(reference)
     try:
         return resolve_name(reference)
