@@ -195,9 +195,9 @@ LATE_PROVIDERS = names_for_type_checkers("providers/__init__")
 @pytest.mark.not_quick("starts a Python")
 def test_importing_the_package_loads_few_modules_no_driver_no_asyncio_and_nothing_that_is_late() -> None:
     # And what these load, which depends on Python.
-    needed = "concurrent.futures, contextvars, dataclasses, fractions, json, logging, pkgutil, random, socket, typing"
+    needed = "concurrent.futures, contextvars, dataclasses, datetime, fractions, json, logging, pkgutil, random, signal"
     loaded = python(
-        f"import sys, {needed}; before = set(sys.modules); import shedlock_py; print(*sys.modules.keys() - before)"
+        f"import sys, socket, typing, {needed}; before = set(sys.modules); import shedlock_py; print(*sys.modules.keys() - before)"
     )
     assert len(loaded) <= 42
     assert "shedlock_py.guard.functions" in loaded
