@@ -6,7 +6,7 @@ import logging
 import sqlite3
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import timedelta
@@ -14,10 +14,11 @@ from typing import Any
 
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import logger
+from shedlock_py.model.advice import advice
 from shedlock_py.model.lease import Lease
 from shedlock_py.model.overdue import DOCTOR
 from shedlock_py.model.record import LockRecord
-from shedlock_py.model.request import LockRequest
+from shedlock_py.model.request import LockRequest, is_valid_name
 from shedlock_py.operators.display import counted, future_fire_time, in_words, one_line
 from shedlock_py.provider import Check as Check
 from shedlock_py.provider import LockProvider, can
@@ -29,6 +30,8 @@ NAME = DOCTOR
 REQUEST = LockRequest(NAME, "10s")
 PAIRS, MOST_SECONDS = 10, 3.0
 SLOW_SECONDS = 0.5
+ADVISED_RUNS = 100
+"""The newest runs of a job, for the advice on ``lock_at_most_for``."""
 SKEWED_SECONDS = 2.0
 BUSY = "not tested: another `shedlock doctor` is running"
 
@@ -85,8 +88,11 @@ def checks_of(provider: LockProvider) -> Iterator[Check]:
         check = "round trip"
         yield _round_trip(provider)
         check = "fire times"
-        for fault, cure in filter(None, map(future_fire_time, provider.records())):
+        records = provider.records()
+        for fault, cure in filter(None, map(future_fire_time, records)):
             yield Check(check, "warning", fault, cure)
+        check = "durations"
+        yield from _advice(provider, records)
     except ProviderError as error:
         yield failed(check, error)
         if check == REACH and not isinstance(error, ProviderUnreachable):
@@ -243,6 +249,25 @@ def _history(provider: Any) -> Iterator[Check]:
     else:
         hint = "locks are not affected; another check, or the log, has the reason"
         yield Check(check, "failed", "the test run is missing from the history", hint)
+
+
+def _advice(provider: Any, records: Sequence[LockRecord]) -> Iterator[Check]:
+    """Advise on ``lock_at_most_for``, where the provider keeps runs. Leave out jobs that the time does not allow."""
+    ends = monotonic() + MOST_SECONDS
+    for record in sorted(records, key=lambda record: record.locked_at, reverse=True):
+        if record.name == NAME or not is_valid_name(record.name):
+            continue
+        if monotonic() > ends:
+            yield Check("durations", "ok", "there was no time for more jobs")
+            return
+        try:
+            runs = provider.runs(record.name, ADVISED_RUNS)
+        except (AttributeError, ConfigurationError, ProviderError):  # another check says why there are no runs
+            return
+        found = advice(runs)
+        if found is not None:
+            has_lost = any(run.outcome == "lost" for run in runs)
+            yield Check("durations", "warning" if has_lost else "ok", f"{record.name!r}: {found}")
 
 
 def _round_trip(provider: LockProvider) -> Check:

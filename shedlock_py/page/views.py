@@ -11,7 +11,8 @@ from typing import Any
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import OperatorAction
-from shedlock_py.guard.spec import declared_lock_at_most_for
+from shedlock_py.guard.spec import declared_lock_at_most_for, is_declared_kept_alive
+from shedlock_py.model.advice import advice
 from shedlock_py.model.overdue import RECENT, TROUBLES
 from shedlock_py.model.record import LockRecord
 from shedlock_py.model.run import MOST_RUNS, Run
@@ -222,6 +223,7 @@ def job_values(record: LockRecord, runs: Sequence[Run] | None, window: str = "")
     """
     job = Job(record, None if runs is None else runs[:RECENT])
     shown = {"day": LAST_DAY, "week": LAST_WEEK}.get(window) or fitting_window(runs or (), record)
+    lock_at_most_for = declared_lock_at_most_for(record.name)
     return {
         "record": record,
         "job": job.row(),
@@ -231,7 +233,8 @@ def job_values(record: LockRecord, runs: Sequence[Run] | None, window: str = "")
         "future_fire_time": tuple(map(display.printable, display.future_fire_time(record) or ())),
         "pause": display.pause_in_words(record) if record.is_paused else "",
         "charts": [] if runs is None else [chart(runs, record, shown)],
-        "durations": durations(runs or (), record, declared_lock_at_most_for(record.name)),
+        "durations": durations(runs or (), record, lock_at_most_for),
+        "advice": None if is_declared_kept_alive(record.name) else advice(runs or (), lock_at_most_for),
         "runs": [run_row(run, record) for run in (runs or ())[:MOST_ROWS_OF_RUNS]],
         "runs_left_out": max(0, len(runs or ()) - MOST_ROWS_OF_RUNS),
     }

@@ -60,6 +60,24 @@ def test_all_is_well(store: str) -> None:
     assert [(record.name, record.is_held) for record in records] == [("another", True), ("shedlock-doctor", False)]
 
 
+def test_it_advises_on_lock_at_most_for_from_run_history(store: str) -> None:
+    run("schema", "--create", store=f"{store}?history=20")
+    provider = provider_at(f"{store}?history=20")
+    for name, number in (("report", 10), ("seldom", 9)):
+        for _ in range(number):
+            provider.release(take(provider, name))
+    lines = run("doctor", store=f"{store}?history=20").stdout.splitlines()
+    advice = "99% of 10 runs took 0ms or less: a lock_at_most_for of 1m is enough"
+    found = [re.sub(r"took \S+ or", "took 0ms or", line) for line in lines if "durations" in line]
+    assert found == [f"✓ durations: 'report': {advice}"]
+    lost = take(provider, "report")
+    lost.outcome = "lost"
+    provider.release(lost)
+    code, checks = check(f"{store}?history=20")
+    assert (code, not_ok(checks)) == (0, {"durations": "warning"})
+    assert "1 of them lost their lease: use 1m, or keep_alive=True" in checks["durations"]["message"]
+
+
 @pytest.mark.parametrize("kept", [1, 50])
 def test_a_run_history_that_cannot_be_written_fails_its_check(store: str, kept: int) -> None:
     with_history = [*CHECKS[:-1], "history", CHECKS[-1]]

@@ -197,7 +197,8 @@ def test_importing_the_package_loads_few_modules_no_driver_no_asyncio_and_nothin
     # And what these load, which depends on Python.
     needed = "concurrent.futures, contextvars, dataclasses, datetime, fractions, json, logging, pkgutil, random, signal"
     loaded = python(
-        f"import sys, socket, typing, {needed}; before = set(sys.modules); import shedlock_py; print(*sys.modules.keys() - before)"
+        f"import sys, socket, typing, {needed}; before = set(sys.modules); import shedlock_py; "
+        "print(*sys.modules.keys() - before)"
     )
     assert len(loaded) <= 42
     assert "shedlock_py.guard.functions" in loaded

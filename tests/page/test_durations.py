@@ -60,6 +60,29 @@ def test_the_job_page_shows_the_lock_at_most_for_of_a_job_that_its_process_decla
     assert found.lease_y < min(bar.y for bar in found.bars)
 
 
+def test_the_job_page_advises_on_the_lock_at_most_for_of_a_job_that_is_not_kept_alive() -> None:
+    @scheduler_lock("short", "5s")
+    def job() -> None: ...
+
+    @scheduler_lock("kept", "5s", keep_alive=True)
+    def kept() -> None: ...
+
+    sample = Sample()
+    for name in ("short", "kept"):
+        for _ in range(10):
+            sample.ran(name, seconds=4)
+    advice = {}
+    for name in ("short", "kept"):
+        record = sample.provider.record(name)
+        assert record is not None
+        advice[name] = job_values(record, sample.provider.runs(name))["advice"]
+    assert advice == {
+        "short": "99% of 10 runs took 4.0s or less. lock_at_most_for is 5.0s: a slow run outlives its lease, and "
+        "another replica starts the job. Better: use 1m, or keep_alive=True",
+        "kept": None,
+    }
+
+
 def test_a_pause_is_no_lease() -> None:
     sample = Sample()
     for _ in range(2):

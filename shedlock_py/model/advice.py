@@ -1,0 +1,48 @@
+"""Advice on ``lock_at_most_for``, from the durations in run history."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from datetime import timedelta
+
+from shedlock_py.model.run import Run
+from shedlock_py.model.text import in_words
+
+FEWEST_RUNS = 10
+"""With fewer runs there is no advice."""
+SHARE = 0.99
+"""The advice is for this share of the runs."""
+ENOUGH = 3
+"""A good ``lock_at_most_for`` is at least so many times the duration of these runs."""
+FAR_TOO_LONG = 3
+"""There is no advice to shorten a ``lock_at_most_for`` that is at most so many times a good one."""
+_MINUTES = (1, 2, 3, 5, 10, 15, 20, 30, 45)
+_HOURS = (1, 2, 3, 4, 6, 8, 12, 24)
+_STEPS = (*(timedelta(minutes=each) for each in _MINUTES), *(timedelta(hours=each) for each in _HOURS))
+
+
+def advice(runs: Iterable[Run], lock_at_most_for: timedelta | None = None) -> str | None:
+    """Compare the durations of ``runs`` with ``lock_at_most_for``. Return None if it fits, or the runs are too few.
+
+    :param lock_at_most_for: of the job, without keep-alive. None: not known.
+    """
+    ended = [run for run in runs if run.duration is not None and not (run.is_pause or run.is_demotion)]
+    durations = sorted(run.duration for run in ended if run.duration is not None)
+    number, lost = len(ended), sum(run.outcome == "lost" for run in ended)
+    if number < FEWEST_RUNS:
+        return None
+    most = durations[math.ceil(SHARE * number) - 1]
+    good = next((step for step in _STEPS if step >= ENOUGH * most), ENOUGH * most)
+    found = f"{SHARE:.0%} of {number} runs took {in_words(most)} or less"
+    if lost:
+        found = f"{found}, and {lost} of them lost their lease"
+    cure = f"use {in_words(good)}, or keep_alive=True"
+    if lock_at_most_for is None:
+        return f"{found}: {cure}" if lost else f"{found}: a lock_at_most_for of {in_words(good)} is enough"
+    found = f"{found}. lock_at_most_for is {in_words(lock_at_most_for)}"
+    if lost or lock_at_most_for < 2 * most:
+        return f"{found}: a slow run outlives its lease, and another replica starts the job. Better: {cure}"
+    if lock_at_most_for > FAR_TOO_LONG * good:
+        return f"{found}: after a crash, nobody runs the job for so long. Better: {cure}"
+    return None
