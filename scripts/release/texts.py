@@ -24,7 +24,7 @@ PINNED = re.compile(r"[\w.-]+(?:/[\w.-]+)+@[0-9a-f]{40} # v\d+(?:\.\d+)+")
 def check(tag: str | None) -> str:
     """A step of the release check. With a tag, the address must be a real one, too."""
     if wrong := disagreements(PROJECT, tag):
-        raise FailedError("; ".join(wrong), "'A release' in CONTRIBUTING.md says what belongs where")
+        raise FailedError("; ".join(wrong), "scripts/release/README.md says what belongs where")
     where = address(PROJECT)
     if is_placeholder(where) and tag:
         raise FailedError(f"{where} is the placeholder of the project's address", "make project-url URL=https://…")

@@ -26,13 +26,13 @@ CHECKS = {
     "dynamodb": ["replication"],
     "s3": ["conditions"],
     "kubernetes": ["permissions"],
-    "postgresql+psycopg": _SQL,
+    "postgresql+psycopg": [*_SQL, "prepared statements"],
     "mariadb+pymysql": _MYSQL,
     "mysql+pymysql": _MYSQL,
     "postgresql+asyncpg": _SQL,
     "mysql+asyncmy": _MYSQL,
 }
-"""What doctor finds out about each store, besides what it tries on all of them."""
+"""The checks of each store, besides the trial of a lock."""
 
 
 SLOW = {

@@ -1,7 +1,7 @@
 """One class for each store, and an entry in :data:`STORES`: suites that run on every store are parametrised with it.
 
 A :class:`Store` has lock records of its own (a table, a collection, a key prefix) on a server that tests share, or on a
-private one. CONTRIBUTING.md names the few tests that list stores as well.
+private one. docs/architecture.md names the few tests that list stores as well.
 """
 
 from __future__ import annotations

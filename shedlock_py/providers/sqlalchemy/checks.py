@@ -1,4 +1,4 @@
-"""What a database says of its settings, and of this user's rights: for ``shedlock doctor``."""
+"""Checks of a database's settings and of this user's rights, for ``shedlock doctor``."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def store_checks(tables: SqlTables, table_name: str, read_mounts: Callable[[], s
     if any(check.status == "failed" for check in found):
         return found
     found += yield from _permissions(tables, table_name)
-    return [*found, *(yield from tables.name_checks())]
+    found += yield from tables.name_checks()
+    return [*found, *(yield from _preparation(tables))]
 
 
 def _rows(sql: str) -> SqlProgram[Sequence[Sequence[Any]]]:
@@ -95,6 +96,22 @@ def _postgresql_checks() -> SqlProgram[list[Check]]:
         {"fsync": "on", "synchronous_commit": "on"},
     )
     return [_replication_of_postgresql(commit, standby_names, standbys), durability]
+
+
+def _preparation(tables: SqlTables) -> SqlProgram[list[Check]]:
+    """Advise ``prepare=yes`` on a direct connection to PostgreSQL.
+
+    A server sends its process id at connect. PgBouncer sends its clients another number, which it has made up.
+    """
+    if not tables.prepares_nothing:
+        return []
+    reply = yield SqlCommand(Statement("SELECT pg_backend_pid()", "backend"))
+    [[process_id]] = reply.rows
+    if process_id != reply.id:
+        return []
+    message = "not used, although the connection is direct: each statement is parsed and planned again"
+    hint = "add prepare=yes to the URL; not to a URL that leads to a pooler such as PgBouncer"
+    return [Check("prepared statements", "ok", message, hint)]
 
 
 def _replication_of_postgresql(commit: str, standby_names: str, standbys: int) -> Check:

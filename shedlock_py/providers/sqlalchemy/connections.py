@@ -111,6 +111,8 @@ class SqlConnections:
                     reply = SqlReply(changed=cursor.rowcount)
                 case "id":
                     reply = SqlReply(id=cursor.lastrowid)
+                case "backend":
+                    reply = SqlReply(cursor.fetchall(), id=self._driver_of(connection).info.backend_pid)
         except BaseException:
             if self._path is not None:
                 # The traceback of the error keeps the cursor; an unfinished statement keeps SQLite's write lock.
@@ -134,7 +136,7 @@ class ManagedConnections(SqlConnections):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         if self._path is None and (self._is_postgres or not engine.dialect.is_async):
-            watch(engine)  # the others have their busy_timeout, or can be cancelled
+            watch(engine)  # SQLite has its busy_timeout, and asyncio can cancel MySQL's drivers
 
     def connect(self, until: float) -> PoolProxiedConnection:
         """A new connection.
@@ -294,7 +296,7 @@ _of_sqlite: set[ref[SqlConnections]] = set()
 
 
 def _note_openings(engine: Engine) -> None:
-    """Note when each connection is opened, and by which process. Also those of pools that follow this one."""
+    """Note the time and the process that opened each connection, also for later pools of the engine."""
     if engine in _noted:
         return
     _noted.add(engine)

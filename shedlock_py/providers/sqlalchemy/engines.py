@@ -78,7 +78,7 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
         database.
     """
     try:
-        # "postgres" is what hosting services put into DATABASE_URL.
+        # Hosting services put "postgres" into DATABASE_URL.
         parsed = make_url(url.replace("postgres://", "postgresql://", 1) if isinstance(url, str) else url)
     except (ArgumentError, ValueError):  # ValueError: the port is no number
         if isinstance(url, str) and url.startswith("sqlite"):  # sqlite://C:\path: the rest is no host and port
@@ -139,6 +139,12 @@ def names_of(url: URL) -> list[str]:
     """The user, the hosts and the database of ``url``, and its options that are no secrets."""
     names = [value for name, value in _options_of(url) if not is_secret_option(name)]
     return [url.username or "", url.host or "", str(url.port or ""), url.database or "", *names]
+
+
+def prepares_nothing(url: URL, sessions: Sessions) -> bool:
+    """Whether psycopg prepares no statements for ``url``, and ``prepare=yes`` would change that."""
+    is_psycopg = url.get_driver_name() in ("psycopg", "psycopg_async")
+    return is_psycopg and not sessions.prepares and "prepare_threshold" not in url.query
 
 
 def _options_of(url: URL) -> Iterator[tuple[str, str]]:
@@ -246,7 +252,7 @@ def _arguments(url: URL, sessions: Sessions) -> dict[str, Any]:
                 "keepalives_interval": 1,
                 "keepalives_count": 3,
                 "tcp_user_timeout": 1000 * whole,
-                "client_encoding": "utf8",  # else the drivers take that of the database, which may be SQL_ASCII
+                "client_encoding": "utf8",  # else the drivers take the encoding of the database, which may be SQL_ASCII
             }
             if url.get_driver_name() != "psycopg2" and not sessions.prepares:
                 limits["prepare_threshold"] = None

@@ -11,7 +11,13 @@ from sqlalchemy.util import greenlet_spawn
 
 from shedlock_py.providers.kit import AsyncConnectionPool, ConnectionPool, PooledConnection, within
 from shedlock_py.providers.sqlalchemy.connections import ManagedConnections, UserConnections
-from shedlock_py.providers.sqlalchemy.engines import Sessions, check_user_engine, open_async_engine, open_engine
+from shedlock_py.providers.sqlalchemy.engines import (
+    Sessions,
+    check_user_engine,
+    open_async_engine,
+    open_engine,
+    prepares_nothing,
+)
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
 from shedlock_py.runtime.process import OwningProcess, PerLoop, PerProcess, monotonic
 
@@ -25,11 +31,13 @@ RESERVED = 1
 
 
 class _Client:
-    """What the clients share."""
+    """The base of all clients."""
 
     engine: Any
     shown = ""
-    """What the provider's ``repr`` shows."""
+    """The text in the provider's ``repr``."""
+    prepares_nothing = False
+    """Whether ``prepare=yes`` in the URL would change something."""
 
     def is_waiting_for_pool(self) -> bool:
         """Whether a command waits for the pool of a user-supplied engine."""
@@ -79,6 +87,7 @@ class UrlClient(_Client):
 
     def __init__(self, url: URL, sessions: Sessions) -> None:
         self._timeout = sessions.timeout
+        self.prepares_nothing = prepares_nothing(url, sessions)
         self._connections = PerProcess(lambda: ProcessConnections(url, sessions))
 
     @property
@@ -125,6 +134,7 @@ class AsyncUrlClient(_Client):
 
     def __init__(self, url: URL, sessions: Sessions) -> None:
         self._timeout = sessions.timeout
+        self.prepares_nothing = prepares_nothing(url, sessions)
         self.engine = open_async_engine(url, sessions)
         """Never connected: it shows the URL and the dialect."""
         self._is_mysql = url.get_backend_name() in ("mysql", "mariadb")

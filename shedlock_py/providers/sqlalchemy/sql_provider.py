@@ -43,7 +43,7 @@ _POOL = (
 
 
 class _SqlProvider:
-    """What both providers share."""
+    """The base of both providers."""
 
     programs: SqlPrograms
     _client: Any
@@ -224,6 +224,7 @@ def _programs(client: Any, table_name: str, schema: str | None, extra_columns: b
         client.dialect,
         url.database if url.get_backend_name() in ("mysql", "mariadb") else None,  # MySQL's schemas are databases
         url=url,
+        prepares_nothing=client.prepares_nothing,
         **limits,
     )
     client.shown = f"{programs.table_name} at {shown_url(url)}"

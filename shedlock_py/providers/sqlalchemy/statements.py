@@ -13,8 +13,9 @@ from shedlock_py.providers.sqlalchemy.claims import ClaimKind, ClaimSql, mysql_i
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
 from shedlock_py.providers.sqlalchemy.schema import COLUMN_TYPES, EXTRA_COLUMNS
 
-ReplyKind = Literal["rows", "count", "id"]
-"""All rows; the number of changed rows; or the number in MySQL's OK packet."""
+ReplyKind = Literal["rows", "count", "id", "backend"]
+"""All rows; the number of changed rows; the number in MySQL's OK packet; or all rows, and the process id that psycopg
+received at connect."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class SqlCommand(NamedTuple):
 
 
 class SqlReply(NamedTuple):
-    """The rows; how many rows were found or changed; or the number in MySQL's OK packet."""
+    """The rows; how many rows were found or changed; or the number of a :data:`ReplyKind`."""
 
     rows: Sequence[Sequence[Any]] = ()
     changed: int = 0
@@ -158,7 +159,7 @@ class Statements:
         return f"SELECT name, locked_by, {times}, {extra}, {self.clock.now} FROM {{table}}"
 
     def _read_before_claim(self) -> str:
-        """One row, also where there is no record."""
+        """One row, also if the record does not exist."""
         ran = f" OR last_fire_time >= {self.clock.fire_time}" if self.extra_columns else ""
         extra = ", ".join(EXTRA_COLUMNS if self.extra_columns else ("NULL", "NULL"))
         return (
@@ -167,7 +168,7 @@ class Statements:
         )
 
     def compile(self, template: str, reply: ReplyKind, **names: str) -> Statement:
-        """:param names: what to fill in beside the lock table."""
+        """:param names: more values for the placeholders of ``template``."""
         sql = template.format(table=self.table_name, until=self.clock.until, **names)
         compiled = text(sql).compile(dialect=self.dialect)
         return Statement(str(compiled), reply, getattr(compiled, "positiontup", None))

@@ -38,11 +38,12 @@ SqlProgram = Program[SqlCommand, SqlReply, T]
 
 
 class SqlTables(StorePrograms):
-    """What the programs know about the lock table, and about the table of runs.
+    """The lock table and the table of runs, for the programs.
 
     :param make_dialect: the dialect of an engine that has connected: the DDL of MySQL and MariaDB differ.
     :param default_schema: that of every session, such as the database in a URL of MySQL; None: the database knows.
     :param url: of the engine: what hints and messages name, and what they must not.
+    :param prepares_nothing: the driver is psycopg without ``prepare=yes``.
     :param options: see :class:`StorePrograms`.
     """
 
@@ -55,6 +56,7 @@ class SqlTables(StorePrograms):
         make_dialect: Callable[[], Dialect],
         default_schema: str | None = None,
         url: URL | None = None,
+        prepares_nothing: bool = False,
         **options: Any,
     ) -> None:
         if url is not None:
@@ -77,6 +79,7 @@ class SqlTables(StorePrograms):
             )
         self.dialect = dialect
         self.extra_columns = extra_columns
+        self.prepares_nothing = prepares_nothing
         self._make_dialect = make_dialect
         self._schema = schema
         self._url = url
@@ -189,7 +192,7 @@ class SqlTables(StorePrograms):
             raise self._not_created(failure, table) from failure.__cause__
 
     def _not_created(self, error: ProviderError, table: Table) -> ProviderError:
-        """``error``, with what to do about it."""
+        """``error`` with a hint."""
         if isinstance(error, ProviderUnreachable) or (error.hint is not None and not is_denied(error.__cause__)):
             return error
         name = self.dialect.identifier_preparer.format_table(table)

@@ -56,6 +56,17 @@ def test_the_files_of_tests_that_a_page_names_are_there() -> None:
     assert {each for each in named if not (PROJECT / each[1]).exists()} == set()
 
 
+def test_a_link_with_the_name_of_a_test_leads_to_its_file() -> None:
+    links = [
+        (page, name, target)
+        for page in PAGES
+        for name, target in re.findall(r"\[`(test_\w+)`\]\(([^)]+\.py)\)", page.read_text())
+    ]
+    assert len(links) > 10
+    wrong = {name for page, name, target in links if name not in defined_in((page.parent / target).resolve())}
+    assert wrong == set()
+
+
 def test_a_name_that_does_not_exist_is_found() -> None:
     for row in (
         "`tests/faults/model/test_model.py`",

@@ -49,7 +49,7 @@ def test_names_in_code_exist() -> None:
 
 
 def test_environment_variables_are_those_of_docker_compose() -> None:
-    exports = re.findall(r"^export SHEDLOCK_TEST_.*$", (PROJECT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    exports = re.findall(r"^export SHEDLOCK_TEST_.*$", (PROJECT / "tests" / "README.md").read_text(), re.MULTILINE)
     compose = (PROJECT / "docker-compose.yml").read_text()
     assert len(exports) == 3
     for line in exports:

@@ -85,14 +85,14 @@ def test_the_address_of_the_project_is_set_everywhere_at_once(clone: Path) -> No
 
 
 def test_no_other_file_has_the_placeholder() -> None:
-    """It would stay behind. CONTRIBUTING explains it."""
+    """It would stay behind."""
     texts = [*PROJECT.glob("*.*"), *(PROJECT / "docs").rglob("*.md"), *(PROJECT / ".github").rglob("*.*")]
     having = {
         str(path.relative_to(PROJECT))
         for path in texts
         if path.is_file() and b"project-url.invalid" in path.read_bytes()
     }
-    assert having - {"CONTRIBUTING.md"} == (set(ADDRESSED) if is_placeholder(HERE) else set())
+    assert having == (set(ADDRESSED) if is_placeholder(HERE) else set())
 
 
 def test_the_readme_on_pypi_has_no_relative_links() -> None:
@@ -123,8 +123,8 @@ def test_a_package_needs_a_licence_that_is_allowed(declared: list[str], verdict:
     assert allowed(declared) is verdict
 
 
-def test_contributing_names_what_the_release_check_checks() -> None:
-    section = (PROJECT / "CONTRIBUTING.md").read_text().partition("## A release")[2].partition("\n## ")[0]
+def test_the_page_of_a_release_names_the_tools_of_the_release_check() -> None:
+    page = (PROJECT / "scripts" / "release" / "README.md").read_text()
     tools = {step.what.split()[0].strip(",") for step in steps(1, None)} & {"zizmor", "actionlint", "twine", "mypy"}
     assert len(tools) == 4
-    assert {tool for tool in tools if tool not in section} == set()
+    assert {tool for tool in tools if tool not in page} == set()

@@ -1,4 +1,4 @@
-"""What a database says of its settings and of its user's rights: for ``shedlock doctor``."""
+"""Checks of a database's settings and of its user's rights, for ``shedlock doctor``."""
 
 from __future__ import annotations
 
@@ -84,6 +84,7 @@ def test_a_server_that_forgets_quickly_is_warned_of(store: Store, kind: str) -> 
         "durability": "ok" if value == durable else "warning",
         "permissions": "ok",
         **({} if store.is_postgres else {"lock names": "ok"}),
+        **({"prepared statements": "ok"} if store.driver == "postgresql+psycopg" and kind == "url" else {}),
     }
     assert checks["permissions"].message == "SELECT, INSERT, UPDATE, DELETE"
     if value != durable:
@@ -181,7 +182,7 @@ def execute(server: PostgresServer, *statements: str) -> None:
 
 
 def replication_of(server: PostgresServer, options: str = "") -> Check:
-    """What a sync and an async provider say."""
+    """The check by a sync provider, which an async provider repeats."""
     found = at(server.url("postgresql+psycopg") + options)["replication"]
     asynchronous = server.url("postgresql+psycopg_async") + options
     with BlockingLockProvider(lambda: AsyncSqlAlchemyLockProvider(asynchronous)) as provider:
