@@ -95,13 +95,13 @@ test-django-newest: servers ## run the Django tests on the newest Django, and on
 test-floors: servers ## run the tests that meet them on the oldest packages that pyproject.toml allows: a row of test-all
 	$(BIN)/python $(MATRIX) --only '^floors$$' $(ARGS)
 
-faults: servers-full $(VENV)/.native ## try to break the promises for an hour or more, and rewrite the table in docs/reliability.md
+faults: servers-full $(VENV)/.native ## try to break the promises for an hour or more, and rewrite docs/results/faults.md
 	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
 
-simulate: $(VENV)/.test ## simulate a year without servers, try the mutants, and rewrite its section of docs/reliability.md
+simulate: $(VENV)/.test ## simulate a year without servers, try the mutants, and rewrite docs/results/simulation.md
 	$(BIN)/python -m tests.simulation $(SIMULATE_ARGS)
 
-bench: servers-full $(VENV)/.bench ## measure it beside the floor and other packages, and rewrite docs/benchmarks.md (a quarter of an hour)
+bench: servers-full $(VENV)/.bench ## measure it beside the floor and other packages, and rewrite docs/results/benchmarks.md (a quarter of an hour)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 release-check: servers-full $(VENV)/.native $(VENV)/.lint ## build it and check all that a release needs (half an hour; RELEASE_ARGS="--list" names the steps)

@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks",
         description="How fast locking is, beside the floor of each store and other packages, on private servers.",
         epilog=f"figures:\n{figures}\nstores:\n  {', '.join(STORES)}\n\nA whole run takes a quarter of an hour and "
-        "rewrites docs/benchmarks.md and its\ncharts; a part of it prints its tables.",
+        "rewrites docs/results/benchmarks.md and its\ncharts; a part of it prints its tables.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", metavar="WORDS", help="stores and figures, separated by commas: redis,latency")

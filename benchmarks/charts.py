@@ -1,4 +1,4 @@
-"""The charts of docs/benchmarks.md, in the style of the other pictures: readable on light and on dark."""
+"""The charts of docs/results/benchmarks.md, in the style of the other pictures: readable on light and on dark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the raw figures to the tables of docs/benchmarks.md. Ratios first: they are the result, times are context.
+"""From the raw figures to the tables of docs/results/benchmarks.md. Ratios come first; times are context.
 
 ``python -m benchmarks.report`` writes the page and the charts again from the last full run.
 """
@@ -16,7 +16,7 @@ from benchmarks.contenders import US
 from benchmarks.machine import ROOT
 from benchmarks.targets import TARGETS, Figure, Results
 
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "results" / "benchmarks.md"
 CHARTS = ROOT / "docs" / "benchmarks"
 LAST = ROOT / "benchmarks" / "results" / "last.json"
 BEGIN = "<!-- begin: written by `make bench` -->"
@@ -93,12 +93,12 @@ def _targets(results: Results) -> list[str]:
         others = [_other(target.best(results, with_token=token)) for token in (False, True)]
         rows.append([target.what, shown + target.unit, target.shown_limit(), reached, *others])
     return [
-        "## What was to be reached",
+        "## Targets",
         "",
-        "Ratios to the floor of the same round: the median over all rounds, and in brackets the middle half of them."
-        " The others are those whose lock is a lease.",
+        "Ratios compare with the floor in the same round: the median of all rounds, and the middle half in brackets."
+        ' "Best of the others" means the packages with a lease.',
         "",
-        *table(["", "measured", "to reach", "reached", "best of the others", "with a fencing token"], rows),
+        *table(["", "measured", "target", "reached", "best of the others", "with a fencing token"], rows),
     ]
 
 
@@ -120,7 +120,7 @@ def _one_client(results: Results, store: str, pictures: bool) -> list[str]:
     parts = [f"## {TITLES[store]}", ""]
     if pictures and groups[store]:
         alt = f"Ratio to the floor of an acquire and release on {TITLES[store]}"
-        parts += [f"![{alt}](benchmarks/ratio-{store}.svg)", ""]
+        parts += [f"![{alt}](../benchmarks/ratio-{store}.svg)", ""]
     for group, entries in groups.items():
         if entries:
             parts += _group(group, entries)
@@ -185,8 +185,8 @@ def _work(results: Results) -> list[str]:
     if not parts:
         return []
     words = (
-        "Of an acquire and release: processor time, which other processes disturb less than they disturb the clock,"
-        " and what goes over the wire. `server's CPU` is for 1,000 operations in milliseconds just as well."
+        "For one acquire and release: processor time, which other processes disturb less than elapsed time, and"
+        " traffic on the network. Read `server's CPU` also as milliseconds for 1,000 operations."
     )
     return ["## Processor time and traffic", "", words, "", *parts]
 
@@ -231,11 +231,11 @@ def _contention(results: Results, pictures: bool) -> list[str]:
     parts = [
         "## Sixteen processes after one lock",
         "",
-        "Skips per second of all together; another client holds it.",
+        "Skips per second of all processes together. Another client holds the lock.",
         "",
     ]
     if pictures:
-        parts += ["![Skips per second, as a share of the floor's](benchmarks/skips.svg)", ""]
+        parts += ["![Skips per second, as a share of the floor's](../benchmarks/skips.svg)", ""]
     rows = []
     for store, entries in _in_order(found):
         for name, entry in sorted(entries.items(), key=lambda item: -item[1]["per_second"]):
@@ -256,7 +256,7 @@ def _costs(results: Results) -> list[str]:
     found = results.get("cost", {})
     if not any(found.values()):
         return []
-    parts = ["## What it costs the server", "", "Counted by the server, for each operation.", ""]
+    parts = ["## Cost for the server", "", "The server counted these for each operation.", ""]
     for store, entries in _in_order(found):
         if not entries:
             continue
@@ -284,11 +284,11 @@ def _history(results: Results) -> list[str]:
         ]
         rows.append([TITLES[store], _ratio(after, "ratio"), *pairs])
     return [
-        "## What run history adds",
+        "## Cost of run history",
         "",
-        f"To an acquire and release of a name that has all its {history.KEPT} runs.",
+        f"For an acquire and release of a name that already keeps {history.KEPT} runs.",
         "",
-        *table(["", "ratio to that without", "p50 µs", "round trips", "bytes of log"], rows),
+        *table(["", "ratio to no history", "p50 µs", "round trips", "bytes of log"], rows),
     ]
 
 
@@ -299,12 +299,12 @@ def _grows(results: Results, pictures: bool) -> list[str]:
         parts += ["## Growth", ""]
     if clients:
         parts += [
-            "Clients, each a process that takes and gives back a lock of its own: acquires and releases per second of"
-            " all together.",
+            "Each client is a process that acquires and releases a lock of its own. The figures are acquires and"
+            " releases per second of all clients.",
             "",
         ]
         if pictures:
-            parts += ["![Acquires and releases per second, by the number of clients](benchmarks/clients.svg)", ""]
+            parts += ["![Acquires and releases per second, by the number of clients](../benchmarks/clients.svg)", ""]
         numbers = sorted({number for sizes in clients.values() for number in sizes}, key=int)
         rows = []
         for store, sizes in _in_order(clients):
@@ -322,12 +322,12 @@ def _grows_with(figure: str, what: str, found: dict[str, Any], pictures: bool) -
     """Each compared with itself, and at both ends with the floor."""
     note = " SecantusDB reads every document, which `mongod` does not." if "mongodb" in found else ""
     parts = [
-        f"An acquire, by the number of {what}: the ratio of each to its own with the fewest, and to the floor of the"
-        f" same round.{note}",
+        f"An acquire, by the number of {what}. Each contender is compared with its own time at the smallest number, and"
+        f" with the floor in the same round.{note}",
         "",
     ]
     if pictures:
-        parts += [f"![The cost of an acquire, by the number of {figure}](benchmarks/{figure}.svg)", ""]
+        parts += [f"![The cost of an acquire, by the number of {figure}](../benchmarks/{figure}.svg)", ""]
     numbers = sorted({number for sizes in found.values() for number in sizes}, key=int)
     rows = []
     for store, sizes in _in_order(found):
@@ -357,9 +357,8 @@ def _without_a_store(results: Results) -> list[str]:
         parts += [
             "## Without a store",
             "",
-            "A call of a function that does nothing, under a lock in the memory of the process. The floor is what it is"
-            " on every store: a record of owner and end, taken if there is none that is valid, given back by its owner;"
-            " here in a dict, under a mutex.",
+            "A call of a function that does nothing, under a lock in the memory of the process. The floor is a record"
+            " of owner and end in a dict, under a mutex.",
             "",
             *table(["", "ratio to the floor", "µs", "lacks"], rows),
         ]
@@ -370,7 +369,7 @@ def _without_a_store(results: Results) -> list[str]:
             for name, entry in sorted(found.items(), key=lambda item: item[1]["ms_over_bare"])
         ]
         bytecode = all(entry.get("from_bytecode") for entry in found.values())
-        words = "From bytecode, as at every start but the first." if bytecode else "Compiled anew at each start."
+        words = "From bytecode, as at every start after the first." if bytecode else "Compiled again at each start."
         parts += ["## Importing", "", words, "", *table(["", "ms over Python alone", "modules"], rows)]
     found = results.get("memory")
     if found:
@@ -398,13 +397,13 @@ def _life(results: Results) -> list[str]:
         return []
     header = ["round trips", "kept alive, in the time of one lease", "leader, per minute", "follower, per minute"]
     notes = [
-        "SQLite has no round trips: the operations of the provider are counted." if "sqlite" in found else "",
-        "Some six a minute are PyMongo's own, which watches its server." if "mongodb" in found else "",
+        "For SQLite the table counts operations of the provider." if "sqlite" in found else "",
+        "About six a minute come from PyMongo, which watches its server." if "mongodb" in found else "",
     ]
     return [
         "## While it runs",
         "",
-        'A lease that is kept alive is extended each third of it: with `lock_at_most_for="1m"`, three times a minute.'
+        'Keep-alive extends a lease three times in its length: with `lock_at_most_for="1m"`, three times a minute.'
         f" Leader and follower have the default settings. {' '.join(filter(None, notes))}".rstrip(),
         "",
         *table(header, rows),
@@ -423,9 +422,9 @@ def _machine(results: Results) -> list[str]:
     meta = results["meta"]
     lines = [
         f"{meta['date']}, commit {meta['commit']}, {meta['seconds']} s. {meta['processors']} × {meta['processor']},"
-        f" {meta['memory_gb']:g} GB, {meta['system']}, Python {meta['python']}. The disk keeps 4 KB for good"
-        f" (`fsync`) in {meta['fsync_us']:,} µs. Load at the beginning {meta['load_at_begin']:.1f}, at the end"
-        f" {meta['load_at_end']:.1f}, of which the benchmark's own is one or two.",
+        f" {meta['memory_gb']:g} GB, {meta['system']}, Python {meta['python']}. An `fsync` of 4 KB takes"
+        f" {meta['fsync_us']:,} µs. The load was {meta['load_at_begin']:.1f} at the beginning and"
+        f" {meta['load_at_end']:.1f} at the end; the benchmark itself causes one or two of it.",
         "",
         "; ".join(version for _, version in _in_order(meta["servers"])) + ".",
         "",

@@ -89,7 +89,7 @@ def _latency(what: str, limit: float, group: str) -> Target:
 
 
 def _history(store: str) -> Target:
-    what = f"{STORES[store]}: acquire + release with run history, to that without"
+    what = f"{STORES[store]}: acquire + release with run history, ratio to no history"
     return Target(what, 1.3, lambda results: _figure(_in("history", store)(results).get(WITH), "ratio"))
 
 

@@ -3,7 +3,7 @@
     python -m tests.faults [--minutes N] [--only SCENARIO] [--store STORE] [--jobs J] [--seed S] [--keep DIRECTORY]
 
 Exits with 1 if a promise was broken, a scenario was not carried out, or a mutant was not found. A run without --only
-and --store rewrites the tables in docs/reliability.md.
+and --store rewrites the tables in docs/results/faults.md.
 """
 
 from __future__ import annotations

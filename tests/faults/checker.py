@@ -105,7 +105,7 @@ class Report:
     """``"acquire granted"``, ``"write refused"``, ``"killed"``, …: how often."""
 
     notes: list[str] = field(default_factory=list)
-    """What else was measured, in words: for docs/reliability.md."""
+    """Measurements in words, for docs/results/faults.md."""
     errors: list[str] = field(default_factory=list)
     """Why the scenario could not be carried out."""
 
@@ -123,7 +123,7 @@ class Report:
     def note_overlaps(self, why: str, trials: str) -> None:
         self.notes.append(
             f"{why}. Two leases were trusted at once in {self.overlapped} of {self.trials} {trials}, "
-            f"for up to {self.worst_overlap * 1000:.0f} ms. Tokens grew all the same, "
+            f"for up to {self.worst_overlap * 1000:.0f} ms. Tokens still grew: "
             f"{self.counts['write refused']} stale writes were refused"
         )
 

@@ -1,4 +1,4 @@
-"""The figures: lines for the terminal, and the tables in docs/reliability.md."""
+"""The figures: lines for the terminal, and the tables in docs/results/faults.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.faults.checker import Report
 
-PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "faults.md"
 BEGIN = "<!-- begin: written by `make faults` -->"
 END = "<!-- end: written by `make faults` -->"
 
@@ -87,7 +87,7 @@ def tables(rows: Sequence[Row], controls: Sequence[Control], *, seed: int, secon
             f"| {milliseconds(report.worst_overlap)} | {takeover(report, 0.5)} | {takeover(report, 0.99)} |"
         )
     if any(row.scenario.endswith("*") for row in rows):
-        lines += ["", "\\* Here the store does not keep its own promises: the overlap is measured, not a violation."]
+        lines += ["", "\\* Outside the limits of the promises. The overlap is measured and is not a violation."]
     notes = [f"- {row.scenario}, {row.store}: {note}" for row in rows for note in row.report.notes]
     if notes:
         lines += ["", *notes]

@@ -157,7 +157,7 @@ def test_the_tables_have_figures_and_controls() -> None:
 
 
 def test_the_page_is_rewritten_between_the_markers(tmp_path: Path) -> None:
-    page = tmp_path / "reliability.md"
+    page = tmp_path / "faults.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     for _ in range(2):
         write_page("new", page)

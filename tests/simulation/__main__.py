@@ -6,7 +6,7 @@
     python -m tests.simulation --list
 
 Exits with 1 if a promise was broken, a mutant was not found, or a documented limit was not noticed. A whole run, of a
-year or more, also tries the limits and the mutants, and rewrites its section of docs/reliability.md.
+year or more, also tries the limits and the mutants, and rewrites docs/results/simulation.md.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from tests.faults.report import PAGE, write_page
+from tests.faults.report import write_page
 from tests.simulation import timeline
 from tests.simulation.campaign import MODELS, SHORT, STORES, WITHIN_LIMITS, Job, Limit, for_hours, jobs, run, try_limit
 from tests.simulation.explain import explain
 from tests.simulation.mutants import ALL
 from tests.simulation.progress import Progress, plural
-from tests.simulation.report import BEGIN, END, Run, section
+from tests.simulation.report import BEGIN, END, PAGE, Run, section
 from tests.simulation.schedule import KINDS, LIMITS, draw
 from tests.simulation.simulation import simulate
 from tests.simulation.tally import Found, Result, Tally

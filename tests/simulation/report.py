@@ -1,4 +1,4 @@
-"""Writes the section of docs/reliability.md about the simulation."""
+"""Writes docs/results/simulation.md."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from tests.simulation.campaign import Limit
 from tests.simulation.progress import plural
@@ -14,6 +15,7 @@ from tests.simulation.tally import Tally
 from tests.simulation.timeline import clock
 from tests.simulation.trials import Detection
 
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "simulation.md"
 BEGIN = "<!-- begin: written by `make simulate` -->"
 END = "<!-- end: written by `make simulate` -->"
 
@@ -54,13 +56,13 @@ def section(run: Run) -> str:
         "|---|--:|",
         *(f"| {_STORES[store]} | {hours:,.0f} |" for store, hours in tally.by_store.items()),
         "",
-        "What happened in them:",
+        "Events in these hours:",
         "",
         "| event | number |",
         "|---|--:|",
         *(f"| {event} | {number:,} |" for event, number in sorted(tally.counts.items())),
         "",
-        "Documented limits. These schedules go beyond what the library promises, and the checker must notice:",
+        "Documented limits. These schedules go beyond the promises, and the checker must find a violation:",
         "",
         "| limit | schedules | seeds with a violation | rules |",
         "|---|---|--:|---|",

@@ -54,8 +54,9 @@ class Figures:
     def __str__(self) -> str:
         return (
             f"{self.forward} elections with a clock set forward and {self.back} with one set back, by a minute or an "
-            f"hour: two leaders {self.two_leaders} times, for up to {self.worst * 1000:.0f} ms. Of {self.orphaned} "
-            f"whose leader died and the clock was set back {self.followed} had a new one before it was right again"
+            f"hour: two leaders {self.two_leaders} times, for up to {self.worst * 1000:.0f} ms. The leader died "
+            f"and the clock was set back in {self.orphaned}; {self.followed} of them had a new leader before the clock "
+            f"was right again"
         )
 
 

@@ -1,51 +1,58 @@
-"""The tests that docs/reliability.md names for the faults that were found exist, and so do files that pages name."""
+"""The tests that docs/results/found-by-attack.md names exist, and so do files that pages name."""
 
 from __future__ import annotations
 
 import re
+from datetime import date
 from functools import cache
 from pathlib import Path
 
 from shedlock_py.testing import contract
-from tests.exhaustive.mutants import MUTANTS
-from tests.faults.test_scenarios import NAMES
 from tests.support.scripts import PROJECT
 
 PAGES = [*sorted((PROJECT / "docs").rglob("*.md")), *PROJECT.glob("*.md"), PROJECT / "tests" / "README.md"]
-RELIABILITY = (PROJECT / "docs" / "reliability.md").read_text()
-SECTION = RELIABILITY.partition("## Found by attack")[2].partition("\n## ")[0]
-CELLS = re.findall(r"^\|[^|]+\|[^|]+\|([^|]+)\|$", SECTION, re.MULTILINE)
-ROWS = [row for row in CELLS[2:] if "No test" not in row]
-FILES = [*(PROJECT / "tests").rglob("*.py"), *Path(contract.__file__).parent.glob("*.py")]
+TABLE = (PROJECT / "docs" / "results" / "found-by-attack.md").read_text()
+ROWS = [line.strip("| ").split(" | ") for line in TABLE.splitlines() if line.startswith("| 20")]
+CONTRACT = sorted(Path(contract.__file__).parent.glob("*.py"))
+TARGETS = re.findall(r"^([\w.-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE)
 
 
 @cache
 def defined_in(file: Path) -> frozenset[str]:
-    return frozenset(re.findall(r"^ *(?:async )?(?:def|class) (\w+)", file.read_text(), re.MULTILINE))
+    """Functions as ``test_name`` or ``TestClass::test_name``, and classes."""
+    names, owner = set(), ""
+    for indent, kind, name in re.findall(r"^( *)(?:async )?(def|class) (\w+)", file.read_text(), re.MULTILINE):
+        if not indent:
+            owner = f"{name}::" if kind == "class" else ""
+            names.add(name)
+        else:
+            names.add(f"{owner}{name}")
+    return frozenset(names)
 
 
-def files_named(text: str) -> dict[str, list[Path]]:
-    """The files of tests that a text names, each by the end of its path."""
-    names = re.findall(r"[\w/]*\w\.py\b", text)
-    return {name: [file for file in FILES if file.as_posix().endswith(f"/{name}")] for name in names}
+def is_there(cell: str) -> bool:
+    """``tests/FILE.py``, ``tests/FILE.py::NAME``, ``tests/contract -k NAME`` or ``make TARGET …``."""
+    command = cell.strip("`")
+    if command.startswith("make "):
+        return command.split()[1] in TARGETS
+    path, _, name = command.partition(" -k ") if " -k " in command else command.partition("::")
+    if not path.startswith("tests/") or not (PROJECT / path).exists():
+        return False
+    if " -k " in command:
+        return any(each.endswith(f"::{name}") for file in CONTRACT for each in defined_in(file))
+    return not name or name in defined_in(PROJECT / path)
 
 
-def missing(row: str) -> list[str]:
-    """Names of a row that do not exist. A name may be cut off: ``test_i1_nor_…``, ``…_on_a_minority``."""
-    named = files_named(row)
-    defined = {name for files in named.values() for file in files for name in defined_in(file)}
-    lost = [name for name, files in named.items() if not files]
-    for name in re.findall(r"(?<![\w/…])(?:test_|Test|…_?\w)[\w…*]*(?!\w*[/.])", row.replace("::", " ")):
-        if not any(re.fullmatch(re.sub(r"[…*]", r"\\w*", name), other) for other in defined):
-            lost.append(name)
-    scenarios = list(NAMES.values())
-    lost += [name for name in re.findall(r'scenario "([^"]+)"', row) if not any(name in other for other in scenarios)]
-    return lost + [name for name in re.findall(r'mutant "([^"]+)"', row) if name not in MUTANTS]
+def test_the_tests_of_the_faults_that_were_found_are_there() -> None:
+    assert len(ROWS) > 200
+    assert {len(row) for row in ROWS} == {5}
+    assert [cell for _, _, _, cell, _ in ROWS if cell.strip() and not is_there(cell)] == []
 
 
-def test_the_tests_that_hold_what_was_found_are_there() -> None:
-    assert len(ROWS) > 80
-    assert {row.strip(): lost for row in ROWS if (lost := missing(row))} == {}
+def test_the_newest_fault_comes_first() -> None:
+    dates = [date.fromisoformat(row[0]) for row in ROWS]
+    assert dates == sorted(dates, reverse=True)
+    assert f"{len(dates)} faults" in TABLE
 
 
 def test_the_files_of_tests_that_a_page_names_are_there() -> None:
@@ -68,12 +75,11 @@ def test_a_link_with_the_name_of_a_test_leads_to_its_file() -> None:
 
 
 def test_a_name_that_does_not_exist_is_found() -> None:
-    for row in (
-        "`tests/faults/model/test_model.py`",
+    for cell in (
+        "`tests/core/test_gone.py`",
         "`tests/core/test_inside.py::test_gone`",
-        "`test_inside.py::TestGone::test_i1_…`",
-        "`test_inside.py`, `…_which_is_gone`",
-        'scenario "gone" (`tests/faults/test_scenarios.py`)',
-        'search: the mutant "gone"',
+        "`tests/core/test_inside.py::TestGone::test_i1_a_copy_of_a_lease_is_not_trusted`",
+        "`tests/contract -k test_gone`",
+        "`make gone`",
     ):
-        assert missing(row), row
+        assert not is_there(cell), cell
