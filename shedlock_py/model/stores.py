@@ -67,7 +67,7 @@ STORES = {
     store.schemes[0]: store
     for store in (
         Store(
-            title="memory", schemes=("memory",), module="memory", class_name="InMemoryLockProvider", extra="",
+            title="Memory", schemes=("memory",), module="memory", class_name="InMemoryLockProvider", extra="",
             clock="the process's", round_trips="none", page="memory",
         ),
         _sql(
