@@ -6,6 +6,7 @@ import pytest
 
 from scripts.docs_tables import CELLS, COMMAND, PARTS, PROJECT, written
 from shedlock_py.model.stores import STORES
+from tests.support.stores import STORES as TESTED
 
 
 @pytest.mark.parametrize("page", sorted({page for page, *_ in PARTS}))
@@ -24,3 +25,10 @@ def test_the_extras_of_each_store_are_in_pyproject() -> None:
     assert {extra for store in STORES.values() for extra in (store.extra, store.async_extra) if extra} <= extras.keys()
     (everything,) = extras["all"]
     assert modules <= set(everything.partition("[")[2].rstrip("]").split(","))
+
+
+def test_the_tests_start_each_store_and_have_the_checks_that_the_docs_name() -> None:
+    assert {each.scheme for each in TESTED.values()} == STORES.keys() - {"memory"}
+    for each in TESTED.values():
+        named = CELLS[each.facts.page]["doctor"][0]
+        assert [check for check in each.checks if f"`{check}`" not in named] == [], each.scheme
