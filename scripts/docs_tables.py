@@ -18,7 +18,9 @@ COMMAND = "make docs-tables"
 CELLS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 """The cells of each page, in the order of the rows."""
 PAGES: dict[str, list[Store]] = {page: [store for store in STORES.values() if store.page == page] for page in CELLS}
-"""The stores of each page. MySQL and MariaDB share one."""
+"""The stores of each page. MySQL and MariaDB share a page."""
+ROWS = [(page, PAGES[page][0], cells) for page, cells in CELLS.items()]
+"""Each page, its first store, and its cells."""
 PIP = "pip install 'shedlock_py["
 
 
@@ -51,11 +53,11 @@ def readme() -> str:
         (
             f"[{cells.get('name', titles(page))}](docs/providers/{page}.md){cells.get('note', '')}",
             cells["url"],
-            f"`{PAGES[page][0].class_name}`",
-            code(PAGES[page][0].drivers),
-            code(PAGES[page][0].async_drivers),
+            f"`{store.class_name}`",
+            code(store.drivers),
+            code(store.async_drivers),
         )
-        for page, cells in CELLS.items()
+        for page, store, cells in ROWS
     ]
     return table("store | URL | class | packages | for asyncio", rows)
 
@@ -64,14 +66,14 @@ def differences() -> str:
     rows = [
         (
             f"[{titles(page)}]({page}.md)",
-            f"`{PAGES[page][0].class_name}`",
-            code(f"{scheme}://" for store in PAGES[page] for scheme in store.schemes),
-            PAGES[page][0].clock,
-            PAGES[page][0].round_trips,
+            f"`{store.class_name}`",
+            code(f"{scheme}://" for each in PAGES[page] for scheme in each.schemes),
+            store.clock,
+            store.round_trips,
             cells["restart"],
             cells["failover"],
         )
-        for page, cells in CELLS.items()
+        for page, store, cells in ROWS
     ]
     yours = ("yours", "[writing your own](writing-your-own.md)", "a scheme of yours", *[""] * 4)
     return table("store | class | URL | clock | round trips | a restart | a fail-over", [*rows, yours])
@@ -82,12 +84,12 @@ def choice() -> str:
         (
             f"[{titles(page)}]({page}.md)",
             cells["server_lost"],
-            PAGES[page][0].round_trips,
+            store.round_trips,
             cells["dead_holder"],
-            "yes" if PAGES[page][0].has_history else "no",
+            "yes" if store.has_history else "no",
             cells["cost"],
         )
-        for page, cells in CELLS.items()
+        for page, store, cells in ROWS
     ]
     history = "[run history](../how-to/run-history.md)"
     return table(
@@ -99,15 +101,15 @@ def choice() -> str:
 
 def history() -> str:
     rows = []
-    for page, cells in CELLS.items():
-        anchor = "#run-history" if PAGES[page][0].has_history and PAGES[page][0].extra else ""
+    for page, store, cells in ROWS:
+        anchor = "#run-history" if store.has_history and store.extra else ""
         link = f"[{titles(page)}](../providers/{page}.md{anchor})"
         rows.append((link, *cells.get("history", ("no run history", "–", "–"))))
     return table("store | where | of each run | more permissions", rows)
 
 
 def extras() -> Iterator[tuple[str, list[Store]]]:
-    """The extras that install a store, each with its stores."""
+    """Yield an extra, and the stores that it installs."""
     stores = [store for page in PAGES.values() for store in page if store.extra]
     for extra in dict.fromkeys(store.extra for store in stores):
         yield extra, [store for store in stores if store.extra == extra]
@@ -189,7 +191,7 @@ PARTS = [
 def written(page: str) -> str:
     """Return the page with all its parts.
 
-    :raises ValueError: a part has no place.
+    :raises ValueError: the page lacks the texts around a part.
     """
     text = (PROJECT / page).read_text(encoding="utf-8")
     for part_of, begin, end, write in PARTS:

@@ -16,17 +16,17 @@ class Store:
 
     title: str
     schemes: tuple[str, ...]
-    """The schemes of its URLs. The first one is its key in :data:`STORES`."""
+    """The schemes of its URLs. The first scheme is its key in :data:`STORES`."""
     module: str
     """Its module in ``shedlock_py.providers``; also the extra that this module needs."""
     class_name: str
-    """The sync provider class. The async one has the prefix ``Async``."""
+    """The sync provider class. The async class has the prefix ``Async``."""
     extra: str
     """The extra that a URL without a driver needs; empty if it needs no package."""
     async_extra: str = ""
-    """The extra for asyncio, if it is another one."""
+    """The extra for asyncio, if it is another extra."""
     oldest: tuple[str, str] | None = None
-    """The package that is checked when it is imported, and its oldest release. ``pyproject.toml`` has the others."""
+    """The package that is checked at its import, and its oldest supported release."""
     drivers: tuple[str, ...] = ()
     """The packages of sync clients, the usual one first."""
     async_drivers: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Store:
     clock: str
     """Whose clock decides when a lease ends."""
     round_trips: str = "1"
-    """How many round trips an acquire, a skip, an extension and a release cost each."""
+    """The round trips of an acquire, a skip, an extension and a release."""
     has_history: bool = True
     """Whether it can keep the last runs of a name."""
     page: str

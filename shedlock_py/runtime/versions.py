@@ -61,7 +61,7 @@ def sql_install_line(scheme: str, *, is_async: bool = False) -> str:
 
     database, _, driver = scheme.partition("+")
     if not driver and (store := BY_SCHEME.get(database)) is not None:
-        return install_line(store.async_extra if is_async else store.extra)
+        return install_line((is_async and store.async_extra) or store.extra)
     if driver in _PACKAGES:
         return f"{install_line('sqlalchemy')} {_PACKAGES[driver]}"
     return install_line(_EXTRAS.get(driver, "sqlalchemy"))
