@@ -49,7 +49,7 @@ $(error unknown STORE=$(STORE); choose one of: $(STORES))
 endif
 endif
 
-.PHONY: help setup servers servers-full servers-all demo quick test test-full test-all test-apscheduler-3.10 test-django-newest test-floors faults simulate bench release-check project-url check format docs docs-serve clean
+.PHONY: help setup servers servers-full servers-all demo quick test test-full test-all test-apscheduler-3.10 test-django-newest test-floors faults simulate bench release-check project-url check format docs docs-tables docs-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,6 +106,10 @@ bench: servers-full $(VENV)/.bench ## measure it beside the floor and other pack
 
 release-check: servers-full $(VENV)/.native $(VENV)/.lint ## build it and check all that a release needs (half an hour; RELEASE_ARGS="--list" names the steps)
 	@$(BIN)/python -m scripts.release --jobs $(JOBS) $(RELEASE_ARGS)
+
+docs-tables: $(VENV)/.test ## write the tables of stores in the docs, and the page of public names
+	@$(BIN)/python -m scripts.docs_tables
+	@$(BIN)/python -m scripts.public_api
 
 project-url: $(VENV)/.test ## put the address of the project into all files that need it: make project-url URL=https://HOST/OWNER/NAME
 	@$(BIN)/python -m scripts.release.texts $(URL)

@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import URL
 
+from shedlock_py.model.stores import STORES as LISTED
 from tests.support.database import Address
 from tests.support.dynamodb import DynamoDBServer, table_url
 from tests.support.etcd import EtcdServer
@@ -25,7 +26,7 @@ from tests.support.server_process import ServerError
 from tests.support.servers import DATABASE, PASSWORD, USER, MariaDbServer, MySqlServer, PostgresServer
 
 STORES = ("redis", "postgres", "mariadb", "mysql", "sqlite", "mongodb", "etcd", "dynamodb", "s3", "kubernetes")
-WITHOUT_HISTORY = ("etcd", "dynamodb", "s3", "kubernetes")
+WITHOUT_HISTORY = tuple(name for name, store in LISTED.items() if not store.has_history)
 
 
 class DurablePostgres(PostgresServer):

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,35 +17,19 @@ from tests.support import (
     drivers,
     failures,
     forked,
-    kubernetes,
     memory,
     tiers,
     versions,
     workers,
 )
-from tests.support.availability import database_server, private_server, redis_endpoint
-from tests.support.aws import parse_models_once
+from tests.support.availability import private_server
 from tests.support.consul import ConsulServer
-from tests.support.database import DatabaseServer
-from tests.support.dynamodb import DynamoDBServer
-from tests.support.etcd import EtcdServer
 from tests.support.kubernetes import ApiServer, KubernetesServer
-from tests.support.mongodb import MongoServer, mongodb_endpoint
-from tests.support.redis import RedisCluster, RedisEndpoint, RedisSentinel, RedisServer
-from tests.support.s3 import S3Server
-from tests.support.stores import STORES, Store
+from tests.support.redis import RedisCluster, RedisSentinel, RedisServer
+from tests.support.stores import STORES, Registration, Store
 
 ONE_STORE = (
-    "mongodb",
-    "dynamodb",
-    "s3",
-    "kubernetes",
-    "etcd",
-    "redis",
-    "redis_quorum",
-    "mysql",
-    "mariadb",
-    "postgresql",
+    *(registration.scheme.replace("+", "_") for registration in STORES.values() if registration.process),
     "sql",
 )
 """Names of directories and modules whose tests need the servers of one store."""
@@ -141,28 +126,18 @@ def gate() -> Iterator[threading.Event]:
     gate.set()
 
 
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[DatabaseServer]:
-    with database_server("postgres") as server:
-        yield server
+def shared_server(registration: Registration) -> Any:
+    """The fixture of the server of a store."""
+
+    @pytest.fixture(scope="session", name=registration.fixture)
+    def server() -> Iterator[Any]:
+        with registration.server() as server:
+            yield server
+
+    return server
 
 
-@pytest.fixture(scope="session")
-def mariadb_server() -> Iterator[DatabaseServer]:
-    with database_server("mariadb") as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def mysql_server() -> Iterator[DatabaseServer]:
-    with database_server("mysql") as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def redis_server() -> Iterator[RedisEndpoint]:
-    with redis_endpoint() as server:
-        yield server
+globals().update({each.fixture: shared_server(each) for each in STORES.values() if each.fixture.endswith("_server")})
 
 
 @pytest.fixture(scope="session")
@@ -189,19 +164,6 @@ def redis_sentinel() -> Iterator[RedisSentinel]:
 
 
 @pytest.fixture(scope="session")
-def etcd_server() -> Iterator[EtcdServer]:
-    with private_server("etcd", EtcdServer) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def kubernetes_server() -> Iterator[KubernetesServer]:
-    """The fake, or the real API server if the environment chooses it."""
-    with private_server("kubernetes", kubernetes.kubernetes_server) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
 def real_kubernetes_server(request: pytest.FixtureRequest) -> Iterator[KubernetesServer]:
     """The real API server, for tests that the fake cannot show."""
     chosen: KubernetesServer = request.getfixturevalue("kubernetes_server")
@@ -215,26 +177,6 @@ def real_kubernetes_server(request: pytest.FixtureRequest) -> Iterator[Kubernete
 @pytest.fixture(scope="session")
 def consul_server() -> Iterator[ConsulServer]:
     with private_server("consul", ConsulServer) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def dynamodb_server() -> Iterator[DynamoDBServer]:
-    parse_models_once()
-    with private_server("dynamodb", DynamoDBServer) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[S3Server]:
-    parse_models_once()
-    with private_server("s3", S3Server) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def mongodb_server() -> Iterator[MongoServer]:
-    with mongodb_endpoint() as server:
         yield server
 
 

@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from shedlock_py.model.stores import STORES
 from shedlock_py.runtime.versions import install_line, missing_package
 
 # Type checkers see plain imports: with __getattr__ they would accept every misspelt name.
@@ -21,18 +22,7 @@ if TYPE_CHECKING:
     from shedlock_py.providers.s3 import AsyncS3LockProvider, S3LockProvider
     from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 else:
-    _STORES = {
-        "DynamoDB": "dynamodb",
-        "Etcd": "etcd",
-        "InMemory": "memory",
-        "Kubernetes": "kubernetes",
-        "Mongo": "mongodb",
-        "Redis": "redis",
-        "RedisQuorum": "redis",
-        "S3": "s3",
-        "SqlAlchemy": "sqlalchemy",
-    }
-    _LAZY = {f"{prefix}{name}LockProvider": store for name, store in _STORES.items() for prefix in ("", "Async")}
+    _LAZY = {f"{prefix}{store.class_name}": store.module for store in STORES.values() for prefix in ("", "Async")}
     """The module of each class, which is the extra that it needs."""
 
     def __getattr__(name: str) -> object:

@@ -8,22 +8,22 @@ from shedlock_py.errors import ConfigurationError
 
 __version__ = "0.1.0"
 
-OLDEST = {
-    "sqlalchemy": ("2.0.24", "sqlalchemy"),
-    "redis": ("5.0.1", "redis"),
-    "pymongo": ("4.13.2", "mongodb"),
-    "click": ("8.3", "cli"),
-}
-"""For each package its oldest release, and the extra of shedlock_py that requires it."""
+
+def oldest_releases() -> dict[str, tuple[str, str]]:
+    """For each package that is checked, return its oldest release, and the extra of shedlock_py that requires it."""
+    from shedlock_py.model.stores import STORES  # late: few modules are loaded with the package
+
+    checked = ((store.oldest, store.module) for store in STORES.values())
+    return {"click": ("8.3", "cli")} | {oldest[0]: (oldest[1], extra) for oldest, extra in checked if oldest}
 
 
 def require(package: str, installed: str) -> None:
     """Refuse a package that is too old, before it fails with an error that does not name it.
 
     :param installed: its version, as the package reports it.
-    :raises ConfigurationError: it is older than :data:`OLDEST`.
+    :raises ConfigurationError: it is older than :func:`oldest_releases` allows.
     """
-    oldest, extra = OLDEST[package]
+    oldest, extra = oldest_releases()[package]
     # Without letters, because a pre-release counts as its release; padded, because 4.13.0 is 4.13.
     releases = (re.split("[a-z]", version)[0] for version in (installed, oldest))
     found, needed = ([*map(int, re.findall(r"\d+", release)), 0, 0] for release in releases)
@@ -34,15 +34,6 @@ def require(package: str, installed: str) -> None:
         )
 
 
-_SYNC = {"postgresql": "psycopg", "postgres": "psycopg", "mysql": "pymysql", "mariadb": "pymysql", "sqlite": "pysqlite"}
-_ASYNC = {
-    "postgresql": "asyncpg",
-    "postgres": "asyncpg",
-    "mysql": "asyncmy",
-    "mariadb": "asyncmy",
-    "sqlite": "aiosqlite",
-}
-"""The driver to install where the URL names none."""
 _EXTRAS = {
     "psycopg": "postgresql",
     "psycopg_async": "postgresql",
@@ -66,8 +57,11 @@ def sql_install_line(scheme: str, *, is_async: bool = False) -> str:
 
     :param is_async: which driver to take where the scheme names none.
     """
+    from shedlock_py.model.stores import BY_SCHEME  # late: few modules are loaded with the package
+
     database, _, driver = scheme.partition("+")
-    driver = driver or (_ASYNC if is_async else _SYNC).get(database, "")
+    if not driver and (store := BY_SCHEME.get(database)) is not None:
+        return install_line((is_async and store.async_extra) or store.extra)
     if driver in _PACKAGES:
         return f"{install_line('sqlalchemy')} {_PACKAGES[driver]}"
     return install_line(_EXTRAS.get(driver, "sqlalchemy"))

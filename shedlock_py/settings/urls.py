@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.model.text import clean_url, quoted
@@ -18,24 +18,8 @@ from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.runtime.process import PerProcess
 from shedlock_py.runtime.versions import install_line, missing_package, sql_install_line
 
-# The scheme of a URL picks the module, which is imported only then.
-
-_SQL = ("shedlock_py.providers.sqlalchemy", "SqlAlchemyLockProvider", "sqlalchemy")
-_REDIS = ("shedlock_py.providers.redis", "RedisLockProvider", "redis")
-_REDIS_QUORUM = ("shedlock_py.providers.redis", "RedisQuorumLockProvider", "redis")
-_MONGODB = ("shedlock_py.providers.mongodb", "MongoLockProvider", "mongodb")
-SCHEMES = {
-    "memory": ("shedlock_py.providers.memory", "InMemoryLockProvider", ""),
-    **dict.fromkeys(("sqlite", "postgresql", "postgres", "mysql", "mariadb"), _SQL),
-    **dict.fromkeys(("redis", "rediss", "valkey", "valkeys", "unix"), _REDIS),
-    **dict.fromkeys(("redis+quorum", "rediss+quorum"), _REDIS_QUORUM),
-    **dict.fromkeys(("mongodb", "mongodb+srv"), _MONGODB),
-    "etcd": ("shedlock_py.providers.etcd", "EtcdLockProvider", "etcd"),
-    "dynamodb": ("shedlock_py.providers.dynamodb", "DynamoDBLockProvider", "dynamodb"),
-    "s3": ("shedlock_py.providers.s3", "S3LockProvider", "s3"),
-    "kubernetes": ("shedlock_py.providers.kubernetes", "KubernetesLockProvider", "kubernetes"),
-}
-_DRIVERS_IN_SCHEME = _SQL  # SQLAlchemy's way to name one: postgresql+psycopg
+if TYPE_CHECKING:
+    from shedlock_py.model.stores import Store
 
 _ALIASES = {"postgres": "postgresql", "valkey": "redis", "valkeys": "rediss"}
 
@@ -46,12 +30,10 @@ ENTRY_POINTS = {"": "shedlock_py.providers", "Async": "shedlock_py.async_provide
 def provider_from_url(url: str) -> LockProvider:
     """A new provider for the store at ``url``; nothing is connected yet.
 
-    ``sqlite:///locks.db``, ``postgresql://user@host/db`` (or ``postgres://…``), ``mysql://…``, ``mariadb://…`` (a
-    driver may be named as SQLAlchemy does: ``postgresql+psycopg://…``), ``redis://…``, ``rediss://…`` (or
-    ``valkey://…``, ``valkeys://…``), ``unix:///path/to/redis.sock``, ``redis+quorum://host1,host2,host3``,
-    ``rediss+quorum://…``, ``mongodb://host/db``, ``mongodb+srv://…``, ``etcd://host:2379``, ``dynamodb://table``, ``s3://bucket/prefix``,
-    ``kubernetes://namespace``, ``memory://``, and the schemes that installed packages offer in the entry-point group
-    ``shedlock_py.providers``. White space around the URL does not count.
+    The scheme picks the store: ``sqlite:///locks.db``, ``postgresql://user@host/db``, ``redis://host:6379/0``. The
+    documentation has a page about each store. A URL of a SQL database may name a driver as SQLAlchemy does:
+    ``postgresql+psycopg://…``. Other packages offer their schemes in the entry-point group ``shedlock_py.providers``.
+    White space around the URL does not count.
 
     :raises ConfigurationError: an unknown scheme, or a package that is missing (with the ``pip install`` line).
     """
@@ -71,7 +53,8 @@ def async_provider_from_url(url: str) -> AsyncLockProvider:
 def has_async_driver(url: str) -> bool:
     """Whether ``url`` names a driver of SQLAlchemy that is for asyncio only, as ``postgresql+asyncpg://…`` does."""
     scheme = _scheme_of(url)
-    if "+" not in scheme or _built_in(scheme) is not _DRIVERS_IN_SCHEME:
+    store = _built_in(scheme) if "+" in scheme else None
+    if store is None or not store.is_sql:
         return False
     try:
         from sqlalchemy import URL  # late: such a URL needs it
@@ -89,8 +72,8 @@ def _from_url(url: object, prefix: str) -> Any:
         )
     url = clean_url(url)
     scheme = _scheme_of(url)
-    known = _built_in(scheme)
-    if known is None:
+    store = _built_in(scheme)
+    if store is None:
         entry_point = _entry_point(scheme, prefix)
         try:
             make_provider = entry_point.load()
@@ -99,11 +82,10 @@ def _from_url(url: object, prefix: str) -> Any:
                 f"the provider for {scheme}:// that {entry_point.value!r} names cannot be loaded: {error}"
             ) from error
         return make_provider(url)
-    module, name, extra = known
     try:
-        provider_class = getattr(import_module(module), prefix + name)
+        provider_class = getattr(import_module(f"shedlock_py.providers.{store.module}"), prefix + store.class_name)
     except ModuleNotFoundError as error:
-        line = sql_install_line(scheme, is_async=bool(prefix)) if known is _SQL else install_line(extra)
+        line = sql_install_line(scheme, is_async=bool(prefix)) if store.is_sql else install_line(store.extra)
         raise ConfigurationError(missing_package(f"a store at {scheme}://", error, line)) from None
     return provider_class(_canonical(url)) if scheme != "memory" else provider_class.from_url(url)
 
@@ -124,11 +106,12 @@ def _scheme_of(url: str) -> str:
     return url.partition("://")[0].lower() if "://" in url else ""
 
 
-def _built_in(scheme: str) -> tuple[str, str, str] | None:
-    """Return the module, the class and the extra for ``scheme``, or None if the library has no such store."""
-    if SCHEMES.get(scheme.partition("+")[0]) is _DRIVERS_IN_SCHEME:
-        return _DRIVERS_IN_SCHEME
-    return SCHEMES.get(scheme)
+def _built_in(scheme: str) -> Store | None:
+    """Return the library's store for ``scheme``, or None."""
+    from shedlock_py.model.stores import BY_SCHEME  # late: few modules are loaded with the package
+
+    database = BY_SCHEME.get(scheme.partition("+")[0])
+    return database if database is not None and database.is_sql else BY_SCHEME.get(scheme)
 
 
 def _entry_point(scheme: str, *prefixes: str) -> Any:
@@ -138,13 +121,17 @@ def _entry_point(scheme: str, *prefixes: str) -> Any:
     """
     from importlib.metadata import entry_points  # late: slow, and needed by few
 
+    from shedlock_py.model.stores import BY_SCHEME  # late, too
+
     groups = [entry_points(group=ENTRY_POINTS[prefix]) for prefix in prefixes]
     for offered in groups:
         if scheme in offered.names:
             return offered[scheme]
     what = f"unknown scheme {scheme!r}" if scheme else "not a URL, such as 'sqlite:///locks.db'"
     names = sorted({name for offered in groups for name in offered.names})
-    raise ConfigurationError(f"store URL: {what}; supported: {', '.join(f'{name}://' for name in (*SCHEMES, *names))}")
+    raise ConfigurationError(
+        f"store URL: {what}; supported: {', '.join(f'{name}://' for name in (*BY_SCHEME, *names))}"
+    )
 
 
 # Texts in the place of a provider: URLs, and references to objects in the application's modules. All users of one text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -14,38 +14,22 @@ from shedlock_py import LockProvider, provider_from_url
 from shedlock_py.providers.redis import RedisQuorumLockProvider
 from tests.cli.harness import run, take
 from tests.support.polling import wait_until
+from tests.support.stores import STORES, WITH_NETWORK, Store
 
 DATABASE = "tests_cli"
-_SQL = ["replication", "durability", "permissions"]
-_MYSQL = [*_SQL, "lock names"]
-CHECKS = {
-    "redis": ["eviction", "persistence", "replication"],
-    "redis+quorum": ["servers", "eviction", "replication"],
-    "mongodb": ["replication"],
-    "etcd": ["version", "members"],
-    "dynamodb": ["replication"],
-    "s3": ["conditions"],
-    "kubernetes": ["permissions"],
-    "postgresql+psycopg": [*_SQL, "prepared statements"],
-    "mariadb+pymysql": _MYSQL,
-    "mysql+pymysql": _MYSQL,
-    "postgresql+asyncpg": _SQL,
-    "mysql+asyncmy": _MYSQL,
-}
-"""The checks of each store, besides the trial of a lock."""
-
-
-SLOW = {
-    "etcd": "its client costs a CPU-second",
-    "dynamodb": "its client costs a CPU-second",
-    "s3": "its client costs a CPU-second",
-    "kubernetes": "its client costs a CPU-second",
-    "mariadb+pymysql": "the same driver on MySQL shows it",
-    "postgresql+asyncpg": "an event loop for each command; test_async_stores.py has a sample",
-    "mysql+asyncmy": "an event loop for each command; test_async_stores.py has a sample",
-}
+CPU = pytest.mark.slow("its client costs a CPU-second")
+LOOP = pytest.mark.slow("an event loop for each command; test_async_stores.py has a sample")
 DRIVERS = [
-    pytest.param(driver, marks=pytest.mark.slow(SLOW[driver])) if driver in SLOW else driver for driver in CHECKS
+    ("postgres", "postgresql+psycopg"),
+    ("mysql", "mysql+pymysql"),
+    pytest.param(("mariadb", "mariadb+pymysql"), marks=pytest.mark.slow("the same driver on MySQL shows it")),
+    pytest.param(("postgres", "postgresql+asyncpg"), marks=LOOP),
+    pytest.param(("mysql", "mysql+asyncmy"), marks=LOOP),
+    *(
+        pytest.param((name, ""), marks=[] if name in ("redis", "quorum", "mongodb") else CPU)
+        for name in WITH_NETWORK
+        if not STORES[name].facts.is_sql
+    ),
 ]
 
 
@@ -61,35 +45,30 @@ class KeptOpen:
     def close(self) -> None: ...
 
 
-@pytest.fixture(params=DRIVERS)
-def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    match request.param:
-        case "redis":
-            yield request.getfixturevalue("redis_server").url()
-        case "redis+quorum":
-            servers = [server.address for server in request.getfixturevalue("redis_nodes")[:3]]
-            places = ",".join(f"{host}:{port}" for host, port in servers)
-            url = f"redis+quorum://{places}?longest_lease=15m"
-            quorum = RedisQuorumLockProvider(url)
-            quorum.start_new_quorum()
-            quorum.close()
-            yield url
-        case "mongodb":
-            yield request.getfixturevalue("mongodb_server").url(DATABASE)
-        case "dynamodb":
-            server = request.getfixturevalue("dynamodb_server")
-            yield f"{server.url(DATABASE)}&timeout=60s"  # a new table takes its time
-        case "s3":
-            yield request.getfixturevalue("s3_server").url(prefix=DATABASE)
-        case "etcd":
-            yield request.getfixturevalue("etcd_server").url(prefix=f"/{DATABASE}/")
-        case "kubernetes":
-            yield request.getfixturevalue("kubernetes_server").url("tests-cli")
-        case driver:
-            scheme = driver.partition("+")[0].replace("postgresql", "postgres")
-            server = request.getfixturevalue(f"{scheme}_server")
-            with server.new_database(DATABASE):
-                yield server.url(driver, DATABASE)
+@pytest.fixture(params=DRIVERS, ids=lambda param: "-".join(filter(None, param)))
+def store(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """The name of a store, and the driver if there are several."""
+    found: tuple[str, str] = request.param
+    return found
+
+
+@pytest.fixture
+def url(store: tuple[str, str], request: pytest.FixtureRequest, make_store: Callable[..., Store]) -> Iterator[str]:
+    name, driver = store
+    if driver:
+        server = request.getfixturevalue(STORES[name].fixture)
+        with server.new_database(DATABASE):
+            yield server.url(driver, DATABASE)
+    elif name == "quorum":
+        servers = [server.address for server in request.getfixturevalue("redis_nodes")[:3]]
+        places = ",".join(f"{host}:{port}" for host, port in servers)
+        url = f"redis+quorum://{places}?longest_lease=15m"
+        quorum = RedisQuorumLockProvider(url)
+        quorum.start_new_quorum()
+        quorum.close()
+        yield url
+    else:
+        yield make_store(name).where()
 
 
 @pytest.fixture
@@ -101,7 +80,9 @@ def provider(url: str) -> Iterator[LockProvider]:
 
 
 @pytest.mark.not_quick("starts the server of its parameter")
-def test_the_commands_on_each_store(url: str, provider: LockProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_on_each_store(
+    store: tuple[str, str], url: str, provider: LockProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prefix = f"job_{uuid4().hex[:8]}"
     monkeypatch.setitem(globals(), prefix, KeptOpen(provider))
     reference = url if "async" in url.partition("://")[0] else f"{__name__}:{prefix}"
@@ -118,7 +99,7 @@ def test_the_commands_on_each_store(url: str, provider: LockProvider, monkeypatc
     checked = json.loads(ok("doctor", "--json"))
     found = {check["check"]: check["status"] for check in checked["checks"]}
     assert [check["message"] for check in checked["checks"] if check["check"] == "schema"] == ["complete"]
-    own = CHECKS[url.partition("://")[0]]
+    own = [*STORES[store[0]].checks, *(["prepared statements"] if "+psycopg:" in url else [])]
     assert list(found)[: len(own) + 2] == ["reach the store", *own, "schema"]
     assert len(found) == 9 + len(own)
     assert {check for check, status in found.items() if status != "ok"} <= {"durability", "persistence"}, checked

@@ -15,7 +15,7 @@ import pytest
 
 import shedlock_py
 from shedlock_py import providers
-from shedlock_py.settings.urls import SCHEMES
+from shedlock_py.model.stores import STORES
 
 PACKAGE = Path(shedlock_py.__file__).parent
 PROJECT = Path(__file__).parents[2]
@@ -223,9 +223,13 @@ def test_dir_shows_what_is_exported(package: ModuleType) -> None:
     assert dir(package) == sorted(package.__all__)
 
 
-def test_providers_exports_the_two_classes_of_each_scheme() -> None:
-    schemes = {(module, prefix + name) for module, name, _ in SCHEMES.values() for prefix in ("", "Async")}
-    assert {(module, name) for name, module in LATE_PROVIDERS.items()} == schemes
+def test_providers_exports_the_two_classes_of_each_store() -> None:
+    of_stores = {
+        (f"shedlock_py.providers.{store.module}", prefix + store.class_name)
+        for store in STORES.values()
+        for prefix in ("", "Async")
+    }
+    assert {(module, name) for name, module in LATE_PROVIDERS.items()} == of_stores
     assert providers.__all__ == sorted(LATE_PROVIDERS)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import shedlock_py
+from shedlock_py.model.stores import STORES
 
 PACKAGE = Path(shedlock_py.__file__).parent
 FACADE = ("acquire", "extend", "release", "record", "records", "force_release", "take_over", "prune", "create_schema")
@@ -34,9 +35,12 @@ PAIRS = [
         "AsyncCollectionClient.execute.carry_out",
     ),
     ("providers/sqlalchemy/sql_provider.py", "SqlAlchemyLockProvider.verify", "AsyncSqlAlchemyLockProvider.verify"),
-    ("providers/etcd/etcd_provider.py", "EtcdLockProvider", "AsyncEtcdLockProvider"),
-    ("providers/redis/redis_provider.py", "RedisLockProvider", "AsyncRedisLockProvider"),
-    ("providers/redis/quorum/quorum_provider.py", "RedisQuorumLockProvider", "AsyncRedisQuorumLockProvider"),
+    *(
+        (f"providers/{path.relative_to(PACKAGE / 'providers')}", store.class_name, f"Async{store.class_name}")
+        for store in STORES.values()
+        for path in (PACKAGE / "providers" / store.module).rglob("*_provider.py")
+        if store.module not in ("sqlalchemy", "s3") and f"\nclass {store.class_name}(" in path.read_text()
+    ),
 ]
 
 RENAMES = {

@@ -30,7 +30,8 @@ from shedlock_py.providers.dynamodb.dynamodb_programs import DynamoDBPrograms
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
 from tests.support import tiers
 from tests.support.locks import record_of
-from tests.support.stores import Store
+from tests.support.stores import ALL, Store
+from tests.support.stores import STORES as REGISTERED
 
 SETTINGS = settings(
     deadline=None,
@@ -41,27 +42,23 @@ SETTINGS = settings(
 )
 HUGE = 1_000_000
 
-SQL = ["sqlite sync", "postgres sync", "postgres async", "mariadb sync", "mariadb async", "mysql sync", "mysql async"]
 IN_MAKE_TEST = ("postgres sync", "redis sync")
 ANOTHER_STORE = pytest.mark.slow("`make test` tries two stores, and the contract awkward names on each")
-OTHER_SQL = ("sqlite async", *(each for each in SQL if each not in IN_MAKE_TEST))
+LIKE_ETCD = pytest.mark.matrix("its names are those of etcd's programs, encoded")
+OTHER_SQL = [
+    f"{name} {kind}"
+    for name in ALL
+    for kind in ("sync", "async")
+    if REGISTERED[name].facts.is_sql and f"{name} {kind}" not in IN_MAKE_TEST
+]
+# Not S3: a list reads each record, and no young one is pruned. See tests/stores/s3/test_records.py.
+OTHERS = [f"{name} sync" for name in ALL if not REGISTERED[name].facts.is_sql and name not in ("redis", "quorum", "s3")]
 STORES = [
+    *IN_MAKE_TEST,
     *(
-        pytest.param(store, marks=[] if store in IN_MAKE_TEST else ANOTHER_STORE)
-        for store in (
-            "memory",
-            "sqlite async",
-            *SQL,
-            "redis sync",
-            "redis async",
-            "mongodb sync",
-            "mongodb async",
-            "etcd sync",
-            "dynamodb sync",
-        )
+        pytest.param(store, marks=LIKE_ETCD if store == "kubernetes sync" else ANOTHER_STORE)
+        for store in ("memory", "redis async", "mongodb async", *OTHER_SQL, *OTHERS)
     ),
-    pytest.param("kubernetes sync", marks=pytest.mark.matrix("its names are those of etcd's programs, encoded")),
-    # Not S3: a list reads each record, and no young one is pruned. See tests/stores/s3/test_records.py.
 ]
 MakeStore = Callable[..., Store]
 

@@ -9,35 +9,22 @@ from pathlib import Path
 from tests.matrix.environments import PAGE, PROJECT
 from tests.matrix.results import Result
 from tests.matrix.rows import ROWS
+from tests.support.stores import STORES
 
 BEGIN = "<!-- begin: written by `make test-all` -->"
 END = "<!-- end: written by `make test-all` -->"
 
 # For each file of the contract: the servers that it may meet, and the package of a client by its place in class names.
-SERVERS = {
-    "test_postgresql": ("PostgreSQL",),
-    "test_mariadb": ("MariaDB",),
-    "test_mysql": ("MySQL",),
-    "test_redis": ("Redis", "Valkey"),
-    "test_mongodb": ("SecantusDB", "MongoDB"),
-    "test_etcd": ("etcd",),
-    "test_dynamodb": ("DynamoDB Local",),
-    "test_s3": ("SeaweedFS",),
-    "test_kubernetes": ("Kubernetes API server",),
-}
+_FILES = {f"test_{each.scheme}": each for name, each in STORES.items() if each.process and name != "quorum"}
+SERVERS = {file: each.products for file, each in _FILES.items()}
 MYSQL_CLIENTS = {
     "Mysqlclient": "mysqlclient", "Aiomysql": "aiomysql", "Async": "asyncmy", "": "PyMySQL"
 }  # fmt: skip
 CLIENTS = {
+    **{file: {"Async": each.facts.async_drivers[0], "": each.facts.drivers[0]} for file, each in _FILES.items()},
     "test_postgresql": {"Psycopg2": "psycopg2-binary", "PsycopgAsync": "psycopg", "Async": "asyncpg", "": "psycopg"},
     "test_mariadb": MYSQL_CLIENTS,
     "test_mysql": MYSQL_CLIENTS,
-    "test_redis": {"": "redis"},
-    "test_mongodb": {"": "pymongo"},
-    "test_etcd": {"": "httpx"},
-    "test_dynamodb": {"Async": "aiobotocore", "": "boto3"},
-    "test_s3": {"Async": "aiobotocore", "": "boto3"},
-    "test_kubernetes": {"": "httpx"},
 }
 ASYNC_ONLY = ("asyncpg", "asyncmy", "aiomysql")
 SHOWN = ("Python", "APScheduler", "SQLAlchemy", "redis", "pymongo")

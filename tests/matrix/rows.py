@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from shedlock_py.model.stores import STORES
+
 OLDEST, NEWEST = "3.11", "3.15"
 APSCHEDULER_310 = ("apscheduler==3.10.4", "setuptools<81")  # it imports pkg_resources, which left setuptools in 81
 
@@ -17,13 +19,13 @@ REAL_KUBERNETES = {"SHEDLOCK_TEST_KUBERNETES": "1"}
 EVERY = ("tests", "--tier=all")
 REDIS = ("tests/contract/test_redis.py", "tests/stores/redis", "tests/stores/redis_quorum")
 
-STORES = ("redis", "mongodb", "etcd", "dynamodb", "s3", "kubernetes")
+MODULES = dict.fromkeys(store.module for store in STORES.values() if store.extra and not store.is_sql)
 CLIENTS = ("TestUrl", "TestAsyncUrl", "TestAsyncPrograms")
 # What meets the packages of the extras, with every client. Not those tests that quote the words of newer click.
 FLOORS = (
     "--tier=all",
     *("tests/core/test_versions.py", "tests/contract/test_sqlite.py", "tests/apscheduler", "tests/observability"),
-    *(f"tests/contract/test_{store}.py::{name}" for store in STORES for name in CLIENTS),
+    *(f"tests/contract/test_{store}.py::{name}" for store in MODULES for name in CLIENTS),
     *(f"tests/contract/test_{store}.py::TestAllWithUrl" for store in ("etcd", "dynamodb", "s3")),
     *("tests/cli/test_main.py", "tests/cli/test_run.py", "tests/cli/test_run_once_per.py", "tests/cli/test_manage.py"),
     *("tests/page/test_views.py", "tests/page/test_safety.py", "tests/page/test_changes.py", "tests/cli/test_page.py"),

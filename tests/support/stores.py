@@ -1,7 +1,7 @@
 """One class for each store, and an entry in :data:`STORES`: suites that run on every store are parametrised with it.
 
 A :class:`Store` has lock records of its own (a table, a collection, a key prefix) on a server that tests share, or on a
-private one. docs/architecture.md names the few tests that list stores as well.
+private one. The package's own list, ``shedlock_py/model/stores.py``, has the other facts.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from uuid import uuid4
 from sqlalchemy import Connection, NullPool, create_engine
 
 from shedlock_py import LockProvider
+from shedlock_py.model import stores as package
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.support.availability import database_server, private_server, redis_endpoint
+from tests.support.aws import parse_models_once
 from tests.support.database import Address, DatabaseServer, ExternalLife
 from tests.support.dynamodb import DynamoDBServer
 from tests.support.etcd import EtcdServer
@@ -46,8 +48,7 @@ class Store(ABC):
     """One store, used through sync or async providers, as :attr:`is_async` says."""
 
     name: str
-    provider_class: str
-    """The module in ``shedlock_py.providers``, and the sync class: ``redis:RedisLockProvider``."""
+    """Its key in :data:`STORES`."""
     most_connections = 0
     """Of a process: what docs/providers promise of a provider from a URL. None where there is no network."""
     provider_reference = "tests.support.stores:open_provider"
@@ -81,6 +82,12 @@ class Store(ABC):
         """The same, with providers of the kind that another store has."""
         self.is_async = other.is_async
         return self
+
+    @property
+    def provider_class(self) -> str:
+        """The module in ``shedlock_py.providers``, and the sync class: ``redis:RedisLockProvider``."""
+        facts = STORES[self.name].facts
+        return f"{facts.module}:{facts.class_name}"
 
     @property
     def addresses(self) -> list[Address]:
@@ -151,8 +158,6 @@ class Store(ABC):
 
 
 class SqlStore(Store):
-    provider_class = "sqlalchemy:SqlAlchemyLockProvider"
-
     @property
     def table(self) -> str:
         return str(self.options.get("table_name", "shedlock"))
@@ -202,7 +207,6 @@ class SqlServerStore(SqlStore):
 
 class RedisStore(Store):
     name = "redis"
-    provider_class = "redis:RedisLockProvider"
     most_connections = 20
 
     def __init__(self, server: RedisEndpoint) -> None:
@@ -226,7 +230,6 @@ class RedisStore(Store):
 
 class QuorumStore(Store):
     name = "quorum"
-    provider_class = "redis:RedisQuorumLockProvider"
     most_connections = 60
     reads_to_acquire = 1
 
@@ -245,7 +248,6 @@ class QuorumStore(Store):
 
 class MongoStore(Store):
     name = "mongodb"
-    provider_class = "mongodb:MongoLockProvider"
     most_connections = 22  # two of them watch the server
     database = "locks"
 
@@ -269,7 +271,6 @@ class MongoStore(Store):
 
 class EtcdStore(Store):
     name = "etcd"
-    provider_class = "etcd:EtcdLockProvider"
     most_connections = 16
     kept_longer = 2.0
     reads_to_acquire = 2  # of a new name: the record is read, and made
@@ -294,7 +295,6 @@ class EtcdStore(Store):
 
 class DynamoDBStore(Store):
     name = "dynamodb"
-    provider_class = "dynamodb:DynamoDBLockProvider"
     most_connections = 16
     kept_longer = 2.1
 
@@ -313,7 +313,6 @@ class DynamoDBStore(Store):
 
 class S3Store(Store):
     name = "s3"
-    provider_class = "s3:S3LockProvider"
     most_connections = 16
     kept_longer = 2.0
     reads_to_acquire = 1  # of a new name: the record is made
@@ -338,7 +337,6 @@ class KubernetesStore(Store):
     """A namespace. Without a proxy, providers use TLS."""
 
     name = "kubernetes"
-    provider_class = "kubernetes:KubernetesLockProvider"
     most_connections = 20  # 16; with TLS, one that was given up takes a moment to close
     kept_longer = 2.0
     reads_to_acquire = 1  # of a new name: the record is made
@@ -395,6 +393,8 @@ def mysql_store(
 
 @dataclass(frozen=True)
 class Registration:
+    scheme: str
+    """Its key in the list of the package."""
     fixture: str
     """The fixture of ``tests/conftest.py`` that is the server all tests share, or the servers."""
     server: Callable[[], AbstractContextManager[Any]]
@@ -403,6 +403,14 @@ class Registration:
     """A store on that server; for SQL, also with other drivers."""
     process: Callable[[], Any] | None = None
     """One more server that the tests run themselves; None for a store without a network, such as a file."""
+    products: tuple[str, ...] = ()
+    """The names of the servers that its tests may meet."""
+    checks: tuple[str, ...] = ()
+    """The checks of doctor for this store, besides those of all stores."""
+
+    @property
+    def facts(self) -> package.Store:
+        return package.STORES[self.scheme]
 
     @contextmanager
     def open(self) -> Iterator[Store]:
@@ -422,26 +430,58 @@ def _three_servers() -> Iterator[list[RedisServer]]:
         yield [stack.enter_context(private_server("redis", RedisServer)) for _ in range(3)]
 
 
+@contextmanager
+def _aws_server(product: str, make: Callable[[], Any]) -> Iterator[Any]:
+    parse_models_once()
+    with private_server(product, make) as server:
+        yield server
+
+
+_OF_SQL = ("replication", "durability", "permissions")
+
 STORES = {
-    "sqlite": Registration("store_directory", _directory, sqlite_store),
-    "postgres": Registration("postgres_server", partial(database_server, "postgres"), postgres_store, PostgresServer),
-    "mariadb": Registration("mariadb_server", partial(database_server, "mariadb"), mariadb_store, MariaDbServer),
-    "mysql": Registration("mysql_server", partial(database_server, "mysql"), mysql_store, MySqlServer),
-    "redis": Registration("redis_server", redis_endpoint, RedisStore, RedisServer),
-    "quorum": Registration("three_redis_servers", _three_servers, QuorumStore, RedisServer),
-    "mongodb": Registration("mongodb_server", mongodb_endpoint, MongoStore, PrivateMongoServer),
+    "sqlite": Registration("sqlite", "store_directory", _directory, sqlite_store),
+    "postgres": Registration(
+        "postgresql", "postgres_server", partial(database_server, "postgres"), postgres_store, PostgresServer,
+        products=("PostgreSQL",), checks=_OF_SQL,
+    ),
+    "mariadb": Registration(
+        "mariadb", "mariadb_server", partial(database_server, "mariadb"), mariadb_store, MariaDbServer,
+        products=("MariaDB",), checks=(*_OF_SQL, "lock names"),
+    ),
+    "mysql": Registration(
+        "mysql", "mysql_server", partial(database_server, "mysql"), mysql_store, MySqlServer,
+        products=("MySQL",), checks=(*_OF_SQL, "lock names"),
+    ),
+    "redis": Registration(
+        "redis", "redis_server", redis_endpoint, RedisStore, RedisServer,
+        products=("Redis", "Valkey"), checks=("eviction", "persistence", "replication"),
+    ),
+    "quorum": Registration(
+        "redis+quorum", "three_redis_servers", _three_servers, QuorumStore, RedisServer,
+        products=("Redis", "Valkey"), checks=("servers", "eviction", "replication"),
+    ),
+    "mongodb": Registration(
+        "mongodb", "mongodb_server", mongodb_endpoint, MongoStore, PrivateMongoServer,
+        products=("SecantusDB", "MongoDB"), checks=("replication",),
+    ),
     "dynamodb": Registration(
-        "dynamodb_server", partial(private_server, "dynamodb", DynamoDBServer), DynamoDBStore, DynamoDBServer
+        "dynamodb", "dynamodb_server", partial(_aws_server, "dynamodb", DynamoDBServer), DynamoDBStore, DynamoDBServer,
+        products=("DynamoDB Local",), checks=("replication",),
     ),
-    "etcd": Registration("etcd_server", partial(private_server, "etcd", EtcdServer), EtcdStore, EtcdServer),
-    "s3": Registration("s3_server", partial(private_server, "s3", S3Server), S3Store, S3Server),
+    "etcd": Registration(
+        "etcd", "etcd_server", partial(private_server, "etcd", EtcdServer), EtcdStore, EtcdServer,
+        products=("etcd",), checks=("version", "members"),
+    ),
+    "s3": Registration(
+        "s3", "s3_server", partial(_aws_server, "s3", S3Server), S3Store, S3Server,
+        products=("SeaweedFS",), checks=("conditions",),
+    ),
     "kubernetes": Registration(
-        "kubernetes_server",
-        partial(private_server, "kubernetes", kubernetes_server),
-        KubernetesStore,
-        kubernetes_server,
+        "kubernetes", "kubernetes_server", partial(private_server, "kubernetes", kubernetes_server), KubernetesStore,
+        kubernetes_server, products=("Kubernetes API server",), checks=("permissions",),
     ),
-}
+}  # fmt: skip
 ALL = tuple(STORES)
 WITH_NETWORK = tuple(name for name, registration in STORES.items() if registration.process)
 SINGLE = tuple(name for name in ALL if name != "quorum")

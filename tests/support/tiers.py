@@ -22,10 +22,8 @@ MARKS = {"not_quick": "test", "slow": "full", "matrix": "all"}
 """The lowest tier that runs a test with this mark."""
 DEFAULT = "full"
 
-SERVERS = frozenset(
-    f"{name}_server" for name in ("postgres", "mariadb", "mysql", "redis", "mongodb", "etcd", "dynamodb", "s3")
-) | {"kubernetes_server", "real_kubernetes_server", "consul_server", "redis_nodes", "redis_cluster", "redis_sentinel"}
-"""Fixtures that start servers: a test that uses one of them needs no mark ``not_quick``."""
+SERVERS = ("_server", "redis_nodes", "redis_cluster", "redis_sentinel")
+"""The ends of fixtures that start servers: a test that uses such a fixture needs no mark ``not_quick``."""
 
 QUICK = ("core", "contract", "election", "page", "apscheduler", "cli", "exhaustive", "simulation")
 """Folders of tests/ with quick tests. ``make quick`` does not even read the others."""
@@ -49,7 +47,7 @@ def runs(tier: str) -> bool:
 def tier_of(item: pytest.Item) -> str:
     """The lowest tier that runs a test."""
     marked = [MARKS[mark.name] for mark in item.iter_markers() if mark.name in MARKS]
-    if SERVERS.intersection(getattr(item, "fixturenames", ())):
+    if any(name.endswith(SERVERS) for name in getattr(item, "fixturenames", ())):
         marked.append("test")
     return max(marked, key=TIERS.index, default="quick")
 

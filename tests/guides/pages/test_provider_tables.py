@@ -5,37 +5,9 @@ from __future__ import annotations
 import re
 
 from shedlock_py.providers.kubernetes.wire import VERBS
-from shedlock_py.settings.urls import SCHEMES
 from tests.guides.documents import DOCS, README, yaml_of
 
 PAGES = DOCS / "providers"
-
-
-def faults_of(scheme: str) -> list[str]:
-    """What is missing of a scheme in the tables of the index, of the README and of the reference."""
-    module, name, _ = SCHEMES[scheme]
-    index, reference = (PAGES / "README.md").read_text(), (DOCS / "reference" / "api" / "providers.md").read_text()
-    rows = re.findall(rf"^\| \[.*`{re.escape(scheme)}://.*", index, re.MULTILINE)
-    if len(rows) != 1:
-        return [f"{scheme} is {len(rows)} times in the first table of the index"]
-    page = rows[0].partition("](")[2].partition(")")[0]
-    expected = {
-        "its class is not in its row": f"`{name}`" in rows[0],
-        "its page is missing": (PAGES / page).is_file(),
-        "it is not in both tables": len(re.findall(rf"^\| \[[^]]*\]\({page}\)", index, re.MULTILINE)) == 2,
-        "the README does not name it": re.search(
-            rf"^\| \[[^]]*\]\(docs/providers/{page}\).*`{name}`", README.read_text(), re.MULTILINE
-        ),
-        "the reference does not have it": re.search(
-            rf"^::: {module}\.{name}$|^::: shedlock_py\.{name}$", reference, re.MULTILINE
-        ),
-    }
-    return [f"{scheme}: {fault}" for fault, is_well in expected.items() if not is_well]
-
-
-def test_each_scheme_has_a_page_and_is_in_the_tables() -> None:
-    assert len(SCHEMES) > 10
-    assert [fault for scheme in SCHEMES for fault in faults_of(scheme)] == []
 
 
 def test_every_page_is_linked_from_the_index_and_from_the_readme() -> None:

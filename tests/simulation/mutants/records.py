@@ -251,7 +251,7 @@ def an_undo_frees_a_successor(
 
 
 @_operated("force_release")
-def a_force_release_does_nothing(original: Change, programs: RecordPrograms, name: str) -> Any:
+def a_force_release_does_nothing(original: Change, programs: RecordPrograms, name: str, expected: Any = None) -> Any:
     """A force release reports success, and the lock stays held."""
 
     def free(step: Step, records: Records, now: datetime) -> Any:
@@ -261,7 +261,7 @@ def a_force_release_does_nothing(original: Change, programs: RecordPrograms, nam
             records.by_name[name] = before
         return is_freed
 
-    return _with(original(programs, name), free)
+    return _with(original(programs, name, expected), free)
 
 
 @_operated("prune")
