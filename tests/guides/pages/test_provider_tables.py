@@ -25,7 +25,7 @@ def test_the_manifests_of_the_kubernetes_page() -> None:
     assert role["rules"] == [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": [*VERBS]}]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert binding["subjects"][0]["name"] == account["metadata"]["name"]
-    (deployment,) = yaml_of(PAGES / "kubernetes.md", "deployment.yaml")
-    pod = deployment["spec"]["template"]["spec"]
+    (template,) = yaml_of(PAGES / "kubernetes.md", "deployment.yaml (excerpt)")
+    pod = template["spec"]
     assert pod["serviceAccountName"] == account["metadata"]["name"]
     assert {variable["name"] for variable in pod["containers"][0]["env"]} == {"SHEDLOCK_STORE", "POD_NAME"}
