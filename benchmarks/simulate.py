@@ -58,10 +58,6 @@ class Store:
     """An acquire and its release."""
     read_us: float
 
-    def capacity(self) -> float:
-        """Skips per second."""
-        return self.processors / self.skip_us * 1e6
-
 
 @dataclass(frozen=True)
 class Strategy:
@@ -91,14 +87,10 @@ STRATEGIES = [
 @dataclass(frozen=True)
 class Outcome:
     attempts: int
-    peak: float
-    """Attempts in the busiest second, as the replicas would send them if the store answered at once."""
     answered: float
     """Seconds until the last has its answer."""
     replica: float
     """Seconds from a replica's first question to its last answer, of the slowest."""
-    wait_p99: float
-    """Of one question."""
     late: float
     """The share of the questions that took longer than the time limit."""
     steady: float
@@ -121,14 +113,12 @@ def simulate(store: Store, strategy: Strategy, replicas: int = REPLICAS, jobs: i
     each_us = store.run_us if strategy.leads else store.skip_us
     # Of many stores each is like the others: one is simulated.
     attempts = max(1, jobs // strategy.groups // strategy.stores)
-    waits, sent, done, slowest = _tick(store, strategy.jitter, replicas_at_tick, attempts, rng)
+    waits, done, slowest = _tick(store, strategy.jitter, replicas_at_tick, attempts, rng)
     questions = sum(size for _, size in waits)
     return Outcome(
         attempts=questions * strategy.stores,
-        peak=_busiest(sent) * strategy.stores,
         answered=done,
         replica=slowest,
-        wait_p99=_quantile(waits, 0.99),
         late=sum(size for wait, size in waits if wait > TIME_LIMIT) / questions,
         steady=steady,
         load=load,
@@ -140,13 +130,10 @@ Waits = list[tuple[float, int]]
 """How long, and how many attempts."""
 
 
-def _tick(
-    store: Store, jitter: float, replicas: int, jobs: int, rng: random.Random
-) -> tuple[Waits, Waits, float, float]:
+def _tick(store: Store, jitter: float, replicas: int, jobs: int, rng: random.Random) -> tuple[Waits, float, float]:
     """Each replica asks for so many jobs, a few at a time; the next few when those are answered.
 
-    Returns how long each few waited; when they would have been sent to a store that answers at once; the end; and how
-    long the slowest replica took.
+    Returns how long each few waited; the end; and how long the slowest replica took.
     """
     each = store.skip_us / 1e6 / store.processors
     starts = [rng.gauss(0, CLOCKS_DIFFER) + rng.uniform(0, jitter) for _ in range(replicas)]
@@ -163,30 +150,7 @@ def _tick(
         last, slowest = max(last, answered), max(slowest, answered - starts[number])
         if left > size:
             heapq.heappush(todo, (answered, number, left - size))
-    undisturbed = NETWORK + THREADS * store.skip_us / 1e6
-    sent = [
-        (start + turn * undisturbed, min(THREADS, jobs - turn * THREADS))
-        for start in starts
-        for turn in range((jobs + THREADS - 1) // THREADS)
-    ]
-    return waits, sent, last, slowest
-
-
-def _busiest(sent: Waits) -> float:
-    seconds: dict[int, int] = {}
-    for moment, size in sent:
-        second = int(moment + 0.5)  # around the tick
-        seconds[second] = seconds.get(second, 0) + size
-    return float(max(seconds.values(), default=0))
-
-
-def _quantile(waits: Waits, fraction: float) -> float:
-    wanted = fraction * sum(size for _, size in waits)
-    for wait, size in sorted(waits):
-        wanted -= size
-        if wanted <= 0:
-            return wait
-    return 0.0
+    return waits, last, slowest
 
 
 # With what was measured
@@ -219,27 +183,21 @@ def filled(text: str, results: dict[str, Any]) -> str:
 
 
 def tables(results: dict[str, Any]) -> str:
-    lines = []
-    for store in stores(results):
-        lines += [
-            f"**{store.name}**: {store.skip_us:.0f} µs of its processor for a skip, {store.run_us:.0f} µs for an"
-            f" acquire and release, {store.processors} processor{'s' if store.processors > 1 else ''}:"
-            f" {store.capacity():,.0f} skips per second at most.",
-            "",
-            "| | attempts | in the busiest second | all answered after | a replica waits | for one answer, p99"
-            " | at all times | store busy | so |",
-            "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
-        ]
-        for strategy in STRATEGIES:
-            outcome = simulate(store, strategy)
-            steady = f"{outcome.steady:,.0f}/s" if outcome.steady else "–"
-            lines.append(
-                f"| {strategy.name} | {outcome.attempts:,} | {outcome.peak:,.0f} | {_seconds(outcome.answered)}"
-                f" | {_seconds(outcome.replica)} | {_seconds(outcome.wait_p99)} | {steady} | {outcome.busy:.0%}"
-                f" | {verdict(outcome)} |"
-            )
-        lines.append("")
-    return "\n".join(lines)
+    found = stores(results)
+    titles = "".join(f" | {_title(store)}" for store in found)
+    lines = [f"| | attempts | between ticks{titles} |", f"| --- | ---: | ---: |{' --- |' * len(found)}"]
+    for strategy in STRATEGIES:
+        outcomes = [simulate(store, strategy) for store in found]
+        steady = f"{outcomes[0].steady:,.0f}/s" if outcomes[0].steady else "–"
+        cells = "".join(
+            f" | {_seconds(outcome.answered)}, {outcome.busy:.0%}: {verdict(outcome)}" for outcome in outcomes
+        )
+        lines.append(f"| {strategy.name} | {outcomes[0].attempts:,} | {steady}{cells} |")
+    return "\n".join([*lines, ""])
+
+
+def _title(store: Store) -> str:
+    return f"{store.name}, {store.processors} processor{'s' if store.processors > 1 else ''}"
 
 
 def verdict(outcome: Outcome) -> str:

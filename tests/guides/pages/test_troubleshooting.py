@@ -84,17 +84,13 @@ PROVOKED: dict[str, Callable[[], Any]] = {
     "an in-memory SQLite database is private to one connection": lambda: sl.provider_from_url("sqlite://"),
     "the store URL must be a string, not None": lambda: sl.provider_from_url(os.environ.get("NO_SUCH_URL")),  # type: ignore[arg-type]  # on purpose
     "provider is None": lambda: sl.configure(os.environ.get("NO_SUCH_URL")),  # type: ignore[arg-type]  # on purpose
-    "has a control character": lambda: sl.configure("redis://ho\tst"),
-    "SQLite does not expand '~'": lambda: sl.configure("sqlite:///~/locks.db"),
     "is not a lock provider, but of the package": lambda: sl.configure(provider=create_engine("sqlite:///x.db")),  # type: ignore[arg-type]  # on purpose
     "differs in each process": lambda: guard(with_tenant, "job-{tenant}")(object()),
     "whose work may end after the lock was released": guard(lambda: Future()),
-    "store URL: unknown scheme": lambda: sl.provider_from_url("nosuch://host"),
     "needs the package": without_its_package,
     "this program was built without the module": without_a_module,
     "guards an ordinary function, but there is only an async provider": only_async,
     "is longer than lock_at_most_for": lambda: sl.LockRequest("nightly", "1m", "2m"),
-    "uses {tenant}, which is no parameter of the function": lambda: sl.scheduler_lock("sync-{tenant}")(lambda x: x),
     "put @scheduler_lock directly above 'def'": lambda: guard(Task()),
     "@scheduler_lock needs a lock name": lambda: sl.scheduler_lock(lambda: None),  # type: ignore[call-overload]  # on purpose
     "the task outlived its lease": provoke_overrun,
