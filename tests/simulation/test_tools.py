@@ -137,7 +137,8 @@ def test_the_section_is_written_between_its_marks(tmp_path: Path) -> None:
     mutant = next(iter(ALL.values()))
     limits = [Limit("jumping locks", 20, 17, ("overlap",), Tally())]
     found = Detection(mutant, (2.0, 61.5, 4000.0 / 2), ("overlap", "token"))
-    text = section(Run(5, 120.0, _tally(), limits, [found, Detection(mutant, (2.0, None), ("token",))]))
+    seldom, missed = Detection(mutant, (2.0, None), ("token",)), Detection(mutant, (None, None), ())
+    text = section(Run(5, 120.0, _tally(), limits, [found, seldom, missed]))
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     write_page(text, page, BEGIN, END)
@@ -147,7 +148,7 @@ def test_the_section_is_written_between_its_marks(tmp_path: Path) -> None:
     assert "**3 simulated hours**, 3,000 events, 2 seeds from 5, **1 violation**" in written
     assert "| Redis, its scripts in a real Lua 5.1 | 2 |" in written
     assert "| jumping locks | 17 of 20 | overlap |" in written
-    assert "1 of 2 were found within one simulated hour" in written
+    assert "2 of 3 were found within one simulated hour" in written
     assert f"| {mutant.wrong} | {mutant.part} | 1 min 01.5 s | 33 min 20.0 s | overlap, token |" in written
     assert f"| {mutant.wrong} | {mutant.part} | not in an hour | not in an hour | token |" in written
 
