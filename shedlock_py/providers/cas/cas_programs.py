@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, NamedTuple, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from shedlock_py.errors import ProviderError
 from shedlock_py.model.durations import Duration, parse_duration
@@ -14,6 +14,7 @@ from shedlock_py.model.record import ONCE, LockRecord
 from shedlock_py.providers.cas.options import DEFAULT_CLOCK_ERROR
 from shedlock_py.providers.cas.server_time import OtherReplyError, ServerTime, UnknownTimeError, token_at
 from shedlock_py.providers.kit import (
+    Command,
     Failure,
     StorePrograms,
     Undo,
@@ -52,11 +53,10 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class Read(Command):
     """Read the record of ``name``. The reply's value is an :class:`Entry`, or None."""
 
     name: str
-    can_grant: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +78,18 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(Command):
     """Delete the record of ``name`` if the store still has ``if_version`` of it. The reply's value says whether."""
 
     name: str
     if_version: Any
-    can_grant: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
-class List:
+class List(Command):
     """The reply's value is an :class:`Entry` for each record whose name starts with ``prefix``."""
 
     prefix: str
-    can_grant: ClassVar[bool] = False
 
 
 CasCommand = Read | Write | Delete | List

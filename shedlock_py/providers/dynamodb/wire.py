@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from shedlock_py.events import logger
 from shedlock_py.model.record import LockRecord
+from shedlock_py.providers import kit
 from shedlock_py.providers.aws import AwsReply, AwsRequest, Sleep
 from shedlock_py.providers.cas import ServerTime
 from shedlock_py.providers.cas.cas_programs import UNREAD
@@ -42,11 +43,10 @@ class ForeignReplyError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class Read(kit.Command):
     """The reply's ``entry`` is that of ``name``, or None."""
 
     name: str
-    can_grant: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +65,17 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(kit.Command):
     """Delete the item of ``entry`` if it is unchanged."""
 
     entry: Entry
-    can_grant: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
-class List:
+class List(kit.Command):
     """The reply's ``entries`` are all those whose names start with ``prefix``."""
 
     prefix: str
-    can_grant: ClassVar[bool] = False
 
 
 Command = Read | Change | Delete | List

@@ -7,7 +7,6 @@ from typing import Any, Protocol, TypeVar
 
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable, hidden_frames
 from shedlock_py.model.lease import Clock
-from shedlock_py.providers.kit.commands import Command
 from shedlock_py.providers.kit.failures import OUTCOME_KNOWN, RETRIES, Failure, NotSent, TimedOut
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
 from shedlock_py.runtime.program import Program
@@ -81,7 +80,7 @@ class Operation:
     def _reply_to(self, command: Any) -> Program[Any, Any, Any]:
         """Send ``command`` again where that is safe."""
         failures: list[Failure] = []
-        can_grant = getattr(command, "can_grant", Command.can_grant)
+        can_grant = getattr(command, "can_grant", True)
         while True:
             self.has_written = self.has_written or can_grant
             try:

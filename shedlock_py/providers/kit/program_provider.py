@@ -14,7 +14,6 @@ from shedlock_py.model.record import LockRecord
 from shedlock_py.model.request import LockRequest, validate_name, validate_prefix
 from shedlock_py.model.run import Run
 from shedlock_py.provider import AsyncLockProvider, Check, LockProvider
-from shedlock_py.providers.kit.commands import Command
 from shedlock_py.providers.kit.failures import TimedOut
 from shedlock_py.providers.kit.operation import Undo
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
@@ -58,7 +57,7 @@ class _AnyProvider:
             return seconds
         if seconds == 0:
             raise TimedOut(_NO_TIME_LEFT, sent=False)
-        if getattr(command, "is_history", Command.is_history):
+        if getattr(command, "is_history", False):
             return HISTORY_SECONDS if seconds is None else min(seconds, HISTORY_SECONDS)
         return seconds
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from shedlock_py.errors import ConfigurationError, ProviderError
-from shedlock_py.providers.kit import DEFAULT_TIMEOUT, TimedOut
+from shedlock_py.providers import kit
 from shedlock_py.providers.redis.commands import Command
 from shedlock_py.providers.redis.redis_clients import AnyClient, AsyncManagedClient, ManagedClient
 from shedlock_py.providers.redis.redis_programs import RedisPrograms
@@ -73,11 +73,10 @@ class OnEach:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(kit.Command):
     """A command: wait."""
 
     seconds: float
-    can_grant: ClassVar[bool] = False
 
 
 QuorumCommand = OnEach | Pause
@@ -190,7 +189,7 @@ class _Broadcast:
         self.futures: dict[int, Any] = {}
         """Futures of threads, or tasks; by the number of the server."""
         if command.is_long:
-            self._seconds = DEFAULT_TIMEOUT.total_seconds() if timeout is None else timeout
+            self._seconds = kit.DEFAULT_TIMEOUT.total_seconds() if timeout is None else timeout
         else:
             self._seconds = _shortest(BROADCAST_SECONDS, timeout)
         self._until = monotonic() + self._seconds
@@ -203,7 +202,7 @@ class _Broadcast:
         def request(command: Command) -> Any:
             seconds = self._requests_until - monotonic()
             if seconds <= 0:
-                raise TimedOut("a free thread, or its earlier requests", sent=False)
+                raise kit.TimedOut("a free thread, or its earlier requests", sent=False)
             return server.client.execute(command, seconds)
 
         return server.carry_out(self._command.program(server)), request
