@@ -59,42 +59,38 @@ class Operation:
         record's version no longer matches, the first copy may have changed it."""
 
     def carry_out(self, program: Program[Any, Any, T]) -> Program[Any, Any, T]:
-        """Pass the commands of ``program`` on, and the replies or errors back."""
+        """Pass the commands of ``program`` on, each again where that is safe, and the replies or errors back."""
+        failures: list[Failure] = []
+        """Of the present command."""
         try:
             command = next(program)
             while True:
+                can_grant = getattr(command, "can_grant", True)
+                self.has_written = self.has_written or can_grant
                 try:
-                    reply = yield from self._reply_to(command)
+                    reply = yield command
                 except GeneratorExit:
                     raise
                 except BaseException as error:
-                    command = program.throw(error)
+                    failures.append(self._classify(error))
+                    self.is_in_doubt = self.is_in_doubt or (can_grant and failures[-1] not in OUTCOME_KNOWN)
+                    if self._may_repeat(failures):
+                        self.was_repeated = self.was_repeated or failures[-1] is not Failure.CONFLICT
+                        continue
+                    command = program.throw(self._explained(error, failures[-1]))
                 else:
                     command = program.send(reply)
+                failures = []
         except StopIteration as stop:
             result: T = stop.value
             return result
         finally:
             program.close()
 
-    def _reply_to(self, command: Any) -> Program[Any, Any, Any]:
-        """Send ``command`` again where that is safe."""
-        failures: list[Failure] = []
-        can_grant = getattr(command, "can_grant", True)
-        while True:
-            self.has_written = self.has_written or can_grant
-            try:
-                return (yield command)
-            except GeneratorExit:
-                raise
-            except BaseException as error:
-                failure = self._classify(error)
-                failures.append(failure)
-                self.is_in_doubt = self.is_in_doubt or (can_grant and failure not in OUTCOME_KNOWN)
-                may_retry = all(failures.count(each) <= RETRIES.get(each, 0) for each in failures)
-                if not may_retry or self._policy.clock() >= self._until:
-                    raise self._explained(error, failure)  # noqa: B904 (it has its cause)
-                self.was_repeated = self.was_repeated or failure is not Failure.CONFLICT
+    def _may_repeat(self, failures: list[Failure]) -> bool:
+        """Whether a command that has failed in these ways may be sent again."""
+        is_retried = all(failures.count(each) <= RETRIES.get(each, 0) for each in failures)
+        return is_retried and self._policy.clock() < self._until
 
     def _classify(self, error: BaseException) -> Failure:
         match error:

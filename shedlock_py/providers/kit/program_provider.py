@@ -45,11 +45,6 @@ class _AnyProvider:
     def _is_all_said(self, error: ProviderError) -> bool:
         return isinstance(error.__cause__, Exception) and self.programs.is_all_said(error.__cause__)
 
-    def _until(self) -> float | None:
-        """When the time limit of an operation that begins now is over, by the monotonic clock."""
-        timeout = self.programs.timeout
-        return None if timeout is None else monotonic() + timeout
-
     def _seconds_for(self, command: Any, until: float | None) -> float | None:
         """How long to wait for the reply to ``command``."""
         seconds = None if until is None else max(0.0, until - monotonic())
@@ -189,7 +184,8 @@ class ProgramProvider(_AnyProvider, LockProvider):
         """
         if operation:
             program = self.programs.carry_out(operation, lock_name, program)
-        until = self._until()
+        timeout = self.programs.timeout
+        until = None if timeout is None else monotonic() + timeout
 
         def execute(command: Any) -> Any:
             seconds = self._seconds_for(command, until)
@@ -347,7 +343,8 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
             raise
 
     async def _run_unshielded(self, program: Program[Any, Any, T]) -> T:
-        until = self._until()
+        timeout = self.programs.timeout
+        until = None if timeout is None else monotonic() + timeout
 
         async def execute(command: Any) -> Any:
             seconds = self._seconds_for(command, until)
