@@ -17,7 +17,6 @@ from shedlock_py.providers.kit import (
     Command,
     Failure,
     StorePrograms,
-    Undo,
     fire_time_too_late,
     given_back,
     kept_changing,
@@ -189,18 +188,17 @@ class CasPrograms(StorePrograms):
             may_repeat = False
         raise kept_changing(operation, claim.request.name)
 
-    def undo_of(self, claim: Claim) -> Undo:
+    def undo_acquire(self, claim: Claim) -> CasProgram[bool]:
         """If the claim has replaced the lease of another holder, that comes back: a wrong clock may have ended it."""
         if not isinstance(claim.note, _Replaced) or claim.note.entry.is_free:
-            return super().undo_of(claim)
+            return super().undo_acquire(claim)
         former, name = claim.note.entry, claim.request.name
 
         def restored(entry: Entry, time: ServerTime) -> Write | None:
             is_own = entry.record.locked_by == claim.locked_by
             return Write(replace(former.record, read_at=time.date), entry.version, former.is_free) if is_own else None
 
-        program = self.carry_out("undo", name, self._change("undo", name, restored))
-        return Undo(program, useful_for=claim.request.lock_at_most_for.total_seconds())
+        return self._change("undo", name, restored)
 
     def _give_back(self, former: Entry, written: Entry, time: ServerTime) -> CasProgram[None]:
         """Write the previous record again: a server has a wrong clock, so the previous holder may have the lock."""

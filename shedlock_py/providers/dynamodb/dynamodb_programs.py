@@ -41,6 +41,7 @@ from shedlock_py.providers.kit import (
     fire_time_too_late,
     kept_changing,
     not_known,
+    undo_claimed,
 )
 from shedlock_py.runtime.program import Program
 
@@ -128,7 +129,7 @@ class DynamoDBPrograms(StorePrograms):
                 raise clocks_disagree("take_over", name, self.clock_error)  # it is left to expire
             if not is_right:
                 if is_granted:  # until a wrong time
-                    yield from self.undo_for(name, claim.locked_by, claim.request.fire_time)
+                    yield from undo_claimed(self, claim)
                     claim.renew()  # so that a late copy of the undo frees nothing
                 if not may_repeat:
                     raise clocks_disagree(_operation(force), name, self.clock_error)

@@ -34,8 +34,10 @@ from shedlock_py.providers.kit.failures import (
     refused,
     unreachable,
 )
+from shedlock_py.providers.kit.fire_times import given_back
+from shedlock_py.providers.kit.locking import MOST_TAKE_OVERS, undo_claimed, undo_of
 from shedlock_py.providers.kit.masking import MASK, Masking, is_secret_option
-from shedlock_py.providers.kit.operation import Undo
+from shedlock_py.providers.kit.operation import Undo, carry_out
 from shedlock_py.providers.kit.options import (
     DEFAULT_FIRE_TIME_TOLERANCE,
     DEFAULT_TIMEOUT,
@@ -55,7 +57,7 @@ from shedlock_py.providers.kit.records import (
     record_to_json,
 )
 from shedlock_py.providers.kit.store_clients import AsyncStoreClient, StoreClient, ThreadedClient
-from shedlock_py.providers.kit.store_programs import MOST_TAKE_OVERS, StorePrograms, given_back
+from shedlock_py.providers.kit.store_programs import StorePrograms
 from shedlock_py.providers.kit.time_limits import call_within, seconds_left, within
 from shedlock_py.runtime.process import PerLoop, PerProcess
 from shedlock_py.runtime.program import Program
@@ -95,6 +97,7 @@ __all__ = [
     "TimedOut",
     "Undo",
     "call_within",
+    "carry_out",
     "close_with_loop",
     "describe",
     "duration_in",
@@ -109,6 +112,8 @@ __all__ = [
     "refused",
     "seconds_left",
     "split_options",
+    "undo_claimed",
+    "undo_of",
     "unreachable",
     "within",
 ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 from datetime import timedelta
 
-from shedlock_py.errors import ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.model.record import LockRecord
 from shedlock_py.model.request import LockRequest
 
 MOST_RETRIES = 5
@@ -78,6 +79,12 @@ def unreachable(operation: str, lock_name: str | None, what: str, *, hint: str |
     """The error for an operation to which the store did not reply."""
     message = describe(operation, lock_name, what)
     return ProviderUnreachable(message, operation=operation, lock_name=lock_name, hint=hint)
+
+
+def require_same_name(name: str, expected: LockRecord | None) -> None:
+    """:raises ConfigurationError: ``expected`` is the record of another lock."""
+    if expected is not None and expected.name != name:
+        raise ConfigurationError(f"lock {name!r}: expected is the record of another lock, {expected.name!r}")
 
 
 def fire_time_too_late(operation: str, request: LockRequest, tolerance: timedelta) -> ProviderError:

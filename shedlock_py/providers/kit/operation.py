@@ -7,7 +7,17 @@ from typing import Any, Protocol, TypeVar
 
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable, hidden_frames
 from shedlock_py.model.lease import Clock
-from shedlock_py.providers.kit.failures import OUTCOME_KNOWN, RETRIES, Failure, NotSent, TimedOut
+from shedlock_py.model.text import one_line
+from shedlock_py.providers.kit.failures import (
+    OUTCOME_KNOWN,
+    RETRIES,
+    Failure,
+    NotSent,
+    TimedOut,
+    refused,
+    unreachable,
+)
+from shedlock_py.providers.kit.masking import Masking
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
 from shedlock_py.runtime.program import Program
 
@@ -26,9 +36,14 @@ class Policy(Protocol):
 
     def classify(self, error: Exception) -> Failure: ...
 
-    def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError: ...
+    def is_refusal(self, error: Exception, failure: Failure) -> bool: ...
 
-    def explain_timeout(self, error: TimedOut, operation: str, lock_name: str | None) -> ProviderError: ...
+    def text_of(self, error: Exception) -> str: ...
+
+    def hint(self, error: Exception) -> str | None: ...
+
+    @property
+    def masking(self) -> Masking: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +132,27 @@ class Operation:
         # The driver's own error, where the client has wrapped it.
         wrapped = error.__cause__ if isinstance(error, NotSent | TimedOut) else None
         cause = wrapped if isinstance(wrapped, Exception) else error
+        policy = self._policy
         if isinstance(error, TimedOut):
-            explained = self._policy.explain_timeout(error, self._name, self._lock_name)
+            limit = "" if policy.timeout is None else f" of {policy.timeout:g} s (timeout)"
+            driver = "" if cause is error else f" ({reason(policy, cause)})"
+            what = f"no reply in the time limit{limit}: waited for {error.waiting_for}{driver}"
+            explained: ProviderError = unreachable(self._name, self._lock_name, what)
         else:
-            explained = self._policy.explain(cause, failure, self._name, self._lock_name)
+            make = refused if policy.is_refusal(cause, failure) else unreachable
+            explained = make(self._name, self._lock_name, reason(policy, cause), hint=policy.hint(cause))
         explained.__cause__ = cause
         return explained
+
+
+def carry_out(
+    policy: Policy, operation: str, lock_name: str | None, program: Program[Any, Any, T]
+) -> Program[Any, Any, T]:
+    """A program of the store with retries, and with errors that name the ``operation``."""
+    return Operation(policy, operation, lock_name).carry_out(program)
+
+
+def reason(policy: Policy, error: Exception) -> str:
+    """The driver's message for people to read: one line of 300 characters, without passwords."""
+    text = one_line(policy.masking.masked(policy.text_of(error))) or type(error).__name__
+    return text if len(text) <= 300 else f"{text[:300]}…"

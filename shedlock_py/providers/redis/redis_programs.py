@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
-from shedlock_py.errors import ProviderError
 from shedlock_py.events import logger
 from shedlock_py.model.durations import in_milliseconds
 from shedlock_py.model.lease import Claim, Lease
@@ -23,7 +22,6 @@ from shedlock_py.providers.kit import (
     StorePrograms,
     fire_time_too_late,
     refused,
-    unreachable,
 )
 from shedlock_py.providers.redis.checks import server_checks
 from shedlock_py.providers.redis.commands import (
@@ -159,9 +157,8 @@ class RedisPrograms(StorePrograms):
         is_foreign = "WRONGTYPE" in str(error)
         return "another program uses this key: choose another key_prefix" if is_foreign else None
 
-    def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
-        make = refused if is_refusal(error) else unreachable
-        return make(operation, lock_name, self.reason(error), hint=self.hint(error))
+    def is_refusal(self, error: Exception, failure: Failure) -> bool:
+        return is_refusal(error)
 
 
 def to_record(name: str, key: bytes, row: Sequence[bytes | None], now: int) -> LockRecord:

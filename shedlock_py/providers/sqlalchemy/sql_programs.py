@@ -18,7 +18,7 @@ from shedlock_py.model.lease import Claim, Lease
 from shedlock_py.model.record import ONCE, LockRecord
 from shedlock_py.model.request import LockRequest
 from shedlock_py.model.run import Run
-from shedlock_py.providers.kit import Check, fire_time_too_late, given_back
+from shedlock_py.providers.kit import Check, fire_time_too_late, given_back, undo_claimed
 from shedlock_py.providers.sqlalchemy.checks import store_checks
 from shedlock_py.providers.sqlalchemy.claims import TOO_LATE, ClaimKind
 from shedlock_py.providers.sqlalchemy.clock import check_token, to_record, to_time
@@ -66,7 +66,7 @@ class SqlPrograms(SqlTables):
             granted = check_token(token, operation, request.name) if self.extra_columns else 0
         except ProviderError:
             if not force:  # of a take-over, the former holder may still trust its lease
-                yield from self.undo_for(request.name, claim.locked_by, request.fire_time)
+                yield from undo_claimed(self, claim)
             raise
         if self._runs is not None:
             yield from self._write_history(_of_history(command, self._runs.begin))

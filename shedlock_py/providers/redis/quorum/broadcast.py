@@ -45,7 +45,7 @@ class QuorumServer:
     def carry_out(self, program: Program[Command, Any, Any]) -> Program[Command, Any, Any]:
         """``program`` with retries, and with errors that name this server."""
         try:
-            return (yield from self.programs.carry_out(self.place, None, program))
+            return (yield from kit.carry_out(self.programs, self.place, None, program))
         except ProviderError as error:
             if error.operation == self.place:
                 raise

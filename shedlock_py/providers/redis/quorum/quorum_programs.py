@@ -33,8 +33,11 @@ from shedlock_py.providers.kit import (
     Failure,
     StorePrograms,
     Undo,
+    carry_out,
     fire_time_too_late,
     refused,
+    undo_claimed,
+    undo_of,
     unreachable,
 )
 from shedlock_py.providers.redis.checks import Info, read_info
@@ -96,7 +99,7 @@ class QuorumPrograms(StorePrograms):
             # The caller gets an error, so a lease that some servers granted is undone, after the time limit as well.
             # Not that of a take-over: see StorePrograms.
             if not force:
-                yield self.undo_of(claim)
+                yield undo_of(self, claim)
             raise
 
     def _acquire(self, claim: Claim, dead: LockRecord | None) -> QuorumProgram:
@@ -137,13 +140,10 @@ class QuorumPrograms(StorePrograms):
             yield _pause(number, at_most=0.05 if is_ahead else 0.3)
             number += 1
 
-    def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Program[Any, Any, Lease]:
-        self._check_length(request.lock_at_most_for)  # before the servers are read
-        return super().take_over(request, expected)
-
-    def read_before_take_over(self, name: str) -> QuorumProgram:
-        read = Call(script("quorum_read"), (self._calls.key(name), self._node_key))
-        replies = yield from self._required("take_over", name, read, self._know_tokens)
+    def read_before_take_over(self, request: LockRequest) -> QuorumProgram:
+        self._check_length(request.lock_at_most_for)
+        read = Call(script("quorum_read"), (self._calls.key(request.name), self._node_key))
+        replies = yield from self._required("take_over", request.name, read, self._know_tokens)
         found = {server: reply for server, reply in enumerate(replies) if not isinstance(reply, Exception)}
         all_may = not self._know_tokens(replies)  # the operator takes over in spite of a quarantine
         former = {server: (reply[1], reply[4]) for server, reply in found.items() if all_may or reply[3]}
@@ -208,7 +208,7 @@ class QuorumPrograms(StorePrograms):
     def _give_way(self, claim: Claim) -> Program[QuorumCommand, Any, None]:
         """Undo ``claim``, and go on with a new claim id: what was sent before may arrive late, and must not match."""
         with suppress(ProviderError):  # what cannot be undone now ends by itself
-            yield from self.undo_for(claim.request.name, claim.locked_by, claim.request.fire_time)
+            yield from undo_claimed(self, claim)
         claim.renew()
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> QuorumProgram:
@@ -240,8 +240,8 @@ class QuorumPrograms(StorePrograms):
             return True
 
         on_each = OnEach(free, self._majority.agrees)
-        replies = yield from self.carry_out(
-            "force_release", name, self._majority.required("force_release", name, on_each)
+        replies = yield from carry_out(
+            self, "force_release", name, self._majority.required("force_release", name, on_each)
         )
         return self._majority.may_have_done(replies)
 
