@@ -59,14 +59,14 @@ RETRIES = {
 OUTCOME_KNOWN = (Failure.CONFLICT, Failure.NOT_DONE, Failure.REFUSED)
 
 
-def describe(operation: str, lock_name: str | None, what: str) -> str:
+def _describe(operation: str, lock_name: str | None, what: str) -> str:
     """The message of a :class:`ProviderError`: which operation on which lock, and what went wrong."""
     return f"{operation}: {what}" if lock_name is None else f"{operation} of lock {lock_name!r}: {what}"
 
 
 def refused(operation: str, lock_name: str | None, what: str, *, hint: str | None = None) -> ProviderError:
     """The error for an operation to which the store replied with an error, or with something that cannot be."""
-    message = describe(operation, lock_name, what)
+    message = _describe(operation, lock_name, what)
     return ProviderError(message, operation=operation, lock_name=lock_name, hint=hint)
 
 
@@ -77,7 +77,7 @@ def kept_changing(operation: str, lock_name: str) -> ProviderError:
 
 def unreachable(operation: str, lock_name: str | None, what: str, *, hint: str | None = None) -> ProviderUnreachable:
     """The error for an operation to which the store did not reply."""
-    message = describe(operation, lock_name, what)
+    message = _describe(operation, lock_name, what)
     return ProviderUnreachable(message, operation=operation, lock_name=lock_name, hint=hint)
 
 

@@ -8,15 +8,7 @@ from typing import Any, Protocol, TypeVar
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable, hidden_frames
 from shedlock_py.model.lease import Clock
 from shedlock_py.model.text import one_line
-from shedlock_py.providers.kit.failures import (
-    OUTCOME_KNOWN,
-    RETRIES,
-    Failure,
-    NotSent,
-    TimedOut,
-    refused,
-    unreachable,
-)
+from shedlock_py.providers.kit.failures import OUTCOME_KNOWN, RETRIES, Failure, NotSent, TimedOut, refused, unreachable
 from shedlock_py.providers.kit.masking import Masking
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
 from shedlock_py.runtime.program import Program
@@ -28,11 +20,9 @@ T = TypeVar("T")
 class Policy(Protocol):
     """What the errors of one store mean, and how long an operation may take."""
 
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def timeout(self) -> float | None: ...
+    clock: Clock
+    timeout: float | None
+    masking: Masking
 
     def classify(self, error: Exception) -> Failure: ...
 
@@ -41,9 +31,6 @@ class Policy(Protocol):
     def text_of(self, error: Exception) -> str: ...
 
     def hint(self, error: Exception) -> str | None: ...
-
-    @property
-    def masking(self) -> Masking: ...
 
 
 @dataclass(frozen=True, slots=True)

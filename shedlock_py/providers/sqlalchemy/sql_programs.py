@@ -23,10 +23,7 @@ from shedlock_py.providers.sqlalchemy.checks import store_checks
 from shedlock_py.providers.sqlalchemy.claims import TOO_LATE, ClaimKind
 from shedlock_py.providers.sqlalchemy.clock import check_token, to_record, to_time
 from shedlock_py.providers.sqlalchemy.runs import NAMES_AT_ONCE
-from shedlock_py.providers.sqlalchemy.schema import (
-    other_zone_error,
-    zone_shift,
-)
+from shedlock_py.providers.sqlalchemy.schema import other_zone_error, zone_shift
 from shedlock_py.providers.sqlalchemy.sqlite_files import read_mounts
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, Statement
 from shedlock_py.providers.sqlalchemy.tables import SqlProgram, SqlTables

@@ -13,7 +13,7 @@ from typing import Any
 from shedlock_py.errors import ConfigurationError, ProviderError
 from shedlock_py.providers import kit
 from shedlock_py.providers.redis.commands import Command
-from shedlock_py.providers.redis.redis_clients import AnyClient, AsyncManagedClient, ManagedClient
+from shedlock_py.providers.redis.redis_clients import AsyncManagedClient, BaseClient, ManagedClient
 from shedlock_py.providers.redis.redis_programs import RedisPrograms
 from shedlock_py.runtime.process import PerLoop, is_from_signal, monotonic
 from shedlock_py.runtime.program import Program, run, run_async
@@ -97,7 +97,7 @@ class QuorumClient:
     too, so that no heartbeat waits for them.
     """
 
-    def __init__(self, clients: Sequence[AnyClient], key_prefix: str) -> None:
+    def __init__(self, clients: Sequence[BaseClient], key_prefix: str) -> None:
         self.shown = "at " + ", ".join(client.place for client in clients)
         self._servers = _servers(clients, key_prefix)
         self._workers = [WorkerPool(THREADS_PER_SERVER, "shedlock-quorum") for _ in clients]
@@ -144,7 +144,7 @@ def _run_here(request: Callable[[], Any], future: Future[Any]) -> None:
 class AsyncQuorumClient:
     """Broadcasts in tasks."""
 
-    def __init__(self, clients: Sequence[AnyClient], key_prefix: str) -> None:
+    def __init__(self, clients: Sequence[BaseClient], key_prefix: str) -> None:
         self.shown = "at " + ", ".join(client.place for client in clients)
         self._servers = _servers(clients, key_prefix)
         self._tasks: PerLoop[set[asyncio.Task[Any]]] = PerLoop(set)  # the event loop itself keeps only weak references
@@ -240,7 +240,7 @@ def _shortest(seconds: float, timeout: float | None) -> float:
     return seconds if timeout is None else min(seconds, timeout)
 
 
-def _servers(clients: Sequence[AnyClient], key_prefix: str) -> list[QuorumServer]:
+def _servers(clients: Sequence[BaseClient], key_prefix: str) -> list[QuorumServer]:
     places = [client.place.rpartition("/")[0] if "host" in client.options else client.place for client in clients]
     for client, place in zip(clients, places, strict=True):
         if client.is_cluster:

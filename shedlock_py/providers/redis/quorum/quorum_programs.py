@@ -42,7 +42,7 @@ from shedlock_py.providers.kit import (
 )
 from shedlock_py.providers.redis.checks import Info, read_info
 from shedlock_py.providers.redis.commands import EPOCH, MICROSECOND, Call, Calls, Command, claim_args, run_args, script
-from shedlock_py.providers.redis.history import runs_kept, sent
+from shedlock_py.providers.redis.history import run_script, runs_kept
 from shedlock_py.providers.redis.quorum.broadcast import NotAddressed, OnEach, Pause, QuorumCommand, QuorumServer
 from shedlock_py.providers.redis.quorum.checks import quorum_checks
 from shedlock_py.providers.redis.quorum.majority import (
@@ -177,7 +177,7 @@ class QuorumPrograms(StorePrograms):
         def is_settled(replies: Sequence[Any]) -> bool:
             return VoteTally(claim.locked_by.encode(), replies, recovers=former != b"").is_settled()
 
-        return OnEach(lambda _: sent(call, claim.request.name, self), is_settled, can_grant=True)
+        return OnEach(lambda _: run_script(call, claim.request.name, self), is_settled, can_grant=True)
 
     def _confirm(
         self, operation: str, claim: Claim, token: int, former: Mapping[int, tuple[bytes, ...]]
@@ -195,7 +195,7 @@ class QuorumPrograms(StorePrograms):
         def confirm(server: QuorumServer) -> Program[Command, Any, Any]:
             before = former[server.number] or (b"", b"") if run else former[server.number]
             call = Call(script("quorum_confirm"), keys, (*args, *before, *run))
-            return (yield from sent(call, claim.request.name, self))
+            return (yield from run_script(call, claim.request.name, self))
 
         replies: list[Any] = yield OnEach(confirm, self._majority.agrees, frozenset(former), can_grant=True)
         confirmed, size = replies.count(1), self._majority.size
@@ -296,7 +296,7 @@ class QuorumPrograms(StorePrograms):
 
     def _required(self, operation: str, name: str, call: Call, is_settled: IsSettled | None = None) -> QuorumProgram:
         """The replies to one script, of a majority at least."""
-        on_each = OnEach(lambda _: sent(call, name, self), is_settled or self._majority.agrees)
+        on_each = OnEach(lambda _: run_script(call, name, self), is_settled or self._majority.agrees)
         return (yield from self._majority.required(operation, name, on_each))
 
     def start_new_quorum(self) -> Program[QuorumCommand, Any, None]:
