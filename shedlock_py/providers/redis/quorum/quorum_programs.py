@@ -97,7 +97,7 @@ class QuorumPrograms(StorePrograms):
             return (yield from self._acquire(claim, before if claim.recoveries else None))
         except Exception:
             # The caller gets an error, so a lease that some servers granted is undone, after the time limit as well.
-            # Not that of a take-over: see StorePrograms.
+            # A take-over is not undone: see kit.locking.
             if not force:
                 yield undo_of(self, claim)
             raise
