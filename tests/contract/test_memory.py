@@ -14,6 +14,7 @@ from shedlock_py import (
     attempt,
     configure,
 )
+from shedlock_py.providers.kit import locking
 from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.testing.contract import (
     AsyncHistoryContract,
@@ -188,7 +189,7 @@ def test_i2_a_take_over_that_is_late_replaces_no_successor_of_the_same_instant(p
     lease = provider.acquire(LockRequest("job", "1h"))
     assert lease
     provider.release(lease)
-    store, program = provider.programs.store, provider.programs.take_over(LockRequest("job", "1h"))
+    store, program = provider.programs.store, locking.take_over(provider.programs, LockRequest("job", "1h"))
     late = program.send(store.execute(next(program), None))
     successor = provider.acquire(LockRequest("job", "1h"))
     assert successor

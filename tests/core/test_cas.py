@@ -19,7 +19,7 @@ import pytest
 
 from shedlock_py import Lease, LockRequest, ProviderError
 from shedlock_py.providers import cas
-from shedlock_py.providers.kit import Failure, Undo
+from shedlock_py.providers.kit import Failure, Undo, carry_out, locking
 from shedlock_py.runtime.program import run as drive
 from tests.support import tiers
 
@@ -227,7 +227,7 @@ def worker(me: Holder) -> Life:
         at_most = me.random.choice((1.0, 1.5, LONGEST))
         request = LockRequest(NAME, at_most, min(AT_LEAST, at_most), holder=me.name)
         try:
-            lease = yield me.programs.acquire(request), "acquire"
+            lease = yield locking.acquire(me.programs, request), "acquire"
         except ProviderError:
             continue
         if lease is None:
@@ -237,10 +237,10 @@ def worker(me: Holder) -> Life:
         try:
             while me.random.random() < 0.6:
                 yield me.random.uniform(0.0, 0.8)
-                yield me.programs.extend(lease, me.random.choice((1.0, 1.5, LONGEST))), "extend"
+                yield locking.extend(me.programs, lease, me.random.choice((1.0, 1.5, LONGEST))), "extend"
             yield me.random.uniform(0.0, 0.5)
             if me.random.random() < 0.7:
-                yield me.programs.release(lease), "release"
+                yield locking.release(me.programs, lease), "release"
         except ProviderError:
             continue
 
@@ -253,11 +253,11 @@ def operator(me: Holder) -> Life:
             match me.random.randrange(8):
                 case 0:
                     request = LockRequest(NAME, 1.5, AT_LEAST, holder=me.name)
-                    me.world.leases.append(((yield me.programs.take_over(request), "take over"), me))
+                    me.world.leases.append(((yield locking.take_over(me.programs, request), "take over"), me))
                 case 1:
-                    yield me.programs.carry_out("free", NAME, me.programs.force_release(NAME)), "free"
+                    yield carry_out(me.programs, "free", NAME, me.programs.force_release(NAME)), "free"
                 case _:
-                    yield me.programs.carry_out("prune", None, me.programs.prune(timedelta(0))), "prune"
+                    yield carry_out(me.programs, "prune", None, me.programs.prune(timedelta(0))), "prune"
         except ProviderError:
             continue
 
@@ -280,7 +280,7 @@ def run(seed: int, **options: Any) -> World:
 
 def acquires_at_once(me: Holder) -> Life:
     yield 0.1
-    lease = yield me.programs.acquire(LockRequest(NAME, "1m", holder=me.name)), "acquire"
+    lease = yield locking.acquire(me.programs, LockRequest(NAME, "1m", holder=me.name)), "acquire"
     if lease is not None:
         me.world.leases.append((lease, me))
 
@@ -305,12 +305,12 @@ def test_i7_a_first_acquire_whose_write_is_late_brings_no_old_token_back() -> No
     def reply_to(command: cas.CasCommand, by: str, to: Programs = other) -> cas.CasReply:
         return cas.CasReply(world.execute(command, by), cas.ServerTime(world.date(0), to.clock(), to.clock()))
 
-    late = slow.acquire(LockRequest(NAME, "1m"))
+    late = locking.acquire(slow, LockRequest(NAME, "1m"))
     late_write = late.send(reply_to(next(late), "acquire", slow))
     world.now = 1.5
-    lease = drive(other.acquire(LockRequest(NAME, 1.0)), partial(reply_to, by="acquire"))
+    lease = drive(locking.acquire(other, LockRequest(NAME, 1.0)), partial(reply_to, by="acquire"))
     assert lease is not None
-    assert drive(other.release(lease), partial(reply_to, by="release"))
+    assert drive(locking.release(other, lease), partial(reply_to, by="release"))
     world.now = 9.0
     assert drive(other.prune(timedelta(0)), partial(reply_to, by="prune")) == 1
     command = late_write
@@ -343,15 +343,16 @@ def test_i7_prune_leaves_what_a_clock_that_is_behind_could_repeat(
 
         return drive(program, reply_to)
 
-    first = outcome(programs.acquire(LockRequest(NAME, "1m")), "acquire", 1)  # a second ahead of the other front end
-    assert outcome(programs.release(first), "release", 1)
+    request = LockRequest(NAME, "1m")
+    first = outcome(locking.acquire(programs, request), "acquire", 1)  # a second ahead of the other front end
+    assert outcome(locking.release(programs, first), "release", 1)
     world.kept_until = 0.0  # it asked for none
     outcome(programs.prune(timedelta(0)), "prune", 1)
     if is_margin_kept:
-        assert outcome(programs.acquire(LockRequest(NAME, "1m")), "acquire", 0).fencing_token > first.fencing_token
+        assert outcome(locking.acquire(programs, request), "acquire", 0).fencing_token > first.fencing_token
     else:
         with pytest.raises(Broken, match="I7"):
-            outcome(programs.acquire(LockRequest(NAME, "1m")), "acquire", 0)
+            outcome(locking.acquire(programs, request), "acquire", 0)
 
 
 def broken_by(**options: Any) -> Iterator[str]:

@@ -135,7 +135,7 @@ async def test_a_cancelled_caller_does_not_interrupt_an_operation_that_has_begun
 class ReadsByItself(MemoryPrograms):
     """A store whose claim reads what it replaces."""
 
-    def read_before_take_over(self, name: str) -> Program[Any, Any, LockRecord | None]:
+    def read_before_take_over(self, request: LockRequest) -> Program[Any, Any, LockRecord | None]:
         yield from ()
         return None
 
@@ -228,7 +228,7 @@ def test_i4_force_release_ends_the_minimum_hold_that_a_release_has_just_left() -
 class ScriptedReadsByItself(Scripted):
     """As a quorum, whose claim reads what it takes over: the kit does not know whether the lock is held."""
 
-    def read_before_take_over(self, name: str) -> Program[Any, Any, LockRecord | None]:
+    def read_before_take_over(self, request: LockRequest) -> Program[Any, Any, LockRecord | None]:
         yield from ()
         return None
 

@@ -16,7 +16,7 @@ import shedlock_py.model.lease
 from shedlock_py import LockRequest, ProviderError
 from shedlock_py.model.lease import Claim, Clock, Extension, Lease
 from shedlock_py.model.request import trust_ends
-from shedlock_py.providers.kit import StorePrograms
+from shedlock_py.providers.kit import StorePrograms, locking
 from shedlock_py.providers.mongodb.commands import Command
 from shedlock_py.providers.redis.commands import Call, Script
 from shedlock_py.providers.sqlalchemy.clock import CLOCKS
@@ -119,7 +119,7 @@ _OWN = "WHEN record.locked_by = ?"
 _STAYS = "THEN record.lock_until"
 
 
-def _wrapped(owner: type, name: str, wrap: Callable[[Any], Any]) -> Apply:
+def _wrapped(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Apply:
     """``wrap`` gets the method, and returns the wrong one."""
     return lambda monkeypatch, store: monkeypatch.setattr(owner, name, wrap(getattr(owner, name)))
 
@@ -191,9 +191,9 @@ def _done_once(granted: Any) -> Any:
 
 
 def _skips_for_an_outage(acquire: Any) -> Any:
-    def wrong(self: StorePrograms, request: LockRequest) -> Any:
+    def wrong(programs: StorePrograms, request: LockRequest) -> Any:
         try:
-            return (yield from acquire(self, request))
+            return (yield from acquire(programs, request))
         except ProviderError:
             return None
 
@@ -201,8 +201,8 @@ def _skips_for_an_outage(acquire: Any) -> Any:
 
 
 def _undoes_nothing(_: Any) -> Any:
-    def wrong(self: StorePrograms, operation: Any, claim: Claim, before: Any, *, force: bool) -> Any:
-        token = yield from operation.carry_out(self.claim(claim, before=before, force=force))
+    def wrong(programs: StorePrograms, operation: Any, claim: Claim, before: Any, *, force: bool) -> Any:
+        token = yield from operation.carry_out(programs.claim(claim, before=before, force=force))
         return None if token is None else claim.granted(token or None)
 
     return wrong
@@ -310,9 +310,9 @@ MUTANTS = {
         _script("take_over", "if record[1] == ARGV[1] then", "if false then"),
     ),
     # In the programs
-    "an outage is a skip": Mutant("redis", _QUIET, "I5", _wrapped(StorePrograms, "acquire", _skips_for_an_outage)),
+    "an outage is a skip": Mutant("redis", _QUIET, "I5", _wrapped(locking, "acquire", _skips_for_an_outage)),
     "an unknown outcome is not undone": Mutant(
-        "redis", _QUIET, "I12", _wrapped(StorePrograms, "claimed", _undoes_nothing)
+        "redis", _QUIET, "I12", _wrapped(locking, "claimed", _undoes_nothing)
     ),
     "trust counts from the reply": Mutant("sql", _QUIET, "I6", _wrapped(Claim, "granted", _counts_from_the_reply)),
     "trust is a flag": Mutant(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from shedlock_py import Lease, LockRequest, ProviderError
 from shedlock_py.model.lease import Claim
 from shedlock_py.model.record import LockRecord
-from shedlock_py.providers.kit import StorePrograms, TimedOut, Undo
+from shedlock_py.providers.kit import StorePrograms, TimedOut, Undo, carry_out, locking
 from shedlock_py.runtime.program import Program
 from tests.exhaustive.fingerprint import ClaimIds
 from tests.exhaustive.times import NOW, STEP, STORE_NOW_US, TICK, HolderClock
@@ -70,10 +70,10 @@ class _Operation:
 
 def recovery(programs: StorePrograms, request: LockRequest) -> Program[Any, Any, Lease | None]:
     """Recover the run that the record has, if it was not ended. The clock of this replica is far ahead."""
-    record = yield from programs.carry_out("record", LOCK, programs.record(LOCK))
+    record = yield from carry_out(programs, "record", LOCK, programs.record(LOCK))
     if record is None or record.is_released is not False or record.last_fire_time != request.fire_time:
         return None
-    return (yield from programs.recover(request, replace(record, read_at=record.lock_until)))
+    return (yield from locking.recover(programs, request, replace(record, read_at=record.lock_until)))
 
 
 class Spy:
@@ -135,18 +135,18 @@ class Run:
         request = LockRequest(LOCK, plan.at_most * TICK, plan.at_least * TICK, f"holder-{self._name}", fire_time)
         match kind:
             case "acquire":
-                program: Any = programs.acquire(request)
+                program: Any = locking.acquire(programs, request)
             case "take over":
-                program = programs.take_over(request)
+                program = locking.take_over(programs, request)
             case "recover":
                 program = recovery(programs, request)
             case "extend":
                 assert lease is not None
-                program = programs.extend(lease, timedelta(seconds=plan.extensions[self.extended] * TICK))
+                program = locking.extend(programs, lease, timedelta(seconds=plan.extensions[self.extended] * TICK))
                 self.extended += 1
             case _:
                 assert lease is not None
-                program = programs.release(lease)
+                program = locking.release(programs, lease)
                 self.is_over = True
         operation = self.operations[number] = _Operation(kind, program, None)
         self._step(number, operation, lambda: next(program))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from shedlock_py import Lease, LockRecord, LockRequest, ProviderError
 from shedlock_py.model.durations import Duration, parse_duration
-from shedlock_py.providers.kit import StorePrograms, TimedOut, Undo
+from shedlock_py.providers.kit import StorePrograms, TimedOut, Undo, carry_out, locking
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
 from shedlock_py.runtime.program import Program, run_async
 from tests.faults.history import NEVER, Operation
@@ -45,7 +45,7 @@ class SimulatedProvider:
         self._log = process.world.log
 
     async def acquire(self, request: LockRequest, *, keep_alive: bool = False) -> Lease | None:
-        lease: Lease | None = await self._claim("acquire", request, self.programs.acquire(request), keep_alive)
+        lease: Lease | None = await self._claim("acquire", request, locking.acquire(self.programs, request), keep_alive)
         return lease
 
     async def acquire_shielded(self, request: LockRequest, *, keep_alive: bool = False) -> Lease | None:
@@ -56,7 +56,7 @@ class SimulatedProvider:
         process, operation = self._process, self._of_request("acquire", request, keep_alive)
         self._network.claims(process)
         number = self._begin(operation)
-        acquiring = process.spawn(self._run(self.programs.acquire(request), number))
+        acquiring = process.spawn(self._run(locking.acquire(self.programs, request), number))
         try:
             lease: Lease | None = await self._noted(number, operation, _result_of(acquiring), None)
         except Cancelled:
@@ -69,35 +69,40 @@ class SimulatedProvider:
             lease = await _result_of(acquiring)
             if lease is not None:
                 self._log.counts["abandoned and undone"] += 1
-                await self._run(self.programs.undo(lease), -number)
+                await self._run(locking.undo(self.programs, lease), -number)
         except ProviderError:
             pass
 
     async def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Lease:
-        lease: Lease = await self._claim("take_over", request, self.programs.take_over(request, expected), False)
+        program = locking.take_over(self.programs, request, expected)
+        lease: Lease = await self._claim("take_over", request, program, False)
         return lease
 
     async def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
-        lease: Lease | None = await self._claim("recover", request, self.programs.recover(request, expected), False)
+        program = locking.recover(self.programs, request, expected)
+        lease: Lease | None = await self._claim("recover", request, program, False)
         return lease
 
     async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         seconds = parse_duration(lock_at_most_for).total_seconds()
         operation = self._of_lease("extend", lease, seconds)
-        reply: Lease | None = await self._recorded(operation, self.programs.extend(lease, lock_at_most_for), lease)
+        program = locking.extend(self.programs, lease, lock_at_most_for)
+        reply: Lease | None = await self._recorded(operation, program, lease)
         return reply
 
     async def release(self, lease: Lease) -> bool:
-        is_done: bool = await self._recorded(self._of_lease("release", lease, 0.0), self.programs.release(lease), lease)
+        program = locking.release(self.programs, lease)
+        is_done: bool = await self._recorded(self._of_lease("release", lease, 0.0), program, lease)
         return is_done
 
     async def undo(self, lease: Lease) -> bool:
         """Of a lease whose task raised: it is recorded as a release."""
-        is_done: bool = await self._recorded(self._of_lease("release", lease, 0.0), self.programs.undo(lease), lease)
+        program = locking.undo(self.programs, lease)
+        is_done: bool = await self._recorded(self._of_lease("release", lease, 0.0), program, lease)
         return is_done
 
     async def record(self, name: str) -> LockRecord | None:
-        return await self._run(self.programs.carry_out("record", name, self.programs.record(name)))
+        return await self._run(carry_out(self.programs, "record", name, self.programs.record(name)))
 
     async def force_release(self, name: str, expected: LockRecord | None = None) -> bool:
         program = self.programs.force_release(name, expected)
@@ -110,7 +115,7 @@ class SimulatedProvider:
         program = self.programs.prune(parse_duration(unused_for, zero=True))
         process = self._process
         operation = Operation(process.name, "prune", "", process.world.now)
-        deleted: int = await self._recorded(operation, self.programs.carry_out("prune", None, program), None)
+        deleted: int = await self._recorded(operation, carry_out(self.programs, "prune", None, program), None)
         return deleted
 
     # How they are carried out

@@ -4,16 +4,7 @@ A store supplies a client that carries four commands out, and what its errors me
 :class:`CasPrograms`, on top of :mod:`shedlock_py.providers.kit`.
 """
 
-from shedlock_py.providers.cas.cas_programs import (
-    CasCommand,
-    CasPrograms,
-    CasReply,
-    Delete,
-    Entry,
-    List,
-    Read,
-    Write,
-)
+from shedlock_py.providers.cas.cas_programs import CasCommand, CasPrograms, CasReply, Delete, Entry, List, Read, Write
 from shedlock_py.providers.cas.options import DEFAULT_CLOCK_ERROR, parse_options
 from shedlock_py.providers.cas.server_time import OtherReplyError, ServerTime, UnknownTimeError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, NamedTuple, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from shedlock_py.errors import ProviderError
 from shedlock_py.model.durations import Duration, parse_duration
@@ -14,9 +14,9 @@ from shedlock_py.model.record import ONCE, LockRecord
 from shedlock_py.providers.cas.options import DEFAULT_CLOCK_ERROR
 from shedlock_py.providers.cas.server_time import OtherReplyError, ServerTime, UnknownTimeError, token_at
 from shedlock_py.providers.kit import (
+    Command,
     Failure,
     StorePrograms,
-    Undo,
     fire_time_too_late,
     given_back,
     kept_changing,
@@ -52,11 +52,10 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class Read(Command):
     """Read the record of ``name``. The reply's value is an :class:`Entry`, or None."""
 
     name: str
-    can_grant: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +77,18 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(Command):
     """Delete the record of ``name`` if the store still has ``if_version`` of it. The reply's value says whether."""
 
     name: str
     if_version: Any
-    can_grant: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
-class List:
+class List(Command):
     """The reply's value is an :class:`Entry` for each record whose name starts with ``prefix``."""
 
     prefix: str
-    can_grant: ClassVar[bool] = False
 
 
 CasCommand = Read | Write | Delete | List
@@ -177,7 +174,7 @@ class CasPrograms(StorePrograms):
                     return None
                 decided = entry, time
                 claim.note = _Replaced(entry)
-                reply = yield from self._ask(Write(granted, entry.version))
+                reply = yield from self._send(Write(granted, entry.version))
                 time = reply.time
                 if reply.value is None:
                     continue
@@ -191,22 +188,21 @@ class CasPrograms(StorePrograms):
             may_repeat = False
         raise kept_changing(operation, claim.request.name)
 
-    def undo_of(self, claim: Claim) -> Undo:
+    def undo_acquire(self, claim: Claim) -> CasProgram[bool]:
         """If the claim has replaced the lease of another holder, that comes back: a wrong clock may have ended it."""
         if not isinstance(claim.note, _Replaced) or claim.note.entry.is_free:
-            return super().undo_of(claim)
+            return super().undo_acquire(claim)
         former, name = claim.note.entry, claim.request.name
 
         def restored(entry: Entry, time: ServerTime) -> Write | None:
             is_own = entry.record.locked_by == claim.locked_by
             return Write(replace(former.record, read_at=time.date), entry.version, former.is_free) if is_own else None
 
-        program = self.carry_out("undo", name, self._change("undo", name, restored))
-        return Undo(program, useful_for=claim.request.lock_at_most_for.total_seconds())
+        return self._change("undo", name, restored)
 
     def _give_back(self, former: Entry, written: Entry, time: ServerTime) -> CasProgram[None]:
         """Write the previous record again: a server has a wrong clock, so the previous holder may have the lock."""
-        yield from self._ask(Write(replace(former.record, read_at=time.date), written.version, former.is_free))
+        yield from self._send(Write(replace(former.record, read_at=time.date), written.version, former.is_free))
 
     def _make(self, claim: Claim, time: ServerTime) -> CasProgram[tuple[Entry | None, ServerTime]]:
         """Make a free record. It has a version, and its reply a time, that the grant goes by.
@@ -216,7 +212,7 @@ class CasPrograms(StorePrograms):
         """
         now, name = time.date, claim.request.name
         record = LockRecord(name, claim.request.holder, now, now, 0, None, read_at=now)
-        reply = yield from self._ask(Write(record, None, is_free=True))
+        reply = yield from self._send(Write(record, None, is_free=True))
         return (None if reply.value is None else Entry(record, reply.value, is_free=True)), reply.time
 
     def _check_fire_time(self, claim: Claim, time: ServerTime, *, force: bool) -> None:
@@ -256,7 +252,7 @@ class CasPrograms(StorePrograms):
             until = now if is_free else self._end_of(lock_for, time)
             is_released = True if releasing else entry.record.is_released
             record = replace(entry.record, lock_until=until, read_at=now, is_released=is_released)
-            reply = yield from self._ask(Write(record, entry.version, is_free))
+            reply = yield from self._send(Write(record, entry.version, is_free))
             written = Entry(record, reply.value, is_free)
             if reply.value is not None:
                 if is_free or time.agrees_with(reply.time, self.clock(), self.clock_error):
@@ -308,7 +304,7 @@ class CasPrograms(StorePrograms):
         if stays and seen is not None:  # a wrong clock may say that the lease of a living holder has ended
             entry, known = yield from self._checked_read("forget_fire_time", name, None)
             write = forgotten(entry, known) if entry else None
-            if write is not None and (yield from self._ask(write)).value is None:
+            if write is not None and (yield from self._send(write)).value is None:
                 raise kept_changing("forget_fire_time", name)
         return seen is not None and seen.last_fire_time is not None and not stays
 
@@ -318,7 +314,7 @@ class CasPrograms(StorePrograms):
             write = step(entry, time) if entry else None
             if write is None:
                 return False
-            if (yield from self._ask(write)).value is not None:
+            if (yield from self._send(write)).value is not None:
                 return True
         raise kept_changing(operation, name)
 
@@ -348,18 +344,18 @@ class CasPrograms(StorePrograms):
                 and (record.fencing_token or 0) < least
                 and record.last_fire_time != ONCE
             ):
-                deleted += bool((yield from self._ask(Delete(record.name, entry.version))).value)
+                deleted += bool((yield from self._send(Delete(record.name, entry.version))).value)
         return deleted
 
     # Commands, and the server's time
 
-    def _ask(self, command: CasCommand) -> CasProgram[Any]:
+    def _send(self, command: CasCommand) -> CasProgram[Any]:
         reply = yield command
         self._last = reply.time
         return reply
 
     def _read(self, name: str) -> CasProgram[tuple[Entry | None, ServerTime]]:
-        reply: tuple[Entry | None, ServerTime] = yield from self._ask(Read(name))
+        reply: tuple[Entry | None, ServerTime] = yield from self._send(Read(name))
         return reply
 
     def _has_run_out(self, entry: Entry, time: ServerTime) -> bool:

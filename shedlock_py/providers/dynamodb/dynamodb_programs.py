@@ -41,6 +41,7 @@ from shedlock_py.providers.kit import (
     fire_time_too_late,
     kept_changing,
     not_known,
+    undo_claimed,
 )
 from shedlock_py.runtime.program import Program
 
@@ -116,7 +117,7 @@ class DynamoDBPrograms(StorePrograms):
                 raise fire_time_too_late(_operation(force), claim.request, self.fire_time_tolerance)
             token, written = max(least_token, self._next_token(time)), self._written(claim, time)
             now = self._earliest(time)
-            reply = yield from self._ask(claiming(claim, before, token, written, now, seen, force=force))
+            reply = yield from self._send(claiming(claim, before, token, written, now, seen, force=force))
             entry, is_right = reply.entry, self._agree(time, reply.time)
             is_granted = reply.is_done or (entry is not None and _is_own(entry, claim))
             former, time = time, reply.time
@@ -128,7 +129,7 @@ class DynamoDBPrograms(StorePrograms):
                 raise clocks_disagree("take_over", name, self.clock_error)  # it is left to expire
             if not is_right:
                 if is_granted:  # until a wrong time
-                    yield from self.undo_for(name, claim.locked_by, claim.request.fire_time)
+                    yield from undo_claimed(self, claim)
                     claim.renew()  # so that a late copy of the undo frees nothing
                 if not may_repeat:
                     raise clocks_disagree(_operation(force), name, self.clock_error)
@@ -194,7 +195,7 @@ class DynamoDBPrograms(StorePrograms):
             until = max(now, known.locked_at) if is_free else self._end_of(lock_for, time)
             written = Written(known.locked_at, milliseconds_up(until), (known.version or 0) + 1)
             mark = ("releasedBy" if is_free else "endedBy") if releasing else None
-            reply = yield from self._ask(holding(lease, known, written, mark))
+            reply = yield from self._send(holding(lease, known, written, mark))
             is_right = self._agree(time, reply.time)
             if reply.is_done and (is_right or is_free):
                 lease._note = written
@@ -209,30 +210,30 @@ class DynamoDBPrograms(StorePrograms):
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> DynamoProgram[bool]:
         if former_fire_time is not None:
-            reply = yield from self._ask(undoing(name, locked_by, former_fire_time))
+            reply = yield from self._send(undoing(name, locked_by, former_fire_time))
             if reply.is_done or reply.entry is None or reply.entry.record.locked_by != locked_by:
                 return reply.is_done
-        return (yield from self._ask(undoing(name, locked_by))).is_done
+        return (yield from self._send(undoing(name, locked_by))).is_done
 
     def free(self, record: LockRecord) -> DynamoProgram[bool]:
         if CLAIM_MARK in record.locked_by:
-            return (yield from self._ask(freeing(record))).is_done
-        reply = yield from self._ask(Read(record.name))
+            return (yield from self._send(freeing(record))).is_done
+        reply = yield from self._send(Read(record.name))
         found = reply.entry
         if found is None or found.record.acquisition != record.acquisition:
             return False
-        return (yield from self._ask(freeing_from_java(found, self._earliest_of_all(reply.time)))).is_done
+        return (yield from self._send(freeing_from_java(found, self._earliest_of_all(reply.time)))).is_done
 
     def delete_fire_time(self, name: str, fire_time: datetime) -> DynamoProgram[bool]:
         values = {"newest": microseconds(fire_time)}
-        return (yield from self._ask(Change(name, "REMOVE lastFireTime", "lastFireTime = :newest", values))).is_done
+        return (yield from self._send(Change(name, "REMOVE lastFireTime", "lastFireTime = :newest", values))).is_done
 
     def record(self, name: str) -> DynamoProgram[LockRecord | None]:
-        reply = yield from self._ask(Read(name))
+        reply = yield from self._send(Read(name))
         return self._shown(reply.entry, reply.time) if reply.entry else None
 
     def records(self, prefix: str) -> DynamoProgram[list[LockRecord]]:
-        reply = yield from self._ask(List(prefix))
+        reply = yield from self._send(List(prefix))
         return [self._shown(entry, reply.time) for entry in reply.entries]
 
     def _shown(self, entry: Entry, time: ServerTime) -> LockRecord:
@@ -244,10 +245,10 @@ class DynamoDBPrograms(StorePrograms):
         return replace(record, read_at=max(now, record.locked_at) if record.locked_at < record.lock_until else now)
 
     def prune(self, unused_for: timedelta) -> DynamoProgram[int]:
-        reply, deleted = (yield from self._ask(List(""))), 0
+        reply, deleted = (yield from self._send(List(""))), 0
         if reply.entries:
             name = reply.entries[0].record.name
-            if not self._agree(reply.time, (yield from self._ask(Read(name))).time):
+            if not self._agree(reply.time, (yield from self._send(Read(name))).time):
                 raise clocks_disagree("prune", name, self.clock_error)
         now = self._earliest(reply.time)
         # No replica gives a smaller token to a name that has no record. A younger record stays: the next token of its
@@ -257,7 +258,7 @@ class DynamoDBPrograms(StorePrograms):
             record, is_held = entry.record, self._is_held(entry, reply.time)
             is_old = now - record.lock_until >= unused_for and (record.fencing_token or 0) < least
             if not is_held and is_old and record.last_fire_time != ONCE:
-                deleted += (yield from self._ask(Delete(entry))).is_done
+                deleted += (yield from self._send(Delete(entry))).is_done
         return deleted
 
     def create_schema(self) -> Program[Any, Any, None]:
@@ -271,7 +272,7 @@ class DynamoDBPrograms(StorePrograms):
 
     # The server's time
 
-    def _ask(self, command: Command) -> DynamoProgram[Reply]:
+    def _send(self, command: Command) -> DynamoProgram[Reply]:
         reply = yield command
         if self._last is not None and self._is_recent(self._last) and self._agree(self._last, reply.time):
             self._agreed = reply.time
@@ -285,7 +286,7 @@ class DynamoDBPrograms(StorePrograms):
         """
         for _ in range(MOST_REPLIES):
             before = self._last
-            reply = yield from self._ask(Read(name))
+            reply = yield from self._send(Read(name))
             if before is not None and self._is_recent(before) and self._agree(before, reply.time):
                 return reply
         raise clocks_disagree(operation, name, self.clock_error)

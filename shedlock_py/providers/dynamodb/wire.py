@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from shedlock_py.events import logger
 from shedlock_py.model.record import LockRecord
+from shedlock_py.providers import kit
 from shedlock_py.providers.aws import AwsReply, AwsRequest, Sleep
 from shedlock_py.providers.cas import ServerTime
 from shedlock_py.providers.cas.cas_programs import UNREAD
@@ -42,11 +43,10 @@ class ForeignReplyError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class Read(kit.Command):
     """The reply's ``entry`` is that of ``name``, or None."""
 
     name: str
-    can_grant: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +65,17 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(kit.Command):
     """Delete the item of ``entry`` if it is unchanged."""
 
     entry: Entry
-    can_grant: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
-class List:
+class List(kit.Command):
     """The reply's ``entries`` are all those whose names start with ``prefix``."""
 
     prefix: str
-    can_grant: ClassVar[bool] = False
 
 
 Command = Read | Change | Delete | List
@@ -118,17 +116,17 @@ class Table:
         """The exchange of the clients. It passes on requests, which create the table."""
         match command:
             case Read():
-                reply = yield from _sent(self._request("get_item", Key=_key(command.name), ConsistentRead=True))
+                reply = yield from _reply_to(self._request("get_item", Key=_key(command.name), ConsistentRead=True))
                 return Reply(reply.time, entry=_entry(reply.value.get("Item")))
             case List():
                 return (yield from self._scan(command))
             case Change():
-                return _done((yield from _sent(self._update(command))))
+                return _done((yield from _reply_to(self._update(command))))
             case Delete():
                 record = command.entry.record
                 values = {"lockUntil": command.entry.lock_until, "lockedBy": record.locked_by}
                 condition = "lockUntil = :lockUntil AND lockedBy = :lockedBy"
-                return _done((yield from _sent(self._write("delete_item", record.name, condition, values))))
+                return _done((yield from _reply_to(self._write("delete_item", record.name, condition, values))))
             case _:
                 return (yield command)
 
@@ -140,7 +138,7 @@ class Table:
             arguments["ExpressionAttributeValues"] = _typed({"prefix": command.prefix})
         entries: list[Entry] = []
         while True:
-            reply = yield from _sent(self._request("scan", **arguments))
+            reply = yield from _reply_to(self._request("scan", **arguments))
             entries += _entries(reply.value.get("Items", ()))
             if "LastEvaluatedKey" not in reply.value:
                 return Reply(reply.time, entries=tuple(entries))
@@ -171,7 +169,7 @@ class Table:
         return AwsRequest(method, {"TableName": self.name, **arguments}, (CONDITION_FAILED,))
 
 
-def _sent(request: AwsRequest) -> Program[AwsRequest, AwsReply, AwsReply]:
+def _reply_to(request: AwsRequest) -> Program[AwsRequest, AwsReply, AwsReply]:
     """The reply to ``request``. :raises ForeignReplyError: it is of something else than DynamoDB."""
     reply = yield request
     content_type = reply.value["ResponseMetadata"]["HTTPHeaders"].get("content-type", "")
@@ -208,13 +206,13 @@ def _entry(item: Mapping[str, Any] | None) -> Entry | None:
     if not item:
         return None
     try:
-        texts = {name: item[name]["S"] for name in (KEY, "lockUntil", "lockedAt", "lockedBy")}
+        fields = {name: item[name]["S"] for name in (KEY, "lockUntil", "lockedAt", "lockedBy")}
         token, version, fire_time = (item.get(name) for name in ("fencingToken", "leaseVersion", "lastFireTime"))
         record = LockRecord(
-            texts[KEY],
-            texts["lockedBy"],
-            parse_moment(texts["lockedAt"]),
-            parse_moment(texts["lockUntil"]),
+            fields[KEY],
+            fields["lockedBy"],
+            parse_moment(fields["lockedAt"]),
+            parse_moment(fields["lockUntil"]),
             int(token["N"]) if token else None,
             parse_moment(fire_time["S"]) if fire_time else None,
             read_at=UNREAD,
@@ -224,7 +222,7 @@ def _entry(item: Mapping[str, Any] | None) -> Entry | None:
             is_ended = item.get("endedBy", {}).get("S") == record.locked_by
             record = replace(record, is_released=is_free or is_ended)
         version = int(version["N"]) if version else None
-        return Entry(record, is_free, texts["lockUntil"], texts["lockedAt"], version)
+        return Entry(record, is_free, fields["lockUntil"], fields["lockedAt"], version)
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise ValueError(f"not a lock record: {item!r:.200}") from error
 

@@ -56,7 +56,7 @@ class Exchange:
             token = yield from self._log_in()
         while True:
             sent_at = monotonic()
-            response = yield from self._asked(path, body, token)
+            response = yield from self._request(path, body, token)
             received_at = monotonic()
             try:
                 reply = reply_of(response.status_code, response.text)
@@ -76,12 +76,12 @@ class Exchange:
     def _log_in(self) -> Program[Request, httpx.Response, str]:
         """The new token, for this command and for those that follow."""
         body = {"name": self._place.user, "password": self._place.password}
-        response = yield from self._asked("/v3/auth/authenticate", body)
+        response = yield from self._request("/v3/auth/authenticate", body)
         token: str = reply_of(response.status_code, response.text)["token"]
         self._token = token
         return token
 
-    def _asked(
+    def _request(
         self, path: str, body: dict[str, Any], token: str = ""
     ) -> Program[Request, httpx.Response, httpx.Response]:
         headers = {"Authorization": token} if token else {}

@@ -28,44 +28,28 @@ from shedlock_py.providers.kit.failures import (
     Failure,
     NotSent,
     TimedOut,
-    describe,
     fire_time_too_late,
     kept_changing,
     refused,
     unreachable,
 )
-from shedlock_py.providers.kit.masking import MASK, Masking, is_secret_option
-from shedlock_py.providers.kit.operation import Undo
-from shedlock_py.providers.kit.options import (
-    DEFAULT_FIRE_TIME_TOLERANCE,
-    DEFAULT_TIMEOUT,
-    OPTIONS,
-    Limits,
-    duration_in,
-    parse_limits,
-    split_options,
-)
+from shedlock_py.providers.kit.fire_times import given_back
+from shedlock_py.providers.kit.locking import undo_claimed, undo_of
+from shedlock_py.providers.kit.masking import Masking, is_secret_option
+from shedlock_py.providers.kit.operation import Undo, carry_out
+from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT, OPTIONS, Limits, duration_in, parse_limits, split_options
 from shedlock_py.providers.kit.pool import ConnectionPool, PooledConnection
 from shedlock_py.providers.kit.program_provider import AsyncProgramProvider, ProgramProvider
-from shedlock_py.providers.kit.records import (
-    RecordCommand,
-    RecordPrograms,
-    Records,
-    record_from_json,
-    record_to_json,
-)
+from shedlock_py.providers.kit.records import RecordCommand, RecordPrograms, Records, record_from_json, record_to_json
 from shedlock_py.providers.kit.store_clients import AsyncStoreClient, StoreClient, ThreadedClient
-from shedlock_py.providers.kit.store_programs import MOST_TAKE_OVERS, StorePrograms, given_back
+from shedlock_py.providers.kit.store_programs import StorePrograms
 from shedlock_py.providers.kit.time_limits import call_within, seconds_left, within
 from shedlock_py.runtime.process import PerLoop, PerProcess
 from shedlock_py.runtime.program import Program
 
 __all__ = [
-    "DEFAULT_FIRE_TIME_TOLERANCE",
     "DEFAULT_TIMEOUT",
-    "MASK",
     "MOST_RETRIES",
-    "MOST_TAKE_OVERS",
     "OPTIONS",
     "AsyncConnectionPool",
     "AsyncProgramProvider",
@@ -95,8 +79,8 @@ __all__ = [
     "TimedOut",
     "Undo",
     "call_within",
+    "carry_out",
     "close_with_loop",
-    "describe",
     "duration_in",
     "fire_time_too_late",
     "given_back",
@@ -109,6 +93,8 @@ __all__ = [
     "refused",
     "seconds_left",
     "split_options",
+    "undo_claimed",
+    "undo_of",
     "unreachable",
     "within",
 ]

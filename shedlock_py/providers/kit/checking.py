@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shedlock_py.errors import ProviderError, ProviderUnreachable
 from shedlock_py.provider import Check
+from shedlock_py.providers.kit.operation import reason
 from shedlock_py.providers.kit.store_programs import StorePrograms
 
 
@@ -15,5 +16,5 @@ def not_known(programs: StorePrograms, check: str, error: ProviderError, hint: s
     if isinstance(error, ProviderUnreachable):
         raise error
     cause = error.__cause__
-    what = programs.reason(cause) if isinstance(cause, Exception) else error.message
+    what = reason(programs, cause) if isinstance(cause, Exception) else error.message
     return Check(check, "ok", f"not known: {what}", hint)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 
 class Command:
-    """The facts about a command. It may be any object: where it lacks an attribute, the value of this class counts."""
+    """A command that grants no lock. Its class sets the facts that are true.
+
+    A command may be any object. The kit assumes that an object without ``can_grant`` can grant a lock.
+    """
 
     __slots__ = ()
 
-    can_grant: bool = True
+    can_grant: bool = False
     """The command can grant a lock. If its outcome is unknown, an acquire is undone."""
     is_history: bool = False
     """The command writes run history and nothing else. Its reply may take a second."""

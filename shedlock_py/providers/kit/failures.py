@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 from datetime import timedelta
 
-from shedlock_py.errors import ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.model.record import LockRecord
 from shedlock_py.model.request import LockRequest
 
 MOST_RETRIES = 5
@@ -58,14 +59,14 @@ RETRIES = {
 OUTCOME_KNOWN = (Failure.CONFLICT, Failure.NOT_DONE, Failure.REFUSED)
 
 
-def describe(operation: str, lock_name: str | None, what: str) -> str:
+def _describe(operation: str, lock_name: str | None, what: str) -> str:
     """The message of a :class:`ProviderError`: which operation on which lock, and what went wrong."""
     return f"{operation}: {what}" if lock_name is None else f"{operation} of lock {lock_name!r}: {what}"
 
 
 def refused(operation: str, lock_name: str | None, what: str, *, hint: str | None = None) -> ProviderError:
     """The error for an operation to which the store replied with an error, or with something that cannot be."""
-    message = describe(operation, lock_name, what)
+    message = _describe(operation, lock_name, what)
     return ProviderError(message, operation=operation, lock_name=lock_name, hint=hint)
 
 
@@ -76,8 +77,14 @@ def kept_changing(operation: str, lock_name: str) -> ProviderError:
 
 def unreachable(operation: str, lock_name: str | None, what: str, *, hint: str | None = None) -> ProviderUnreachable:
     """The error for an operation to which the store did not reply."""
-    message = describe(operation, lock_name, what)
+    message = _describe(operation, lock_name, what)
     return ProviderUnreachable(message, operation=operation, lock_name=lock_name, hint=hint)
+
+
+def require_same_name(name: str, expected: LockRecord | None) -> None:
+    """:raises ConfigurationError: ``expected`` is the record of another lock."""
+    if expected is not None and expected.name != name:
+        raise ConfigurationError(f"lock {name!r}: expected is the record of another lock, {expected.name!r}")
 
 
 def fire_time_too_late(operation: str, request: LockRequest, tolerance: timedelta) -> ProviderError:

@@ -7,8 +7,9 @@ from typing import Any, Protocol, TypeVar
 
 from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable, hidden_frames
 from shedlock_py.model.lease import Clock
-from shedlock_py.providers.kit.commands import Command
-from shedlock_py.providers.kit.failures import OUTCOME_KNOWN, RETRIES, Failure, NotSent, TimedOut
+from shedlock_py.model.text import one_line
+from shedlock_py.providers.kit.failures import OUTCOME_KNOWN, RETRIES, Failure, NotSent, TimedOut, refused, unreachable
+from shedlock_py.providers.kit.masking import Masking
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
 from shedlock_py.runtime.program import Program
 
@@ -19,17 +20,17 @@ T = TypeVar("T")
 class Policy(Protocol):
     """What the errors of one store mean, and how long an operation may take."""
 
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def timeout(self) -> float | None: ...
+    clock: Clock
+    timeout: float | None
+    masking: Masking
 
     def classify(self, error: Exception) -> Failure: ...
 
-    def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError: ...
+    def is_refusal(self, error: Exception, failure: Failure) -> bool: ...
 
-    def explain_timeout(self, error: TimedOut, operation: str, lock_name: str | None) -> ProviderError: ...
+    def text_of(self, error: Exception) -> str: ...
+
+    def hint(self, error: Exception) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,42 +61,38 @@ class Operation:
         record's version no longer matches, the first copy may have changed it."""
 
     def carry_out(self, program: Program[Any, Any, T]) -> Program[Any, Any, T]:
-        """Pass the commands of ``program`` on, and the replies or errors back."""
+        """Pass the commands of ``program`` on, each again where that is safe, and the replies or errors back."""
+        failures: list[Failure] = []
+        """Of the present command."""
         try:
             command = next(program)
             while True:
+                can_grant = getattr(command, "can_grant", True)
+                self.has_written = self.has_written or can_grant
                 try:
-                    reply = yield from self._reply_to(command)
+                    reply = yield command
                 except GeneratorExit:
                     raise
                 except BaseException as error:
-                    command = program.throw(error)
+                    failures.append(self._classify(error))
+                    self.is_in_doubt = self.is_in_doubt or (can_grant and failures[-1] not in OUTCOME_KNOWN)
+                    if self._may_repeat(failures):
+                        self.was_repeated = self.was_repeated or failures[-1] is not Failure.CONFLICT
+                        continue
+                    command = program.throw(self._explained(error, failures[-1]))
                 else:
                     command = program.send(reply)
+                failures = []
         except StopIteration as stop:
             result: T = stop.value
             return result
         finally:
             program.close()
 
-    def _reply_to(self, command: Any) -> Program[Any, Any, Any]:
-        """Send ``command`` again where that is safe."""
-        failures: list[Failure] = []
-        can_grant = getattr(command, "can_grant", Command.can_grant)
-        while True:
-            self.has_written = self.has_written or can_grant
-            try:
-                return (yield command)
-            except GeneratorExit:
-                raise
-            except BaseException as error:
-                failure = self._classify(error)
-                failures.append(failure)
-                self.is_in_doubt = self.is_in_doubt or (can_grant and failure not in OUTCOME_KNOWN)
-                may_retry = all(failures.count(each) <= RETRIES.get(each, 0) for each in failures)
-                if not may_retry or self._policy.clock() >= self._until:
-                    raise self._explained(error, failure)  # noqa: B904 (it has its cause)
-                self.was_repeated = self.was_repeated or failure is not Failure.CONFLICT
+    def _may_repeat(self, failures: list[Failure]) -> bool:
+        """Whether a command that has failed in these ways may be sent again."""
+        is_retried = all(failures.count(each) <= RETRIES.get(each, 0) for each in failures)
+        return is_retried and self._policy.clock() < self._until
 
     def _classify(self, error: BaseException) -> Failure:
         match error:
@@ -122,9 +119,27 @@ class Operation:
         # The driver's own error, where the client has wrapped it.
         wrapped = error.__cause__ if isinstance(error, NotSent | TimedOut) else None
         cause = wrapped if isinstance(wrapped, Exception) else error
+        policy = self._policy
         if isinstance(error, TimedOut):
-            explained = self._policy.explain_timeout(error, self._name, self._lock_name)
+            limit = "" if policy.timeout is None else f" of {policy.timeout:g} s (timeout)"
+            driver = "" if cause is error else f" ({reason(policy, cause)})"
+            what = f"no reply in the time limit{limit}: waited for {error.waiting_for}{driver}"
+            explained: ProviderError = unreachable(self._name, self._lock_name, what)
         else:
-            explained = self._policy.explain(cause, failure, self._name, self._lock_name)
+            make = refused if policy.is_refusal(cause, failure) else unreachable
+            explained = make(self._name, self._lock_name, reason(policy, cause), hint=policy.hint(cause))
         explained.__cause__ = cause
         return explained
+
+
+def carry_out(
+    policy: Policy, operation: str, lock_name: str | None, program: Program[Any, Any, T]
+) -> Program[Any, Any, T]:
+    """A program of the store with retries, and with errors that name the ``operation``."""
+    return Operation(policy, operation, lock_name).carry_out(program)
+
+
+def reason(policy: Policy, error: Exception) -> str:
+    """The driver's message for people to read: one line of 300 characters, without passwords."""
+    text = one_line(policy.masking.masked(policy.text_of(error))) or type(error).__name__
+    return text if len(text) <= 300 else f"{text[:300]}…"

@@ -8,9 +8,10 @@ from shedlock_py.model.durations import LONGEST, Duration, parse_duration
 from shedlock_py.model.lease import Claim, Lease
 from shedlock_py.model.record import LONGEST_OPERATOR, LockRecord, Pause
 from shedlock_py.model.request import LockRequest, default_holder, request_for_operator
-from shedlock_py.providers.kit.failures import kept_changing, refused
-from shedlock_py.providers.kit.operation import Operation
-from shedlock_py.providers.kit.store_programs import MOST_TAKE_OVERS, StorePrograms, require_same_name
+from shedlock_py.providers.kit import locking
+from shedlock_py.providers.kit.failures import kept_changing, refused, require_same_name
+from shedlock_py.providers.kit.operation import Operation, carry_out
+from shedlock_py.providers.kit.store_programs import StorePrograms
 from shedlock_py.runtime.process import monotonic
 from shedlock_py.runtime.program import Program
 
@@ -64,15 +65,15 @@ class Pausing:
         """
         programs, name = self._programs, self._request.name
         operation = Operation(programs, "pause", name)
-        for _ in range(MOST_TAKE_OVERS):
-            before, record = yield from operation.carry_out(programs.read_twice(name))
+        for _ in range(locking.MOST_TAKE_OVERS):
+            before, record = yield from operation.carry_out(locking.read_twice(programs, self._request))
             is_paused = record is not None and record.is_paused
             if record is not None and record.is_held and not is_paused:
                 return record
             if record is not None and is_paused:
                 self._check_replaced(record)
             claim = Claim(self._request, programs.clock, programs.new_claim_id)
-            lease = yield from programs.claimed(operation, claim, before, force=is_paused)
+            lease = yield from locking.claimed(programs, operation, claim, before, force=is_paused)
             if lease is not None:
                 self.granted = None if is_paused else lease
                 record = yield from self._read_back(operation, claim)
@@ -99,7 +100,7 @@ class Pausing:
             raise
         except BaseException:
             if self.granted is not None:
-                yield self._programs.undo_of(claim)
+                yield locking.undo_of(self._programs, claim)
             raise
 
     def seconds_until_next(self) -> float | None:
@@ -114,9 +115,9 @@ def resume(programs: StorePrograms, name: str, expected: LockRecord | None = Non
     :param expected: the record that the operator saw. Without it, the program reads the record.
     """
     require_same_name(name, expected)
-    record = expected or (yield from programs.carry_out("resume", name, programs.record(name)))
+    record = expected or (yield from carry_out(programs, "resume", name, programs.record(name)))
     if record is None or not record.is_paused:
         return False
     lease = Lease(LockRequest(name, LONGEST), "", record.fencing_token, programs.clock, programs.clock())
     lease.holder, lease.locked_by = record.holder, record.locked_by
-    return (yield from programs.release(lease))
+    return (yield from locking.release(programs, lease))

@@ -94,9 +94,9 @@ class ConnectionPool(Generic[C]):
         request.acquire()
         try:
             requests[request] = is_urgent
-            while len(requests) > self._for_all and request not in self._served() and (left := seconds_left(until)):
+            while len(requests) > self._for_all and request not in self._served() and (left := until - monotonic()) > 0:
                 request.acquire(timeout=min(left, _POLL_SECONDS))
-            if not seconds_left(until):
+            if monotonic() >= until:
                 raise TimedOut(FREE_CONNECTION, sent=False)
             pooled = self._take(until)
             try:
@@ -158,17 +158,16 @@ class ConnectionPool(Generic[C]):
         if is_current and pooled.is_good:
             pooled.idle_since = monotonic()
             self._idle.append(pooled)
-            self._close_later()
+            if self._idle_timeout is not None and not self._closes_later:
+                self._close_later(self._idle_timeout)
             return
         if is_current:
             self.outdate()
         self._close(pooled.connection)
         self._close_idle()
 
-    def _close_later(self) -> None:
-        """Close the connection that was returned, if nobody takes it in time."""
-        if self._closes_later or self._idle_timeout is None:
-            return
+    def _close_later(self, seconds: float) -> None:
+        """Close the connections that nobody has taken for so many seconds."""
         oldest = min((pooled.idle_since for pooled in list(self._idle)), default=None)
         if oldest is None:
             return
@@ -179,13 +178,14 @@ class ConnectionPool(Generic[C]):
                 close_idle()
 
         with suppress(RuntimeError):  # no thread can be started
-            timer().schedule(close, oldest + self._idle_timeout)
+            timer().schedule(close, oldest + seconds)
             self._closes_later = True
 
     def _close_idle_for_long(self) -> None:
+        seconds = self._idle_timeout or 0.0
         self._closes_later = False
-        self._close_idle(monotonic() - (self._idle_timeout or 0))
-        self._close_later()
+        self._close_idle(monotonic() - seconds)
+        self._close_later(seconds)
 
     def _close_idle(self, before: float = float("-inf")) -> None:
         """Close the idle connections that are outdated, or idle since ``before`` or longer."""

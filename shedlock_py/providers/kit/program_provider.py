@@ -14,14 +14,14 @@ from shedlock_py.model.record import LockRecord
 from shedlock_py.model.request import LockRequest, validate_name, validate_prefix
 from shedlock_py.model.run import Run
 from shedlock_py.provider import AsyncLockProvider, Check, LockProvider
-from shedlock_py.providers.kit.commands import Command
+from shedlock_py.providers.kit import locking
 from shedlock_py.providers.kit.failures import TimedOut
-from shedlock_py.providers.kit.operation import Undo
+from shedlock_py.providers.kit.operation import Undo, carry_out
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
 from shedlock_py.providers.kit.pausing import Pausing, resume
 from shedlock_py.providers.kit.reading import read_recent_runs, read_runs
 from shedlock_py.providers.kit.store_clients import AsyncStoreClient, StoreClient
-from shedlock_py.providers.kit.store_programs import HISTORY_SECONDS, StorePrograms
+from shedlock_py.providers.kit.store_programs import StorePrograms
 from shedlock_py.runtime.process import monotonic
 from shedlock_py.runtime.program import Program, run, run_async
 from shedlock_py.runtime.threads import WorkerPool, finish_at_exit
@@ -29,12 +29,14 @@ from shedlock_py.runtime.threads import WorkerPool, finish_at_exit
 __tracebackhide__ = hidden_frames
 T = TypeVar("T")
 
+HISTORY_SECONDS = 1.0
+"""A command that writes history only waits no longer for its reply."""
 _UNDO_WORKERS = 4
 _NO_TIME_LEFT = "its earlier requests"
 
 
-class _AnyProvider:
-    """What both providers share."""
+class _BaseProvider:
+    """The time limits and messages of both providers."""
 
     programs: StorePrograms
     _client: Any
@@ -46,11 +48,6 @@ class _AnyProvider:
     def _is_all_said(self, error: ProviderError) -> bool:
         return isinstance(error.__cause__, Exception) and self.programs.is_all_said(error.__cause__)
 
-    def _until(self) -> float | None:
-        """When the time limit of an operation that begins now is over, by the monotonic clock."""
-        timeout = self.programs.timeout
-        return None if timeout is None else monotonic() + timeout
-
     def _seconds_for(self, command: Any, until: float | None) -> float | None:
         """How long to wait for the reply to ``command``."""
         seconds = None if until is None else max(0.0, until - monotonic())
@@ -58,12 +55,12 @@ class _AnyProvider:
             return seconds
         if seconds == 0:
             raise TimedOut(_NO_TIME_LEFT, sent=False)
-        if getattr(command, "is_history", Command.is_history):
+        if getattr(command, "is_history", False):
             return HISTORY_SECONDS if seconds is None else min(seconds, HISTORY_SECONDS)
         return seconds
 
 
-class ProgramProvider(_AnyProvider, LockProvider):
+class ProgramProvider(_BaseProvider, LockProvider):
     """A :class:`LockProvider` from programs and a client."""
 
     def __init__(self, programs: StorePrograms, client: StoreClient) -> None:
@@ -72,20 +69,20 @@ class ProgramProvider(_AnyProvider, LockProvider):
         self._undo_workers = WorkerPool(_UNDO_WORKERS, "shedlock-undo")
 
     def acquire(self, request: LockRequest) -> Lease | None:
-        return self._run(self.programs.acquire(request))
+        return self._run(locking.acquire(self.programs, request))
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        return self._run(self.programs.extend(lease, lock_at_most_for))
+        return self._run(locking.extend(self.programs, lease, lock_at_most_for))
 
     def release(self, lease: Lease) -> bool:
-        return self._run(self.programs.release(lease))
+        return self._run(locking.release(self.programs, lease))
 
     def undo(self, lease: Lease) -> bool:
         """Give back an unused acquisition: free at once, without minimum hold.
 
         Its fire time can be granted again. False: the lease had ended.
         """
-        return self._run(self.programs.undo(lease))
+        return self._run(locking.undo(self.programs, lease))
 
     def record(self, name: str) -> LockRecord | None:
         return self._run(self.programs.record(validate_name(name)), "record", name)
@@ -157,7 +154,7 @@ class ProgramProvider(_AnyProvider, LockProvider):
         return self._run(resume(self.programs, validate_name(name), expected))
 
     def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Lease:
-        return self._run(self.programs.take_over(request, expected))
+        return self._run(locking.take_over(self.programs, request, expected))
 
     def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
         """Claim the fire time of a run that never ended, if the store still has exactly its record ``expected``.
@@ -166,7 +163,7 @@ class ProgramProvider(_AnyProvider, LockProvider):
 
         :raises ConfigurationError: ``expected`` is held, was released, or does not say.
         """
-        return self._run(self.programs.recover(request, expected))
+        return self._run(locking.recover(self.programs, request, expected))
 
     def prune(self, unused_for: Duration) -> int:
         return self._run(self.programs.prune(parse_duration(unused_for, "unused_for", zero=True)), "prune")
@@ -189,8 +186,9 @@ class ProgramProvider(_AnyProvider, LockProvider):
         :param operation: of a program that makes no :class:`Operation` by itself: the name, for errors.
         """
         if operation:
-            program = self.programs.carry_out(operation, lock_name, program)
-        until = self._until()
+            program = carry_out(self.programs, operation, lock_name, program)
+        timeout = self.programs.timeout
+        until = None if timeout is None else monotonic() + timeout
 
         def execute(command: Any) -> Any:
             seconds = self._seconds_for(command, until)
@@ -227,7 +225,7 @@ class ProgramProvider(_AnyProvider, LockProvider):
         wait([future], DEFAULT_TIMEOUT.total_seconds() if seconds is None else seconds)
 
 
-class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
+class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
     """An :class:`AsyncLockProvider` from programs and a client.
 
     It shields each operation from cancellation: an operation that has begun goes on to its end in a task of its own, so
@@ -240,17 +238,17 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
         self._client = client
 
     async def acquire(self, request: LockRequest) -> Lease | None:
-        return await self._run(self.programs.acquire(request), when_abandoned=self.undo)
+        return await self._run(locking.acquire(self.programs, request), when_abandoned=self.undo)
 
     async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        return await self._run(self.programs.extend(lease, lock_at_most_for))
+        return await self._run(locking.extend(self.programs, lease, lock_at_most_for))
 
     async def release(self, lease: Lease) -> bool:
-        return await self._run(self.programs.release(lease))
+        return await self._run(locking.release(self.programs, lease))
 
     async def undo(self, lease: Lease) -> bool:
         """See :meth:`ProgramProvider.undo`."""
-        return await self._run(self.programs.undo(lease))
+        return await self._run(locking.undo(self.programs, lease))
 
     async def record(self, name: str) -> LockRecord | None:
         return await self._run(self.programs.record(validate_name(name)), "record", name)
@@ -304,10 +302,10 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
 
     async def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Lease:
         # If the caller is cancelled, the lease is left to expire: the former holder may still trust its own.
-        return await self._run(self.programs.take_over(request, expected))
+        return await self._run(locking.take_over(self.programs, request, expected))
 
     async def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
-        return await self._run(self.programs.recover(request, expected))
+        return await self._run(locking.recover(self.programs, request, expected))
 
     async def prune(self, unused_for: Duration) -> int:
         return await self._run(self.programs.prune(parse_duration(unused_for, "unused_for", zero=True)), "prune")
@@ -339,7 +337,7 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
         from shedlock_py.runtime.asyncio_tools import shielded  # late: loads asyncio
 
         if operation:
-            program = self.programs.carry_out(operation, lock_name, program)
+            program = carry_out(self.programs, operation, lock_name, program)
         try:
             return await shielded(self._run_unshielded(program), when_abandoned)
         except ProviderError as error:
@@ -348,7 +346,8 @@ class AsyncProgramProvider(_AnyProvider, AsyncLockProvider):
             raise
 
     async def _run_unshielded(self, program: Program[Any, Any, T]) -> T:
-        until = self._until()
+        timeout = self.programs.timeout
+        until = None if timeout is None else monotonic() + timeout
 
         async def execute(command: Any) -> Any:
             seconds = self._seconds_for(command, until)

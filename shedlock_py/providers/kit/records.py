@@ -15,7 +15,8 @@ from shedlock_py.model.lease import Claim, Lease
 from shedlock_py.model.record import LockRecord, names_to_prune
 from shedlock_py.model.run import Run
 from shedlock_py.providers.kit.failures import fire_time_too_late
-from shedlock_py.providers.kit.store_programs import StorePrograms, given_back
+from shedlock_py.providers.kit.fire_times import given_back
+from shedlock_py.providers.kit.store_programs import StorePrograms
 from shedlock_py.runtime.program import Program
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -131,23 +131,22 @@ class Access:
         return monotonic() - self._read_at < FRESH_SECONDS
 
     def _tls(self) -> ssl.SSLContext | bool:
-        ours = self._configuration
+        config = self._configuration
         if not self.server.startswith("https://"):
             return False
-        context = ssl.create_default_context(cafile=ours.ssl_ca_cert)
-        if not ours.verify_ssl:
+        context = ssl.create_default_context(cafile=config.ssl_ca_cert)
+        if not config.verify_ssl:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        if ours.cert_file:
-            context.load_cert_chain(ours.cert_file, ours.key_file)
+        if config.cert_file:
+            context.load_cert_chain(config.cert_file, config.key_file)
         return context
 
     def _connection(self) -> tuple[object, ...]:
         """What a connection is made with. While it stays the same, the connections that are open can be used on."""
-        ours = self._configuration
-        files = (
-            Path(name).read_bytes() if name else None for name in (ours.ssl_ca_cert, ours.cert_file, ours.key_file)
-        )
-        return self.server, ours.proxy, ours.tls_server_name, ours.verify_ssl, *files
+        config = self._configuration
+        paths = (config.ssl_ca_cert, config.cert_file, config.key_file)
+        files = (Path(path).read_bytes() if path else None for path in paths)
+        return self.server, config.proxy, config.tls_server_name, config.verify_ssl, *files
 
 
 def _namespace_of_context(path: str | None, name: str | None) -> str:

@@ -56,7 +56,7 @@ _ASYNC = (AsyncDatabase, AsyncCollection, AsyncMongoClient)
 _LIMITS = {"connecttimeoutms", "serverselectiontimeoutms", "sockettimeoutms", "waitqueuetimeoutms"}
 
 
-class _AnyClient:
+class _BaseClient:
     """The collection that a database, a collection or a URL means.
 
     :ivar full_name: the names of the database and the collection.
@@ -142,7 +142,7 @@ class _AnyClient:
         return _collection_of(self._clients.get().get_default_database(DATABASE), self._name)
 
 
-class CollectionClient(_AnyClient):
+class CollectionClient(_BaseClient):
     """For threads."""
 
     _is_async = False
@@ -163,7 +163,7 @@ class CollectionClient(_AnyClient):
             client.close()
 
 
-class AsyncCollectionClient(_AnyClient):
+class AsyncCollectionClient(_BaseClient):
     """For asyncio."""
 
     _is_async = True

@@ -20,7 +20,16 @@ from shedlock_py.model.lease import Claim, Lease, RunOutcome
 from shedlock_py.model.record import ONCE, LockRecord, holder_of
 from shedlock_py.model.request import LONGEST_NAME
 from shedlock_py.model.run import Run
-from shedlock_py.providers.kit import Check, Failure, Limits, StorePrograms, fire_time_too_late, not_known, refused
+from shedlock_py.providers.kit import (
+    Check,
+    Failure,
+    Limits,
+    StorePrograms,
+    fire_time_too_late,
+    not_known,
+    refused,
+    undo_of,
+)
 from shedlock_py.providers.mongodb import errors
 from shedlock_py.providers.mongodb.commands import (
     EPOCH,
@@ -108,7 +117,7 @@ class MongoPrograms(StorePrograms):
             record = self._to_record(document, operation, claim.request.name)
         except ProviderError:
             if is_granted and not force:
-                yield self.undo_of(claim)
+                yield undo_of(self, claim)
             raise
         return record.fencing_token if is_granted else None
 
@@ -313,10 +322,8 @@ class MongoPrograms(StorePrograms):
             )
         return self._record_hint() if errors.code_of(error) in errors.OTHER_TYPE else None
 
-    def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
-        if isinstance(error, DuplicateKeyError):
-            failure = Failure.REFUSED  # the server replied, each time
-        return super().explain(error, failure, operation, lock_name)
+    def is_refusal(self, error: Exception, failure: Failure) -> bool:
+        return isinstance(error, DuplicateKeyError) or failure is Failure.REFUSED
 
     def _record_hint(self) -> str:
         return (

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.resources import files
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from shedlock_py.model.durations import in_milliseconds
 from shedlock_py.model.lease import Claim, Lease
 from shedlock_py.model.record import LockRecord
 from shedlock_py.model.request import LockRequest, validate_prefix
-from shedlock_py.providers.kit import given_back
+from shedlock_py.providers import kit
 
 KEPT_MS = in_milliseconds(timedelta(days=30))
 """How long a lock record outlives its lease. Fencing tokens grow without it: they follow the server's clock."""
@@ -70,21 +70,17 @@ class Call(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(kit.Command):
     """A command: find the keys that match a glob pattern. The reply is a list of keys."""
 
     pattern: bytes
-    can_grant: ClassVar[bool] = False
-    is_urgent: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(kit.Command):
     """A command: read one setting of the server. The reply is its value; None: the server does not know it."""
 
     name: str
-    can_grant: ClassVar[bool] = False
-    is_urgent: ClassVar[bool] = False
 
 
 Command = Call | Scan | Setting
@@ -142,7 +138,7 @@ class Calls:
 
     def free(self, record: LockRecord) -> Call:
         token = b"" if record.fencing_token is None else record.fencing_token
-        former = optional_microseconds(given_back(record))
+        former = optional_microseconds(kit.given_back(record))
         return Call(script("free"), (self.key(record.name),), (token, record.locked_by.encode(), former))
 
     def delete_fire_time(self, name: str, fire_time: datetime) -> Call:

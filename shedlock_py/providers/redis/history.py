@@ -20,7 +20,7 @@ def runs_kept(programs: StorePrograms) -> int:
     return programs.history if programs.is_history_on() else 0
 
 
-def sent(call: Call, name: str, programs: StorePrograms) -> Program[Command, Any, Any]:
+def run_script(call: Call, name: str, programs: StorePrograms) -> Program[Command, Any, Any]:
     """The reply to a script. Where that could not write history, ``programs`` rest from it."""
     reply = yield call
     if isinstance(reply, bytes):

@@ -79,7 +79,7 @@ def open_async_client(client_or_url: object, timeout: float | None) -> AsyncClie
     return AsyncClient(client_or_url)
 
 
-class AnyClient:
+class BaseClient:
     """What all clients have.
 
     :ivar place: where the client connects to, for people to read.
@@ -106,7 +106,7 @@ class AnyClient:
         self.names = [str(options.get(name) or "") for name in ("username", "host", "port", "path")]
 
 
-class _UserSuppliedClient(AnyClient):
+class _UserSuppliedClient(BaseClient):
     """A client of the application, with its own time limits and retries. It is never closed here."""
 
     def __init__(self, client: Any) -> None:
@@ -166,7 +166,7 @@ class AsyncClient(_UserSuppliedClient):
             raise NotSent from error
 
 
-class _ManagedClient(AnyClient):
+class _ManagedClient(BaseClient):
     """Connections as a URL describes them, with the time limit of the operation."""
 
     def __init__(self, url: str, timeout: float, pool_class: Any, retry_class: Any) -> None:

@@ -11,20 +11,12 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
-from shedlock_py.errors import ProviderError
 from shedlock_py.events import logger
 from shedlock_py.model.durations import in_milliseconds
 from shedlock_py.model.lease import Claim, Lease
 from shedlock_py.model.record import ONCE, LockRecord
 from shedlock_py.model.run import Run
-from shedlock_py.providers.kit import (
-    Check,
-    Failure,
-    StorePrograms,
-    fire_time_too_late,
-    refused,
-    unreachable,
-)
+from shedlock_py.providers.kit import Check, Failure, StorePrograms, fire_time_too_late, refused
 from shedlock_py.providers.redis.checks import server_checks
 from shedlock_py.providers.redis.commands import (
     EPOCH,
@@ -38,8 +30,8 @@ from shedlock_py.providers.redis.commands import (
     script,
 )
 from shedlock_py.providers.redis.errors import classify, is_refusal
-from shedlock_py.providers.redis.history import newest_of, runs_kept, sent, to_runs
-from shedlock_py.providers.redis.redis_clients import AnyClient
+from shedlock_py.providers.redis.history import newest_of, run_script, runs_kept, to_runs
+from shedlock_py.providers.redis.redis_clients import BaseClient
 from shedlock_py.runtime.program import Program
 
 _FIRE_TIME_TOO_LATE = -1
@@ -55,7 +47,7 @@ class RedisPrograms(StorePrograms):
     keeps_history: ClassVar[bool] = True
     recognises_retries: ClassVar[bool] = True
 
-    def __init__(self, key_prefix: str, client: AnyClient, **options: Any) -> None:
+    def __init__(self, key_prefix: str, client: BaseClient, **options: Any) -> None:
         super().__init__(passwords=client.passwords, names=client.names, **options)
         self._calls = Calls(key_prefix, has_history=self.history > 0)
         self._client = client
@@ -69,7 +61,7 @@ class RedisPrograms(StorePrograms):
             args = (*args, b"" if former_token is None else former_token, former_holder.encode())
         args += run_args(claim.request, runs_kept(self))
         call = Call(script(operation), (self._calls.key(claim.request.name),), args)
-        token: int = yield from sent(call, claim.request.name, self)
+        token: int = yield from run_script(call, claim.request.name, self)
         if token == _FIRE_TIME_TOO_LATE:
             raise fire_time_too_late(operation, claim.request, self.fire_time_tolerance)
         return token or None
@@ -77,11 +69,11 @@ class RedisPrograms(StorePrograms):
     def set_end(self, lease: Lease, lock_for: timedelta, *, releasing: bool) -> Program[Command, Any, bool]:
         kept = runs_kept(self)
         call = self._calls.hold("extend", lease, lock_for, self.clock(), releasing=releasing, runs_kept=kept)
-        return bool((yield from sent(call, lease.name, self)))
+        return bool((yield from run_script(call, lease.name, self)))
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Command, Any, bool]:
         call = self._calls.undo(name, locked_by, former_fire_time, runs_kept(self))
-        return bool((yield from sent(call, name, self)))
+        return bool((yield from run_script(call, name, self)))
 
     def free(self, record: LockRecord) -> Program[Command, Any, bool]:
         return bool((yield self._calls.free(record)))
@@ -159,9 +151,8 @@ class RedisPrograms(StorePrograms):
         is_foreign = "WRONGTYPE" in str(error)
         return "another program uses this key: choose another key_prefix" if is_foreign else None
 
-    def explain(self, error: Exception, failure: Failure, operation: str, lock_name: str | None) -> ProviderError:
-        make = refused if is_refusal(error) else unreachable
-        return make(operation, lock_name, self.reason(error), hint=self.hint(error))
+    def is_refusal(self, error: Exception, failure: Failure) -> bool:
+        return is_refusal(error)
 
 
 def to_record(name: str, key: bytes, row: Sequence[bytes | None], now: int) -> LockRecord:

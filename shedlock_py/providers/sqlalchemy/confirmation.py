@@ -25,16 +25,16 @@ def listen_for_warnings(driver: Any) -> Warnings:
     """Note the server's warnings from now on. Once for each connection of the driver."""
     warnings = Warnings()
 
-    def note(*arguments: Any) -> None:
+    def on_notice(*arguments: Any) -> None:
         message = arguments[-1]  # psycopg passes the diagnostics, asyncpg the connection and then the message
         source = getattr(message, "source_function", None) or getattr(message, "server_source_function", None)
         if source == _SOURCE_FUNCTION:
             warnings.is_unconfirmed = True
 
     if hasattr(driver, "add_notice_handler"):  # psycopg
-        driver.add_notice_handler(note)
+        driver.add_notice_handler(on_notice)
     elif hasattr(driver, "add_log_listener"):  # asyncpg
-        driver.add_log_listener(note)
+        driver.add_log_listener(on_notice)
     else:  # psycopg2 appends to a list, which SQLAlchemy empties after each of its statements
         driver.notices = _Notices(warnings)
     return warnings

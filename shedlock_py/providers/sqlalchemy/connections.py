@@ -198,7 +198,7 @@ class UserConnections(SqlConnections):
         """Connections opened before this moment are not used again."""
         self.waiting: set[object] = set()
         """A mark of each command that waits for a connection."""
-        _note_openings(engine)
+        _listen_for_openings(engine)
 
     def execute_one(self, command: SqlCommand) -> SqlReply:
         """The reply to ``command``, on a connection of the engine's pool."""
@@ -286,7 +286,7 @@ def _opened_at(connection: PoolProxiedConnection) -> float:
 
 _pool_owners: WeakKeyDictionary[Pool, OwningProcess] = WeakKeyDictionary()
 """Who has opened connections of a pool. An engine gets another pool when it is disposed of."""
-_noted: WeakSet[Engine] = WeakSet()
+_engines_listened_to: WeakSet[Engine] = WeakSet()
 _inherited: list[Pool] = []
 """Kept for ever: mysqlclient ends the session of a connection that is garbage-collected."""
 
@@ -295,21 +295,21 @@ _of_sqlite: set[ref[SqlConnections]] = set()
 """No WeakSet: before Python 3.14, another thread must not add to one while it is iterated over."""
 
 
-def _note_openings(engine: Engine) -> None:
+def _listen_for_openings(engine: Engine) -> None:
     """Note the time and the process that opened each connection, also for later pools of the engine."""
-    if engine in _noted:
+    if engine in _engines_listened_to:
         return
-    _noted.add(engine)
+    _engines_listened_to.add(engine)
     found = ref(engine)
 
-    def note(_connection: object, record: ConnectionPoolEntry) -> None:
+    def on_connect(_connection: object, record: ConnectionPoolEntry) -> None:
         record.info[_OPENED] = monotonic()
         engine = found()
         if engine is not None:
             _is_own(engine.pool)
 
     _is_own(engine.pool)
-    event.listen(engine, "connect", note)
+    event.listen(engine, "connect", on_connect)
 
 
 def _is_own(pool: Pool) -> bool:

@@ -82,7 +82,7 @@ class RunStatements:
             )
         self.prune = self._compile(delete, "count")
         made = (self.read, self.read_recent, self.probe, self.begin, self.end, self.remove, self.prune)
-        self.texts = {statement.sql for statement in made}
+        self.own_sql = {statement.sql for statement in made}
         """Errors of these are about history."""
 
     def _compile(self, sql: str, reply: Any) -> Statement:

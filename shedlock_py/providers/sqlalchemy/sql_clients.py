@@ -97,9 +97,8 @@ class UrlClient(_Client):
     def execute(self, command: SqlCommand, timeout: float | None) -> SqlReply:
         until = monotonic() + (self._timeout if timeout is None else timeout)
         connections = self._connections.get()
-        return connections.pool.use(
-            lambda pooled: connections.execute(pooled, command, until), until, is_urgent=command.is_urgent
-        )
+        execute = partial(connections.execute, command=command, until=until)
+        return connections.pool.use(execute, until, is_urgent=command.is_urgent)
 
     def close(self) -> None:
         self._connections.get().pool.close()

@@ -7,7 +7,7 @@ that was carried out and whose reply was lost.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -18,15 +18,12 @@ from shedlock_py.model.lease import Claim, Lease
 from shedlock_py.model.record import ONCE, LockRecord
 from shedlock_py.model.request import LockRequest
 from shedlock_py.model.run import Run
-from shedlock_py.providers.kit import Check, fire_time_too_late, given_back
+from shedlock_py.providers.kit import Check, fire_time_too_late, given_back, undo_claimed
 from shedlock_py.providers.sqlalchemy.checks import store_checks
 from shedlock_py.providers.sqlalchemy.claims import TOO_LATE, ClaimKind
 from shedlock_py.providers.sqlalchemy.clock import check_token, to_record, to_time
-from shedlock_py.providers.sqlalchemy.runs import NAMES_AT_ONCE, RunStatements
-from shedlock_py.providers.sqlalchemy.schema import (
-    other_zone_error,
-    zone_shift,
-)
+from shedlock_py.providers.sqlalchemy.runs import NAMES_AT_ONCE
+from shedlock_py.providers.sqlalchemy.schema import other_zone_error, zone_shift
 from shedlock_py.providers.sqlalchemy.sqlite_files import read_mounts
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, Statement
 from shedlock_py.providers.sqlalchemy.tables import SqlProgram, SqlTables
@@ -66,9 +63,10 @@ class SqlPrograms(SqlTables):
             granted = check_token(token, operation, request.name) if self.extra_columns else 0
         except ProviderError:
             if not force:  # of a take-over, the former holder may still trust its lease
-                yield from self.undo_for(request.name, claim.locked_by, request.fire_time)
+                yield from undo_claimed(self, claim)
             raise
-        yield from self._write_history(lambda runs: runs.begin, command)
+        if self._runs is not None:
+            yield from self._write_history(_of_history(command, self._runs.begin))
         return granted
 
     def _is_held(self, operation: str, request: LockRequest, row: Sequence[Any]) -> bool:
@@ -125,8 +123,8 @@ class SqlPrograms(SqlTables):
         values = {"name": name, "locked_by": locked_by, "former_fire_time": former}
         command = SqlCommand(self._sql.undo, values, is_urgent=True)
         reply = yield command
-        if reply.changed:
-            yield from self._write_history(lambda runs: runs.remove, command)
+        if reply.changed and self._runs is not None:
+            yield from self._write_history(_of_history(command, self._runs.remove))
         return bool(reply.changed)
 
     def free(self, record: LockRecord) -> SqlProgram[bool]:
@@ -160,8 +158,8 @@ class SqlPrograms(SqlTables):
             values["once"] = self._sql.clock.to_store(ONCE)
         command = SqlCommand(self._sql.prune, values)
         reply = yield command
-        if self._runs is not None and self.is_history_on():
-            yield from self.warn_if_failed(_sent(SqlCommand(self._runs.prune)))
+        if self._runs is not None:
+            yield from self._write_history(SqlCommand(self._runs.prune))
         return reply.changed
 
     def record(self, name: str) -> SqlProgram[LockRecord | None]:
@@ -197,11 +195,13 @@ class SqlPrograms(SqlTables):
 
     # Run history, see runs.py
 
-    def _write_history(self, pick: Callable[[RunStatements], Statement], command: SqlCommand) -> SqlProgram[None]:
-        """Write the history of ``command``, which was carried out."""
-        if self._runs is not None and self.is_history_on():
-            history = command._replace(statement=pick(self._runs), can_grant=False, is_urgent=False, is_history=True)
-            yield from self.warn_if_failed(_sent(history))
+    def _write_history(self, command: SqlCommand) -> SqlProgram[None]:
+        """Send ``command`` after the operation itself, which is done if this fails."""
+        if self.is_history_on():
+            try:
+                yield command
+            except ProviderError as error:
+                self.history_failed(error)
 
     def end_run(self, lease: Lease, *, is_lost: bool) -> SqlProgram[None]:
         if self._runs is not None:
@@ -246,5 +246,6 @@ def identifiers(lease: Lease) -> dict[str, object]:
     return {"name": lease.name, "locked_by": lease.locked_by, "fencing_token": lease.fencing_token}
 
 
-def _sent(command: SqlCommand) -> SqlProgram[None]:
-    yield command
+def _of_history(command: SqlCommand, statement: Statement) -> SqlCommand:
+    """``statement`` with the values of ``command``, which was carried out."""
+    return command._replace(statement=statement, can_grant=False, is_urgent=False, is_history=True)

@@ -221,7 +221,7 @@ class SqlTables(StorePrograms):
         return missing(error) in (Missing.TABLE, Missing.SCHEMA)
 
     def hint(self, error: Exception) -> str | None:
-        if self._runs is not None and getattr(error, "statement", None) in self._runs.texts:
+        if self._runs is not None and getattr(error, "statement", None) in self._runs.own_sql:
             return self._runs.hint(error, self._url)
         return hint(error, self.dialect, self.table_name, self._schema, self._url)
 

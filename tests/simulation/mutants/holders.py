@@ -12,7 +12,7 @@ import shedlock_py.model.lease
 from shedlock_py import ProviderUnreachable
 from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.model.lease import Claim, Extension, Lease
-from shedlock_py.providers.kit import StorePrograms, Undo
+from shedlock_py.providers.kit import StorePrograms, Undo, carry_out, locking
 from tests.simulation.mutants.mutant import Change, mutate
 
 _lease = partial(mutate, kind="locks", part="lease")
@@ -27,7 +27,7 @@ def trust_counts_from_the_reply(granted: Change, claim: Claim, token: int | None
     return lease
 
 
-@_lease(StorePrograms, "extend")
+@_lease(locking, "extend")
 def an_extension_counts_from_its_reply(extend: Change, programs: StorePrograms, lease: Lease, more: Any) -> Any:
     """The trust window of an extended lease counts from the reply."""
     extended = yield from extend(programs, lease, more)
@@ -80,7 +80,7 @@ def a_loss_is_ignored(lose: Change, lease: Lease) -> None:
 # Operations
 
 
-@_operations(StorePrograms, "undo_of")
+@_operations(locking, "undo_of")
 def no_undo_is_sent(undo_of: Change, programs: StorePrograms, claim: Claim, **how: Any) -> Undo:
     """After a time limit or a cancellation nothing is undone."""
     undo: Undo = undo_of(programs, claim, **how)
@@ -93,15 +93,16 @@ def _nothing() -> Any:
     return False
 
 
-@mutate(StorePrograms, "undo_of", kind="fire times", part="operations")
+@mutate(locking, "undo_of", kind="fire times", part="operations")
 def an_undo_keeps_the_fire_time(undo_of: Change, programs: StorePrograms, claim: Claim, **how: Any) -> Undo:
     """The undo of an acquire frees the lock, but its fire time stays used up: nobody runs it."""
     undo: Undo = undo_of(programs, claim, **how)
     undo.program.close()
-    return Undo(programs.undo_for(claim.request.name, claim.locked_by, None), undo.useful_for)
+    program = programs.undo_claim(claim.request.name, claim.locked_by, None)
+    return Undo(carry_out(programs, "undo", claim.request.name, program), undo.useful_for)
 
 
-@_operations(StorePrograms, "acquire")
+@_operations(locking, "acquire")
 def an_outage_passes_for_a_skip(acquire: Change, programs: StorePrograms, request: Any) -> Any:
     """An acquire without a reply reports a skip, not an error."""
     try:
@@ -110,7 +111,7 @@ def an_outage_passes_for_a_skip(acquire: Change, programs: StorePrograms, reques
         return None
 
 
-@_operations(StorePrograms, "acquire")
+@_operations(locking, "acquire")
 def an_unknown_outcome_passes_for_a_grant(acquire: Change, programs: StorePrograms, request: Any) -> Any:
     """An acquire without a reply is treated as granted."""
     claim = Claim(request, programs.clock, programs.new_claim_id)
@@ -120,7 +121,7 @@ def an_unknown_outcome_passes_for_a_grant(acquire: Change, programs: StoreProgra
         return claim.granted(1)
 
 
-@_operations(StorePrograms, "extend")
+@_operations(locking, "extend")
 def a_failed_extension_passes_for_a_success(extend: Change, programs: StorePrograms, lease: Lease, more: Any) -> Any:
     """An extension without a reply moves the trust window."""
     try:

@@ -10,13 +10,13 @@ from typing import Any
 
 from shedlock_py import LockRecord, LockRequest
 from shedlock_py.model.lease import Claim, Lease
-from shedlock_py.providers.kit import RecordPrograms, Records, StorePrograms
+from shedlock_py.providers.kit import RecordPrograms, Records, StorePrograms, locking
 from tests.simulation.mutants.mutant import Change, mutate
 
 Step = Callable[[Records, datetime], Any]
 
 _store = partial(mutate, RecordPrograms, kind="recoveries", part="store")
-_operations = partial(mutate, StorePrograms, kind="recoveries", part="operations")
+_operations = partial(mutate, locking, kind="recoveries", part="operations")
 
 
 @_store("claim")
@@ -73,4 +73,4 @@ def a_recovery_takes_any_record_over(
     original: Change, programs: StorePrograms, request: LockRequest, expected: LockRecord
 ) -> Any:
     """A recovery is a take-over of whatever record there is."""
-    return (yield from programs.take_over(request))
+    return (yield from locking.take_over(programs, request))

@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 
 from shedlock_py.providers.kit import StorePrograms
 from shedlock_py.providers.redis.commands import Call, Command, Scan, Script
-from shedlock_py.providers.redis.redis_clients import AnyClient
+from shedlock_py.providers.redis.redis_clients import BaseClient
 from shedlock_py.providers.redis.redis_programs import RedisPrograms
 from tests.simulation.stores.times import ExactTime
 
@@ -23,7 +23,7 @@ class RedisModelStore(ExactTime):
     """A Redis server that knows hashes only."""
 
     def __init__(self, key_prefix: str = "shedlock") -> None:
-        self.programs: StorePrograms = RedisPrograms(key_prefix, AnyClient({}))
+        self.programs: StorePrograms = RedisPrograms(key_prefix, BaseClient({}))
         self._hashes: dict[bytes, Hash] = {}
         self._expiry: dict[bytes, int] = {}
         """When keys expire, in milliseconds since 1970."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
-from shedlock_py.providers.kit import StorePrograms
+from shedlock_py.providers.kit import StorePrograms, carry_out
 from shedlock_py.providers.sqlalchemy.errors import translated
 from shedlock_py.providers.sqlalchemy.sql_programs import SqlPrograms
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
@@ -42,7 +42,7 @@ class SqlModelStore(ExactTime):
         self._clock = _Clock()
         self.connection.create_function("model_now", 0, self._clock)
         self._sql: dict[str, str] = {}
-        schema = self.programs.carry_out("create_schema", None, self.programs.create_schema())
+        schema = carry_out(self.programs, "create_schema", None, self.programs.create_schema())
         run(schema, lambda command: self.execute(command, 0))
 
     def execute(self, command: SqlCommand, now_us: int) -> SqlReply:

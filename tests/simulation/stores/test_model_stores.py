@@ -19,6 +19,7 @@ from shedlock_py import Lease, LockRequest, ProviderError
 from shedlock_py.model.lease import Claim
 from shedlock_py.model.record import LockRecord
 from shedlock_py.providers.cas import ServerTime
+from shedlock_py.providers.kit import carry_out
 from shedlock_py.runtime.program import Program, run
 from shedlock_py.testing import FakeClock
 from tests.simulation.stores import ModelStore
@@ -58,7 +59,7 @@ class World:
     def run(self, program: Program[Any, Any, Any]) -> Any:
         """What came of it, in a form in which two worlds can be compared."""
         try:
-            result = run(self.programs.carry_out("tried", "it", program), self._execute)
+            result = run(carry_out(self.programs, "tried", "it", program), self._execute)
         except ProviderError as error:
             return type(error).__name__, self.without_ids(str(error))
         if isinstance(result, Lease):

@@ -24,7 +24,8 @@ from pymongo.errors import (
 )
 
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
-from shedlock_py.providers.kit import MOST_RETRIES, Failure, TimedOut, Undo
+from shedlock_py.providers.kit import MOST_RETRIES, Failure, TimedOut, Undo, locking
+from shedlock_py.providers.kit.operation import reason
 from shedlock_py.providers.mongodb.commands import Command, undo
 from shedlock_py.providers.mongodb.errors import classify, time_limit
 from shedlock_py.providers.mongodb.mongo_programs import MongoPrograms
@@ -65,7 +66,7 @@ def test_each_error_of_the_driver_is_the_right_kind_of_failure(error: Exception,
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
+    ("error", "text"),
     [
         (OperationFailure("too\nbad, hunter2", 1, {"ok": 0}), "too bad, ***"),
         (ServerSelectionTimeoutError("refused, Timeout: 2.0s, Topology Description: <T>"), "refused, Timeout: 2.0s"),
@@ -74,8 +75,8 @@ def test_each_error_of_the_driver_is_the_right_kind_of_failure(error: Exception,
         (AutoReconnect("x" * 297 + "hunter2"), "x" * 297 + "***"),
     ],
 )
-def test_reason_is_one_short_line_without_the_password(error: Exception, reason: str) -> None:
-    assert programs("hunter", "hunter2").reason(error) == reason
+def test_reason_is_one_short_line_without_the_password(error: Exception, text: str) -> None:
+    assert reason(programs("hunter", "hunter2"), error) == text
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_i13_time_limits_of_the_driver(error: Exception, waiting_for: str, sent:
         raise error
     assert (caught.value.waiting_for, caught.value.sent, caught.value.__cause__) == (waiting_for, sent, error)
     with pytest.raises(ProviderUnreachable, match=f"waited for {waiting_for} .{error}") as unreachable:
-        run(programs().acquire(REQUEST), Server(lambda _: caught.value).execute)
+        run(locking.acquire(programs(), REQUEST), Server(lambda _: caught.value).execute)
     assert unreachable.value.__cause__ is error
 
 
@@ -128,7 +129,7 @@ def grant(command: Command) -> Any:
 
 def test_i7_the_token_is_the_one_of_the_record() -> None:
     server = Server(grant)
-    lease = run(programs().acquire(REQUEST), server.execute)
+    lease = run(locking.acquire(programs(), REQUEST), server.execute)
     assert lease
     assert lease.fencing_token == 5000
     assert server.methods() == "find_one_and_update"
@@ -157,7 +158,7 @@ def test_i12_what_is_retried_and_what_is_undone(error: Exception, requests: str)
                 raise  # the provider ignores an undo that fails
 
     with pytest.raises(KeyError if isinstance(error, KeyError) else ProviderError):
-        run(programs().acquire(REQUEST), execute)
+        run(locking.acquire(programs(), REQUEST), execute)
     assert server.methods() == requests
     if "update_one" in requests.split():
         claim = server.requests[0]
@@ -177,19 +178,19 @@ def test_i12_a_grant_in_a_document_that_is_no_lock_record_is_undone() -> None:
         return server.execute(command)
 
     with pytest.raises(ProviderError, match=r"its lastFireTime is"):
-        run(programs().acquire(REQUEST), execute)
+        run(locking.acquire(programs(), REQUEST), execute)
     assert methods == ["update_one"]
 
 
 def test_two_first_uses_at_once() -> None:
     met = [DuplicateKeyError("E11000", 11000)] * 3
     server = Server(lambda command: met.pop() if met else grant(command))
-    assert run(programs().acquire(REQUEST), server.execute)
+    assert run(locking.acquire(programs(), REQUEST), server.execute)
 
 
 def test_a_collection_that_takes_two_names_for_the_same() -> None:
     """MongoDB says so each time: the record cannot be found, nor made."""
     server = Server(lambda _: DuplicateKeyError("E11000 duplicate key error", 11000))
     with pytest.raises(ProviderError, match=r"shedlock\.shedlock treats two different lock names as equal") as error:
-        run(programs().acquire(REQUEST), server.execute)
+        run(locking.acquire(programs(), REQUEST), server.execute)
     assert not isinstance(error.value, ProviderUnreachable)

@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from shedlock_py import Lease, LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py.providers.kit import locking
 from shedlock_py.providers.redis import commands
 from shedlock_py.providers.redis import redis_programs as programs
 from shedlock_py.providers.redis.commands import Call, Script, script
@@ -272,12 +273,12 @@ def test_without_history_the_same_is_sent(store: Store, name: str) -> None:
     request = LockRequest(name, "1m", next_fire_time=FIRE_TIME)
     lease = acquired(provider, name)
     lease.error = "x"
-    extended = inner.programs.extend(lease, "1m")
+    extended = locking.extend(inner.programs, lease, "1m")
     sent: list[Callable[[], Any]] = [
-        lambda: inner.programs.acquire(request),
+        lambda: locking.acquire(inner.programs, request),
         lambda: extended,
         lambda: inner.programs.undo_claim(name, lease.locked_by, None),
-        lambda: inner.programs.release(lease),
+        lambda: locking.release(inner.programs, lease),
     ]
     calls: list[Call] = [next(program()) for program in sent]
     assert [(call.script.name, len(call.args)) for call in calls] == [

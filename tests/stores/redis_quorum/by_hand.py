@@ -9,7 +9,7 @@ from typing import Any
 
 from shedlock_py import Lease, LockRequest, ProviderUnreachable
 from shedlock_py.model.durations import Duration
-from shedlock_py.providers.kit import Undo
+from shedlock_py.providers.kit import Undo, locking
 from shedlock_py.providers.redis import RedisQuorumLockProvider
 from shedlock_py.providers.redis.quorum.broadcast import OnEach
 
@@ -37,7 +37,7 @@ class ByHand:
 
     def votes(self, request: LockRequest, servers: Iterable[int]) -> tuple[Any, list[Any]]:
         """The program of an acquire that has its votes now."""
-        program = self.programs.acquire(request)
+        program = locking.acquire(self.programs, request)
         return program, self.on(servers, next(program))
 
     def late_confirmation(self, name: str, servers: Iterable[int], others: Iterable[int]) -> tuple[Lease, Any]:
@@ -53,4 +53,4 @@ class ByHand:
 
     def extension(self, lease: Lease, lock_for: Duration) -> Any:
         """The command of an extension, not sent yet."""
-        return next(self.programs.extend(lease, lock_for))
+        return next(locking.extend(self.programs, lease, lock_for))

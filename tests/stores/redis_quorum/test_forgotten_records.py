@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py.providers.kit import locking
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, leave_out_of_scripts, outcome
 from tests.support.availability import private_server
 from tests.support.locks import token_of
@@ -118,7 +119,7 @@ def test_i2_a_take_over_that_arrives_late_takes_the_lock_from_no_later_holder(qu
     assert provider.release(acquired(provider))
     quorum.send(2, "HSET", quorum.key(), "fencing_token", quorum.now(2) + DAY)
     hand = quorum.by_hand()
-    program = hand.programs.take_over(LockRequest(NAME, "1h"))
+    program = locking.take_over(hand.programs, LockRequest(NAME, "1h"))
     confirmation = program.send(hand.on(range(3), next(program)))
     program.close()
     successor = acquired(quorum.provider(without=[2]))
@@ -133,7 +134,7 @@ def test_i2_a_second_copy_of_a_take_over_matches_nothing(quorum: Quorum, kind: s
     provider = quorum.provider(kind=kind)
     acquired(provider)
     hand = quorum.by_hand()
-    program = hand.programs.take_over(LockRequest(NAME, "1h"))
+    program = locking.take_over(hand.programs, LockRequest(NAME, "1h"))
     confirmation = program.send(hand.on(range(3), next(program)))
     with pytest.raises(StopIteration) as done:
         program.send(hand.on(range(3), confirmation))
@@ -174,7 +175,7 @@ def test_forget_fire_time_works_without_a_minority(quorum: Quorum, kind: str) ->
 
 def test_i7_a_take_over_is_not_confirmed_by_a_server_that_was_emptied_since_it_was_read(quorum: Quorum) -> None:
     hand = quorum.by_hand()
-    program = hand.programs.take_over(LockRequest("new", "1m"))
+    program = locking.take_over(hand.programs, LockRequest("new", "1m"))
     confirmation = program.send(hand.on(range(3), next(program)))
     quorum.send(0, "FLUSHALL")
     assert hand.on(range(3), confirmation) == [0, 1, 1]

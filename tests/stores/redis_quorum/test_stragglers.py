@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shedlock_py import LockRequest, ProviderUnreachable
+from shedlock_py.providers.kit import locking
 from shedlock_py.providers.redis.quorum import broadcast as quorum_clients
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired, outcome
 from tests.support.blocked_loops import block_when_redis_is_asked
@@ -71,7 +72,7 @@ def test_i12_a_server_that_froze_between_the_broadcasts_gives_the_lock_to_nobody
 def test_i2_i4_copies_after_the_release_change_nothing(quorum: Quorum, at_least: str) -> None:
     provider, hand = quorum.provider(), quorum.by_hand()
     lease = acquired(provider, lock_at_least_for=at_least)
-    extension, release = hand.extension(lease, "1h"), next(hand.programs.release(lease))
+    extension, release = hand.extension(lease, "1h"), next(locking.release(hand.programs, lease))
     assert provider.release(lease)
     before = [quorum.fields(number) for number in range(quorum.size)]
     assert hand.on(range(quorum.size), extension) == [0] * quorum.size

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shedlock_py import ConfigurationError, LockRecord, LockRequest, ProviderError, ProviderUnreachable
-from shedlock_py.providers.kit import TimedOut, Undo
+from shedlock_py.providers.kit import TimedOut, Undo, locking
 from shedlock_py.providers.redis.quorum.broadcast import NoReply, NotAddressed, OnEach, Pause
 from shedlock_py.providers.redis.quorum.majority import (
     HELD,
@@ -277,7 +277,7 @@ def result(program: Any, *replies: list[Any]) -> Any:
 
 
 def granted(programs: QuorumPrograms) -> Any:
-    return result(programs.acquire(REQUEST), [voted] * 3, [1] * 3)
+    return result(locking.acquire(programs, REQUEST), [voted] * 3, [1] * 3)
 
 
 def call_of(command: Any, number: int = 0) -> Any:
@@ -291,7 +291,7 @@ def locked_by(command: Any) -> Any:
 
 
 def test_i1_a_server_under_two_names_is_no_majority(programs: QuorumPrograms) -> None:
-    program = programs.acquire(REQUEST)
+    program = locking.acquire(programs, REQUEST)
     next(program)
     undo = program.send([(VOTED, 5, b"run id"), (VOTED, 5, b"run id"), SILENT])
     assert isinstance(undo, Undo), "nothing is confirmed"
@@ -300,7 +300,7 @@ def test_i1_a_server_under_two_names_is_no_majority(programs: QuorumPrograms) ->
 
 
 def test_i6_trust_counts_from_before_the_second_broadcast(programs: QuorumPrograms, clock: FakeClock) -> None:
-    program = programs.acquire(REQUEST)
+    program = locking.acquire(programs, REQUEST)
     next(program)
     clock.advance(5)
     confirmation = program.send([voted, held_a, voted])
@@ -315,7 +315,7 @@ def test_i6_trust_counts_from_before_the_second_broadcast(programs: QuorumProgra
 
 def test_i7_a_take_over_needs_a_majority_that_has_forgotten_nothing_to_know_the_token(programs: QuorumPrograms) -> None:
     """A majority that replies first may contain a server that was emptied, whose clock is behind."""
-    program = programs.take_over(REQUEST)
+    program = locking.take_over(programs, REQUEST)
     read: Any = next(program)
     emptied, knows, ahead = [50, b"", 50, 0, b"e"], [51, b"20", 51, 1, b"k"], [40, b"70", 71, 1, b"a"]
     for replies in ([knows, emptied, SILENT], [emptied, emptied, SILENT], [emptied] * 3, [knows, SILENT, SILENT]):
@@ -328,7 +328,7 @@ def test_i7_a_take_over_needs_a_majority_that_has_forgotten_nothing_to_know_the_
 
 
 def test_i2_a_take_over_is_confirmed_only_by_servers_whose_record_it_has_read(programs: QuorumPrograms) -> None:
-    program = programs.take_over(REQUEST)
+    program = locking.take_over(programs, REQUEST)
     next(program)
     confirmation = program.send([[51, b"20", 51, 1, b""], SILENT, [40, b"70", 71, 1, b""]])
     assert confirmation.only == frozenset({0, 2})
@@ -341,7 +341,7 @@ def test_i1_a_take_over_that_was_not_confirmed_frees_no_server_and_gets_a_new_id
     programs: QuorumPrograms, replies: Any
 ) -> None:
     """Several at once may have replaced the former holder on every server, and it still trusts its lease."""
-    program = programs.take_over(REQUEST)
+    program = locking.take_over(programs, REQUEST)
     next(program)
     reading: list[Any] = [[51, b"20", 51, 1, b""]] * 3
     first = locked_by(program.send(reading))
@@ -353,7 +353,7 @@ def test_i1_a_take_over_that_was_not_confirmed_frees_no_server_and_gets_a_new_id
 
 @pytest.mark.parametrize("replies", [[1, SILENT, SILENT], [1, SILENT, 0], [0, SILENT, SILENT]])
 def test_i1_a_take_over_whose_outcome_is_unknown_frees_no_server(programs: QuorumPrograms, replies: Any) -> None:
-    program = programs.take_over(REQUEST)
+    program = locking.take_over(programs, REQUEST)
     next(program)
     program.send([[51, b"20", 51, 1, b""]] * 3)
     with pytest.raises(ProviderUnreachable):
@@ -362,7 +362,7 @@ def test_i1_a_take_over_whose_outcome_is_unknown_frees_no_server(programs: Quoru
 
 @pytest.mark.parametrize("error", [TimedOut("a reply", sent=True), KeyboardInterrupt()], ids=["time limit", "Ctrl-C"])
 def test_i1_a_take_over_that_is_interrupted_frees_no_server(programs: QuorumPrograms, error: BaseException) -> None:
-    program = programs.take_over(REQUEST)
+    program = locking.take_over(programs, REQUEST)
     next(program)
     program.send([[51, b"20", 51, 1, b""]] * 3)
     with pytest.raises((ProviderUnreachable, KeyboardInterrupt)):
@@ -371,7 +371,7 @@ def test_i1_a_take_over_that_is_interrupted_frees_no_server(programs: QuorumProg
 
 def test_a_take_over_that_is_too_long_is_refused_before_anything_is_sent(programs: QuorumPrograms) -> None:
     with pytest.raises(ConfigurationError, match="longest_lease"):
-        programs.take_over(LockRequest(NAME, "25h"))
+        next(locking.take_over(programs, LockRequest(NAME, "25h")))
 
 
 EARLY, LATE = ([clock, b"", clock, 1, b""] for clock in (1_700_000_000_000_000, 1_800_000_000_000_000))
@@ -390,7 +390,7 @@ EARLY, LATE = ([clock, b"", clock, 1, b""] for clock in (1_700_000_000_000_000, 
 def test_i11_a_fire_time_that_is_too_late_for_a_majority(
     programs: QuorumPrograms, operation: str, replies: list[Any], why: str
 ) -> None:
-    program = getattr(programs, operation)(LockRequest(NAME, "100s", fire_time=NOW))
+    program = getattr(locking, operation)(programs, LockRequest(NAME, "100s", fire_time=NOW))
     next(program)
     reply: Any = replies
     if operation == "acquire":  # a take-over is not undone
@@ -404,7 +404,7 @@ def test_i11_a_fire_time_that_is_too_late_for_a_majority(
 @pytest.mark.parametrize("replies", [[1, 0, 0], [0, 0, NotAddressed()], [0, SILENT, 0]])
 def test_a_claim_that_was_not_confirmed_is_undone_and_gets_a_new_id(programs: QuorumPrograms, replies: Any) -> None:
     """What was sent for it may arrive late, and must not fit the votes of the next try."""
-    program = programs.acquire(REQUEST)
+    program = locking.acquire(programs, REQUEST)
     first = locked_by(next(program))
     program.send([voted] * 3)
     assert locked_by(program.send(replies)) == first, "the undo"
@@ -413,7 +413,7 @@ def test_a_claim_that_was_not_confirmed_is_undone_and_gets_a_new_id(programs: Qu
 
 
 def test_a_split_ends_in_an_error_after_as_long_as_a_vote_lasts(programs: QuorumPrograms, clock: FakeClock) -> None:
-    program = programs.acquire(REQUEST)
+    program = locking.acquire(programs, REQUEST)
     next(program)
     for _ in range(50):
         assert isinstance(program.send([voted, held_a, held_b]), Pause)
@@ -445,17 +445,17 @@ def test_i5_extend_and_release_count_a_majority(
     lease = granted(programs)
     if is_extended is None:
         with pytest.raises(ProviderUnreachable):
-            result(programs.extend(lease, "100s"), replies)
+            result(locking.extend(programs, lease, "100s"), replies)
         assert lease.is_trusted(), "until its old end"
     else:
-        assert result(programs.extend(lease, "100s"), replies) is (lease if is_extended else None)
+        assert result(locking.extend(programs, lease, "100s"), replies) is (lease if is_extended else None)
         assert lease.is_trusted() is is_extended
     lease = granted(programs)
     if is_released is None:
         with pytest.raises(ProviderUnreachable):
-            result(programs.release(lease), replies)
+            result(locking.release(programs, lease), replies)
     else:
-        assert result(programs.release(lease), replies) is is_released
+        assert result(locking.release(programs, lease), replies) is is_released
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

@@ -23,6 +23,7 @@ from shedlock_py import (
     async_provider_from_url,
     provider_from_url,
 )
+from shedlock_py.providers.kit import locking
 from shedlock_py.providers.redis import AsyncRedisQuorumLockProvider, RedisQuorumLockProvider
 from shedlock_py.providers.redis.quorum.quorum_provider import split_servers
 from tests.stores.redis_quorum.quorums import NAME, Quorum, acquired
@@ -40,8 +41,8 @@ def test_one_url_names_all_servers(kind: str) -> None:
     provider = KINDS[kind](url)
     assert repr(provider) == f"<{type(provider).__name__} at h1:6379/2, h2:6379/2, h3:6380/2>"
     with pytest.raises(ConfigurationError, match=r"longer than longest_lease \(2:00:00\)"):
-        next(provider.programs.acquire(LockRequest(NAME, "121m")))
-    assert next(provider.programs.acquire(LockRequest(NAME, "2h")))
+        next(locking.acquire(provider.programs, LockRequest(NAME, "121m")))
+    assert next(locking.acquire(provider.programs, LockRequest(NAME, "2h")))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
-from shedlock_py.providers.kit import MOST_RETRIES, Failure, Undo
+from shedlock_py.providers.kit import MOST_RETRIES, Failure, Undo, locking
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.errors import classify
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
@@ -164,18 +164,18 @@ def test_i12_statements_that_were_done_before_their_sessions_ended_count_once(st
     programs = provider.programs
     assert provider.release(acquired(provider, name))
     with pytest.raises(ProviderUnreachable):
-        run(programs.acquire(LockRequest(name, "1h")), ended_after(provider, 1 + MOST_RETRIES))
+        run(locking.acquire(programs, LockRequest(name, "1h")), ended_after(provider, 1 + MOST_RETRIES))
     assert not record_of(provider, name).is_held, "undone"
     with pytest.raises(ProviderError):
-        run(programs.acquire(LockRequest(name, "1h")), ended_after(provider, 1, conflicts=1 + MOST_RETRIES))
+        run(locking.acquire(programs, LockRequest(name, "1h")), ended_after(provider, 1, conflicts=1 + MOST_RETRIES))
     assert not record_of(provider, name).is_held, "undone"
-    lease = run(programs.acquire(LockRequest(name, "1h")), ended_after(provider, 3))
+    lease = run(locking.acquire(programs, LockRequest(name, "1h")), ended_after(provider, 3))
     assert lease is not None
     assert record_of(provider, name).fencing_token == lease.fencing_token
-    assert run(programs.extend(lease, "2m"), ended_after(provider, 3)) is lease
+    assert run(locking.extend(programs, lease, "2m"), ended_after(provider, 3)) is lease
     assert provider.extend(lease, "1h") is lease
     assert lease.trusted_for() <= timedelta(minutes=2), "the first of them may be done again"
-    assert run(programs.release(lease), ended_after(provider, 3)) is True
+    assert run(locking.release(programs, lease), ended_after(provider, 3)) is True
     assert not record_of(provider, name).is_held
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
 
 from shedlock_py import LockRequest, ProviderError
-from shedlock_py.providers.kit import MOST_RETRIES, Failure
+from shedlock_py.providers.kit import MOST_RETRIES, Failure, carry_out
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.errors import classify
 from shedlock_py.providers.sqlalchemy.sql_programs import SqlPrograms
@@ -27,7 +27,7 @@ def test_a_long_wait_for_a_lock_is_not_repeated(seconds: float) -> None:
     """A command that the database undid after it had waited for a lock: a retry within the time limit only."""
     now = 0.0
     programs = SqlPrograms(mysql.dialect(), "shedlock", None, True, mysql.dialect, clock=lambda: now, timeout=5.0)
-    program = programs.carry_out("prune", None, programs.prune(timedelta(0)))
+    program = carry_out(programs, "prune", None, programs.prune(timedelta(0)))
     next(program)
 
     def fail() -> None:

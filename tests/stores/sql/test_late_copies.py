@@ -12,6 +12,7 @@ from sqlalchemy import Connection, event, text
 
 from shedlock_py import Lease, LeaseLostError, LockProvider, LockRecord, LockRequest
 from shedlock_py.model.lease import Claim
+from shedlock_py.providers.kit import locking
 from shedlock_py.providers.sqlalchemy.statements import SqlReply
 from shedlock_py.runtime.process import monotonic
 from shedlock_py.runtime.program import run
@@ -209,7 +210,7 @@ def test_i6_a_late_copy_of_an_acquire_does_not_cut_short_what_was_extended(
     event.listen(application.sync_engine, "connect", connected)
     for _ in range(2):  # a record that is absent, and one that is free
         sent: list[Any] = []
-        lease = run(provider.programs.acquire(LockRequest(name, "1m")), noting(provider, sent))
+        lease = run(locking.acquire(provider.programs, LockRequest(name, "1m")), noting(provider, sent))
         assert lease is not None
         assert record_of(provider, name).remaining > timedelta(seconds=50)
         assert provider.extend(lease, "10m") is lease
@@ -230,7 +231,8 @@ def test_i12_a_late_copy_during_the_minimum_hold_begins_no_run(driver: str, stor
         provider: Any = store.provider(table_name=table, history=3)
         provider.create_schema()
         sent: list[Any] = []
-        lease = run(provider.programs.acquire(LockRequest(name, "1m", "1m")), noting(provider, sent))
+        lease = run(locking.acquire(provider.programs, LockRequest(name, "1m", "1m")), noting(provider, sent))
+        assert lease is not None
         assert provider.release(lease)
         for command in sent:
             carry_out(provider, command)

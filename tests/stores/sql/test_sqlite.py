@@ -13,6 +13,7 @@ from sqlalchemy import MetaData, Pool, SingletonThreadPool, StaticPool, create_e
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from shedlock_py import ConfigurationError, Lease, LockProvider, LockRequest, ProviderUnreachable
+from shedlock_py.providers.kit import locking
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider, lock_table
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand
 from shedlock_py.runtime.program import run
@@ -143,7 +144,7 @@ def test_i7_a_claim_that_waited_while_another_was_granted_and_deleted(
         return carry_out(slow, command)
 
     with closing(SqlAlchemyLockProvider(f"sqlite:///{file}")) as slow:
-        lease = run(slow.programs.acquire(LockRequest(name, "1m")), execute)
+        lease = run(locking.acquire(slow.programs, LockRequest(name, "1m")), execute)
         assert lease is not None
         assert lease.fencing_token is not None
         assert lease.fencing_token > tokens[0]

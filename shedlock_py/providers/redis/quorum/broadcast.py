@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from shedlock_py.errors import ConfigurationError, ProviderError
-from shedlock_py.providers.kit import DEFAULT_TIMEOUT, TimedOut
+from shedlock_py.providers import kit
 from shedlock_py.providers.redis.commands import Command
-from shedlock_py.providers.redis.redis_clients import AnyClient, AsyncManagedClient, ManagedClient
+from shedlock_py.providers.redis.redis_clients import AsyncManagedClient, BaseClient, ManagedClient
 from shedlock_py.providers.redis.redis_programs import RedisPrograms
 from shedlock_py.runtime.process import PerLoop, is_from_signal, monotonic
 from shedlock_py.runtime.program import Program, run, run_async
@@ -45,7 +45,7 @@ class QuorumServer:
     def carry_out(self, program: Program[Command, Any, Any]) -> Program[Command, Any, Any]:
         """``program`` with retries, and with errors that name this server."""
         try:
-            return (yield from self.programs.carry_out(self.place, None, program))
+            return (yield from kit.carry_out(self.programs, self.place, None, program))
         except ProviderError as error:
             if error.operation == self.place:
                 raise
@@ -73,11 +73,10 @@ class OnEach:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(kit.Command):
     """A command: wait."""
 
     seconds: float
-    can_grant: ClassVar[bool] = False
 
 
 QuorumCommand = OnEach | Pause
@@ -98,7 +97,7 @@ class QuorumClient:
     too, so that no heartbeat waits for them.
     """
 
-    def __init__(self, clients: Sequence[AnyClient], key_prefix: str) -> None:
+    def __init__(self, clients: Sequence[BaseClient], key_prefix: str) -> None:
         self.shown = "at " + ", ".join(client.place for client in clients)
         self._servers = _servers(clients, key_prefix)
         self._workers = [WorkerPool(THREADS_PER_SERVER, "shedlock-quorum") for _ in clients]
@@ -145,7 +144,7 @@ def _run_here(request: Callable[[], Any], future: Future[Any]) -> None:
 class AsyncQuorumClient:
     """Broadcasts in tasks."""
 
-    def __init__(self, clients: Sequence[AnyClient], key_prefix: str) -> None:
+    def __init__(self, clients: Sequence[BaseClient], key_prefix: str) -> None:
         self.shown = "at " + ", ".join(client.place for client in clients)
         self._servers = _servers(clients, key_prefix)
         self._tasks: PerLoop[set[asyncio.Task[Any]]] = PerLoop(set)  # the event loop itself keeps only weak references
@@ -190,7 +189,7 @@ class _Broadcast:
         self.futures: dict[int, Any] = {}
         """Futures of threads, or tasks; by the number of the server."""
         if command.is_long:
-            self._seconds = DEFAULT_TIMEOUT.total_seconds() if timeout is None else timeout
+            self._seconds = kit.DEFAULT_TIMEOUT.total_seconds() if timeout is None else timeout
         else:
             self._seconds = _shortest(BROADCAST_SECONDS, timeout)
         self._until = monotonic() + self._seconds
@@ -203,7 +202,7 @@ class _Broadcast:
         def request(command: Command) -> Any:
             seconds = self._requests_until - monotonic()
             if seconds <= 0:
-                raise TimedOut("a free thread, or its earlier requests", sent=False)
+                raise kit.TimedOut("a free thread, or its earlier requests", sent=False)
             return server.client.execute(command, seconds)
 
         return server.carry_out(self._command.program(server)), request
@@ -241,7 +240,7 @@ def _shortest(seconds: float, timeout: float | None) -> float:
     return seconds if timeout is None else min(seconds, timeout)
 
 
-def _servers(clients: Sequence[AnyClient], key_prefix: str) -> list[QuorumServer]:
+def _servers(clients: Sequence[BaseClient], key_prefix: str) -> list[QuorumServer]:
     places = [client.place.rpartition("/")[0] if "host" in client.options else client.place for client in clients]
     for client, place in zip(clients, places, strict=True):
         if client.is_cluster:

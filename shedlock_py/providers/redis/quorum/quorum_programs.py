@@ -33,13 +33,16 @@ from shedlock_py.providers.kit import (
     Failure,
     StorePrograms,
     Undo,
+    carry_out,
     fire_time_too_late,
     refused,
+    undo_claimed,
+    undo_of,
     unreachable,
 )
 from shedlock_py.providers.redis.checks import Info, read_info
 from shedlock_py.providers.redis.commands import EPOCH, MICROSECOND, Call, Calls, Command, claim_args, run_args, script
-from shedlock_py.providers.redis.history import runs_kept, sent
+from shedlock_py.providers.redis.history import run_script, runs_kept
 from shedlock_py.providers.redis.quorum.broadcast import NotAddressed, OnEach, Pause, QuorumCommand, QuorumServer
 from shedlock_py.providers.redis.quorum.checks import quorum_checks
 from shedlock_py.providers.redis.quorum.majority import (
@@ -94,9 +97,9 @@ class QuorumPrograms(StorePrograms):
             return (yield from self._acquire(claim, before if claim.recoveries else None))
         except Exception:
             # The caller gets an error, so a lease that some servers granted is undone, after the time limit as well.
-            # Not that of a take-over: see StorePrograms.
+            # A take-over is not undone: see kit.locking.
             if not force:
-                yield self.undo_of(claim)
+                yield undo_of(self, claim)
             raise
 
     def _acquire(self, claim: Claim, dead: LockRecord | None) -> QuorumProgram:
@@ -137,13 +140,10 @@ class QuorumPrograms(StorePrograms):
             yield _pause(number, at_most=0.05 if is_ahead else 0.3)
             number += 1
 
-    def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Program[Any, Any, Lease]:
-        self._check_length(request.lock_at_most_for)  # before the servers are read
-        return super().take_over(request, expected)
-
-    def read_before_take_over(self, name: str) -> QuorumProgram:
-        read = Call(script("quorum_read"), (self._calls.key(name), self._node_key))
-        replies = yield from self._required("take_over", name, read, self._know_tokens)
+    def read_before_take_over(self, request: LockRequest) -> QuorumProgram:
+        self._check_length(request.lock_at_most_for)
+        read = Call(script("quorum_read"), (self._calls.key(request.name), self._node_key))
+        replies = yield from self._required("take_over", request.name, read, self._know_tokens)
         found = {server: reply for server, reply in enumerate(replies) if not isinstance(reply, Exception)}
         all_may = not self._know_tokens(replies)  # the operator takes over in spite of a quarantine
         former = {server: (reply[1], reply[4]) for server, reply in found.items() if all_may or reply[3]}
@@ -177,7 +177,7 @@ class QuorumPrograms(StorePrograms):
         def is_settled(replies: Sequence[Any]) -> bool:
             return VoteTally(claim.locked_by.encode(), replies, recovers=former != b"").is_settled()
 
-        return OnEach(lambda _: sent(call, claim.request.name, self), is_settled, can_grant=True)
+        return OnEach(lambda _: run_script(call, claim.request.name, self), is_settled, can_grant=True)
 
     def _confirm(
         self, operation: str, claim: Claim, token: int, former: Mapping[int, tuple[bytes, ...]]
@@ -195,7 +195,7 @@ class QuorumPrograms(StorePrograms):
         def confirm(server: QuorumServer) -> Program[Command, Any, Any]:
             before = former[server.number] or (b"", b"") if run else former[server.number]
             call = Call(script("quorum_confirm"), keys, (*args, *before, *run))
-            return (yield from sent(call, claim.request.name, self))
+            return (yield from run_script(call, claim.request.name, self))
 
         replies: list[Any] = yield OnEach(confirm, self._majority.agrees, frozenset(former), can_grant=True)
         confirmed, size = replies.count(1), self._majority.size
@@ -208,7 +208,7 @@ class QuorumPrograms(StorePrograms):
     def _give_way(self, claim: Claim) -> Program[QuorumCommand, Any, None]:
         """Undo ``claim``, and go on with a new claim id: what was sent before may arrive late, and must not match."""
         with suppress(ProviderError):  # what cannot be undone now ends by itself
-            yield from self.undo_for(claim.request.name, claim.locked_by, claim.request.fire_time)
+            yield from undo_claimed(self, claim)
         claim.renew()
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> QuorumProgram:
@@ -240,8 +240,8 @@ class QuorumPrograms(StorePrograms):
             return True
 
         on_each = OnEach(free, self._majority.agrees)
-        replies = yield from self.carry_out(
-            "force_release", name, self._majority.required("force_release", name, on_each)
+        replies = yield from carry_out(
+            self, "force_release", name, self._majority.required("force_release", name, on_each)
         )
         return self._majority.may_have_done(replies)
 
@@ -296,7 +296,7 @@ class QuorumPrograms(StorePrograms):
 
     def _required(self, operation: str, name: str, call: Call, is_settled: IsSettled | None = None) -> QuorumProgram:
         """The replies to one script, of a majority at least."""
-        on_each = OnEach(lambda _: sent(call, name, self), is_settled or self._majority.agrees)
+        on_each = OnEach(lambda _: run_script(call, name, self), is_settled or self._majority.agrees)
         return (yield from self._majority.required(operation, name, on_each))
 
     def start_new_quorum(self) -> Program[QuorumCommand, Any, None]:

@@ -1,0 +1,74 @@
+"""Upkeep by operators: free a lock by force, and forget a fire time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shedlock_py.errors import hidden_frames
+from shedlock_py.model.record import ONCE, LockRecord
+from shedlock_py.providers.kit.failures import refused, require_same_name
+from shedlock_py.providers.kit.fire_times import former_of
+from shedlock_py.providers.kit.operation import Operation
+from shedlock_py.runtime.program import Program
+
+if TYPE_CHECKING:
+    from shedlock_py.providers.kit.store_programs import StorePrograms
+
+__tracebackhide__ = hidden_frames
+
+
+def force_release(programs: StorePrograms, name: str, expected: LockRecord | None = None) -> Program[Any, Any, bool]:
+    """Free ``name`` from the holder in ``expected``. Without ``expected``, free it from the present holder."""
+    require_same_name(name, expected)
+    operation = Operation(programs, "force_release", name)
+    record = expected or (yield from operation.carry_out(programs.record(name)))
+    if record is None or not record.is_held:
+        return False
+    is_freed = yield from operation.carry_out(programs.free(record))
+    if expected is None:
+        if not is_freed:  # that hold has ended by itself, and a release leaves the minimum hold
+            found = yield from operation.carry_out(programs.record(name))
+            if found is not None and found.is_held and found.is_released:
+                yield from operation.carry_out(programs.free(found))
+        return True
+    if not is_freed and operation.was_repeated:  # the first copy may have freed it
+        found = yield from operation.carry_out(programs.record(name))
+        is_freed = found is not None and found.locked_by == record.locked_by and not found.is_held
+    return is_freed
+
+
+def forget_fire_time(programs: StorePrograms, name: str, expected: LockRecord | None = None) -> Program[Any, Any, bool]:
+    """Forget the newest fire time of ``name``. False: there was none when it was read.
+
+    :param expected: the record that the operator saw. Without it, the program reads the record.
+
+    True also if the record has another one, or none, when it is deleted: a first copy, whose reply was lost, may
+    have forgotten it.
+    """
+    require_same_name(name, expected)
+    record = expected or (yield from programs.record(name))
+    newest = record.last_fire_time if record else None
+    if record is None or newest is None:
+        return False
+    if newest == ONCE:
+        return (yield from _forget_key(programs, record))
+    if not (yield from programs.delete_fire_time(name, newest)):
+        record = yield from programs.record(name)
+        if record is not None and record.last_fire_time == newest:
+            what = f"the store has the fire time {newest} still, in a form that this library does not write"
+            raise refused("forget_fire_time", name, what, hint="delete it from the record by hand")
+    return True
+
+
+def _forget_key(programs: StorePrograms, record: LockRecord) -> Program[Any, Any, bool]:
+    """Let a key of ``run_once`` run again. All its runs have one fire time, so this goes by the claim id."""
+    if record.is_held:
+        return False  # its task may succeed yet
+    if not record.is_released:  # one reply with a wrong time may say that the lease of a living holder has ended
+        again = yield from programs.record(record.name)
+        if again is None or again.is_held or again.acquisition != record.acquisition:
+            return False
+    if not (yield from programs.undo_claim(record.name, record.locked_by, former_of(ONCE))):
+        found = yield from programs.record(record.name)
+        return found is None or found.last_fire_time != ONCE  # a first copy may have done it
+    return True
