@@ -48,20 +48,6 @@ def with_cells(key: str) -> Iterator[Sequence[str]]:
     return ((titles(page), *cells[key]) for page, cells in CELLS.items() if key in cells)
 
 
-def readme() -> str:
-    rows = [
-        (
-            f"[{cells.get('name', titles(page))}](docs/providers/{page}.md){cells.get('note', '')}",
-            cells["url"],
-            f"`{store.class_name}`",
-            code(store.drivers),
-            code(store.async_drivers),
-        )
-        for page, store, cells in ROWS
-    ]
-    return table("store | URL | class | packages | for asyncio", rows)
-
-
 def differences() -> str:
     rows = [
         (
@@ -115,17 +101,6 @@ def extras() -> Iterator[tuple[str, list[Store]]]:
         yield extra, [store for store in stores if store.extra == extra]
 
 
-def install_line() -> str:
-    """The README's list of extras, after PostgreSQL's."""
-    names = [
-        extra + "".join(f" (and {store.title})" for store in stores[1:] if store.page == stores[0].page)
-        for extra, stores in extras()
-        if extra != "postgresql"
-    ]
-    for_asyncio = dict.fromkeys(store.async_extra for _, stores in extras() for store in stores if store.async_extra)
-    return f"{', '.join(names)}; for asyncio also {', '.join(for_asyncio)}"
-
-
 def install_lines() -> str:
     lines = []
     for extra, stores in extras():
@@ -172,9 +147,7 @@ def doctor() -> str:
 
 
 PARTS = [
-    ("README.md", *marks("stores"), readme),
-    ("README.md", f"{PIP}postgresql]'    # or ", "\n", install_line),
-    ("docs/index.md", "## Install\n\n```sh\n", f"\n{PIP}apscheduler]'", install_lines),
+    ("docs/providers/README.md", "## Install\n\n```sh\n", f"\n{PIP}all,", install_lines),
     ("docs/providers/README.md", *marks("differences"), differences),
     ("docs/providers/README.md", *marks("choice"), choice),
     ("docs/providers/README.md", *marks("encryption"), encryption),

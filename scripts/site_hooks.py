@@ -1,7 +1,7 @@
-"""What the site needs besides Markdown: links from the pages to files of the repository work there, too.
+"""What the site needs besides Markdown: README as its first page, and links to files of the repository.
 
 On GitHub such a link opens the file. For the site each file that a page links to becomes a page of its own, under
-``files/``, that shows it. A link to a directory becomes plain text.
+``files/``, that shows it. A link to a directory becomes plain text. ``llms.txt`` links to pages of the site there.
 """
 
 from __future__ import annotations
@@ -26,11 +26,21 @@ def outside(page: Path, target: str) -> Path | None:
     return path.relative_to(ROOT) if path.is_relative_to(ROOT) and not path.is_relative_to(DOCS) else None
 
 
+def first_page() -> str:
+    """README, with its links as those of a page in ``docs``."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"\]\((?!https:|#|docs/)", "](../", text)
+    return text.replace("](docs/", "](")
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
+    pages = {page: page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md")}
+    pages[DOCS / "index.md"] = first_page()
+    files.append(File.generated(config, "index.md", content=first_page()))
     linked = {
         path
-        for page in DOCS.rglob("*.md")
-        for _, target, _ in LINK.findall(page.read_text(encoding="utf-8"))
+        for page, text in pages.items()
+        for _, target, _ in LINK.findall(text)
         if (path := outside(page, target)) is not None and (ROOT / path).is_file()
     }
     for path in sorted(linked):
@@ -66,3 +76,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def without_norun(markdown: str) -> str:
     """Blocks that the tests do not run are marked, for the tests alone."""
     return re.sub(r"^```python norun$", "```python", markdown, flags=re.MULTILINE)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Let ``llms.txt`` link to the pages that the site serves."""
+    served = Path(config.site_dir, "llms.txt")
+    text = served.read_text(encoding="utf-8").replace("README.md)", "index.html)").replace(".md)", ".html)")
+    served.write_text(text, encoding="utf-8")

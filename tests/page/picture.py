@@ -1,4 +1,4 @@
-"""``python -m tests.page.picture`` draws the picture of the page in the README."""
+"""``python -m tests.page.picture`` draws the picture of the page in docs/how-to/page.md."""
 
 from __future__ import annotations
 

@@ -69,6 +69,18 @@ def test_links_and_anchors_of_the_site_resolve(site: Path) -> None:
     assert dead == []
 
 
+def test_the_first_page_is_the_readme(site: Path) -> None:
+    text = re.sub(r"<[^>]+>", "", (site / "index.html").read_text())
+    assert "Run N copies of your app. Each scheduled job still runs once." in text
+    assert "Working on it" in text
+
+
+def test_llms_txt_links_to_pages_of_the_site(site: Path) -> None:
+    links = re.findall(r"\]\(([^)]+)\)", (site / "llms.txt").read_text())
+    assert len(links) == 5
+    assert [link for link in links if not (site / link).is_file()] == []
+
+
 def test_it_loads_nothing_from_elsewhere(site: Path) -> None:
     loaded = [address for path in site.rglob("*.html") for address in Page(path).loads]
     assert loaded

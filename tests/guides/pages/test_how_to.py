@@ -15,6 +15,7 @@ NAMES = [
         "lost-runs",
         "migrations",
         "multi-tenant",
+        "nightly-mail",
         "one-scheduler",
         "overdue-jobs",
         "page",

@@ -1,38 +1,63 @@
-"""The README is short and opens well, and the names in the documents exist. Its Python runs in ``tests/programs``."""
+"""README is short, and what it shows is real. The names in the documents exist.
+
+The Python of README runs in ``tests/programs``.
+"""
 
 import re
+from itertools import pairwise
 
 import shedlock_py as sl
-from tests.guides.documents import SECTIONS, blocks
-from tests.support.scripts import PROJECT
+from tests.guides.documents import DOCS, SECTIONS, blocks
+from tests.support.scripts import PROJECT, run_python
 
 README = (PROJECT / "README.md").read_text()
 DOCUMENTS = [PROJECT / "README.md", PROJECT / "CHANGELOG.md", *sorted((PROJECT / "docs").rglob("*.md"))]
 
 
-def test_the_readme_opens_with_a_sentence_a_picture_twelve_lines_and_two_commands() -> None:
+def test_the_readme_opens_with_a_sentence_a_picture_and_twelve_lines() -> None:
     opening = SECTIONS["(top)"]
-    title, sentence, picture, *_ = opening.split("\n\n")
+    title, sentence, picture, code, *_ = opening.split("\n\n")
     assert title == "# shedlock_py"
     assert len(sentence) < 100
     assert picture.startswith("![")
-    code = next(block.text for block in blocks(opening))
-    assert len([line for line in code.splitlines() if line]) <= 12
-    assert [line.split("  ")[0] for line in opening.splitlines() if line.startswith("make ")] == [
-        "make demo",
-        "make test",
+    assert code.startswith("```python")
+    (block,) = blocks(opening)
+    assert len([line for line in block.text.splitlines() if line]) <= 12
+
+
+def test_the_readme_has_700_words_at_most() -> None:
+    assert len(README.split()) <= 700
+
+
+def test_the_sections_come_in_the_order_of_a_reader() -> None:
+    order = [
+        "Install",
+        "Four tasks",
+        "APScheduler",
+        "Two durations",
+        "What it is not",
+        "Links",
+        "Working on it",
     ]
-    assert opening.index(picture) < opening.index(code) < opening.index("make demo")
+    assert list(SECTIONS) == ["(top)", *order]
+    commands = [README.index(command) for command in ("make demo", "make test")]
+    assert all(before < after for before, after in pairwise([README.index("## Working on it"), *commands]))
 
 
-def test_the_documentation_opens_as_the_readme_does() -> None:
-    page = (PROJECT / "docs" / "index.md").read_text()
-    first, opening = (next(block.text for block in blocks(text)) for text in (page, SECTIONS["(top)"]))
-    assert [line for line in first.splitlines() if line] == [line for line in opening.splitlines() if line]
+def test_the_table_is_the_one_that_shedlock_creates() -> None:
+    (table,) = blocks(SECTIONS["Install"], "sql")
+    done = run_python("-m", "shedlock_py", "schema", "--store", "postgresql://user@db/app")
+    assert (done.returncode, done.stdout) == (0, table.text)
 
 
-def test_the_readme_has_200_lines_at_most() -> None:
-    assert len(README.splitlines()) <= 200
+def test_llms_txt_has_the_program_of_the_readme_and_five_links() -> None:
+    page = DOCS / "llms.txt"
+    text = page.read_text()
+    assert len(text.splitlines()) <= 60
+    assert [block.text for block in blocks(text)] == [block.text for block in blocks(SECTIONS["(top)"])]
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(links) == 5
+    assert [link for link in links if not (DOCS / link).is_file()] == []
 
 
 ELSEWHERE = ("shedlock-java.md", "public-names.md")
