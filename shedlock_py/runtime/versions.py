@@ -1,4 +1,4 @@
-"""The version of this package, and the oldest supported releases of others, as ``pyproject.toml`` declares them."""
+"""The version of this package, and the oldest supported releases of others, as in ``pyproject.toml``."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ OLDEST = {
 def require(package: str, installed: str) -> None:
     """Refuse a package that is too old, before it fails with an error that does not name it.
 
-    :param installed: its version, as the package reports it.
-    :raises ConfigurationError: it is older than :data:`OLDEST`.
+    :param installed: the version that the package reports.
+    :raises ConfigurationError: the version is older than :data:`OLDEST`.
     """
     oldest, extra = OLDEST[package]
-    # Without letters, because a pre-release counts as its release; padded, because 4.13.0 is 4.13.
+    # Without letters, because a pre-release counts as its release. Padded, because 4.13.0 is 4.13.
     releases = (re.split("[a-z]", version)[0] for version in (installed, oldest))
     found, needed = ([*map(int, re.findall(r"\d+", release)), 0, 0] for release in releases)
     if found < needed:
@@ -42,7 +42,7 @@ _ASYNC = {
     "mariadb": "asyncmy",
     "sqlite": "aiosqlite",
 }
-"""The driver to install where the URL names none."""
+"""The driver to install if the URL does not name a driver."""
 _EXTRAS = {
     "psycopg": "postgresql",
     "psycopg_async": "postgresql",
@@ -53,18 +53,18 @@ _EXTRAS = {
     "aiosqlite": "aiosqlite",
 }
 _PACKAGES = {"psycopg2": "psycopg2-binary", "mysqldb": "mysqlclient", "aiomysql": "'aiomysql[rsa]'"}
-"""Of drivers without an extra."""
+"""Packages of drivers without an extra."""
 
 
 def install_line(extra: str) -> str:
-    """The line that installs this package with ``extra``."""
+    """Return the line that installs this package with ``extra``."""
     return f"pip install 'shedlock_py[{extra}]'"
 
 
 def sql_install_line(scheme: str, *, is_async: bool = False) -> str:
-    """The line that installs SQLAlchemy and a driver for ``scheme``, such as "postgresql" or "postgresql+asyncpg".
+    """Return the line that installs SQLAlchemy and a driver for ``scheme``: "postgresql" or "postgresql+asyncpg".
 
-    :param is_async: which driver to take where the scheme names none.
+    :param is_async: whether to take an async driver if the scheme does not name a driver.
     """
     database, _, driver = scheme.partition("+")
     driver = driver or (_ASYNC if is_async else _SYNC).get(database, "")
@@ -74,9 +74,9 @@ def sql_install_line(scheme: str, *, is_async: bool = False) -> str:
 
 
 def missing_package(what: str, error: ModuleNotFoundError, line: str) -> str:
-    """The message of an error: the package that ``what`` needs is missing.
+    """Return the error message for a missing package that ``what`` needs.
 
-    :param line: what installs it.
+    :param line: the line that installs it.
     """
     if (error.name or "").startswith("shedlock_py."):
         built = f"this program was built without the module {error.name!r}"
