@@ -75,7 +75,7 @@ class LeaseLostError(LeaseError):
 
 
 class NotLocked(LeaseError):
-    """Code that needs a live lease was called outside a guard."""
+    """Code that needs a live lease was called without it."""
 
 
 class TaskNotDone(ShedLockError):
@@ -88,9 +88,7 @@ traceback."""
 
 
 def as_exception(error: BaseException, operation: str, lock_name: str | None = None) -> Exception:
-    """Return ``error``, or a :class:`ProviderError` if ``error`` would end a thread (``sys.exit()`` in a driver's
-    hook).
-    """
+    """Return ``error``, or a :class:`ProviderError` if it would end a thread (``sys.exit()`` in a driver's hook)."""
     if isinstance(error, Exception):
         return error
     failure = ProviderError(f"{operation} raised {error!r}", operation=operation, lock_name=lock_name)

@@ -322,9 +322,6 @@ DEBUG_EVENTS = (LockSkipped, LockAcquired, TaskFinished, LockReleased, LockExten
 
 
 def log_raised(event: Event) -> None:
-    """Log like :func:`log_listener`, but a failure that the caller gets as an exception at DEBUG: one message is
-    enough.
-
-    """
+    """Log like :func:`log_listener`. The caller gets a failure as an exception, so log that at DEBUG."""
     if isinstance(event, ProviderFailed):
         logger.debug("lock %r: %s failed, and its caller gets the error", event.lock_name, event.operation)

@@ -91,7 +91,6 @@ class TaskKeepAlive(BaseKeepAlive):
             start_task(self._finish(lost, reply))
 
     async def _finish(self, lost: LeaseLost, reply: Awaitable[object]) -> None:
-        """Await the result of ``on_lost``."""
         try:
             await reply
         except BaseException as error:  # asyncio would let sys.exit() leave the event loop, past all tasks

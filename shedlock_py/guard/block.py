@@ -134,7 +134,7 @@ class BaseBlock:
             self._kept_alive.abandon()  # without an exit, as after Ctrl-C in it, the lease expires
 
     def __call__(self, function: object) -> Never:
-        raise TypeError("hold(…) and hold_async(…) are no decorators: use @scheduler_lock(…)")
+        raise TypeError("hold(…) and hold_async(…) are not decorators: use @scheduler_lock(…)")
 
     def __enter__(self) -> Any:
         raise TypeError("hold_async(…) and try_hold_async(…) need 'async with'; for 'with', use hold(…) or try_hold(…)")

@@ -29,9 +29,7 @@ class KeepAlive(Protocol):
 
 
 class ActiveLease:
-    """One lease while its task runs. Code that outlives the guard may still refer to it, but it is not live any
-    more.
-    """
+    """One lease while its task runs. Code that outlives the guard may still refer to it; then it is not live."""
 
     def __init__(self, lease: Lease, provider: object, owner: OwningProcess) -> None:
         self.lease = lease
@@ -66,8 +64,7 @@ class ActiveLease:
 
 
 running: set[ActiveLease] = set()
-"""The leases of tasks that run or are being released, in all threads. In a forked child they include the parent's
-leases."""
+"""The leases of tasks that run or are being released, in all threads. A forked child has the parent's leases, too."""
 
 current: ContextVar[ActiveLease | None] = ContextVar("shedlock_py_current", default=None)
 
@@ -111,8 +108,7 @@ def add_alias(spec: object, lock_name: str) -> None:
 
 
 def is_held_for(spec: object, lock_name: str) -> bool:
-    """Return whether a scheduler of this process holds the lock for the function of ``spec``, which has not used it
-    yet.
+    """Return whether a scheduler of this process holds the lock for the function of ``spec``, which has not used it.
 
     If the function is refused then, the scheduler's call most likely runs outside the lease.
     """

@@ -186,18 +186,18 @@ def scheduler_lock(
     :param once_per: run once in each slot of this length ("1h", "1d"), on all replicas together. Slots count from 1970
         in UTC. A slot begins half a minute early, so that clocks which differ by less agree.
     :param fire_time: a function that gets the call's arguments and returns the moment of this run, an aware datetime:
-        ``fire_time=lambda message: message.sent_at``. A call is skipped if its fire time is not newer than all fire
-        times that ran. With ``once_per`` it is rounded down to its slot.
+        ``fire_time=lambda message: message.sent_at``. A call is skipped if an equal or newer fire time has run.
+        With ``once_per`` it is rounded down to its slot.
     :param provider: the store of this lock: a provider, or a URL, which is opened at the first call. By default the
         configured provider, looked up at each call.
     :param keep_alive: extend the lease, every third of it, until the task ends; by default as in :func:`configure`.
-        ``lock_at_most_for`` can then be short: others may run the task so soon after this process dies. A duration such
-        as "2h" limits keep-alive: a run that hangs then loses its lease, and others run the task again.
+        ``lock_at_most_for`` can then be short: it is how soon others may run the task if this process dies. A duration
+        such as "2h" limits keep-alive: a run that hangs then loses its lease, and others run the task again.
     :param on_lost: the reaction if the lease is lost while the task runs. A ``LeaseLost`` event and a warning come in
         any case. "continue" does nothing more; a callable gets the event; "cancel", for ``async def``, cancels the
         task, and the call raises :class:`LeaseLostError`.
-    :param expected_every: the longest time between two starts, on all replicas together. With run history, ``shedlock
-        overdue`` then finds a job that does not start. By default it uses the scheduler, or the last runs.
+    :param expected_every: the longest time between two starts, on all replicas together. With run history,
+        ``shedlock overdue`` then finds a job that does not start. By default it uses the scheduler, or the last runs.
     :param recover: for an idempotent task with ``once_per`` or ``fire_time`` and ``keep_alive``. If the task runs
         elsewhere, the call waits until that run ends. If the run never ends, because its process died, the call runs
         the task again. So a task runs at least once for each fire time, and may run twice.

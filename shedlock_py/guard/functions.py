@@ -24,9 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Executed(Generic[T]):
-    """The task ran under ``lease`` and returned ``value``. True in a condition: ``if attempt(…):`` means "if it
-    ran".
-    """
+    """The task ran under ``lease`` and returned ``value``. It is true: ``if attempt(…):`` means "if it ran"."""
 
     value: T
     lease: Lease

@@ -36,7 +36,6 @@ class HeartbeatPlan:
         self.due = now + lock_at_most_for.total_seconds() / self.HEARTBEATS
 
     def failed(self, lock_at_most_for: timedelta, now: float) -> None:
-        """Note that the store failed at ``now``."""
         self.failures += 1
         lease = lock_at_most_for.total_seconds()
         pause = min(lease / 48 * 2 ** min(self.failures, 10), lease / self.REPLY)

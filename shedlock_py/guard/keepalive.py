@@ -206,7 +206,6 @@ class BaseKeepAlive:
                     self._react(event)
 
     def _react(self, lost: LeaseLost) -> object:
-        """Carry out ``on_lost``."""
         if callable(self._on_lost):
             try:
                 return self._on_lost(lost)

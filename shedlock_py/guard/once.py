@@ -241,5 +241,4 @@ class AsyncOnceBlock(_Once, AsyncBlock): ...
 
 
 def _without_request(options: LockOptions) -> dict[str, Any]:
-    """Return the options that are not in the request."""
     return {name: value for name, value in vars(options).items() if name not in ("lock_at_most_for", "fire_time")}

@@ -131,7 +131,7 @@ class SlotRun:
             task.result()
 
     async def drain(self, task: asyncio.Task[None]) -> None:
-        """End the run after the repetition was cancelled. A run that has begun has the drain time, or until the second
+        """End the run after the repetition was cancelled. If the function runs, wait for the drain time or a second
         cancel.
         """
         with suppress(asyncio.CancelledError):

@@ -1,5 +1,4 @@
-"""Release leases on SIGTERM. By default it ends a process without any ``finally``, and the leases last until they
-expire.
+"""Release leases on SIGTERM. By default SIGTERM ends a process without any ``finally``, so its leases are not released.
 
 Python calls a signal handler in the main thread, in the middle of other code. The guarded tasks may need a lock that
 the main thread holds, so the handler must not wait for them. It starts a thread, which waits and then sends the signal
@@ -108,8 +107,7 @@ class _Handler:
     def __init__(self, previous: object) -> None:
         self._previous = previous
         self._frame: object = self
-        """While the previous handler runs: the frame that the signal interrupted. Code that calls a handler passes it
-        on."""
+        """While the previous handler runs: the frame that the signal interrupted. Its caller passes this frame on."""
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         state = _shutdown
@@ -170,12 +168,10 @@ def _hide_end_of_joins() -> None:
 
 
 def _wait_and_send(number: int, previous: object) -> None:
-    """Run the waiting thread."""
     state, sentinel = _shutdown, _Sentinel()
     try:
         _wait_for_others()
-        # The application may have replaced this handler. The default handler would end the process without any
-        # `finally`.
+        # The application may have replaced this handler. The default handler ends the process without any `finally`.
         is_handled = callable(signal.getsignal(number))
         # With a handler from ``loop.add_signal_handler``, the first signal has already notified the event loop.
         origins = (type(getattr(previous, "__self__", None)).__module__, getattr(previous, "__module__", ""))

@@ -20,7 +20,7 @@ process_gates: list[Gate] = []
 
 @dataclass(frozen=True)
 class Skipped:
-    """The task did not run. False in a condition: ``if attempt(…):`` means "if it ran".
+    """The task did not run. It is false: ``if attempt(…):`` means "if it ran".
 
     ``reason`` is "held" if another replica has the lock, "already_ran" if the fire time has run, … ``holder`` is the
     replica that has the lock, or None if the store did not name it.

@@ -132,8 +132,8 @@ class LockSpec:
 def _as_written(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Return the function behind partials and bound methods, with all arguments, so that a template can use each of
-    them.
+    """Return the function behind partials and bound methods, with all of its arguments: a template may use any
+    of them.
     """
     while isinstance(function, functools.partial | MethodType):
         if isinstance(function, MethodType):
@@ -181,8 +181,8 @@ _ADDRESS = " at 0x[0-9a-fA-F]{6,}"
 
 
 def _has_set(value: object) -> bool:
-    """Return whether ``value`` is a set, or a list, tuple or dict with a set in it. Subclasses may have their
-    own text.
+    """Return whether ``value`` is a set, or a list, tuple or dict with a set in it. Subclasses may define their
+    text.
     """
     kind = type(value)
     if kind in (list, tuple, dict):

@@ -225,9 +225,8 @@ class Lease:
         return self._ended
 
     def is_being_released(self) -> bool:
-        """Return whether a release or an undo has begun. From then on nothing extends the lease, not even a sent
-        request.
-
+        """Return whether a release or an undo has begun. From then on no request extends the lease, not even a sent
+        one.
         """
         return self._is_being_released or self._ended
 

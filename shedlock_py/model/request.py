@@ -100,8 +100,8 @@ def validate_holder(holder: object) -> str:
         )
     if DEMOTED.fullmatch(validated):
         raise ConfigurationError(
-            f"holder must not read like a demotion, 'demoted 5000ms web-1': a leader of that name would be taken for "
-            f"none: {quoted(holder)}"
+            f"holder must not read like a demotion, 'demoted 5000ms web-1': a node of that name would not count as the "
+            f"leader: {quoted(holder)}"
         )
     return validated
 

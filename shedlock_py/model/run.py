@@ -108,7 +108,7 @@ def outcome_of(lease: Lease) -> RunOutcome:
     if isinstance(given, str) and given in _REPORTED:
         return lease.outcome
     outcome: RunOutcome = "ok" if lease.error is None else "failed"
-    _logger.warning("lock %r: %r is no outcome of a run, %r is kept", lease.name, lease.outcome, outcome)
+    _logger.warning("lock %r: %r is not an outcome of a run, so history has %r", lease.name, lease.outcome, outcome)
     return outcome
 
 

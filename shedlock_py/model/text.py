@@ -56,9 +56,7 @@ def has_url(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """Escape the characters of ``text`` that are not printable, such as line ends and changes of direction, as ``repr``
-    does.
-    """
+    """Escape the characters of ``text`` that are not printable, such as line ends and changes of direction."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
