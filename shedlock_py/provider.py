@@ -22,7 +22,7 @@ A provider may also have these attributes. Callers look them up by name; ``provi
 - ``create_table_sql()`` returns the SQL of the tables, if the store has tables.
 - ``close()`` closes the connections that the provider has opened.
 - ``has_fire_times = False``: the store keeps no fire times, so a request with a fire time is refused.
-- ``is_shared = False``: the locks are those of one process only.
+- ``is_shared = False``: only one process has the locks.
 - ``waits_for``: a text for messages, if requests wait for a connection.
 - ``sync_provider`` or ``async_provider``: the provider that an adapter calls.
 """

@@ -86,7 +86,7 @@ class Claim:
         self.renew()
 
     def renew(self) -> None:
-        """Take a new claim id. A request with the former id may reach the store late, and then matches nothing."""
+        """Take a new claim id. A request with the earlier id may reach the store late, and then matches nothing."""
         self.claim_id = f"{self.recoveries:x}{self._new_claim_id()[1:]}"
         self.locked_by = f"{self.request.holder}#{self.claim_id}"
         self._sent_at = self._clock()
@@ -239,7 +239,7 @@ class Lease:
         return bool(self._in_doubt)
 
     def remaining_minimum(self) -> timedelta:
-        """Return the rest of ``lock_at_least_for``, on the holder's clock."""
+        """Return how much of ``lock_at_least_for`` is left, on the holder's clock."""
         if not self.lock_at_least_for:
             return timedelta(0)  # even if a user-supplied clock was set back
         return max(timedelta(0), self.lock_at_least_for - timedelta(seconds=self._clock() - self._granted_at))
