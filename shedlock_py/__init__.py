@@ -58,8 +58,8 @@ from shedlock_py.settings.defaults import Settings, configure, reset
 from shedlock_py.settings.off_switch import set_active
 from shedlock_py.settings.urls import async_provider_from_url, provider_from_url
 
-# What most programs do not need is loaded at its first use. Type checkers see plain imports: with __getattr__ they
-# would accept every misspelt name.
+# Names that few programs need are imported at their first use. Type checkers see plain imports: with __getattr__ they
+# would accept misspelt names.
 if TYPE_CHECKING:
     from shedlock_py.election.async_elector import AsyncLeaderElector
     from shedlock_py.election.base import leader_only

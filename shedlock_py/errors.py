@@ -1,4 +1,4 @@
-"""The errors, one shallow tree.
+"""The errors, in one shallow tree.
 
 ::
 
@@ -28,7 +28,7 @@ class ShedLockError(Exception):
 
 
 class ConfigurationError(ShedLockError, ValueError):
-    """A lock name, duration, URL or set-up that cannot work, with any store."""
+    """A lock name, duration, URL or set-up that cannot work with any store."""
 
 
 class ProviderNotConfigured(ConfigurationError):
@@ -38,9 +38,12 @@ class ProviderNotConfigured(ConfigurationError):
 class ProviderError(ShedLockError):
     """The store replied with an error. The task did not run.
 
-    ``operation`` is the operation that failed ("acquire", "release", …), ``lock_name`` its lock (or None), ``hint``
-    what the user can do about it, if that is known. ``message`` is the text without the hint; ``str()`` shows both.
-    ``__cause__`` is the driver's own error; None where the message says all that it says, as for a missing table.
+    ``__cause__`` is the driver's error. It is None if the message says everything, for example that a table is missing.
+
+    :ivar operation: the failed operation: "acquire", "release", …
+    :ivar lock_name: the lock; None if the operation has no lock.
+    :ivar hint: advice for the user, if there is any.
+    :ivar message: the text without the hint. ``str()`` shows both.
     """
 
     def __init__(self, message: str, *, operation: str, lock_name: str | None = None, hint: str | None = None) -> None:
@@ -51,7 +54,7 @@ class ProviderError(ShedLockError):
         self.hint = hint
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # BaseException's own pickling calls the class with positional arguments only.
+        # BaseException pickles positional arguments only.
         make = partial(type(self), self.message, operation=self.operation, lock_name=self.lock_name, hint=self.hint)
         return (make, ())
 
@@ -59,32 +62,33 @@ class ProviderError(ShedLockError):
 class ProviderUnreachable(ProviderError):
     """The store did not reply: it is down, refused, timed out, read-only or out of connections.
 
-    Whether the operation happened is unknown. The task did not run; the next call tries again.
+    The operation may or may not have happened. The task did not run; the next call tries again.
     """
 
 
 class LeaseError(ShedLockError):
-    """Something is wrong with a lease."""
+    """Base of the errors about a lease."""
 
 
 class LeaseLostError(LeaseError):
-    """The lease ended before the work that relied on it did."""
+    """The lease ended before the work that relied on it."""
 
 
 class NotLocked(LeaseError):
-    """Code that must run under a lease was called without a live one."""
+    """Code that needs a live lease was called without it."""
 
 
 class TaskNotDone(ShedLockError):
-    """``run_once`` has waited in vain: the task of its key has not succeeded anywhere, and this call did not run it."""
+    """``run_once`` did not run the task, and the task has not succeeded on another replica in time."""
 
 
 hidden_frames = methodcaller("errisinstance", ShedLockError)
-"""The ``__tracebackhide__`` of a module: pytest leaves its frames out of the traceback of an error of this library."""
+"""A module's ``__tracebackhide__``: for an error of this library, pytest leaves the module's frames out of the
+traceback."""
 
 
 def as_exception(error: BaseException, operation: str, lock_name: str | None = None) -> Exception:
-    """``error``, or a :class:`ProviderError` if it would end a thread, such as ``sys.exit()`` in a driver's hook."""
+    """Return ``error``, or a :class:`ProviderError` if it would end a thread (``sys.exit()`` in a driver's hook)."""
     if isinstance(error, Exception):
         return error
     failure = ProviderError(f"{operation} raised {error!r}", operation=operation, lock_name=lock_name)

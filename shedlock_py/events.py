@@ -1,12 +1,12 @@
-"""Events: what happens to a lock or an election, as listeners get it.
+"""Events about locks and elections, and their listeners.
 
-A listener is any callable that takes one event. It runs in the thread or task where the event happened, so it should
-be quick. An exception of a listener is logged and changes nothing else. Ctrl-C, and what the handler of a signal
+A listener is any callable that takes one event. It runs in the thread or task where the event happened, so it should be
+quick. An exception in a listener is logged and changes nothing else. Ctrl-C, and any exception that a signal handler
 raises, is raised again after all listeners were notified.
 
-Each attempt to acquire a lock emits exactly one of ``LockAcquired``, ``LockSkipped`` and ``ProviderFailed`` (with the
-operation "acquire"), or none if the caller was cancelled meanwhile. After ``LockAcquired`` comes exactly one
-``TaskFinished``, and then the end of the lease: ``LockReleased``, ``LeaseLost``, or ``ProviderFailed`` with the
+Each attempt to acquire a lock emits exactly one event: ``LockAcquired``, ``LockSkipped``, or ``ProviderFailed`` with
+the operation "acquire". It emits no event if the caller was cancelled meanwhile. After ``LockAcquired`` comes exactly
+one ``TaskFinished``, and then the end of the lease: ``LockReleased``, ``LeaseLost``, or ``ProviderFailed`` with the
 operation "release". ``LeaseLost`` may come before ``TaskFinished``, and comes once. A guard inside its own live lease
 sends no request and emits no event.
 """
@@ -27,8 +27,8 @@ logger = logging.getLogger("shedlock_py")
 
 
 def _on_one_line(record: logging.LogRecord) -> bool:
-    """A log filter. Others may have written anything to the store: a holder must not begin a line, or move a cursor."""
-    with suppress(Exception):  # an error that cannot describe itself: the handler reports it
+    """Escape control characters. A holder from the store must not begin a log line or move the cursor of a terminal."""
+    with suppress(Exception):  # an exception without a working __str__: the handler reports it
         text = record.getMessage()
         if not text.isprintable():
             record.msg, record.args = printable(one_line(text)), None
@@ -38,26 +38,47 @@ def _on_one_line(record: logging.LogRecord) -> bool:
 logger.addFilter(_on_one_line)
 
 SkipReason = Literal["held", "already_ran", "provider_error", "shutting_down", "not_leader"]
-"""Why a task did not run: the lock was held; its fire time had run; the store failed and the caller chose to skip; this
-process received SIGTERM (``release_on_sigterm``); this node is not the leader."""
+"""Why a task did not run.
+
+- "held": another holder has the lock.
+- "already_ran": its fire time has run.
+- "provider_error": the store failed, and the caller chose to skip.
+- "shutting_down": this process received SIGTERM (``release_on_sigterm``).
+- "not_leader": this node is not the leader.
+"""
 
 LostReason = Literal["overrun", "revoked", "unreachable", "kept_too_long"]
-"""How a lease was lost: the task outlived it; somebody took it over or freed it by force, or the store forgot it;
-keep-alive could not reach the store for too long; the task ran longer than ``keep_alive`` allows."""
+"""How a lease was lost.
+
+- "overrun": the task outlived it.
+- "revoked": somebody took it over or freed it by force, or the store forgot it.
+- "unreachable": keep-alive could not reach the store for too long.
+- "kept_too_long": the task ran longer than ``keep_alive`` allows.
+"""
 
 StopReason = Literal["resigned", "revoked", "unreachable"]
-"""Why a leadership ended: on purpose; taken over, demoted or forgotten by the store; the store was unreachable for too
-long."""
+"""Why a leadership ended.
+
+- "resigned": on purpose.
+- "revoked": it was taken over, demoted, or forgotten by the store.
+- "unreachable": the store was unreachable for too long.
+"""
 
 MissReason = Literal[
     "unreachable", "cancelled", "no_room", "schedule_changed", "too_many_recoveries", "not_recoverable"
 ]
-"""Why a due run did not happen, or did not end: the store was unreachable for too long; it was cancelled, or its
-process shut down; a run on time went first; the newest fire time is not of this schedule; each recovery ended without a
-release; the lock record does not say whether the run ended."""
+"""Why a due run did not happen, or did not end.
+
+- "unreachable": the store was unreachable for too long.
+- "cancelled": the run was cancelled, or its process shut down.
+- "no_room": a run on time went first.
+- "schedule_changed": the newest fire time is not of this schedule.
+- "too_many_recoveries": each recovery ended without a release.
+- "not_recoverable": the lock record does not say whether the run ended.
+"""
 
 OperatorAction = Literal["pause", "resume", "force_release", "demote", "prune"]
-"""What an operator can do on the page."""
+"""The actions of an operator on the page."""
 
 Outcome = Literal["succeeded", "failed", "cancelled"]
 
@@ -75,12 +96,12 @@ class LockEvent(Event):
 
     @property
     def template(self) -> str | None:
-        """What ``lock_name`` was filled from, such as "sync-{tenant}"; None if it was given as it is."""
+        """The template of ``lock_name``, such as "sync-{tenant}"; None if the name has no fields."""
         lease: Lease | None = getattr(self, "lease", None)
         return self.__dict__.get("_template") if lease is None else lease.template
 
     def filled_from(self, template: str | None) -> Self:
-        """This event, with the template of its lock name; for events without a lease."""
+        """Add the template of the lock name to this event. Events with a lease need no call."""
         self.__dict__["_template"] = template  # not a field: it takes no part in comparisons, repr and asdict()
         return self
 
@@ -94,7 +115,7 @@ class ElectionEvent(Event):
 
 @dataclass(frozen=True)
 class LockAcquired(LockEvent):
-    """The lock was granted; the task runs now. ``elapsed`` is how long the acquire took."""
+    """The lock was granted; the task runs now. ``elapsed`` is the duration of the acquire."""
 
     lease: Lease
     elapsed: timedelta
@@ -102,9 +123,10 @@ class LockAcquired(LockEvent):
 
 @dataclass(frozen=True)
 class LockSkipped(LockEvent):
-    """The task does not run, as it should be; mostly because the lock is held elsewhere.
+    """The task does not run, as intended; mostly because the lock is held elsewhere.
 
-    ``elapsed`` is how long the acquire took; zero if the store got no request ("shutting_down", "not_leader").
+    ``elapsed`` is the duration of the acquire. It is zero if no request was sent ("shutting_down", "not_leader").
+
     """
 
     reason: SkipReason
@@ -113,7 +135,7 @@ class LockSkipped(LockEvent):
 
 @dataclass(frozen=True)
 class LockReleased(LockEvent):
-    """The lease was released. ``held_for`` counts from the grant."""
+    """The lease was released, ``held_for`` after the grant."""
 
     lease: Lease
     held_for: timedelta
@@ -121,14 +143,14 @@ class LockReleased(LockEvent):
 
 @dataclass(frozen=True)
 class LockExtended(LockEvent):
-    """The lease was extended, on purpose or by keep-alive."""
+    """The task or keep-alive extended the lease."""
 
     lease: Lease
 
 
 @dataclass(frozen=True)
 class LeaseLost(LockEvent):
-    """The lease ended before its task did; another replica may be running it."""
+    """The lease ended before its task; another replica may be running the task."""
 
     lease: Lease
     reason: LostReason
@@ -139,17 +161,19 @@ class ProviderFailed(LockEvent):
     """The store failed at ``operation``. At "acquire" the task did not run; at "release" it did.
 
     In elections ``lock_name`` is the election's name.
+
     """
 
     operation: str
     error: Exception
     lease: Lease | None = None
-    """Which lease was to be extended or released; None at "acquire" and in elections."""
+    """The lease that was to be extended or released; None at "acquire" and in elections.
+"""
 
 
 @dataclass(frozen=True)
 class TaskFinished(LockEvent):
-    """The guarded task ended, well or not; ``error`` is what it raised."""
+    """The guarded task ended. ``error`` is the exception that it raised, or None."""
 
     lease: Lease
     duration: timedelta
@@ -159,40 +183,46 @@ class TaskFinished(LockEvent):
 
 @dataclass(frozen=True)
 class RunMissed(LockEvent):
-    """A due run did not happen, or did not end, and no replica is known to run it later."""
+    """A due run did not happen or did not end, and no replica is known to run it later."""
 
     fire_time: datetime | None
     reason: MissReason
     details: str = ""
-    """More about the reason, for people to read."""
+    """More about the reason, for people to read.
+"""
 
 
 @dataclass(frozen=True)
 class RunRecovered(LockEvent):
-    """This replica runs a fire time again, because the run of another replica never ended (``recover=True``).
+    """This replica runs a fire time again, because the run on another replica never ended (``recover=True``).
 
     It comes right after ``LockAcquired``.
+
     """
 
     lease: Lease
     fire_time: datetime | None
     former_holder: str
     recoveries: int
-    """How often this fire time was recovered, with this time."""
+    """How often this fire time was recovered, including this time.
+"""
 
 
 @dataclass(frozen=True)
 class OperatorActed(LockEvent):
-    """An operator has changed a lock on the page or in Django's admin. Emitted in the process that serves it.
+    """An operator changed a lock on the page or in Django's admin. The process that serves the page emits it.
 
     ``lock_name`` is the name of the election for "demote", and empty for "prune".
+
     """
 
     action: OperatorAction
     by: str
-    """Who did it, as far as the page knows."""
+    """The operator, as far as the page knows.
+"""
     details: str
-    """What was done, for people to read."""
+    """The change, for people to read.
+"""
 
 
 @dataclass(frozen=True)
@@ -205,7 +235,7 @@ class LeadershipStarted(ElectionEvent):
 
 @dataclass(frozen=True)
 class LeadershipStopped(ElectionEvent):
-    """This node is not the leader any more; what it does as the leader must stop."""
+    """This node is not the leader any more; its work as the leader must stop."""
 
     holder: str
     term: int | None
@@ -214,7 +244,7 @@ class LeadershipStopped(ElectionEvent):
 
 @dataclass(frozen=True)
 class LeaderChanged(ElectionEvent):
-    """This node has seen a new leader, which may be itself."""
+    """This node has observed a new leader, which may be itself."""
 
     holder: str
 
@@ -245,9 +275,12 @@ MISSES: dict[MissReason, str] = {
 def log_listener(event: Event) -> None:
     """Write an event to the logger ``shedlock_py``.
 
-    ERROR: the store failed, so that a lock was not freed, or a node could not lead. WARNING: a lease, a leadership or a
-    run was lost, a run was recovered, an operator changed a lock, or the store failed to extend a lease or to read a
-    record, which is retried. INFO: other events of elections. DEBUG: all other events.
+    - ERROR: the store failed, so that a lock was not freed, or a node could not lead.
+    - WARNING: a lease, a leadership or a run was lost; a run was recovered; an operator changed a lock; or the store
+      failed to extend a lease or to read a record, which is retried.
+    - INFO: other events of elections.
+    - DEBUG: all other events.
+
     """
     match event:
         case LockSkipped(lock_name, reason):
@@ -280,15 +313,15 @@ def log_listener(event: Event) -> None:
             logger.log(level, "election %r: %s does not lead any more (%s), term %s", name, holder, reason, term)
         case LeaderChanged(name, holder):
             logger.info("election %r: the leader is %s", name, holder)
-        case LockEvent(lock_name):  # of the application's own
+        case LockEvent(lock_name):  # an event class of the application
             logger.debug("lock %r: %s", lock_name, type(event).__name__)
 
 
 DEBUG_EVENTS = (LockSkipped, LockAcquired, TaskFinished, LockReleased, LockExtended)
-"""The log has them at DEBUG only."""
+"""The events that are logged at DEBUG only."""
 
 
 def log_raised(event: Event) -> None:
-    """:func:`log_listener` for a failure that the caller gets as an exception: one message once."""
+    """Log like :func:`log_listener`. The caller gets a failure as an exception, so log that at DEBUG."""
     if isinstance(event, ProviderFailed):
         logger.debug("lock %r: %s failed, and its caller gets the error", event.lock_name, event.operation)

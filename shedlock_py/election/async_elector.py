@@ -29,8 +29,8 @@ from shedlock_py.settings.urls import async_provider_from_text
 class AsyncLeaderElector(Elector):
     """:class:`LeaderElector` for asyncio: ``async with AsyncLeaderElector(provider, "scheduler") as elector: …``
 
-    Callbacks may be coroutine functions; others are called on the event loop and must be quick. A provider for ordinary
-    functions is called in worker threads.
+    Callbacks may be coroutine functions. Other callbacks are called on the event loop and must be quick. A provider for
+    ordinary functions is called in worker threads.
     """
 
     def __init__(
@@ -55,15 +55,15 @@ class AsyncLeaderElector(Elector):
         super().__init__(settings, on_started_leading, on_stopped_leading, on_new_leader)
 
     async def start(self) -> None:
-        """See :meth:`LeaderElector.start`; in a task of the running event loop."""
+        """See :meth:`LeaderElector.start`. The election runs in a task of the running event loop."""
         if self._is_running():
             raise RuntimeError(f"{self!r} was started already")
-        if not self._owner.is_current():  # the event loops of the parent process do not run here
+        if not self._owner.is_current():  # the parent process's event loops do not run here
             self._waiters = set()
         election = self._create_election()
         self._runner = asyncio.create_task(self._campaign(election), name=f"elector {self.name}")
 
-    async def stop(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (as LeaderElector; a Duration)
+    async def stop(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (like LeaderElector; a Duration)
         """See :meth:`LeaderElector.stop`."""
         seconds = parse_timeout(timeout)
         task, election = self._runner, self._election
@@ -79,7 +79,7 @@ class AsyncLeaderElector(Elector):
         return election.is_over
 
     def _is_running(self) -> bool:
-        task = self._runner  # one of a closed event loop is never done
+        task = self._runner  # a task of a closed event loop is never done
         return self._is_here() and not task.done() and not task.get_loop().is_closed()
 
     async def __aenter__(self) -> Self:
@@ -91,7 +91,7 @@ class AsyncLeaderElector(Elector):
     ) -> None:
         await self.stop()
 
-    async def wait_until_leader(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (likewise)
+    async def wait_until_leader(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (like LeaderElector)
         """See :meth:`LeaderElector.wait_until_leader`."""
         seconds = parse_timeout(timeout)
         if seconds is not None or self._is_here():
@@ -102,7 +102,7 @@ class AsyncLeaderElector(Elector):
         """See :meth:`LeaderElector.leader`."""
         return leader_of(await self._provider.record(self.name))
 
-    async def take_over(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (likewise)
+    async def take_over(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (like LeaderElector)
         """See :meth:`LeaderElector.take_over`."""
         seconds = parse_timeout(timeout)
         if not self._is_here():
@@ -111,7 +111,7 @@ class AsyncLeaderElector(Elector):
             self._request("take_over")
         try:
             await self._wait_for(self._has_taken_over, seconds)
-        finally:  # also when the caller is cancelled: it does not want to lead any more
+        finally:  # even if the caller is cancelled: it does not want to lead any more
             self._election.intents.discard("take_over")
         return self.is_leader()
 
@@ -130,7 +130,7 @@ class AsyncLeaderElector(Elector):
     async def _campaign(self, election: Election) -> None:
         try:
             await self._take_part(election)
-        except GeneratorExit:  # its event loop was closed, or is the parent's: nothing is to be notified
+        except GeneratorExit:  # the event loop was closed, or is the parent's: no caller is left
             raise
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             if election.lease is not None:
@@ -146,7 +146,7 @@ class AsyncLeaderElector(Elector):
             self._notify_waiters()
 
     async def _take_part(self, election: Election) -> None:
-        """Carry the program out. If the task is cancelled, resign, and wait :data:`ABANDON_SECONDS` for it at most.
+        """Carry out the program. If the task is cancelled, resign, and wait for that :data:`ABANDON_SECONDS` at most.
 
         If a signal handler raises ``SystemExit``, ``asyncio.run()`` cancels all tasks at once, so that no ``stop()``
         comes before. If the handler has interrupted this task, the exception is raised here.
@@ -156,7 +156,7 @@ class AsyncLeaderElector(Elector):
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             election.intents.add("stop")
             if (task := asyncio.current_task()) is not None:
-                task.uncancel()  # or timeouts in this task do not work before Python 3.11.3
+                task.uncancel()  # otherwise timeouts in this task do not work before Python 3.11.3
             with suppress(TimeoutError):
                 async with asyncio.timeout(ABANDON_SECONDS):
                     await run_async(election.run(), self._execute)
@@ -173,7 +173,7 @@ class AsyncLeaderElector(Elector):
                 request = asyncio.ensure_future(getattr(self._provider, operation)(*args))
                 if seconds is not None:
                     done, _ = await asyncio.wait({request}, timeout=seconds)
-                    if not done:  # a late reply is ignored; read its exception, or asyncio logs that nothing did
+                    if not done:  # ignore a late reply; read its exception, or asyncio logs it
                         request.add_done_callback(lambda late: late.cancelled() or late.exception())
                         return PENDING
                 return await request
@@ -184,7 +184,7 @@ class AsyncLeaderElector(Elector):
         def wake() -> None:  # in any thread
             try:
                 loop.call_soon_threadsafe(changed.set)
-            except RuntimeError:  # the event loop is closed, so that no task waits
+            except RuntimeError:  # the event loop is closed, so no task waits
                 self._waiters.discard(wake)
 
         self._waiters.add(wake)
@@ -201,7 +201,7 @@ class AsyncLeaderElector(Elector):
         for wake in list(self._waiters):
             wake()
 
-    # Callbacks, which are called on the event loop. A coroutine gets a task of its own.
+    # Callbacks are called on the event loop. A coroutine gets its own task.
 
     def _start_call(self, call: CallbackCall) -> None:
         context = copy_context()
@@ -228,7 +228,7 @@ class AsyncLeaderElector(Elector):
             is_work = self._election.is_at_work(call.term) and not is_at_end
             self._end_call(call, asyncio.CancelledError("its task was cancelled") if is_work else None)
         else:
-            self._end_call(call, asyncio.CancelledError("what it awaited was cancelled"))
+            self._end_call(call, asyncio.CancelledError("the awaited operation was cancelled"))
 
 
 async def _awaited(reply: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the electors for threads and for asyncio share, and ``@leader_only``: all that neither waits nor does I/O."""
+"""``@leader_only``, and the common part of the electors for threads and for asyncio, which does not wait or do I/O."""
 
 from __future__ import annotations
 
@@ -27,16 +27,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 random = SystemRandom().random
-"""Random numbers from the system: those of ``random.random`` are the same in all children that C code has forked."""
+"""Random numbers from the system. Those of ``random.random`` are the same in all children that C code has forked."""
 
 
 @dataclass(eq=False)
 class CallbackCall:
-    """One call of a callback."""
-
     callback: Callback
     term: Term | None = None
-    """The term that this call is the work of, if it is a call of ``on_started_leading``."""
+    """The term, if this is a call of ``on_started_leading``: the call is the work of this term."""
 
 
 _current_calls: ContextVar[frozenset[CallbackCall]] = ContextVar("shedlock_current_calls", default=frozenset())
@@ -44,12 +42,12 @@ _current_calls: ContextVar[frozenset[CallbackCall]] = ContextVar("shedlock_curre
 
 
 def leave_callbacks() -> None:
-    """Let the running context be part of no callback."""
+    """Take the running context out of all callbacks."""
     _current_calls.set(frozenset())
 
 
 class Elector:
-    """The part of an elector that neither waits nor does I/O."""
+    """The part of an elector that does not wait or do I/O."""
 
     def __init__(
         self,
@@ -66,7 +64,7 @@ class Elector:
         self._on_new_leader = on_new_leader
         self.add_callbacks(on_started_leading, on_stopped_leading)
         self._runner: Any = None
-        """The thread or the task that carries the election program out; it may have ended."""
+        """The thread or task that carries out the election program. It may have ended."""
         self._is_woken = False
         self._election = self._create_election()
 
@@ -92,7 +90,7 @@ class Elector:
 
     @property
     def holder(self) -> str:
-        """How the lock record names this node."""
+        """The name of this node in the lock record."""
         return self._election.holder
 
     @property
@@ -103,21 +101,21 @@ class Elector:
 
     @property
     def takes_part(self) -> bool:
-        """Whether this node leads, or may lead later: it was started, and has neither been stopped nor failed."""
+        """Whether this node leads, or may lead later: it was started, and has not stopped or failed."""
         return self._is_here() and self._election.may_lead()
 
     def is_leader(self) -> bool:
-        """Whether this node leads: local, free, and False *before* another node can lead.
+        """Return whether this node leads: local, free, and False *before* another node can lead.
 
-        Computed from this node's own monotonic clock at each call. False in a forked child: its parent leads.
+        Each call computes it from this node's monotonic clock. It is False in a forked child, because the parent leads.
         """
         return self._owner.is_current() and self._election.is_leader()
 
     def trusted_for(self) -> timedelta:
-        """For how long from now no other node can lead, if no renewal succeeds; zero for a node without the lease.
+        """Return how long no other node can lead, even if no renewal succeeds; zero for a node without the lease.
 
-        Each renewal that succeeds makes it ``renew_deadline`` again, counted from before the request was sent. After
-        ``resign()`` and ``stop()`` that goes on while callbacks run: their work must have ended by then.
+        Each successful renewal makes it ``renew_deadline`` again, counted from before the request was sent. After
+        ``resign()`` and ``stop()`` renewals continue while callbacks run: their work must end within this time.
         """
         term = self._election.term if self._owner.is_current() else None
         return timedelta(seconds=max(0.0, term.trusted_until - monotonic()) if term is not None else 0)
@@ -128,10 +126,10 @@ class Elector:
         on_stopped_leading: Callback | None = None,
         on_renewed: Callback | None = None,
     ) -> None:
-        """Add callbacks to those of the constructor.
+        """Add callbacks to the callbacks of the constructor.
 
-        :param on_renewed: called after each renewal, unless the former call of it still runs.
-        :raises ConfigurationError: one cannot be called by this elector.
+        :param on_renewed: called after each renewal, unless its previous call still runs.
+        :raises ConfigurationError: this elector cannot call a callback.
         """
         for callback in (on_started_leading, on_stopped_leading, on_renewed):
             self._check_callback(callback)
@@ -148,7 +146,7 @@ class Elector:
         self._request("resign")
 
     def leave(self) -> bool:
-        """Like ``stop()``, and does not wait. False: this node takes no part in the election, or is leaving it."""
+        """Stop without waiting. Return False if this node does not take part in the election, or is leaving it."""
         takes_part = self.takes_part
         self._request("stop")
         return takes_part
@@ -161,7 +159,7 @@ class Elector:
 
     def _create_election(self) -> Election:
         self._is_woken = False
-        self._calls: set[CallbackCall] = set()  # not those of a former start, perhaps of the parent process
+        self._calls: set[CallbackCall] = set()  # without the calls of an earlier start, perhaps of the parent process
         self._election = Election(
             self._settings, monotonic, random, self._notify, self._call_renewed, is_busy=lambda: bool(self._calls)
         )
@@ -171,7 +169,7 @@ class Elector:
     def _notify(self, event: Event) -> None:
         try:
             self._emit(event)
-        finally:  # also when a listener ends the program
+        finally:  # even if a listener ends the program
             match event:
                 case LeadershipStarted():
                     self._call(self._on_started, self._election.term)
@@ -192,13 +190,13 @@ class Elector:
     def _give_up(self, election: Election) -> None:
         try:
             election.give_up()
-        except BaseException:  # of a listener or callback; the error that ended the campaign matters more
+        except BaseException:  # from a listener or callback; the error that ended the campaign matters more
             logger.exception("election %r: a callback could not be called", self.name)
 
     # Callbacks
 
     def _call_renewed(self) -> None:
-        running = [call.callback for call in list(self._calls)]  # they must not pile up; not all can be hashed
+        running = [call.callback for call in list(self._calls)]  # calls must not pile up; not all can be hashed
         self._call([callback for callback in self._on_renewed if callback not in running])
 
     def _call(self, callbacks: Iterable[Callback], term: Term | None = None) -> None:
@@ -222,28 +220,28 @@ class Elector:
                 else:
                     message = "election %r: callback %r failed"
                 logger.error(message, self.name, call.callback, exc_info=error)
-        finally:  # also when a log handler raises: no leader is released while a call counts as running
+        finally:  # even if a log handler raises: while a call counts as running, the leader does not release
             self._calls.discard(call)
             self._wake()
 
     def _is_in_callback(self) -> bool:
-        """Whether the current code is part of a callback of this elector that has not returned yet."""
+        """Return whether the current code is part of a callback of this elector that has not returned yet."""
         return any(call in self._calls for call in _current_calls.get())
 
-    # Callers that wait, among them the election program
+    # Waiting callers, among them the election program
 
     def _is_here(self) -> bool:
-        """Whether the elector was started in this process. It may have been stopped since."""
+        """Return whether the elector was started in this process. It may have been stopped since."""
         return self._runner is not None and self._owner.is_current()
 
     def _is_decided(self) -> bool:
-        """Whether this node leads, or never will; or resigns, and waits for the callback that asks."""
+        """Return whether this node leads or never will, or resigns and waits for the calling callback."""
         election = self._election
         waits_for_caller = election.is_resigning() and self._is_in_callback()
         return self.is_leader() or not election.may_lead() or waits_for_caller
 
     def _has_taken_over(self) -> bool:
-        """Whether ``take_over()`` has nothing left to wait for."""
+        """Return whether ``take_over()`` has nothing left to wait for."""
         return self._is_decided() or not self._election.is_taking_over()
 
     def _request(self, intent: Intent) -> None:
@@ -257,17 +255,17 @@ class Elector:
         self._notify_waiters()
 
     def _notify_waiters(self) -> None:
-        """Let all that wait check their conditions again."""
+        """Let all waiting callers check their conditions again."""
         raise NotImplementedError
 
 
 def parse_timeout(timeout: Duration | None) -> float | None:
-    """The seconds of a timeout; None: no limit."""
+    """Return the seconds of a timeout; None: no limit."""
     return None if timeout is None else parse_duration(timeout, "timeout", zero=True).total_seconds()
 
 
 class _LeaderOnly(Protocol):
-    """What ``@leader_only(elector)`` makes of a function: one that may return None."""
+    """The decorator of ``@leader_only(elector)``. The decorated function may return None."""
 
     @overload
     def __call__(
@@ -279,7 +277,7 @@ class _LeaderOnly(Protocol):
 
 
 def leader_only(elector: Elector) -> _LeaderOnly:
-    """Run the function on the leader only: on other nodes a call returns None at once, without a request to the store.
+    """Run the function on the leader only. On other nodes a call returns None at once, without a request to the store.
 
     ::
 
@@ -287,13 +285,13 @@ def leader_only(elector: Elector) -> _LeaderOnly:
         def tidy_up(): ...
 
     For ``def`` and ``async def``. A call checks once, when it begins, whether this node leads. A long task should call
-    ``elector.is_leader()`` again, or pass ``elector.term`` to what it writes.
+    ``elector.is_leader()`` again, or send ``elector.term`` with its writes.
 
-    Together with ``@scheduler_lock``, in either order, or under ``attempt(…)``, ``repeat_every`` or a lock of
-    ``ShedLockExecutor``, a follower does not take the lock either. What reports skips has the reason "not_leader":
+    It also works together with ``@scheduler_lock`` (in either order), ``attempt(…)``, ``repeat_every`` and the locks of
+    ``ShedLockExecutor``: a follower does not take the lock. The skip has the reason "not_leader":
     ``function.attempt()`` returns ``Skipped(lock_name, "not_leader")``.
 
-    :raises ConfigurationError: ``elector`` is no elector.
+    :raises ConfigurationError: ``elector`` is not an elector.
     """
     if not isinstance(elector, Elector):
         raise ConfigurationError("@leader_only needs an elector: @leader_only(elector)")
@@ -318,7 +316,7 @@ def leader_only(elector: Elector) -> _LeaderOnly:
 
 
 def _call_if_passed(gate: Gate, function: Callable[..., Any], refused: Callable[..., Any]) -> Any:
-    """A function that calls ``function``, or ``refused`` if the gate refuses the call."""
+    """Return a function that calls ``function``, or ``refused`` if the gate refuses the call."""
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)

@@ -38,28 +38,28 @@ class LeaderElector(Elector):
                 if elector.is_leader():
                     work(fencing_token=elector.term)
 
-    If a leader dies, another node leads after ``lease_duration`` at the latest; if it stops cleanly, after about one
-    ``retry_period``. A leader that cannot reach the store stops leading ``renew_deadline`` after its last renewal,
-    before another node can be elected.
+    If a leader dies, another node leads after ``lease_duration`` at the latest. If it stops cleanly, another node leads
+    after about one ``retry_period``. A leader that cannot reach the store stops leading ``renew_deadline`` after its
+    last renewal, before another node can be elected.
 
-    Callbacks get no arguments (``on_new_leader``: the leader's holder), run in threads of their own, and never delay a
-    renewal. The leader releases its lease only when they have returned: stop your work in ``on_stopped_leading``. If
-    ``on_started_leading`` raises, the node resigns, so that another node can lead.
+    Callbacks get no arguments, except ``on_new_leader``, which gets the leader's holder. They run in their own threads
+    and never delay a renewal. The leader releases its lease only when they have returned: stop your work in
+    ``on_stopped_leading``. If ``on_started_leading`` raises, the node resigns, so that another node can lead.
 
     :param provider: the store, as a provider or a URL.
     :param name: the name of the election; a lock name.
-    :param lease_duration: how long the store keeps the lease of a silent leader. This and the next two must be the same
-        on every node.
+    :param lease_duration: how long the store keeps the lease of a silent leader. All durations must be the same on
+        every node.
     :param renew_deadline: how long a leader trusts its lease without a renewal; at most 90 % of ``lease_duration``. By
         default two thirds of it.
     :param retry_period: how often a leader renews its lease, and a follower reads the record (with up to 20 % jitter).
         By default a fifth of ``renew_deadline``.
-    :param holder: how the lock record names this node; ``host:pid`` by default.
-    :param takeover: "expired": a follower may lead when the lease is over by the store's clock. "observed": only when
-        it has seen the same lease for a whole ``lease_duration`` of its own clock, so a jump of the store's clock
-        cannot make two leaders; a follower that has just started waits that long. A node that finds no record, or
-        cannot be sure which lease its own has replaced, has the lease for ``renew_deadline`` before it leads.
-    :raises ConfigurationError: durations under which a leader could overlap its successor, or another bad value.
+    :param holder: the name of this node in the lock record; ``host:pid`` by default.
+    :param takeover: when a follower may lead. "expired": when the lease is over by the store's clock. "observed": only
+        when the follower has seen the same lease for a whole ``lease_duration`` of its own clock. Then a jump of the
+        store's clock cannot make two leaders, but a new follower waits that long. A node that finds no record, or is
+        not sure which lease its own lease has replaced, has the lease for ``renew_deadline`` before it leads.
+    :raises ConfigurationError: durations that would let a leader overlap its successor, or another bad value.
     """
 
     def __init__(
@@ -116,8 +116,8 @@ class LeaderElector(Elector):
 
         ``is_leader()`` is False at once. In one of its own callbacks ``stop()`` does not wait for that callback.
 
-        :param timeout: how long to wait for that; None: as long as it takes; 0: do not wait. If the time is over, the
-            result is False, and the elector goes on in the background.
+        :param timeout: how long to wait for that; None: without a limit; 0: do not wait. If the time is over, the
+            result is False, and the elector continues in the background.
         """
         seconds = parse_timeout(timeout)
         thread = self._runner
@@ -137,9 +137,9 @@ class LeaderElector(Elector):
         self.stop()
 
     def wait_until_leader(self, timeout: Duration | None = None) -> bool:
-        """Wait until this node leads. False: it did not within ``timeout``, or was stopped.
+        """Wait until this node leads. Return False if it did not within ``timeout``, or was stopped.
 
-        Another thread may start the elector within ``timeout``; without a timeout, an elector that was not started
+        Another thread may start the elector within ``timeout``. Without a timeout, an elector that was not started
         returns False at once.
         """
         seconds = parse_timeout(timeout)
@@ -148,15 +148,15 @@ class LeaderElector(Elector):
         return self.is_leader()
 
     def leader(self) -> LockRecord | None:
-        """Read from the store which node leads; None: no node does."""
+        """Read the leader's record from the store; None if no node leads."""
         return leader_of(self._provider.record(self.name))
 
     def take_over(self, timeout: Duration | None = None) -> bool:
-        """Lead by force. The store refuses the former leader at once; waits until that node has stopped trusting.
+        """Lead by force. The store refuses the previous leader at once. Waits until that node has stopped trusting.
 
-        That takes ``renew_deadline`` at most, if a node led or, with ``takeover="observed"``, may have led. False: this
-        node did not lead within ``timeout``, another took over from it at once, its lease ended before it led, or it
-        takes no part in the election.
+        That takes ``renew_deadline`` at most, if a node led or, with ``takeover="observed"``, may have led. Return
+        False if this node did not lead within ``timeout``, another node took over from it at once, its lease ended
+        before it led, or it does not take part in the election.
         """
         seconds = parse_timeout(timeout)
         if not self._is_here():
@@ -165,15 +165,15 @@ class LeaderElector(Elector):
             self._request("take_over")
         try:
             self._wait_for(self._has_taken_over, seconds)
-        finally:  # also when the caller is cancelled: it does not want to lead any more
+        finally:  # even if the caller is cancelled: it does not want to lead any more
             self._election.intents.discard("take_over")
         return self.is_leader()
 
     def demote(self, cooldown: Duration = "0s") -> bool:
         """Force a re-election. The demoted node is not a candidate for ``cooldown``.
 
-        No node leads until ``renew_deadline`` from now, when the demoted one has stopped trusting its lease. False: no
-        node led.
+        No node leads until ``renew_deadline`` from now: by then the demoted node has stopped trusting its lease. Return
+        False if no node led.
 
         :raises ProviderError: another node leads by now.
         """
@@ -198,7 +198,7 @@ class LeaderElector(Elector):
     def _campaign(self, election: Election) -> None:
         try:
             run(election.run(), self._execute)
-        except BaseException as error:  # also SystemExit: a thread that ends must not leave a leader behind
+        except BaseException as error:  # even SystemExit: a thread that ends must not leave a leader behind
             self._fail(election, error)
         finally:
             election.is_over = True
@@ -221,12 +221,12 @@ class LeaderElector(Elector):
     def _emit(self, event: Event) -> None:
         try:
             emit(event)
-        except BaseException:  # sys.exit() would end this thread, and not the program
+        except BaseException:  # sys.exit() would end this thread, but not the program
             logger.exception("election %r: a listener failed on %r", self.name, event)
 
     def _make_mutex(self) -> None:
         # Reentrant, because a signal handler may interrupt resign() and call stop(0).
-        self._mutex = threading.RLock()  # `with` this one, not the condition: see runtime/threads.py
+        self._mutex = threading.RLock()  # use `with` on it, not on the condition: see runtime/threads.py
         self._changed = threading.Condition(self._mutex)
 
     def _wait_for(self, condition: Callable[[], bool], seconds: float | None) -> None:
@@ -237,14 +237,14 @@ class LeaderElector(Elector):
         with self._mutex:
             self._changed.notify_all()
 
-    # Callbacks, of which each call has a thread of its own
+    # Callbacks: each call has its own thread
 
     def _start_call(self, call: CallbackCall) -> None:
         self._without_thread.append(call)
         self._start_threads()
 
     def _start_threads(self) -> None:
-        """Start a thread for each call that has none. If the machine can start none, the next call tries again."""
+        """Start a thread for each call that lacks a thread. If the system refuses, the next call tries again."""
         while self._without_thread:
             call = self._without_thread[0]
             try:
@@ -261,7 +261,7 @@ class LeaderElector(Elector):
             if inspect.iscoroutine(reply):
                 reply.close()
                 raise ConfigurationError(NOT_AWAITED.format(call.callback))
-        except BaseException as error:  # SystemExit, too, ends this call only
+        except BaseException as error:  # even SystemExit ends this call only
             self._end_call(call, error)
         else:
             self._end_call(call)

@@ -1,4 +1,4 @@
-"""What a node has observed of the lock record. With ``takeover="observed"`` this decides when a leader has died."""
+"""A node's observation of the lock record. With ``takeover="observed"`` it decides when a leader has died."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shedlock_py.model.record import LockRecord
 
 @dataclass
 class Observation:
-    """The last record that a node has read, and for how long it has not changed by the node's own clock."""
+    """The last record that a node has read, and how long it has not changed by the node's own clock."""
 
     settings: ElectionSettings
     clock: Clock
@@ -34,13 +34,13 @@ class Observation:
             self._unchanged_since = float("-inf")
 
     def is_free(self) -> bool:
-        """Whether a node may acquire the lease, by the last record."""
+        """Return whether a node may acquire the lease, by the last record."""
         if self.record is None:
             return True
         return not self.record.is_held and (self.settings.takeover == "expired" or self.is_overdue())
 
     def is_overdue(self) -> bool:
-        """Whether, with ``takeover="observed"``, no leader has renewed for a whole lease by the node's own clock.
+        """Return whether, with ``takeover="observed"``, no leader has renewed for a whole lease by this node's clock.
 
         A pause is not renewed: it holds until its end by the store's clock.
         """
@@ -50,22 +50,24 @@ class Observation:
         return self.settings.takeover == "observed" and unchanged > self.settings.lease_duration.total_seconds()
 
     def former_trust_ends(self) -> float:
-        """When a leader before the observed holder has stopped trusting its lease, on the node's own clock.
+        """Return when a leader before the observed holder has stopped trusting its lease, on the node's own clock.
 
-        The observed holder may never have led: an acquire without a reply is undone, which looks like a release, and
-        a jump of the store's clock can have ended the lease of a leader that such an acquire replaced.
+        The observed holder may never have led. An acquire without a reply is undone, which looks like a release. And a
+        jump of the store's clock can have ended the lease of a leader that such an acquire replaced.
         """
         return self._known_since + self.settings.renew_deadline.total_seconds() * DRIFT_FACTOR
 
     def is_recent(self) -> bool:
-        """Whether a record was read, within the last retry period."""
+        """Return whether a record was read within the last retry period."""
         age = self.clock() - self._requested_at
         return self.record is not None and age <= self.settings.retry_period.total_seconds()
 
     def precedes(self, lease: Lease, record: LockRecord | None) -> bool:
-        """Whether ``lease`` directly replaced the observed one, by ``record``, read after ``lease`` was granted.
+        """Return whether ``lease`` directly replaced the observed lease. ``record`` was read after ``lease`` was
+        granted.
 
-        Another leader in between would have kept its lease for longer than what has passed on the store's clock.
+        Another leader in between would have kept its lease for longer than the time that has passed on the store's
+        clock.
         """
         return (
             self.record is not None
@@ -75,9 +77,10 @@ class Observation:
         )
 
     def was_released(self, before: LockRecord, record: LockRecord, passed: float) -> bool:
-        """Whether the leader released its lease between two reads, at least ``passed`` seconds apart by our own clock.
+        """Return whether the leader released its lease between two reads.
 
-        Released means: the lease ends earlier than it did. But a jump of the store's clock may have ended it instead.
+        At least ``passed`` seconds went by between the reads, on this node's clock. After a release, the lease ends
+        earlier than before. But a jump of the store's clock may have ended it instead.
         """
         jumped = (record.read_at - before.read_at).total_seconds() - passed
         return (

@@ -1,7 +1,7 @@
-"""The election program: decides what one node requests from the store, and when. It neither waits nor does I/O.
+"""The election program: decides when one node sends which request to the store. It does not wait or do I/O.
 
 A leader renews its lease every ``retry_period``. It trusts the lease until ``renew_deadline`` after it *sent* the last
-renewal that the store has confirmed; the store keeps the lease for ``lease_duration``. Followers read the record as
+renewal that the store has confirmed. The store keeps the lease for ``lease_duration``. Followers read the record as
 often, and try to acquire the lease when it can have ended. :class:`~shedlock_py.LeaderElector` describes the settings.
 
 The clock and the random numbers are arguments, so that tests can simulate an election.
@@ -33,7 +33,7 @@ from shedlock_py.model.run import describe_error
 from shedlock_py.runtime.program import Program
 
 Intent = Literal["stop", "resign", "take_over"]
-"""What the user has requested of a node."""
+"""The user's requests to a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Wait:
 
 Command = Do | Wait
 PENDING: Any = object()
-"""The reply of a store that has not replied yet."""
+"""Stands for a reply that has not arrived yet."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Term:
     trusted_until: float
     renews_at: float
     leads_from: float
-    """When the former leader, if it was not seen to release its lease, has stopped trusting it."""
+    """When the previous leader has stopped trusting its lease, unless it was seen to release the lease."""
     is_leading: bool = False
     has_failed: bool = False
     """Whether ``on_started_leading`` raised in this term. The node resigns."""
@@ -75,7 +75,7 @@ class Term:
 class Election:
     """The state of one node in an election, and its program: :meth:`run`.
 
-    Other methods may be called from any thread. Between two commands anything about the node may have changed.
+    Other methods may be called from any thread. Between two commands, anything about the node may have changed.
 
     :ivar random: returns random numbers from 0 to 1.
     :ivar notify: gets the events.
@@ -97,7 +97,7 @@ class Election:
         self.is_over = False
         """Whether the program has ended, for any reason. The node cannot lead any more."""
         self.term: Term | None = None
-        """None: this node does not have the lease."""
+        """None while this node does not have the lease."""
         self._name = self.settings.name
         self._request = LockRequest(self._name, self.settings.lease_duration, holder=self.holder)
         self._lease_seconds = self.settings.lease_duration.total_seconds()
@@ -111,7 +111,7 @@ class Election:
         self._leader: str | None = None
 
     def is_leader(self) -> bool:
-        """Whether this node leads, computed from the clock: a stalled thread cannot leave an outdated flag behind.
+        """Return whether this node leads, by the clock: a stalled thread cannot leave an outdated flag behind.
 
         False as soon as the node is to resign or to stop, although it still keeps its lease for a while.
         """
@@ -120,16 +120,16 @@ class Election:
         return is_leading and self.may_lead() and not self.is_resigning()
 
     def may_lead(self) -> bool:
-        """Whether this node can still become the leader."""
+        """Return whether this node can still become the leader."""
         return not self.is_over and "stop" not in self.intents
 
     def is_resigning(self) -> bool:
-        """Whether this node is to end its term: the user has requested that, or its work has failed."""
+        """Return whether this node is to end its term: the user has requested it, or its work has failed."""
         term = self.term
         return "resign" in self.intents or (term is not None and term.has_failed)
 
     def is_taking_over(self) -> bool:
-        """Whether this node may yet lead because of a ``take_over()``."""
+        """Return whether this node may yet lead because of a ``take_over()``."""
         term = self.term
         return "take_over" in self.intents or (term is not None and not term.is_leading)
 
@@ -151,14 +151,16 @@ class Election:
                 yield from self._follow()
 
     def is_at_work(self, term: Term | None) -> bool:
-        """Whether ``term`` is this node's leadership, and is to go on. Not by the clock: a renewal may be under way."""
+        """Return whether ``term`` is this node's leadership and continues. Ignores the clock: a renewal may be in
+        flight.
+        """
         is_current = term is not None and term is self.term and term.is_leading
         return is_current and self.may_lead() and not self.is_resigning()
 
     def fail(self, term: Term | None, error: BaseException) -> bool:
-        """Resign, because ``on_started_leading`` raised ``error`` in ``term``: a leader that does not work is none.
+        """Resign, because ``on_started_leading`` raised ``error`` in ``term``: a leader without its work is useless.
 
-        False: that term has ended or is ending, so nothing changes. A later term has work of its own.
+        Return False if that term has ended or is ending, so that nothing changes. A later term has its own work.
         """
         if term is None or not self.is_at_work(term):
             return False
@@ -174,7 +176,7 @@ class Election:
     # Leading
 
     def _keep(self, term: Term) -> Program[Command, Any, None]:
-        """One step of a node that has the lease: renew it, begin to lead, or resign."""
+        """Do one step of a node that has the lease: renew it, begin to lead, or resign."""
         if "stop" in self.intents or self.is_resigning():
             yield from self._resign(term)
             return
@@ -201,7 +203,7 @@ class Election:
         seconds = min(self._reply_timeout, term.trusted_until - requested_at)
         try:
             extended = yield Do("extend", (term.lease, self.settings.lease_duration), seconds)
-        except Exception as error:  # of any kind: it must not end the election
+        except Exception as error:  # of any kind, because it must not end the election
             self.notify(ProviderFailed(self._name, "extend", error))
             return
         if extended is None:
@@ -230,7 +232,8 @@ class Election:
                 return
         self.term = None
         self._rest_from(self.clock())
-        # The store was away for too long. Or this node has never led, and the former leader may still trust its lease.
+        # The store was unreachable for too long. Or this node has never led, and the previous leader may still trust
+        # its lease.
         if self.is_busy() or self.clock() < term.leads_from:
             term.lease._lose()  # so it expires
             self._rest_from(self._expires_at(term))
@@ -249,13 +252,13 @@ class Election:
         self._rests_until = max(self._rests_until, moment + 2 * self._retry)
 
     def _expires_at(self, term: Term) -> float:
-        """When the lease of ``term`` ends if it is not released, by this node's clock."""
+        """Return when the lease of ``term`` ends if it is not released, by this node's clock."""
         return term.trusted_until - self._deadline + self._lease_seconds
 
     # Following
 
     def _follow(self) -> Program[Command, Any, None]:
-        """One step of a follower: read the record, and acquire the lease if it is free."""
+        """Do one step of a follower: read the record, and acquire the lease if it is free."""
         try:
             if "take_over" in self.intents:
                 yield from self._observe()
@@ -265,7 +268,7 @@ class Election:
                     yield from self._take_by_force(self._deadline)
                 self.intents.discard("take_over")  # try once: two nodes that keep taking over would leave no leader
                 return
-            yield from self._observe()  # also a node that rests: it may have been demoted while it resigned
+            yield from self._observe()  # even while it rests: it may have been demoted while it resigned
             self._failures = 0
             if self.clock() < self._rests_until:
                 yield Wait(min(self.clock() + self._pause(), self._rests_until))
@@ -293,7 +296,7 @@ class Election:
         lost = self._lost
         if lost is not None and not (record is not None and record.is_held and record.locked_by == lost.locked_by):
             self._lost = None
-            with suppress(Exception):  # the store does not have this lease any more, so that only its run can change
+            with suppress(Exception):  # the store does not have this lease any more: this ends its run in history
                 yield Do("release", (lost,), self._reply_timeout)
         if record is None or not record.is_held or record.is_paused:
             return
@@ -316,8 +319,9 @@ class Election:
         if self.settings.takeover == "expired":
             self._begin(lease, requested_at, leads_from=requested_at)
             return
-        # Another node may have acquired the lease since the last read, and a jump of the store's clock have ended it:
-        # wait for that node, unless the lease followed the observed one too soon, by both clocks, for one in between.
+        # Another node may have acquired the lease since the last read, and a jump of the store's clock may have ended
+        # it. So wait for that node's trust to end. The wait is not needed if, by both clocks, this lease followed the
+        # observed lease too soon for another lease in between.
         term = self._begin(lease, requested_at, leads_from=self.clock() + self._deadline * DRIFT_FACTOR)
         if not self.observation.is_recent():
             return
@@ -330,10 +334,10 @@ class Election:
             term.leads_from = max(requested_at, self.observation.former_trust_ends())
 
     def _take_by_force(self, seconds: float) -> Program[Command, Any, None]:
-        """Take the lease, and lead ``seconds`` later, when the former leader has stopped trusting it."""
+        """Take the lease, and lead ``seconds`` later, when the previous leader has stopped trusting it."""
         requested_at = self.clock()
         lease: Lease = yield Do("take_over", (self._request,))
-        # The former leader may have renewed until the take-over itself, so its trust counts from now.
+        # The previous leader may have renewed until the take-over itself, so its trust counts from now.
         self._begin(lease, requested_at, leads_from=self.clock() + seconds * DRIFT_FACTOR)
 
     def _begin(self, lease: Lease, requested_at: float, leads_from: float) -> Term:
@@ -341,7 +345,7 @@ class Election:
         return term
 
     def _pause(self) -> float:
-        """Seconds until the next read: soon after a clean exit, and right after the lease has ended."""
+        """Return the seconds until the next read: soon after a clean exit, and right after the lease has ended."""
         pause = self._retry * self._between(1, JITTER)
         record = self.observation.record
         if record is not None and record.is_held and self.settings.takeover == "expired":

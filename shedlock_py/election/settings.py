@@ -13,21 +13,22 @@ from shedlock_py.model.request import SLACK, checked_lock_name, validate_holder
 from shedlock_py.model.text import quoted
 
 Takeover = Literal["expired", "observed"]
-"""When a follower may lead: when the lease is over by the store's clock, or when it has seen no renewal for so long."""
+"""When a follower may lead: when the lease is over by the store's clock ("expired"), or when the follower has seen no
+renewal for so long ("observed")."""
 
 LEADER_TRUST_MARGIN = 0.1
 """The part of its lease that a leader does not trust. More than for a lock, because a leader acts for all nodes."""
 DRIFT_FACTOR = 1 + LEADER_TRUST_MARGIN / 10
-"""A node waits longer by this factor until another stops trusting its lease, because clocks run at unequal speeds."""
+"""Lengthens the wait for another node to stop trusting its lease, because clocks run at different speeds."""
 JITTER = 1.2
-"""A follower waits longer by a random factor up to this one, so that followers do not all send requests at once."""
+"""The maximum random factor of a follower's wait: followers must not all send requests at once."""
 
 
 @dataclass(frozen=True)
 class ElectionDurations:
     """The durations of an election. They must be the same on every node.
 
-    :ivar grace: how long the work needs to end. It has to begin with that so long before ``renew_deadline`` is over.
+    :ivar grace: how long the work needs to end. It must begin to end so long before ``renew_deadline`` is over.
     """
 
     lease_duration: timedelta
@@ -37,9 +38,9 @@ class ElectionDurations:
 
     @classmethod
     def scaled(cls, lease: Duration, deadline: Duration | None = None, retry: Duration | None = None) -> Self:
-        """Convert what the user wrote. A duration that is None is in proportion to the lease, as 15, 10 and 2 s are.
+        """Convert the user's values. A missing duration is in proportion to the lease, like 15, 10 and 2 s.
 
-        :raises ConfigurationError: one is no duration.
+        :raises ConfigurationError: a value is not a duration.
         """
         lease = parse_duration(lease, "lease_duration")
         deadline = parse_duration(lease * 2 / 3 if deadline is None else deadline, "renew_deadline")
@@ -47,9 +48,9 @@ class ElectionDurations:
         return cls(lease, deadline, retry)
 
     def check(self, *, as_options: bool = False) -> None:
-        """Refuse durations under which a leader could overlap its successor, or lead for a moment only.
+        """Refuse durations that would let a leader overlap its successor, or lead for a moment only.
 
-        :param as_options: name them in the message as the command line does.
+        :param as_options: whether the message names them as options of the command line.
         :raises ConfigurationError: the message has the broken inequality, and durations that work.
         """
         fault = self._fault(_option if as_options else str)
@@ -58,14 +59,14 @@ class ElectionDurations:
             raise ConfigurationError(f"{fault}; write for example {examples}")
 
     def _fault(self, name: Callable[[str], str]) -> str | None:
-        """The inequality that these durations break; None: they work."""
+        """Return the inequality that these durations break, or None if they work."""
         lease, deadline, retry = name("lease_duration"), name("renew_deadline"), name("retry_period")
         longest = self._longest_deadline()
         if self.renew_deadline > longest:
             return (
                 f"unsafe: {deadline} ({_text(self.renew_deadline)}) must not be longer than {lease} × "
                 f"{1 - LEADER_TRUST_MARGIN:.0%} - {SLACK * 1000:g} ms ({_text(longest)}), or a leader could still "
-                "trust its lease when another is elected"
+                "trust its lease when another leader is elected"
             )
         if self.retry_period * JITTER >= self.renew_deadline - self.grace:
             less_grace = f" - {name('grace')}" if self.grace else ""
@@ -77,7 +78,7 @@ class ElectionDurations:
         return None
 
     def _alternatives(self) -> list[ElectionDurations]:
-        """One or two sets that work: with the same lease if there is one, and with the same retry period."""
+        """Return one or two sets that work: with the same lease if possible, and with the same retry period."""
         grace, lease = self.grace, self.lease_duration
         deadline = self.renew_deadline if self.renew_deadline <= self._longest_deadline() else _round(lease * 2 / 3)
         retry = min(self.retry_period, _round(deadline / 5))
@@ -109,13 +110,13 @@ def _option(name: str) -> str:
 
 
 def _round(duration: timedelta) -> timedelta:
-    """Two digits or more, rounded down: 33.3 s as 33 s, 3.33 s as 3.3 s."""
+    """Round down to two digits or more: 33.3 s to 33 s, 3.33 s to 3.3 s."""
     unit = next((unit for unit in (1000, 100, 10) if duration >= 10 * unit * MILLISECOND), 1) * MILLISECOND
     return duration // unit * unit
 
 
 def _text(duration: timedelta) -> str:
-    """As :func:`parse_duration` reads it, exact: 1h30m, 3s300ms."""
+    """Write a duration exactly, as :func:`parse_duration` reads it: 1h30m, 3s300ms."""
     left, parts = in_milliseconds(duration), list[str]()
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
         number, left = divmod(left, size)
@@ -144,10 +145,10 @@ class ElectionSettings:
         holder: str | None,
         takeover: Takeover,
     ) -> ElectionSettings:
-        """Check and convert what the user wrote.
+        """Check and convert the user's values.
 
-        :raises ConfigurationError: a leader could overlap its successor; the message names the broken inequality, and
-            durations that work. Or another bad value.
+        :raises ConfigurationError: a leader could overlap its successor (the message names the broken inequality, and
+            durations that work), or another bad value.
         """
         durations = ElectionDurations.scaled(lease_duration, renew_deadline, retry_period)
         durations.check()

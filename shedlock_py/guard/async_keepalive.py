@@ -21,7 +21,7 @@ from shedlock_py.settings.options import OnLost
 
 
 class TaskKeepAlive(BaseKeepAlive):
-    """Keep-alive of async code. With "cancel", a lost lease becomes a ``LeaseLostError`` out of the block."""
+    """Keep-alive of async code. With "cancel", the block of a lost lease raises ``LeaseLostError``."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class TaskKeepAlive(BaseKeepAlive):
 
     def _end_heartbeat(self, heartbeat: asyncio.Task[None]) -> None:
         self._heartbeats.discard(heartbeat)
-        if heartbeat.cancelled():  # by code that cancels all tasks, perhaps before its first step
+        if heartbeat.cancelled():  # by code that cancels all tasks, perhaps before the first step
             self._is_queued = False
 
     async def _send_heartbeat(self) -> None:
@@ -91,10 +91,9 @@ class TaskKeepAlive(BaseKeepAlive):
             start_task(self._finish(lost, reply))
 
     async def _finish(self, lost: LeaseLost, reply: Awaitable[object]) -> None:
-        """Await what ``on_lost`` has returned."""
         try:
             await reply
-        except BaseException as error:  # asyncio would let sys.exit() out of the event loop, past all tasks
+        except BaseException as error:  # asyncio would let sys.exit() leave the event loop, past all tasks
             task = asyncio.current_task()
             is_of_this_task = task is None or task.cancelling() or not isinstance(error, asyncio.CancelledError)
             if is_of_this_task and self._must_raise(error):
@@ -104,14 +103,14 @@ class TaskKeepAlive(BaseKeepAlive):
     def is_busy(self, *, is_async: bool) -> bool:
         if is_async or not self._in_flight:
             return self._in_flight > 0
-        # A blocking call on this event loop: wait until the heartbeat's worker thread is done, or for so long.
+        # A blocking call on this event loop: wait for the heartbeat's worker thread, but not longer than for a reply.
         return self._lease.is_being_extended() and monotonic() < self._sync_wait_until
 
     async def __aexit__(self, kind: object, error: BaseException | None, tb: object) -> None:
         is_own_cancellation = False
         if isinstance(error, asyncio.CancelledError) and self._has_cancelled and self._task is not None:
             self._has_cancelled = False
-            is_own_cancellation = self._task.uncancel() <= self._cancels_before  # as asyncio.timeout does it
+            is_own_cancellation = self._task.uncancel() <= self._cancels_before  # like asyncio.timeout
         self._active.ended_at = monotonic()
         if self._on_lost == "cancel" and asyncio.current_task() is not self._task:
             logger.warning(
@@ -119,7 +118,7 @@ class TaskKeepAlive(BaseKeepAlive):
                 "one task do both",
                 self._lease.name,
             )
-        if self._active.owner.is_current():  # as in a thread
+        if self._active.owner.is_current():  # a forked child leaves the heartbeats to its parent
             await self._stop()
         if is_own_cancellation:
             raise LeaseLostError(f"lock {self._lease.name!r} was lost while its task ran") from error

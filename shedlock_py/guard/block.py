@@ -1,9 +1,9 @@
-"""One guarded block: gates, acquire, run, release.
+"""One guarded block: check the gates, acquire, run, release.
 
-:class:`BaseBlock` has the decisions, in the order in which they are made. :class:`Block` and :class:`AsyncBlock` carry
-them out, line by line alike. They are not written as one program: Ctrl-C can come between any two steps, and a
-generator that is closed there could not release the lease any more. Only the attempts to get the lock are a program
-(:meth:`BaseBlock.attempts`). The block notes the lease as soon as it is granted.
+:class:`BaseBlock` makes the decisions, in their order. :class:`Block` and :class:`AsyncBlock` carry them out, with the
+same lines of code. They are not one program: Ctrl-C can come between any two steps, and a generator that is closed
+there could not release the lease any more. Only the attempts to acquire the lock are a program
+(:meth:`BaseBlock.attempts`), because the block notes the lease as soon as it is granted.
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ from shedlock_py.settings.options import LockOptions, check_keep_alive_limit
 
 __tracebackhide__ = hidden_frames
 LONGEST_CONTEST = timedelta(seconds=2)
-"""For how long a guard attempts again to get a fire time that was refused, although nobody runs it."""
+"""How long a guard tries again after a fire time was refused although nobody runs it."""
 
 if TYPE_CHECKING:
     from shedlock_py.guard.async_keepalive import TaskKeepAlive
 
 
 class BaseBlock:
-    """What both blocks share. For one use.
+    """The common part of both blocks. For one use.
 
     :param spec: the ``__shedlock__`` of the guarded function, if any.
-    :param gates: those of the task, consulted before those of the process.
-    :param fire_time: of this call, if ``options`` have a function for it.
-    :param may_wait: whether the option ``wait`` applies to a lock with this record; by default to each.
-    :param watches: under ``recover=True``, whether the block itself watches a run that goes on elsewhere.
-    :param expected: the record of a run that never ended, which is claimed in place of an acquire.
+    :param gates: the task's gates, checked before those of the process.
+    :param fire_time: the fire time of this call, if ``options`` have a function for it.
+    :param may_wait: whether the option ``wait`` applies to a lock with this record; by default to every lock.
+    :param watches: under ``recover=True``, whether the block itself watches a run on another replica.
+    :param expected: the record of a run that never ended, to be claimed in place of an acquire.
     """
 
     skip: Skipped
@@ -81,18 +81,18 @@ class BaseBlock:
     _owner: OwningProcess | None = None
     _sent_at = _replied_at = 0.0
     _lease: Lease | None = None
-    """From the grant until the block is left."""
+    """Set from the grant until the block is left."""
     _active: ActiveLease | None = None
     _is_unused = False
     """The lease was granted, but the task will not run."""
     _recovered: LockRecord | None = None
-    """The record of the run that never ended, which this block has recovered or is about to."""
+    """The record of the run that never ended, which this block recovers."""
     _releases = 0
-    """That were sent: a second one if the end of the event loop has cancelled the first."""
+    """How many releases were begun. There are two if the end of the event loop has cancelled the first."""
     _is_given_back = False
-    """The run was cut short, and another replica is to recover it."""
+    """The run was cut short, and another replica shall recover it."""
     _has_warned = False
-    """The log has the first failure of the store."""
+    """The first failure of the store was logged."""
     _kept_alive: BaseKeepAlive | None = None
 
     def __init__(
@@ -124,17 +124,17 @@ class BaseBlock:
         elif spec is not None:  # checked when the function was decorated
             self.name, self._template = lock, spec.filled_template
         else:
-            # What cannot work is refused here, before the block is entered.
+            # Refuse wrong options here, before the block is entered.
             self.name, self._template = lock, None
             if find_enclosing(self.name, options.provider) is None:  # inside its own lease a lock needs no durations
                 lock_request(self.name, options.lock_at_most_for, options.lock_at_least_for)
 
     def __del__(self) -> None:
         if self._kept_alive is not None:
-            self._kept_alive.abandon()  # if the block was never left, as after Ctrl-C on the way out, its lease expires
+            self._kept_alive.abandon()  # without an exit, as after Ctrl-C in it, the lease expires
 
     def __call__(self, function: object) -> Never:
-        raise TypeError("hold(…) and hold_async(…) are no decorators: use @scheduler_lock(…)")
+        raise TypeError("hold(…) and hold_async(…) are not decorators: use @scheduler_lock(…)")
 
     def __enter__(self) -> Any:
         raise TypeError("hold_async(…) and try_hold_async(…) need 'async with'; for 'with', use hold(…) or try_hold(…)")
@@ -147,7 +147,7 @@ class BaseBlock:
     async def __aexit__(self, *_: Any) -> None: ...
 
     def begin(self) -> LockRequest | None:
-        """The request to send to the store. None: the task runs inside of a live lease of its lock, or is skipped.
+        """Return the request for the store. None: the task runs inside a live lease of its lock, or is skipped.
 
         :raises RuntimeError: the block was entered before.
         """
@@ -170,7 +170,10 @@ class BaseBlock:
         return request if self.may_begin() else None
 
     def _check_recovery(self, request: LockRequest) -> None:
-        """:raises ConfigurationError: ``recover=True`` cannot work here."""
+        """Check that ``recover=True`` can work.
+
+        :raises ConfigurationError: no fire time, or no keep-alive.
+        """
         if request.fire_time is None:
             raise ConfigurationError(
                 f"lock {self.name!r}: recover=True needs a fire time, so that all replicas mean the same run: use "
@@ -179,16 +182,16 @@ class BaseBlock:
         check_kept_alive(f"lock {self.name!r}", self.options.keep_alive)
 
     def may_begin(self) -> bool:
-        """Whether no gate refuses the task; else it is skipped."""
+        """Check the gates. If a gate refuses the task, mark it as skipped and return False."""
         skip = decide_skip(self.name, (*self._gates, *process_gates))
         if skip is not None:
             self.skipped(skip)
         return skip is None
 
-    # The attempts to get the lock
+    # Attempts to acquire the lock
 
     def attempts(self, request: LockRequest) -> Program[Step, Any, Lease | None]:
-        """Try until the lock is granted. None: the task is skipped.
+        """Try until the lock is granted. Return None if the task is skipped.
 
         :raises ProviderError: the store failed.
         """
@@ -229,13 +232,13 @@ class BaseBlock:
             return None
 
     def _read_once(self, request: LockRequest, waiting: Waiting) -> Program[Step, Any, LockRecord | None]:
-        """Read why the lock was refused, where that decides anything.
+        """Read why the lock was refused, if the reason decides anything.
 
-        :raises ProviderUnreachable: under ``recover=True``, where the caller watches the run by this record.
+        :raises ProviderUnreachable: under ``recover=True``, where the caller needs the record to watch the run.
         """
         try:
             return (yield Read()) if request.fire_time is not None or waiting.is_on else None
-        except Exception as error:  # of any kind: a provider of another package may raise anything
+        except Exception as error:  # a provider of another package may raise anything
             if self.options.recover and isinstance(error, ProviderUnreachable):
                 self.failed("acquire", error)
                 raise
@@ -243,16 +246,16 @@ class BaseBlock:
             return None
 
     def _is_free_for(self, request: LockRequest, record: LockRecord | None) -> bool:
-        """Whether the store has refused a fire time that nobody runs. A skip would lose the run on all replicas.
+        """Return whether the store has refused a fire time that nobody runs. A skip would lose the run on all replicas.
 
-        The lock became free since, or in a quorum the attempts of several replicas have refused each other.
+        The lock has become free since, or in a quorum the attempts of several replicas have refused each other.
         """
         if request.fire_time is None or record is None or record.is_held or self._recovered is not None:
             return False
         return record.last_fire_time is None or record.last_fire_time < request.fire_time
 
     def _after_refusal(self, request: LockRequest, record: LockRecord | None, waiting: Waiting) -> float | None:
-        """The store did not grant the lock. How long to wait for the next attempt; None: the task is skipped."""
+        """Return how long to wait after a refusal, before the next attempt. None: the task is skipped."""
         self.record = record
         skip = lock_refused(request, record)
         may_wait = self._may_wait is None or (record is not None and self._may_wait(record))
@@ -262,7 +265,7 @@ class BaseBlock:
         return pause
 
     def _after_failure(self, error: Exception, waiting: Waiting) -> float | None:
-        """An attempt has failed. How long to wait for the next one; None: the error is raised."""
+        """Return how long to wait after an error, before the next attempt. None: raise the error."""
         is_retried = isinstance(error, ProviderUnreachable) and waiting.is_on and self._may_wait is None
         pause = waiting.pause(monotonic()) if is_retried else None
         if pause is not None:
@@ -270,7 +273,7 @@ class BaseBlock:
         return pause
 
     def _slept(self, seconds: float) -> Program[Step, Any, None]:
-        """Wait.
+        """Sleep, and check the gates.
 
         :raises SkippedNow: a gate has refused the task meanwhile.
         """
@@ -290,9 +293,9 @@ class BaseBlock:
     def _watched(self, request: LockRequest, record: LockRecord | None) -> Program[Step, Any, Lease | None]:
         """Watch the run of this fire time on another replica, and recover it if it never ends.
 
-        None: the fire time was given back before that run began, so it is to be acquired.
+        Return None if the fire time was given back before that run began: acquire it.
 
-        :raises SkippedNow: nothing is left to recover.
+        :raises SkippedNow: there is nothing to recover.
         """
         watch = Watch(request.fire_time, self.options.max_recoveries)
         while True:
@@ -316,7 +319,7 @@ class BaseBlock:
             self._replied_at = monotonic()
 
     def _recover(self, request: LockRequest, expected: LockRecord) -> Program[Step, Any, Lease | None]:
-        """Claim the run that never ended. None: another replica was faster, or the outcome is unknown."""
+        """Claim the run that never ended. Return None if another replica was faster, or if the outcome is unknown."""
         self._recovered = expected
         try:
             lease: Lease | None = yield Attempt(request, expected)
@@ -331,7 +334,7 @@ class BaseBlock:
         return lease
 
     def _read(self) -> Program[Step, Any, LockRecord | None]:
-        """Read the record, again and again while the store is unreachable."""
+        """Read the record. Repeat while the store is unreachable."""
         waiting = Waiting(LONGEST, monotonic())
         while True:
             try:
@@ -352,18 +355,21 @@ class BaseBlock:
         emit(LockSkipped(skip.lock_name, skip.reason, elapsed).filled_from(self._template))
 
     def failed(self, operation: str, error: BaseException, lease: Lease | None = None) -> None:
-        """Notify the listeners. A failing release must not replace what the task returned or raised.
+        """Notify the listeners of a failure. A failed release must not replace the task's result or exception.
 
-        A failing acquire is raised to the caller, and not logged here.
+        A failed acquire is not logged here, because the caller gets the exception.
         """
         if is_from_signal(error):
-            raise error  # SIGTERM is to end the process, a time limit its task
+            raise error  # SIGTERM must end the process, and a time limit its task
         failure = as_exception(error, operation, self.name)
         event = ProviderFailed(self.name, operation, failure, lease)
         emit(event.filled_from(self._template), is_raised=operation == "acquire")
 
     def start(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> ActiveLease:
-        """The task begins. :raises ProviderUnreachable: the grant took so long that its lease may be over."""
+        """Begin the task.
+
+        :raises ProviderUnreachable: the grant took so long that the lease may be over.
+        """
         self._replied_at = monotonic()
         elapsed = timedelta(seconds=self._replied_at - self._sent_at)
         if not lease.is_trusted():
@@ -376,7 +382,7 @@ class BaseBlock:
             self.failed("acquire", error)
             raise error
         assert self._owner is not None
-        # The provider as the caller knows it.
+        # The caller's provider, not the adapter.
         self._active = active = ActiveLease(lease, getattr(store, "sync_provider", store), self._owner)
         active.recovers = self.options.recover
         emit(LockAcquired(lease.name, lease, elapsed))
@@ -398,11 +404,12 @@ class BaseBlock:
         outcome: Outcome = "succeeded"
         is_cut_short = isinstance(failure, SystemExit | KeyboardInterrupt) and is_from_signal(failure)
         if isinstance(failure, SystemExit) and not failure.code:
-            failure = None  # sys.exit() is how a program says that all went well
+            failure = None  # sys.exit() means success
         if failure is not None:
-            # What on_lost="cancel" raises is a cancellation; a TimeoutError, which asyncio makes of one, is not.
+            # on_lost="cancel" raises a LeaseLostError, and its cause is a cancellation. A TimeoutError of asyncio also
+            # has such a cause, but is not a cancellation.
             ended_by = failure.__cause__ if isinstance(failure, LeaseLostError) else failure
-            # By name, because asyncio must not be imported here.
+            # By name, because this module must not import asyncio.
             outcome = "cancelled" if type(ended_by).__name__ == "CancelledError" else "failed"
         duration = timedelta(seconds=(active.ended_at or monotonic()) - self._replied_at)
         is_trusted, has_ended = lease.is_trusted(), lease.has_ended()
@@ -414,30 +421,30 @@ class BaseBlock:
         is_cut_short = is_cut_short or (outcome == "cancelled" and not is_of_loss)
         if is_cut_short and not has_ended:
             self.cut_short(lease)
-        # The store may still have a lease that is not trusted any more: after a release, the run would count as ended.
+        # The store may still have a lease that is not trusted. If it were released, the run would count as ended.
         self._is_given_back |= self.options.recover and is_of_loss
         if not (is_trusted or has_ended or lease.is_lost()):
             active.is_loss_reported = True
             emit(LeaseLost(lease.name, lease, "overrun"))
 
     def cut_short(self, lease: Lease) -> None:
-        """The task was cancelled, or a signal has ended it. Under ``recover=True`` its run is given back."""
+        """React to a task that was cancelled or ended by a signal. Under ``recover=True``, give its run back."""
         fire_time = self._request.fire_time if self._request is not None else None
         if fire_time is None:
             return
         if self.options.recover:
             self._is_given_back = True
-            if lease.is_trusted():  # or else it is reported as lost, and may be recovered already
+            if lease.is_trusted():  # otherwise it is reported as lost, and may be recovered already
                 message = "lock %r: the run of %s was cut short, and is given back for another replica"
                 logger.warning(message, lease.name, fire_time.isoformat())
         else:
             emit(RunMissed(lease.name, fire_time, "cancelled").filled_from(self._template))
 
     def release_of(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any] | None:
-        """The operation that ends the lease. None: the task has done it; or a forked child leaves its parent's block.
+        """Return the operation that ends the lease. None: the task has ended it, or this is a forked child.
 
-        A lease under which no task ran is undone: no minimum hold, and its fire time can be granted again. The lease of
-        a run that was given back expires soon, without a release, so that the run is recovered.
+        If no task ran, the lease is undone: no minimum hold, and the fire time can be granted again. If the run was
+        given back, the lease expires soon without a release, so that another replica recovers the run.
         """
         if lease.has_ended() or self._owner is None or not self._owner.is_current():
             return None
@@ -451,17 +458,17 @@ class BaseBlock:
 
     def released(self, lease: Lease, was_held: bool) -> None:
         if self._is_given_back:
-            lease._begin_release()  # it is not trusted any more
+            lease._begin_release()  # never trust it again
         if self._active is None:
             return  # granted too late: this lease had no LockAcquired
-        if was_held or self._releases > 1:  # the first one may have been carried out
+        if was_held or self._releases > 1:  # the store may have executed the first release
             emit(LockReleased(lease.name, lease, timedelta(seconds=monotonic() - self._replied_at)))
         elif not self._active.is_loss_reported:
             emit(LeaseLost(lease.name, lease, "revoked"))
 
 
 class Block(BaseBlock):
-    """The guard around ordinary code: what :func:`try_hold` returns."""
+    """The guard around ordinary code, returned by :func:`try_hold`."""
 
     _store: LockProvider
     _kept_alive: ThreadKeepAlive | None = None
@@ -533,7 +540,7 @@ class Block(BaseBlock):
 
 
 class AsyncBlock(BaseBlock):
-    """:class:`Block` for async code: what :func:`try_hold_async` returns."""
+    """The guard around async code, returned by :func:`try_hold_async`."""
 
     _store: AsyncLockProvider
     _kept_alive: TaskKeepAlive | None = None
@@ -618,9 +625,10 @@ _of_main_thread: WeakSet[BaseBlock] = WeakSet()
 
 @atexit.register
 def _stop_heartbeats() -> None:
-    """Stop the heartbeats of generators that nobody has closed: the main thread has ended.
+    """Stop the heartbeats of generators that nobody has closed, after the main thread has ended.
 
-    Python closes the generators later, when daemon threads have stopped, perhaps inside a lock of the keep-alive.
+    Python closes the generators later, when daemon threads have stopped. A stopped thread may hold a lock of
+    keep-alive.
     """
     for block in list(_of_main_thread):
         if isinstance(block, Block) and block._kept_alive is not None and not block._kept_alive.is_busy(is_async=False):

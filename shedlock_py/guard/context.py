@@ -1,6 +1,6 @@
-"""The leases that the running code is inside of.
+"""The leases that enclose the running code.
 
-Code is inside a lease if it runs in the context of the guarded task while its lease lives. A context variable carries
+Code is inside a lease if it runs in the context of the guarded task while the lease lives. A context variable carries
 the lease. Python copies the context into tasks, timers, and the threads of ``asyncio.to_thread``. A forked child is not
 inside.
 """
@@ -20,7 +20,7 @@ __tracebackhide__ = hidden_frames
 
 
 class KeepAlive(Protocol):
-    """What keeps a lease alive, as seen by a task that extends the lease itself."""
+    """The methods of keep-alive for a task that extends its lease itself."""
 
     def is_busy(self, *, is_async: bool) -> bool: ...
     def pause(self) -> None: ...
@@ -38,15 +38,15 @@ class ActiveLease:
         self.parent = current.get()
         self.thread = get_ident()
         self.finished = False
-        self.ended_at = 0.0  # when the task ended, if keep-alive had to be stopped after it
+        self.ended_at = 0.0  # the end of the task, before keep-alive was stopped
         self.keep_alive: KeepAlive | None = None
         self.is_loss_reported = False
-        self.recovers = False  # if its run never ends, another replica runs it again
+        self.recovers = False  # another replica runs it again if its run never ends
         self.alias: tuple[object, str] | None = None
         self.is_alias_used = False  # the function of the alias has found this lease
 
     def is_live_here(self) -> bool:
-        """Whether the task runs under a trusted lease, in this process."""
+        """Return whether the task runs under a trusted lease, in this process."""
         return not self.finished and self.lease.is_trusted() and self.owner.is_current()
 
     def enter(self) -> None:
@@ -56,26 +56,26 @@ class ActiveLease:
     def leave(self) -> None:
         self.finished = True
         while self.parent is not None and self.parent.finished:
-            self.parent = self.parent.parent  # a job that starts its own next run must not grow a chain
+            self.parent = self.parent.parent  # no growing chain if each run of a job starts the next
         active = current.get()
-        while active is not None and active.finished:  # locks need not be left in the order of nesting
+        while active is not None and active.finished:  # locks may be left in any order
             active = active.parent
         current.set(active)
 
 
 running: set[ActiveLease] = set()
-"""The leases whose tasks run or that are being released, in all threads; in a forked child the parent's as well."""
+"""The leases of tasks that run or are being released, in all threads. A forked child has the parent's leases, too."""
 
 current: ContextVar[ActiveLease | None] = ContextVar("shedlock_py_current", default=None)
 
 
 def leave_leases() -> None:
-    """Let the running context be inside of no lease."""
+    """Take the running context out of all leases."""
     current.set(None)
 
 
 def find_live(name: str | None = None) -> ActiveLease | None:
-    """The nearest live lease, of ``name`` if given, that the running code is inside of."""
+    """Return the nearest live lease, of ``name`` if given, that encloses the running code."""
     active = current.get()
     while active is not None and not (name in (None, active.lease.name) and active.is_live_here()):
         active = active.parent
@@ -83,9 +83,9 @@ def find_live(name: str | None = None) -> ActiveLease | None:
 
 
 def find_enclosing(name: str, provider: object, spec: object = None) -> ActiveLease | None:
-    """The nearest live lease of lock ``name`` on ``provider``, else on a configured one.
+    """Return the nearest live lease of lock ``name`` on ``provider``, or else on a configured provider.
 
-    A lease whose alias is ``(spec, name)`` counts as well: see :func:`add_alias`.
+    A lease with the alias ``(spec, name)`` counts as well: see :func:`add_alias`.
     """
     active = current.get()
     while active is not None:
@@ -99,18 +99,18 @@ def find_enclosing(name: str, provider: object, spec: object = None) -> ActiveLe
 
 
 def add_alias(spec: object, lock_name: str) -> None:
-    """Let the current lease count as the lock ``lock_name`` of the function whose ``__shedlock__`` is ``spec``.
+    """Let the current lease count as the lock ``lock_name`` of the function with ``__shedlock__`` ``spec``.
 
     For schedulers that take a function's lock before they call it, perhaps on another provider object of the same
-    store. Otherwise the function would find its lock held, by its own scheduler, and be skipped each time.
+    store. Otherwise the function would find its lock held by its own scheduler, and would be skipped each time.
     """
     require_live().alias = (spec, lock_name)
 
 
 def is_held_for(spec: object, lock_name: str) -> bool:
-    """Whether a scheduler of this process holds the lock for the function of ``spec``, which has not run inside it yet.
+    """Return whether a scheduler of this process holds the lock for the function of ``spec``, which has not used it.
 
-    If the function is then refused, most likely the scheduler's own call runs outside of the lease.
+    If the function is refused then, the scheduler's call most likely runs outside the lease.
     """
     alias = spec, lock_name
     return any(
@@ -120,21 +120,24 @@ def is_held_for(spec: object, lock_name: str) -> bool:
 
 
 def current_lease() -> Lease | None:
-    """The nearest live lease that the running code is inside of, or None."""
+    """Return the nearest live lease that encloses the running code, or None."""
     active = find_live()
     return active.lease if active else None
 
 
 def assert_locked(name: str | None = None) -> None:
-    """Make sure that the running code is inside a live lease (of ``name``, if given).
+    """Check that the running code is inside a live lease (of ``name``, if given).
 
-    :raises NotLocked: it is not: no guard encloses it, the lease has ended, or the guard is of another name.
+    :raises NotLocked: no guard encloses it, the lease has ended, or the guard has another name.
     """
     require_live(name)
 
 
 def require_live(name: str | None = None) -> ActiveLease:
-    """:raises NotLocked: the running code is inside of no live lease (of ``name``, if given)."""
+    """Return the nearest live lease (of ``name``, if given).
+
+    :raises NotLocked: the running code is not inside such a lease.
+    """
     active = find_live(name)
     if active is None:
         what = "any lock" if name is None else f"lock {name!r}"

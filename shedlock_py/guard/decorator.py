@@ -39,7 +39,7 @@ Options = KeywordOptions[LockProvider | AsyncLockProvider]
 
 
 class GuardedFunction(Generic[P, R_co, A_co]):
-    """A guarded function as type checkers see it: called as before; ``attempt`` returns whether it ran.
+    """A guarded function for type checkers. Call it as before; ``attempt`` returns whether it ran.
 
     At run time it is an ordinary function.
     """
@@ -47,21 +47,21 @@ class GuardedFunction(Generic[P, R_co, A_co]):
     __name__: str
     __qualname__: str
     __wrapped__: Callable[..., Any]
-    """The function as it was written."""
+    """The function without the guard."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Run the function if its lock is free; otherwise return what ``on_skip`` gives."""
+        """Run the function if its lock is free; otherwise return the result of ``on_skip``."""
         raise NotImplementedError
 
     def attempt(self, *args: P.args, **kwargs: P.kwargs) -> A_co:
-        """Like calling it, but returns ``Executed(value, lease)`` or ``Skipped``; ``on_skip`` is not used.
+        """Call the function, and return ``Executed(value, lease)`` or ``Skipped``; ``on_skip`` is not used.
 
-        It is bound as the function is: ``obj.method.attempt(7)``, or ``Class.method.attempt(obj, 7)``; of a class or
-        static method ``Class.method.attempt(7)``.
+        It is bound like the function: ``obj.method.attempt(7)``, or ``Class.method.attempt(obj, 7)``; for a class
+        method or static method ``Class.method.attempt(7)``.
         """
         raise NotImplementedError
 
-    # The first parameter decides what is bound to it: the class, the instance, or, for a static method, nothing.
+    # The first parameter decides: a class or an instance is bound to it; for a static method, nothing is bound.
     @overload
     def __get__(
         self: Callable[Concatenate[T, Q], object], instance: object, owner: T, /
@@ -80,13 +80,13 @@ class GuardedFunction(Generic[P, R_co, A_co]):
 
 
 class _Decorator(Protocol[S_co]):
-    """What ``scheduler_lock(…)`` returns; ``S_co`` is what a skipped call returns."""
+    """The result of ``scheduler_lock(…)``. A skipped call returns ``S_co``."""
 
     @overload
     def __call__(self, function: type, /) -> Never: ...
 
     @overload
-    def __call__(  # type: ignore[overload-overlap]  # an async def is also a function; the first that fits is meant
+    def __call__(  # type: ignore[overload-overlap]  # an async def is also a function; the first match counts
         self, function: Callable[P, Coroutine[Any, Any, R]], /
     ) -> GuardedFunction[P, Coroutine[Any, Any, R | S_co], Coroutine[Any, Any, Executed[R] | Skipped]]: ...
 
@@ -169,10 +169,10 @@ def scheduler_lock(
     max_recoveries: int = DEFAULT_MOST_RECOVERIES,
     on_skip: Any = None,
 ) -> Any:
-    """Run the function only where its lock is free; skip the call where it is held elsewhere.
+    """Run the function only if its lock is free; skip the call if the lock is held elsewhere.
 
-    A skipped call returns None, unless ``on_skip`` is given. Put it directly above ``def``, below any decorator that
-    registers the function with a scheduler or task queue::
+    A skipped call returns None, unless ``on_skip`` is given. Put the decorator directly above ``def``, below any
+    decorator that registers the function with a scheduler or task queue::
 
         @scheduler.scheduled_job("cron", hour=2)
         @scheduler_lock("nightly-report", lock_at_most_for="30m", lock_at_least_for="1m")
@@ -180,35 +180,35 @@ def scheduler_lock(
 
     :param name: the lock name, 1 to 64 characters; ``"sync-{tenant}"`` is filled from the call's arguments.
     :param lock_at_most_for: how long the lock is held if the holder dies; longer than the longest run. "10m", "PT10M",
-        ``timedelta`` or seconds; by default that of ``configure(default_lock_at_most_for=…)``.
-    :param lock_at_least_for: for how long no other replica runs it, however short the task; at least as long as the
-        replicas' clocks differ. Zero by default.
-    :param once_per: run once in each slot of this length ("1h", "1d"), counted from 1970 in UTC, on all replicas
-        together. A slot begins half a minute early, so that clocks which differ by less agree.
+        ``timedelta`` or seconds; by default ``configure(default_lock_at_most_for=…)``.
+    :param lock_at_least_for: how long no other replica runs the task, however short it is; at least the difference
+        between the replicas' clocks. By default ``configure(default_lock_at_least_for=…)``, or zero.
+    :param once_per: run once in each slot of this length ("1h", "1d"), on all replicas together. Slots count from 1970
+        in UTC. A slot begins half a minute early, so that clocks which differ by less agree.
     :param fire_time: a function that gets the call's arguments and returns the moment of this run, an aware datetime:
-        ``fire_time=lambda message: message.sent_at``. A fire time that is not newer than the newest one that ran is
-        skipped. With ``once_per`` it is rounded down to its slot.
-    :param provider: the store of this lock, as a provider or a URL, which is opened at the first call; by default the
-        configured one, looked up at each call.
-    :param keep_alive: extend the lease, every third of it, until the task ends; by default that of :func:`configure`.
-        ``lock_at_most_for`` is then how soon others may run it if this process dies, and can be short. With a duration
-        such as "2h", for so long at most: a run that hangs then loses its lease, and others run the task again.
-    :param on_lost: what happens when the lease is lost while the task runs: "continue" (a ``LeaseLost`` event and a
-        warning, as always), or a callable that gets the event; for ``async def`` also "cancel": the task is cancelled
-        and the call raises :class:`LeaseLostError`.
-    :param expected_every: how often it is expected to start, at the latest, on all replicas together: with run history
-        ``shedlock overdue`` finds a job that does not. By default it judges by the scheduler, or by the last runs.
-    :param recover: for an idempotent task with ``once_per`` or ``fire_time`` and ``keep_alive``. A call that is refused
-        because the task runs elsewhere waits until that run ends. If the run never ends, because its process died, the
-        call runs the task again. So a task runs at least once for each fire time, and may run twice.
+        ``fire_time=lambda message: message.sent_at``. A call is skipped if an equal or newer fire time has run.
+        With ``once_per`` it is rounded down to its slot.
+    :param provider: the store of this lock: a provider, or a URL, which is opened at the first call. By default the
+        configured provider, looked up at each call.
+    :param keep_alive: extend the lease, every third of it, until the task ends; by default as in :func:`configure`.
+        ``lock_at_most_for`` can then be short: it is how soon others may run the task if this process dies. A duration
+        such as "2h" limits keep-alive: a run that hangs then loses its lease, and others run the task again.
+    :param on_lost: the reaction if the lease is lost while the task runs. A ``LeaseLost`` event and a warning come in
+        any case. "continue" does nothing more; a callable gets the event; "cancel", for ``async def``, cancels the
+        task, and the call raises :class:`LeaseLostError`.
+    :param expected_every: the longest time between two starts, on all replicas together. With run history,
+        ``shedlock overdue`` then finds a job that does not start. By default it uses the scheduler, or the last runs.
+    :param recover: for an idempotent task with ``once_per`` or ``fire_time`` and ``keep_alive``. If the task runs
+        elsewhere, the call waits until that run ends. If the run never ends, because its process died, the call runs
+        the task again. So a task runs at least once for each fire time, and may run twice.
     :param max_recoveries: how often one fire time is run again, on all replicas together.
-    :param on_skip: what a skipped call returns; a callable is called with the :class:`Skipped` (and awaited, if it
-        is a coroutine function); an exception is raised, a class of them is called with a message first.
+    :param on_skip: the result of a skipped call. A callable is called with the :class:`Skipped` (and awaited, if it is
+        a coroutine function). An exception is raised; an exception class is first called with a message.
     :raises ConfigurationError: a name or duration that cannot work.
     :raises TypeError: on a class, a generator function or a task object of Celery, Huey or Dramatiq.
 
-    The guarded function raises what the task raises, and :class:`ProviderError` when the store failed: then the task
-    did not run.
+    The guarded function raises the task's exceptions. It raises :class:`ProviderError` if the store failed: then the
+    task did not run.
     """
     if callable(name):
         raise TypeError("@scheduler_lock needs a lock name: @scheduler_lock('name', lock_at_most_for='10m')")
@@ -241,9 +241,9 @@ def _decorate(spec: LockSpec, on_skip: Any, function: Any) -> Any:
     functools.update_wrapper(guarded, function)
     guarded.__signature__ = signature
     guarded.attempt = functools.update_wrapper(attempt_call, guarded)
-    # The original carries the spec too: a scheduler's decorator below this one registers the original.
+    # The original function has the spec too: a scheduler's decorator below this one registers the original.
     for carrier in (function, guarded):
-        with suppress(AttributeError):  # builtins and bound methods take no attributes; the wrapper has the spec
+        with suppress(AttributeError):  # builtins and bound methods have no attributes; the wrapper has the spec
             carrier.__shedlock__ = spec
     bind_in_class(function, guarded)
     spec.functions[f"{function.__module__}.{getattr(function, '__qualname__', function)}"] = None
@@ -298,9 +298,9 @@ def _guard_async(
 def _lock_name(
     spec: LockSpec, function: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> str:
-    """The lock name for a call of ``function``.
+    """Return the lock name for a call of ``function``.
 
-    :raises TypeError: a wrong call, before it takes the lock.
+    :raises TypeError: the arguments do not fit. The lock was not taken.
     """
     try:
         signature.bind(*args, **kwargs)
@@ -311,18 +311,18 @@ def _lock_name(
 
 
 def _skip_result(on_skip: Any, skipped: Skipped) -> Any:
-    """What a skipped call returns, or raises."""
+    """Return the result of a skipped call, or raise its exception."""
     if isinstance(on_skip, type) and issubclass(on_skip, BaseException):
         raise on_skip(str(skipped))
     if isinstance(on_skip, BaseException):
-        raise on_skip.with_traceback(None)  # one object for all calls: do not pile up their tracebacks
+        raise on_skip.with_traceback(None)  # all calls raise this one object: do not pile up tracebacks
     return on_skip(skipped) if callable(on_skip) else on_skip
 
 
 def _check_function(function: Any) -> None:
     tasks = {"apply_async": "Celery", "call_local": "Huey", "send_with_options": "Dramatiq"}
     for attribute, library in tasks.items():
-        if hasattr(type(function), attribute):  # the type, for a Mock has every attribute
+        if hasattr(type(function), attribute):  # the type, because a Mock has every attribute
             raise TypeError(
                 f"{function!r} is a {library} task, not a function: put @scheduler_lock directly above 'def', and the "
                 f"{library} decorator above it"

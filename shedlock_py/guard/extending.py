@@ -20,7 +20,7 @@ POLL_SECONDS = 0.005
 
 
 def extend_lock(lock_at_most_for: Duration) -> Lease:
-    """From inside a task: hold its lock for ``lock_at_most_for`` from now on.
+    """Hold the lock of the running task for ``lock_at_most_for`` from now on.
 
     :raises NotLocked: not inside a live lease.
     :raises LeaseLostError: another holder has the lock, or may have it.
@@ -37,7 +37,7 @@ def extend_lock(lock_at_most_for: Duration) -> Lease:
 
 async def extend_lock_async(lock_at_most_for: Duration) -> Lease:
     """:func:`extend_lock` for async tasks."""
-    import asyncio  # late: must not be loaded for others
+    import asyncio  # late: other users must not load asyncio
 
     active = require_live()
     provider = as_async_provider(active.provider)
@@ -50,7 +50,7 @@ async def extend_lock_async(lock_at_most_for: Duration) -> Lease:
 
 @contextmanager
 def _extending(active: ActiveLease) -> Iterator[KeepAlive | None]:
-    """While the task extends its lease no heartbeat begins, which might shorten the lease again."""
+    """Pause heartbeats while the task extends its lease: a heartbeat might shorten the lease again."""
     keep_alive = active.keep_alive
     if keep_alive is not None:
         keep_alive.pause()
@@ -67,7 +67,10 @@ def _extending(active: ActiveLease) -> Iterator[KeepAlive | None]:
 
 
 def _refuse_if_lost(active: ActiveLease) -> None:
-    """Let no lease count as extended that keep-alive has reported as lost meanwhile: no heartbeat would follow."""
+    """Refuse a lease that keep-alive has reported as lost meanwhile: no heartbeat would extend it.
+
+    :raises LeaseLostError: the lease was lost.
+    """
     if active.is_loss_reported:
         raise LeaseLostError(f"lock {active.lease.name!r} could not be extended: its lease was lost meanwhile")
 
@@ -81,6 +84,6 @@ def _extended(active: ActiveLease, extended: Lease | None) -> Lease:
             active.is_loss_reported = True
             emit(LeaseLost(name, active.lease, "revoked"))
         raise LeaseLostError(f"lock {name!r} could not be extended: its lease has ended or was taken over")
-    _refuse_if_lost(active)  # the reply may have come too late
+    _refuse_if_lost(active)  # the reply may be too late
     emit(LockExtended(name, extended))
     return extended

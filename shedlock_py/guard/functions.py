@@ -1,4 +1,4 @@
-"""``hold``, ``try_hold`` and ``attempt``: run a block of code or a task under a lock."""
+"""``hold``, ``try_hold`` and ``attempt`` run a block of code or a task under a lock."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ class AsyncRequiredBlock(AsyncBlock):
 def hold(lock: str | LockRequest, **options: Unpack[GuardOptions[LockProvider]]) -> AbstractContextManager[Lease]:
     """Hold a lock around a block of code: ``with hold("import", lock_at_most_for="5m") as lease: …``
 
-    The block never runs without the lease. Inside a live lease of the same name and provider the block gets that
-    lease, without a request to the store.
+    The block never runs without the lease. Inside a live lease of the same name and provider the block gets that lease,
+    without a request to the store.
 
-    :param lock: the lock name, or a whole :class:`LockRequest`.
+    :param lock: the lock name, or a :class:`LockRequest`.
     :param options: as for :func:`scheduler_lock`: ``lock_at_most_for``, ``lock_at_least_for``, ``provider``,
         ``once_per``, ``fire_time`` (an aware datetime), ``keep_alive``, ``on_lost``, ``expected_every``, ``recover``,
-        ``max_recoveries``.
-        ``on_lost="cancel"`` is for async code: ``LeaseLostError`` out of the block. ``wait="30s"`` tries for so long to
-        get a lock that is held, or to reach a store that is unreachable; without it, there is one attempt.
+        ``max_recoveries``. With ``on_lost="cancel"``, for async code, the block raises ``LeaseLostError``.
+        ``wait="30s"`` tries for so long to get a held lock, or to reach an unreachable store; without it, there is one
+        attempt.
     :raises LockNotAcquired: the lock is held elsewhere, or another reason to skip; the block did not run.
     :raises ConfigurationError: a value that cannot work, or no provider.
-    :raises ProviderError: the store failed; the block did not run. A failing release is logged, never raised.
+    :raises ProviderError: the store failed; the block did not run. A failed release is logged, never raised.
     """
     return RequiredBlock(lock, LockOptions.parse("hold", options, is_async=False))
 
@@ -74,7 +74,7 @@ def hold(lock: str | LockRequest, **options: Unpack[GuardOptions[LockProvider]])
 def try_hold(
     lock: str | LockRequest, **options: Unpack[GuardOptions[LockProvider]]
 ) -> AbstractContextManager[Lease | None]:
-    """:func:`hold`, but the block runs in any case: ``with try_hold("import") as lease: if lease: …``
+    """Like :func:`hold`, but run the block in any case: ``with try_hold("import") as lease: if lease: …``
 
     ``lease`` is None if the lock was not granted. The block must check it.
     """
@@ -84,9 +84,9 @@ def try_hold(
 def attempt(
     lock: str | LockRequest, task: Callable[[], T], **options: Unpack[GuardOptions[LockProvider]]
 ) -> Executed[T] | Skipped:
-    """Run ``task()`` under a lock. Returns ``Executed(value, lease)``, which is true, or ``Skipped``, which is false.
+    """Run ``task()`` under a lock. Return ``Executed(value, lease)``, which is true, or ``Skipped``, which is false.
 
-    Parameters and errors as for :func:`hold`; what the task raises is raised.
+    Parameters and errors are as for :func:`hold`. The task's exceptions are raised.
     """
     refuse_other_than_function("attempt", task)
     refuse_unfinished_function(task)
@@ -137,7 +137,10 @@ async def run_guarded_async(block: AsyncBlock, task: Callable[[], Awaitable[T]])
 
 
 def refuse_other_than_function(guard: str, task: object) -> None:
-    """:raises TypeError: ``task`` cannot be called: most likely it is what a call has returned."""
+    """Refuse a ``task`` that cannot be called. Most likely it is the result of a call.
+
+    :raises TypeError: ``task`` is not a function.
+    """
     if inspect.iscoroutine(task):
         task.close()  # or Python warns that it was never awaited
         raise TypeError(f"{guard} takes a function, not the coroutine of its call: {guard}(name, task), without ()")
@@ -148,7 +151,10 @@ def refuse_other_than_function(guard: str, task: object) -> None:
 
 
 def refuse_unfinished_function(task: Callable[..., Any], async_twin: str = "attempt_async or hold_async") -> None:
-    """:raises TypeError: ``task`` is a coroutine or generator function, whose body would run after the release."""
+    """Refuse a function with a body that would run after the release.
+
+    :raises TypeError: ``task`` is a coroutine or generator function.
+    """
     if is_async_callable(task):
         raise TypeError(f"{task!r} is a coroutine function: use {async_twin}")
     if inspect.isgeneratorfunction(task) or inspect.isasyncgenfunction(task):
@@ -169,17 +175,17 @@ async def _async_block() -> AsyncIterator[None]:
 
 
 _UNFINISHED = (CoroutineType, GeneratorType, AsyncGeneratorType, type(_block()), type(_async_block()))
-"""The types of results whose work has not begun."""
+"""The types of results that have not begun their work."""
 
 
 def refuse_unfinished(value: T, *, was_awaited: bool = False) -> T:
-    """``value``, if the task's work is done.
+    """Return ``value`` if the task's work is done.
 
-    :param was_awaited: it is the result of a coroutine, which may be a client that can be awaited, and need not be.
-    :raises TypeError: the task returned something to await, or a generator or a context manager made of one, whose
-        body would run after the release; or a Task or Future, whose work may end after it.
+    :param was_awaited: ``value`` is the result of a coroutine. It may be awaitable without need, as some clients are.
+    :raises TypeError: ``value`` is an awaitable, a generator, or a context manager made of a generator: its body would
+        run after the release. Or it is a Task or Future: its work may end after the release.
     """
-    if hasattr(type(value), "add_done_callback"):  # as futures of all libraries have; the type, for mocks have anything
+    if hasattr(type(value), "add_done_callback"):  # futures of all libraries have it; the type, because mocks have all
         raise TypeError(
             f"the guarded task returned a {type(value).__name__}, whose work may end after the lock was released. Make "
             f"it an 'async def' that awaits the work, or wait for its result before returning"

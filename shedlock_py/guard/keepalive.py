@@ -1,6 +1,6 @@
 """Keep-alive: heartbeats extend a lease while its task runs, and a loss is reported at once.
 
-:class:`BaseKeepAlive` makes all decisions and waits for nothing. :class:`ThreadKeepAlive` carries them out in threads,
+:class:`BaseKeepAlive` makes all decisions and never waits. :class:`ThreadKeepAlive` carries them out in threads,
 ``async_keepalive.TaskKeepAlive`` on the event loop.
 """
 
@@ -25,14 +25,14 @@ from shedlock_py.settings.emit import emit
 from shedlock_py.settings.options import OnLost
 
 MAX_IN_FLIGHT = 3
-"""Heartbeats of one lease that may wait for a reply at the same time."""
+"""How many heartbeats of one lease may wait for a reply at the same time."""
 STOP_SECONDS = 10.0
-"""The longest time for which the end of a task waits for a heartbeat without a reply."""
+"""How long the end of a task waits for a heartbeat without a reply."""
 _NEVER = float("-inf")
 
 
 class BaseKeepAlive:
-    """What is known about the lease of a running task, and what to do next."""
+    """The state of a running task's lease, and the decision what to do next."""
 
     def __init__(
         self,
@@ -44,39 +44,38 @@ class BaseKeepAlive:
         random: Callable[[], float] | None = None,
     ) -> None:
         """:param keep_alive: whether to send heartbeats, or only to watch for the end of the lease.
-        :param limit: heartbeats end so long after now; without it, when the task ends.
+        :param limit: how long heartbeats are sent, from now on; by default until the task ends.
         :param random: see :class:`HeartbeatPlan`.
         """
         self._active = active
         self._lease = active.lease
         self._clock = active.lease.now
-        # Until when heartbeats are sent.
+        # When heartbeats end.
         self._keep_until = float("inf") if keep_alive else _NEVER
         if keep_alive and limit is not None:
             self._keep_until = self._clock() + limit.total_seconds()
         self._on_lost = on_lost
-        # How long a heartbeat extends the lease: as long as the guard, or later the task, has requested.
+        # A heartbeat extends the lease for as long as the guard, or later the task, has requested.
         self._lock_for = self._lease.lock_at_most_for
-        self._mutex = (
-            threading.RLock()
-        )  # guards all that follows; `with` this one, not the condition: see runtime/threads.py
+        # Guards all that follows. Use `with` on it, not on the condition: see runtime/threads.py.
+        self._mutex = threading.RLock()
         self._changed = threading.Condition(self._mutex)
         self._events: list[Event] = []  # for the listeners
-        self._in_flight = 0  # heartbeats that were sent and have no reply yet
+        self._in_flight = 0  # sent heartbeats without a reply
         self._waits_since = 0.0  # when the first of them was sent
-        # Whether a heartbeat waits for a worker. One is enough: more would delay those of other leases.
+        # Whether a heartbeat waits for a worker. A second heartbeat would delay the heartbeats of other leases.
         self._is_queued = False
         # While the task itself extends the lease, no heartbeat begins: it might shorten the lease again.
         self._pauses = 0
-        self._is_over = False  # the task has ended, or its lease
+        self._is_over = False  # the task or its lease has ended
         self._plan = HeartbeatPlan(self._lock_for, self._extended_at(), random)
 
     def wake(self) -> None:
-        """Do what is due, and wait for nothing."""
+        """Start whatever is due. Never waits."""
         lease = self._lease
         with self._mutex:
             if not self._is_over and not lease.is_trusted():
-                # The task itself may have tried to extend the lease.
+                # The task's own extension may have found that the lease is lost.
                 is_revoked = lease.is_lost() and not self._in_flight and not self._is_queued
                 self._lose("revoked" if is_revoked else self._why_untrusted(lease.trusted_until))
             elif not self._is_over and self._plan.due <= self._clock() < self._keep_until:
@@ -85,7 +84,7 @@ class BaseKeepAlive:
                     self._is_queued = True
                     try:
                         self._start_heartbeat()
-                    except Exception as error:  # no thread or no memory; retried soon, as after an error of the store
+                    except Exception as error:  # no thread or no memory; retried soon, like an error of the store
                         self._is_queued = False
                         self._failed(error)
             if self._is_over and self._events:
@@ -98,7 +97,7 @@ class BaseKeepAlive:
         self._is_over = True
 
     def _sleeps_for(self) -> float:
-        """For how many seconds nothing is due."""
+        """Return the seconds until something is due."""
         now, until = self._clock(), self._lease.trusted_until
         if max(self._plan.due, now) < self._keep_until:
             until = min(self._plan.due, until)
@@ -108,19 +107,19 @@ class BaseKeepAlive:
         raise NotImplementedError
 
     def _schedule(self) -> None:
-        """Let :meth:`wake` be called in :meth:`_sleeps_for` seconds, unless all is over."""
+        """Call :meth:`wake` in :meth:`_sleeps_for` seconds, unless the task or its lease has ended."""
         raise NotImplementedError
 
     def _start_report(self) -> None:
-        """Let :meth:`_report` be called soon: listeners may be slow."""
+        """Call :meth:`_report` soon, but not here: listeners may be slow."""
         raise NotImplementedError
 
     def _must_raise(self, error: BaseException) -> bool:
-        """Whether ``error``, of the store, is not for keep-alive: a cancellation, or a signal to the process."""
+        """Return whether ``error``, raised by the store, is a cancellation or a signal to the process."""
         raise NotImplementedError
 
     def _heartbeat(self) -> Program[timedelta, Lease | None, None]:
-        """One heartbeat, once a worker has time for it. The command: extend the lease for so long."""
+        """Send one heartbeat, in a worker. The command: extend the lease for so long."""
         with self._mutex:
             is_wanted = self._is_queued and not self._pauses and not self._is_over and self._lease.is_trusted()
             self._is_queued = False
@@ -157,12 +156,13 @@ class BaseKeepAlive:
     def _extended(self) -> None:
         self._is_queued = False
         self._plan.extended(self._lease.lock_at_most_for, self._extended_at())
-        # While an earlier, shorter extension is in doubt, the trust window is shorter than the lease: do not hurry.
+        # While an earlier, shorter extension is in doubt, the trust window is shorter than the lease. Send no heartbeat
+        # early because of that.
         seconds = self._lease.trusted_for().total_seconds()
         self._plan.due = max(self._plan.due, self._clock() + seconds / HeartbeatPlan.HEARTBEATS / 2)
 
     def _extended_at(self) -> float:
-        """When the request was sent from which the trust window counts; its reply may have taken long."""
+        """Return when the request was sent that the trust window counts from. Its reply may have taken long."""
         lease = self._lease
         return lease.trusted_until - lease.lock_at_most_for.total_seconds() * (1 - TRUST_MARGIN) + SLACK
 
@@ -176,7 +176,7 @@ class BaseKeepAlive:
         return "unreachable" if self._plan.failures or self._in_flight or self._is_queued else "overrun"
 
     def _lose(self, reason: LostReason) -> None:
-        """The lease is lost, unless the task itself releases it."""
+        """Give the lease up as lost, unless the task itself releases it."""
         if self._is_over:
             return
         self._is_over = True
@@ -193,7 +193,7 @@ class BaseKeepAlive:
         return ProviderUnreachable(message, operation="extend", lock_name=name)
 
     def _report(self) -> None:
-        """Notify the listeners, and ``on_lost`` of a loss."""
+        """Notify the listeners. Carry out ``on_lost`` after a loss."""
         while True:
             with self._mutex:
                 if not self._events:
@@ -201,22 +201,21 @@ class BaseKeepAlive:
                 event = self._events.pop(0)
             try:
                 emit(event)
-            finally:  # also after Ctrl-C
+            finally:  # even after Ctrl-C
                 if isinstance(event, LeaseLost):
                     self._react(event)
 
     def _react(self, lost: LeaseLost) -> object:
-        """Carry out ``on_lost``."""
         if callable(self._on_lost):
             try:
                 return self._on_lost(lost)
-            except BaseException as error:  # sys.exit() too: it must end neither a thread nor an event loop
+            except BaseException as error:  # even sys.exit() must not end a thread or an event loop
                 if is_from_signal(error):
                     raise
                 logger.exception("on_lost of lock %r failed", lost.lock_name)
         return None
 
-    # What the task needs that extends its lease itself
+    # For a task that extends its lease itself
 
     def is_busy(self, *, is_async: bool) -> bool:
         return self._in_flight > 0
@@ -239,10 +238,10 @@ class BaseKeepAlive:
 
 
 class ThreadKeepAlive(BaseKeepAlive):
-    """Keeps the lease alive, or only watches it, while a block of ordinary code runs.
+    """Keep the lease alive, or only watch it, while a block of ordinary code runs.
 
-    At its end it waits for heartbeats in flight, for STOP_SECONDS at most: in a table without tokens, a heartbeat after
-    the release could hold the lock again.
+    At the end of the block it waits for heartbeats in flight, for STOP_SECONDS at most: in a table without tokens, a
+    heartbeat after the release could hold the lock again.
     """
 
     def __init__(
@@ -257,7 +256,10 @@ class ThreadKeepAlive(BaseKeepAlive):
         self._store = store
 
     def __enter__(self) -> None:
-        """:raises RuntimeError: the system refuses a thread, so nothing would watch the lease."""
+        """Start keep-alive.
+
+        :raises RuntimeError: the system refuses a thread, so nothing would watch the lease.
+        """
         self._active.keep_alive = self
         try:
             timer().schedule(self.wake, monotonic() + self._sleeps_for())
@@ -280,7 +282,7 @@ class ThreadKeepAlive(BaseKeepAlive):
             logger.exception("a heartbeat of lock %r failed unexpectedly", self._lease.name)
 
     def _must_raise(self, error: BaseException) -> bool:
-        return False  # in a worker thread, sys.exit() in a hook of the driver is a failure as well
+        return False  # sys.exit() in a driver's hook in a worker thread is a failure, too
 
     def _schedule(self) -> None:
         with self._mutex, suppress(RuntimeError):  # if no thread starts, the callback stays scheduled
@@ -294,7 +296,7 @@ class ThreadKeepAlive(BaseKeepAlive):
     def __exit__(self, *_: object) -> None:
         self._active.ended_at = monotonic()
         if not self._active.owner.is_current():
-            return  # a forked child leaves the block; the lease and its heartbeats are its parent's
+            return  # a forked child leaves the block; the lease and its heartbeats are the parent's
         with self._mutex:
             self._is_over = True
             timer().cancel(self.wake)

@@ -1,4 +1,4 @@
-"""``attempt`` of guarded methods, bound as the method is.
+"""Bind ``attempt`` of guarded methods like the method.
 
 Python's bound methods forward attributes to the function, which does not know the instance: without this module
 ``obj.method.attempt`` would be unbound. Each guarded function of a class is replaced by a descriptor that makes bound
@@ -15,23 +15,23 @@ _PLACEHOLDER = "__shedlock_methods__"
 
 
 def bind_in_class(function: Any, guarded: Any) -> None:
-    """If a class body is being executed that defines ``function``, let the class bind ``guarded.attempt``.
+    """If ``function`` is being defined in a class body, let the class bind ``guarded.attempt``.
 
     The class does not exist yet, and a decorator such as ``@classmethod`` may still wrap the function. So this leaves a
-    placeholder in the class body; Python calls its ``__set_name__`` when it creates the class.
+    placeholder in the class body. Python calls the placeholder's ``__set_name__`` when it creates the class.
     """
     scope, _, _ = getattr(function, "__qualname__", "").rpartition(".")
     frame: FrameType | None = sys._getframe(1) if scope and not scope.endswith("<locals>") else None
     while frame is not None:
         if frame.f_code.co_name == scope.rpartition(".")[2] and frame.f_locals.get("__qualname__") == scope:
-            body = frame.f_locals  # of a class body: the namespace itself
+            body = frame.f_locals  # in a class body: the namespace itself
             body.setdefault(_PLACEHOLDER, _Placeholder()).attempts.append(guarded.attempt)
             return
         frame = frame.f_back
 
 
 class _Placeholder:
-    """Stands in the body of a class until the class is created, and then replaces its guarded functions."""
+    """Stands in a class body until the class is created, and then replaces its guarded functions."""
 
     def __init__(self) -> None:
         self.attempts: list[Any] = []
@@ -45,7 +45,7 @@ class _Placeholder:
 
 
 class GuardedMethod:
-    """The descriptor of a guarded function or class method. ``isinstance`` sees what it replaces."""
+    """The descriptor of a guarded function or class method. ``isinstance`` sees the replaced object."""
 
     def __init__(self, replaced: Any) -> None:
         self._replaced = replaced
@@ -67,9 +67,9 @@ class GuardedMethod:
 
 
 class BoundMethod:
-    """A bound method whose ``attempt`` is bound to the same instance. ``isinstance`` sees a ``MethodType``."""
+    """A bound method with an ``attempt`` that is bound to the same instance. ``isinstance`` sees a ``MethodType``."""
 
-    def __init__(self, function: Any, instance: object) -> None:  # as weakref.WeakMethod calls it
+    def __init__(self, function: Any, instance: object) -> None:  # the arguments of weakref.WeakMethod
         self._method = MethodType(function, instance)
         self.__module__, self.__doc__ = function.__module__, function.__doc__
 

@@ -1,8 +1,8 @@
 """``run_once``: a task that runs once per key in the whole fleet, until it has succeeded.
 
-A key is a lock name, and its run is a fire time: :data:`~shedlock_py.model.record.ONCE`, the same for every call. So
-the store grants it once, also if two processes start at the same moment. The run is over when its lease was released.
-A task that raises gives the fire time back. The run of a process that died is recovered, as under ``recover=True``.
+A key is a lock name. The fire time of its run is :data:`~shedlock_py.model.record.ONCE` in every call, so the store
+grants it once, even if two processes start at the same moment. The run is over when its lease was released. A task that
+raises gives the fire time back. The run of a process that died is recovered, as under ``recover=True``.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ def run_once(
 ) -> bool:
     """Run ``task()`` once per key in the whole fleet, until it has succeeded: ``run_once("migrate-v42", migrate)``.
 
-    Return True if this call has run the task, and False if another call has, before or while this call waited.
-    All callers return only when it is done. If the task raises, this caller gets the exception, and the next
-    waiting one tries. If its process dies, a waiting one takes over when the lease ends. So the task must be
-    idempotent: it runs again from its beginning. It does so, too, if the store was unreachable when it succeeded.
+    Return True if this call has run the task, and False if another call has, before or while this call waited. All
+    callers return only when it is done. If the task raises, this caller gets the exception, and the next waiting caller
+    tries. If its process dies, a waiting caller takes over when the lease ends. So the task must be idempotent: it runs
+    again from its beginning. It also runs again if the store was unreachable when it succeeded.
 
-    :param key: names the task and its version. It is also the lock name, 1 to 64 characters: ``shedlock list`` shows
-        it as done, and a job must not use the same name. To let it run again: ``shedlock once --forget KEY``.
-    :param wait: how long to wait for another replica that runs the task, and for a store that is unreachable ("5m",
-        seconds, ``timedelta``); zero: do not wait.
+    :param key: names the task and its version. It is also the lock name, 1 to 64 characters: ``shedlock list`` shows it
+        as done, and a job must not use the same name. To let it run again: ``shedlock once --forget KEY``.
+    :param wait: how long to wait for another replica that runs the task, and for an unreachable store ("5m", seconds,
+        ``timedelta``). Zero: do not wait.
     :param options: ``provider``, ``lock_at_most_for`` and ``on_lost``, as for :func:`hold`. The lease lasts
         ``lock_at_most_for``, one minute by default, and is kept alive while the task runs.
     :raises TaskNotDone: the time is over, and the task is not done; or it was begun 16 times and never ended.
@@ -93,7 +93,10 @@ async def run_once_async(
 
 
 def _parsed(function: str, given: Any, *, is_async: bool = True) -> LockOptions:
-    """:raises TypeError: an option that only other guards have."""
+    """Return the options of a call.
+
+    :raises TypeError: an option that only other guards have.
+    """
     for name in given:
         if name not in OnceOptions.__annotations__:
             known = ", ".join(OnceOptions.__annotations__)
@@ -103,7 +106,10 @@ def _parsed(function: str, given: Any, *, is_async: bool = True) -> LockOptions:
 
 
 def refuse_unfilled(key: object) -> None:
-    """:raises ConfigurationError: a part of the key was to be filled in. Each release would have the same key."""
+    """Refuse a key with an unfilled field: each release would have the same key.
+
+    :raises ConfigurationError: the key has such a field.
+    """
     if isinstance(key, str) and (found := _UNFILLED.search(key)):
         raise ConfigurationError(
             f"key {key!r}: nothing fills in {found[0]!r}, so each release would have this key, and only the first one "
@@ -112,7 +118,7 @@ def refuse_unfilled(key: object) -> None:
 
 
 class _Once(BaseBlock):
-    """A block with other attempts, and with another end for a task that raised."""
+    """A block with other attempts, and another end for a task that raised."""
 
     def __init__(self, key: str, task: object, wait: Duration, options: LockOptions) -> None:
         self._wait = parse_duration(wait, "wait", zero=True)
@@ -122,7 +128,10 @@ class _Once(BaseBlock):
         self._has_failed = False
 
     def begin(self) -> LockRequest | None:
-        """:raises ConfigurationError: the key is the name of a lease that the running code is inside of."""
+        """Return the request.
+
+        :raises ConfigurationError: the running code is inside a lease of that name.
+        """
         request = super().begin()
         if self.enclosing_lease is not None:
             raise ConfigurationError(f"run_once({self.name!r}) inside of a lease of that name: give the key its own")
@@ -131,9 +140,9 @@ class _Once(BaseBlock):
         return request
 
     def attempts(self, request: LockRequest) -> Program[Step, Any, Lease | None]:
-        """Read the record again and again, and acquire or recover as soon as it says so. None: the task is done.
+        """Read the record again and again, and acquire or recover as soon as possible. Return None if the task is done.
 
-        :raises TaskNotDone: the time is over, or nobody can know whether the task is done.
+        :raises TaskNotDone: the time is over, or it cannot be known whether the task is done.
         """
         lease: Lease | None
         if not is_active():
@@ -180,9 +189,9 @@ class _Once(BaseBlock):
                 raise TaskNotDone(str(self.skip)) from None
 
     def _is_done(self, over: Over, record: LockRecord) -> bool:
-        """Whether the task has succeeded. False: the record will change.
+        """Return whether the task has succeeded. False: the record will change.
 
-        :raises TaskNotDone: nobody can know.
+        :raises TaskNotDone: it cannot be known.
         """
         if over.why == "released":
             self.skipped(Skipped(self.name, "already_ran"))
@@ -217,10 +226,10 @@ class _Once(BaseBlock):
         super().finish(lease, failure)
 
     def cut_short(self, lease: Lease) -> None:
-        """Do nothing: its caller gets the exception, and the fire time is given back."""
+        """Do nothing: the caller gets the exception, and the fire time is given back."""
 
     def release_of(self, lease: Lease, store: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any] | None:
-        """A task that raised ends with an undo, after which the fire time can be granted again."""
+        """Undo the lease of a task that raised, so that its fire time can be granted again."""
         release = super().release_of(lease, store)
         return release if release is None or not self._has_failed else undo_of(store)
 
@@ -232,5 +241,4 @@ class AsyncOnceBlock(_Once, AsyncBlock): ...
 
 
 def _without_request(options: LockOptions) -> dict[str, Any]:
-    """The options that are not in the request."""
     return {name: value for name, value in vars(options).items() if name not in ("lock_at_most_for", "fire_time")}

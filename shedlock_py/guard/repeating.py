@@ -1,4 +1,4 @@
-"""The loop of ``repeat_every``: one run in each slot, in one worker of all."""
+"""The loop of ``repeat_every``: in each slot, one worker runs the function."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from shedlock_py.settings.lookup import resolve_async_provider
 
 DEFAULT_DRAIN = timedelta(seconds=20)
 LONGEST_RETRY = timedelta(minutes=1)
-"""For how long a slot's run is attempted again while the store is unreachable; the end of the slot may be sooner."""
+"""How long a slot's run is retried while the store is unreachable. The slot may end sooner."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -49,7 +49,7 @@ class Repetition:
     on_complete: Callable[[], Any] | None
     on_exception: Callable[[Exception], Any] | None
     watching: dict[asyncio.Task[None], SlotRun] = field(default_factory=dict)
-    """Former slots that another worker still runs, under ``recover=True``."""
+    """Earlier slots that another worker still runs, under ``recover=True``."""
 
     async def repeat(self) -> None:
         await asyncio.sleep(self.first.total_seconds())
@@ -74,7 +74,7 @@ class Repetition:
             await asyncio.sleep((slot + self.interval - datetime.now(UTC)).total_seconds())
 
     async def failed(self, error: Exception, *, is_logged: bool = False) -> None:
-        """Report an error of one slot, and raise it if the repetition is to end with it."""
+        """Report an error of one slot. Raise it if it shall end the repetition."""
         log = self.logger or default_logger
         if not is_logged:
             log.error("%s failed: %r", self.name, error, exc_info=error)
@@ -88,7 +88,7 @@ class Repetition:
 
 
 class SlotRun:
-    """The run of one slot: attempted, retried while the store is unreachable, ended with the slot or the repetition."""
+    """The run of one slot. It is retried while the store is unreachable, until the slot or the repetition ends."""
 
     def __init__(self, repetition: Repetition, slot: datetime) -> None:
         self._repetition = repetition
@@ -96,15 +96,15 @@ class SlotRun:
         self._end_of_slot = slot + repetition.interval
         self._is_granted = False
         self._has_begun = False
-        """The function runs: a free thread may have to be waited for."""
+        """The function was called. After the grant it may have to wait for a free thread."""
         self._failure: ProviderUnreachable | None = None
-        """Why the store has granted nothing until now."""
+        """Why the store has granted nothing so far."""
 
     async def carry_out(self) -> None:
-        """Carry it out in a task of its own, so that the repetition can be cancelled without it.
+        """Attempt the run in a separate task, so that the repetition can be cancelled without it.
 
-        A retry ends with the slot. The watch over the run of another worker (``recover=True``) goes on beside the next
-        slots: its lease may last longer than its slot.
+        A retry ends with the slot. The watch over another worker's run (``recover=True``) continues during the next
+        slots, because that worker's lease may last longer than its slot.
         """
         task = asyncio.create_task(self._attempt(), name=f"run {self._repetition.name}")
         try:
@@ -122,7 +122,7 @@ class SlotRun:
         await self.ended(task)
 
     async def ended(self, task: asyncio.Task[None]) -> None:
-        """The run has ended, or is not to come any more."""
+        """Report the end of the run, or that it will not come."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
             emit(RunMissed(self._repetition.name, self._slot, "unreachable", str(failure)))
@@ -131,7 +131,9 @@ class SlotRun:
             task.result()
 
     async def drain(self, task: asyncio.Task[None]) -> None:
-        """The repetition was cancelled: a run that has begun may end, for the drain time, or until a second one."""
+        """End the run after the repetition was cancelled. If the function runs, wait for the drain time or a second
+        cancel.
+        """
         with suppress(asyncio.CancelledError):
             if self._has_begun:
                 drain = self._repetition.drain
@@ -161,13 +163,13 @@ class SlotRun:
                 if claimed is None:
                     self._failure = None
                     return
-                # It is undone, and then the fire time is granted; or it expires.
+                # The earlier claim is undone, so that the fire time can be granted, or it expires.
                 pause = waiting.pause(monotonic()) if claimed.is_held else None
                 if pause is None:
                     return
                 await asyncio.sleep(pause)
             except ProviderUnreachable as error:
-                if self._is_granted:  # the function has raised it
+                if self._is_granted:  # raised by the function
                     await repetition.failed(error)
                     return
                 if self._failure is None:
@@ -184,7 +186,7 @@ class SlotRun:
                 return
 
     async def _lost_claim(self, request: LockRequest) -> LockRecord | None:
-        """The record, if an earlier attempt of this replica was granted and its reply was lost."""
+        """Return the record if an earlier attempt of this replica was granted, but its reply was lost."""
         provider = resolve_async_provider(self._repetition.options.get("provider"), request.name)
         record = await provider.record(request.name)
         if record is None or record.is_released is not False:
@@ -199,7 +201,7 @@ class SlotRun:
             self._has_begun = True
             return function()
 
-        @wraps(function)  # with the gates that @leader_only left on it
+        @wraps(function)  # with the gates of @leader_only
         async def run() -> Any:
             self._is_granted = True
             if self._failure is not None:
@@ -215,7 +217,7 @@ class SlotRun:
 async def _run_in_thread(function: Callable[[], Any]) -> Any:
     """Call ``function`` in a thread, as ``asyncio.to_thread`` does, and wait until it returns.
 
-    A cancellation does not end the wait, because a thread cannot be stopped and the lock must be held until then.
+    A cancellation does not end the wait: a thread cannot be stopped, and the lock must be held until it returns.
     """
     is_cancelled = False
 
@@ -234,7 +236,7 @@ async def _run_in_thread(function: Callable[[], Any]) -> Any:
 
 
 async def _uncancelled(work: Awaitable[Any]) -> Any:
-    """Await ``work``. It is an error if that awaits something cancelled: asyncio would end this task without a word."""
+    """Await ``work``. Turn a cancellation from within into an error: asyncio would end this task silently."""
     try:
         return await work
     except asyncio.CancelledError as error:

@@ -1,8 +1,8 @@
-"""SIGTERM: by default it ends a process without running any ``finally``, and its leases last until they expire.
+"""Release leases on SIGTERM. By default SIGTERM ends a process without any ``finally``, so its leases are not released.
 
-Python calls a signal handler in the main thread, in the middle of whatever runs there. The guarded tasks may need a
-lock that the main thread holds, so the handler must not wait for them. It starts a thread, which waits and then sends
-the signal to the main thread again. The second signal ends the process, whichever process sent it.
+Python calls a signal handler in the main thread, in the middle of other code. The guarded tasks may need a lock that
+the main thread holds, so the handler must not wait for them. It starts a thread, which waits and then sends the signal
+to the main thread again. The second signal ends the process, whichever process sent it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _POLL_SECONDS = 0.01
 _GREEN = ("gevent.monkey", "eventlet.patcher")
 """Modules that replace threads and their idents."""
 _LATE_SECONDS = 1.0
-"""How long the waiting thread's own signal may take to arrive, and how long a hanging log is waited for."""
+"""How long the waiting thread's own signal may take to arrive, and how long to wait for a log that hangs."""
 
 
 class _Shutdown:
@@ -38,9 +38,9 @@ class _Shutdown:
     until = 0.0
     """When the time of the tasks is over."""
     owner: OwningProcess | None = None
-    """The process that is shutting down. A child that it forks is not."""
+    """The process that is shutting down. A forked child is not."""
     begun_by: _Handler | None = None
-    """The handler that Python called. It may call an older one of this class."""
+    """The handler that Python called. It may call an older handler of this class."""
     is_waiting = False
     """The waiting thread waits for guarded tasks."""
     is_ending = False
@@ -48,7 +48,7 @@ class _Shutdown:
     is_sending = False
     """The waiting thread's own signal may be on its way."""
     is_exiting = False
-    """The interpreter ends, and waits only for threads of tasks that had their time."""
+    """The interpreter ends. It waits only for threads of tasks that had their time."""
 
     def is_here(self) -> bool:
         return self.owner is not None and self.owner.is_current()
@@ -58,23 +58,23 @@ _shutdown = _Shutdown()
 
 
 def shutting_down() -> SkipReason | None:
-    """The gate of a process that received SIGTERM: only what a running task needs may begin."""
+    """The gate of a process that received SIGTERM. Only guards inside a running task may begin."""
     return "shutting_down" if _shutdown.is_here() and find_live() is None else None
 
 
 def time_left() -> float | None:
-    """For how many seconds tasks may be waited for after SIGTERM; None: this process has not received it."""
+    """Return how many seconds to wait for tasks after SIGTERM; None before SIGTERM."""
     return max(0.0, _shutdown.until - monotonic()) if _shutdown.is_here() else None
 
 
 def release_on_sigterm(wait: Duration = "20s") -> None:
     """On SIGTERM, release all leases before the process ends, so that another replica can continue at once.
 
-    From then on, guarded tasks that would begin are skipped (``"shutting_down"``). Tasks in other threads have
-    ``wait`` to finish and to release their leases. Then the former handler is called. If there is none,
-    ``SystemExit(143)`` is raised in the main thread, whose own tasks and event loop end with their ``finally``. A
-    second SIGTERM does not wait. Meanwhile the main thread goes on; if it ends by itself, the interpreter waits for the
-    tasks of daemon threads too.
+    From then on, new guarded tasks are skipped (``"shutting_down"``). Tasks in other threads have ``wait`` to finish
+    and to release their leases. Then the previous handler is called. Without a previous handler, ``SystemExit(143)`` is
+    raised in the main thread, so that its own tasks and event loop run their ``finally``. A second SIGTERM does not
+    wait. Meanwhile the main thread continues. If it ends by itself, the interpreter also waits for the tasks of daemon
+    threads.
 
     A warning names the tasks that run longer than ``wait``. The exit does not wait for them: ``shutdown()`` of a
     scheduler with a :class:`ShedLockExecutor` returns, and Python does not join their threads. Their leases are kept
@@ -93,21 +93,21 @@ def release_on_sigterm(wait: Duration = "20s") -> None:
         process_gates.append(shutting_down)
     previous = signal.getsignal(signal.SIGTERM)
     if not isinstance(previous, _Handler):
-        atexit.unregister(_before_exit)  # again the first of those that were registered until now
+        atexit.unregister(_before_exit)  # atexit calls the function that was registered last first
         atexit.register(_before_exit)
         signal.signal(signal.SIGTERM, _Handler(previous))
 
 
 class _Handler:
-    """The handler. It runs in the middle of other code, so it must neither wait nor take a lock.
+    """The signal handler. It runs in the middle of other code, so it must not wait and must not take a lock.
 
-    :param previous: the one that it replaces. That may call an older one of this class, or this one again.
+    :param previous: the handler that it replaces. It may call an older handler of this class, or this handler again.
     """
 
     def __init__(self, previous: object) -> None:
         self._previous = previous
         self._frame: object = self
-        """While the previous one runs: the frame that the signal interrupted. Who calls a handler passes it on."""
+        """While the previous handler runs: the frame that the signal interrupted. Its caller passes this frame on."""
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         state = _shutdown
@@ -121,7 +121,7 @@ class _Handler:
                     # threading.Thread takes a lock of its module, which the interrupted code may hold.
                     _thread.start_new_thread(_wait_and_send, (number, self._previous))
                     return
-                except RuntimeError:  # no more threads; better a main thread that waits than tasks cut short
+                except RuntimeError:  # no more threads: let the main thread wait rather than cut tasks short
                     _wait_for_others()
                     state.is_waiting = False
         elif state.is_exiting:
@@ -131,9 +131,9 @@ class _Handler:
             return
         elif state.begun_by is self and state.is_sending:
             if state.is_ending:
-                return  # two signals are one: a second SystemExit would interrupt a `finally` of the main thread
+                return  # the main thread got both signals: a second SystemExit would interrupt its `finally`
         elif state.begun_by is self:
-            state.until = monotonic()  # a second signal: nothing waits any more
+            state.until = monotonic()  # a second signal ends all waits
         state.is_ending = True
         if callable(self._previous) and frame is not self._frame:
             before, self._frame = self._frame, frame
@@ -146,18 +146,18 @@ class _Handler:
 
 
 def _is_joining(frame: FrameType | None) -> bool:
-    """Whether ``frame``, of the main thread, is of the interpreter's exit, where it joins threads."""
+    """Return whether ``frame``, of the main thread, belongs to the interpreter's exit, where it joins threads."""
     while frame is not None and frame.f_back is not None:
         frame = frame.f_back
     return frame is not None and frame.f_globals.get("__name__") == threading.__name__
 
 
 class _EndOfJoins(SystemExit):
-    """Raised in the main thread while it joins the threads at the exit of the interpreter, which then goes on."""
+    """Raised in the main thread while it joins the threads at the interpreter's exit. The exit then continues."""
 
 
 def _hide_end_of_joins() -> None:
-    """Let Python not print the exception that ends its wait."""
+    """Keep Python from printing the exception that ends its wait."""
     former = sys.unraisablehook
 
     def hook(unraisable: sys.UnraisableHookArgs) -> None:
@@ -168,13 +168,12 @@ def _hide_end_of_joins() -> None:
 
 
 def _wait_and_send(number: int, previous: object) -> None:
-    """The waiting thread."""
     state, sentinel = _shutdown, _Sentinel()
     try:
         _wait_for_others()
-        # The application may have replaced this handler. The default one would end the process without any `finally`.
+        # The application may have replaced this handler. The default handler ends the process without any `finally`.
         is_handled = callable(signal.getsignal(number))
-        # A handler that ``loop.add_signal_handler`` installed: the first signal has already notified the event loop.
+        # With a handler from ``loop.add_signal_handler``, the first signal has already notified the event loop.
         origins = (type(getattr(previous, "__self__", None)).__module__, getattr(previous, "__module__", ""))
         is_event_loops = any(str(name).partition(".")[0] in ("asyncio", "uvloop") for name in origins)
         if not (state.is_ending or is_event_loops or sentinel.has_ended()) and is_handled:
@@ -190,7 +189,7 @@ def _wait_and_send(number: int, previous: object) -> None:
 
 def _send(number: int) -> None:
     """Send the signal to the main thread, so that it interrupts a system call there."""
-    if _is_green():  # all run in the main thread, which has another ident there
+    if _is_green():  # all green threads run in the main thread, where its ident differs
         os.kill(os.getpid(), number)
     elif hasattr(signal, "pthread_kill"):
         signal.pthread_kill(_main_thread(), number)
@@ -201,7 +200,7 @@ def _send(number: int) -> None:
 class _Sentinel:
     """A thread that ends when the interpreter begins to end: the idle worker of a pool.
 
-    Python ends idle workers before it joins the busy ones, and before it calls the handlers of ``atexit``.
+    Python ends idle workers before it joins the busy workers, and before it calls the handlers of ``atexit``.
     """
 
     def __init__(self) -> None:
@@ -218,14 +217,14 @@ class _Sentinel:
         return self._thread is not None and not self._thread.is_alive()
 
     def wait(self) -> bool:
-        """Wait for the end of the main thread's work. False: this cannot be known."""
+        """Wait for the end of the main thread's work. Return False if this cannot be known."""
         if self._thread is not None:
             self._thread.join()
         return self._thread is not None
 
 
 def _end_joins(number: int, sentinel: _Sentinel) -> None:
-    """Let the interpreter end, although tasks that had their time run in threads that it joins.
+    """Let the interpreter end although it joins threads of tasks that had their time.
 
     It ends as with daemon threads: the handlers of ``atexit`` are called, and then all threads stop.
     """
@@ -238,7 +237,7 @@ def _end_joins(number: int, sentinel: _Sentinel) -> None:
             _shutdown.is_exiting = True
             _send(number)
             return
-        time.sleep(_POLL_SECONDS)  # these are the application's
+        time.sleep(_POLL_SECONDS)  # wait for the application's threads
 
 
 def _before_exit() -> None:
@@ -260,7 +259,7 @@ def _main_thread() -> int:
 
 
 def _others() -> list[ActiveLease]:
-    """The guarded tasks of this process that do not run in the main thread."""
+    """Return the guarded tasks of this process that do not run in the main thread."""
     main = _main_thread()
     return [active for active in list(running) if active.owner.is_current() and active.thread != main]
 
@@ -278,7 +277,7 @@ def _warn(names: str) -> None:
 
 
 def describe(active: ActiveLease) -> str:
-    """The lock name of a guarded task, and its fire time."""
+    """Return the lock name of a guarded task, and its fire time."""
     fire_time = active.lease.fire_time
     return active.lease.name if fire_time is None else f"{active.lease.name} (of {fire_time.isoformat()})"
 

@@ -1,4 +1,4 @@
-"""Whether a task may begin: the gates, and the skip of a task that may not."""
+"""The gates, which decide whether a task may begin, and the skip of a task that may not."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from shedlock_py.model.record import LockRecord
 from shedlock_py.model.request import LockRequest
 
 Gate = Callable[[], SkipReason | None]
-"""A condition for a task to begin: returns why it may not; None: it may. The lock itself comes last."""
+"""A condition for a task to begin. Returns why it may not, or None if it may. The lock itself comes last."""
 process_gates: list[Gate] = []
-"""The gates of every guarded task of this process, such as that of ``release_on_sigterm``."""
+"""The gates of every guarded task of this process, for example the gate of ``release_on_sigterm``."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Skipped:
     """The task did not run. It is false: ``if attempt(…):`` means "if it ran".
 
     ``reason`` is "held" if another replica has the lock, "already_ran" if the fire time has run, … ``holder`` is the
-    replica that has the lock; None if the store did not say so.
+    replica that has the lock, or None if the store did not name it.
     """
 
     lock_name: str
@@ -48,7 +48,7 @@ _WHY: dict[SkipReason, str] = {
 
 
 class LockNotAcquired(ShedLockError):
-    """``hold`` did not get the lock, so its block did not run. ``skipped`` says why: its ``reason`` is "held", …
+    """``hold`` did not get the lock, so its block did not run. ``skipped.reason`` says why: "held", …
 
     ``try_hold`` gives None instead.
     """
@@ -62,7 +62,7 @@ class LockNotAcquired(ShedLockError):
 
 
 def decide_skip(lock_name: str, gates: Iterable[Gate]) -> Skipped | None:
-    """The skip of a task, with the reason of the first gate that refuses it; None: it passes."""
+    """Return the skip of a task, with the reason of the first gate that refuses it. None: the task may begin."""
     for gate in gates:
         reason = gate()
         if reason is not None:
@@ -71,7 +71,7 @@ def decide_skip(lock_name: str, gates: Iterable[Gate]) -> Skipped | None:
 
 
 def lock_refused(request: LockRequest, record: LockRecord | None) -> Skipped:
-    """The skip of a task whose lock the store has refused. ``record`` is its record after that, as far as known."""
+    """Return the skip after the store has refused the lock. ``record`` was read after that, if it is known."""
     if record is not None and record.is_held:
         return Skipped(request.name, "held", record.holder)
     last = record.last_fire_time if record is not None else None
@@ -80,16 +80,17 @@ def lock_refused(request: LockRequest, record: LockRecord | None) -> Skipped:
 
 
 def gates_of(task: Any) -> tuple[Gate, ...]:
-    """The gates that ``@leader_only`` left on a function, method, partial or callable object.
+    """Return the gates that ``@leader_only`` left on a function, method, partial or callable object.
 
-    What takes a lock for such a task must consult them first: a follower must not keep the lock from the leader.
+    Code that takes a lock for such a task must check the gates first: a follower must not keep the lock from the
+    leader.
     """
     while isinstance(task, partial):
         task = task.func
-    call = getattr(type(task), "__call__", None)  # noqa: B004 (not whether it is callable, but what a call runs)
+    call = getattr(type(task), "__call__", None)  # noqa: B004 (the function that a call runs)
     return getattr(task, "__shedlock_gates__", ()) or getattr(call, "__shedlock_gates__", ())
 
 
 def not_leader(is_leader: Callable[[], bool]) -> Gate:
-    """The gate of tasks that run on the leader only."""
+    """Return the gate of tasks that run on the leader only."""
     return lambda: None if is_leader() else "not_leader"

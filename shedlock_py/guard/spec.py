@@ -23,11 +23,12 @@ from shedlock_py.settings.options import LockOptions
 
 
 class LockSpec:
-    """The lock of a function: what ``@scheduler_lock`` leaves on it, and on its wrapper, as ``__shedlock__``.
+    """The lock of a function. ``@scheduler_lock`` leaves it on the function and on its wrapper, as ``__shedlock__``.
 
-    One object on both, because a scheduler may have registered either. An executor that takes the lock for such a
-    function makes ``(spec, lock name)`` the alias of its lease (``worker._add_decorator_alias`` and
-    ``context.add_alias``). By it the wrapper, called inside, finds that lease, and acquires none of its own.
+    Both have the same object, because a scheduler may have registered either. An executor that takes the lock for such
+    a function makes ``(spec, lock name)`` the alias of its lease (``worker._add_decorator_alias`` and
+    ``context.add_alias``). When the wrapper is called inside, it finds that lease by the alias, and acquires no other
+    lease.
 
     ``name`` may be a template ("sync-{tenant}"), filled from the arguments of each call.
     """
@@ -61,7 +62,10 @@ class LockSpec:
             )
 
     def check_fields(self, signature: inspect.Signature) -> None:
-        """:raises ConfigurationError: the template uses a name that is not a parameter."""
+        """Check the fields of the template.
+
+        :raises ConfigurationError: a field is not a parameter.
+        """
         unknown = self.fields - set(signature.parameters)
         if unknown:
             raise ConfigurationError(
@@ -78,7 +82,7 @@ class LockSpec:
         lock_at_most_for: Duration | None,
         lock_at_least_for: Duration | None,
     ) -> LockRequest:
-        """The request for one call of ``function``. The durations given here are for options that are None."""
+        """Return the request for one call of ``function``. The durations given here replace missing options."""
         at_most, at_least = self.options.lock_at_most_for, self.options.lock_at_least_for
         request = lock_request(
             self.lock_name(function, args, kwargs),
@@ -89,12 +93,12 @@ class LockSpec:
         return self.options.for_a_run(request, self.fire_time(function, args, kwargs))
 
     def fire_time(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-        """The fire time of one call of ``function``; None: the options have no function for it."""
+        """Return the fire time of one call of ``function``, if the options have a function for it."""
         _, args, kwargs = _as_written(function, args, kwargs)
         return self.options.fire_time_of(args, kwargs)
 
     def lock_name(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The lock name for one call of ``function``: the template, filled from its arguments."""
+        """Return the lock name for one call of ``function``: the template, filled from its arguments."""
         if self.name is not None:
             return self.name
         original, args, kwargs = _as_written(function, args, kwargs)
@@ -128,7 +132,9 @@ class LockSpec:
 def _as_written(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The function behind partials and bound methods, with all of its arguments: a template can use each of them."""
+    """Return the function behind partials and bound methods, with all of its arguments: a template may use any
+    of them.
+    """
     while isinstance(function, functools.partial | MethodType):
         if isinstance(function, MethodType):
             function, args = function.__func__, (function.__self__, *args)
@@ -143,19 +149,19 @@ declared: WeakValueDictionary[int, LockSpec] = WeakValueDictionary()  # a decora
 
 
 def declared_specs() -> list[LockSpec]:
-    """The locks of the decorated functions of this process."""
+    """Return the locks of this process's decorated functions."""
     # valuerefs() is one atomic step: another thread may decorate a function meanwhile.
     specs = [reference() for reference in declared.valuerefs()]
     return [spec for spec in specs if spec is not None]
 
 
 def declared_lock_names() -> set[str]:
-    """The lock names of the decorated functions of this process; templates are left out."""
+    """Return the lock names of this process's decorated functions, without templates."""
     return {spec.name for spec in declared_specs() if spec.name is not None}
 
 
 def declared_lock_at_most_for(name: str) -> timedelta | None:
-    """The ``lock_at_most_for`` of the function that this process has decorated with that lock name, if any."""
+    """Return the ``lock_at_most_for`` of the function that this process has decorated with that lock name, if any."""
     for spec in declared_specs():
         if spec.name == name:
             options = spec.options
@@ -165,17 +171,19 @@ def declared_lock_at_most_for(name: str) -> timedelta | None:
 
 
 def is_declared_kept_alive(name: str) -> bool:
-    """Whether this process has decorated a function with that lock name, and heartbeats extend its leases."""
+    """Return whether this process has decorated a function with that lock name, and heartbeats extend its leases."""
     return any(spec.name == name and is_kept_alive(spec.options.keep_alive) for spec in declared_specs())
 
 
 _FORMATTER = string.Formatter()
 _ADDRESS = " at 0x[0-9a-fA-F]{6,}"
-"""In the default text of an object, such as "<app.Job object at 0x7f3a5c0d1e50>"."""
+"""Part of the default text of an object, such as "<app.Job object at 0x7f3a5c0d1e50>"."""
 
 
 def _has_set(value: object) -> bool:
-    """Whether ``value`` is a set, or a list, tuple or dict with one in it. Subclasses may have a text of their own."""
+    """Return whether ``value`` is a set, or a list, tuple or dict with a set in it. Subclasses may define their
+    text.
+    """
     kind = type(value)
     if kind in (list, tuple, dict):
         values: Any = value
@@ -184,7 +192,7 @@ def _has_set(value: object) -> bool:
 
 
 def _placeholders(template: str) -> dict[str, str]:
-    """The fields of a name template with their placeholders: ``{"user.id": "{user.id!r}"}`` for "sync-{user.id!r}"."""
+    """Return a template's fields and placeholders: ``{"user.id": "{user.id!r}"}`` for "sync-{user.id!r}"."""
     try:
         found = {
             field: f"{{{field}{f'!{conversion}' if conversion else ''}{f':{spec}' if spec else ''}}}"

@@ -10,13 +10,13 @@ from shedlock_py.model.run import Run
 from shedlock_py.model.text import in_words
 
 FEWEST_RUNS = 10
-"""With fewer runs there is no advice."""
+"""Fewer runs give no advice."""
 SHARE = 0.99
-"""The advice is for this share of the runs."""
+"""The share of the runs that the advice is for."""
 ENOUGH = 3
 """A good ``lock_at_most_for`` is at least so many times the duration of these runs."""
 FAR_TOO_LONG = 3
-"""There is no advice to shorten a ``lock_at_most_for`` that is at most so many times a good one."""
+"""A ``lock_at_most_for`` of up to so many times a good value is not called too long."""
 _MINUTES = (1, 2, 3, 5, 10, 15, 20, 30, 45)
 _HOURS = (1, 2, 3, 4, 6, 8, 12, 24)
 _STEPS = (*(timedelta(minutes=each) for each in _MINUTES), *(timedelta(hours=each) for each in _HOURS))
@@ -25,7 +25,7 @@ _STEPS = (*(timedelta(minutes=each) for each in _MINUTES), *(timedelta(hours=eac
 def advice(runs: Iterable[Run], lock_at_most_for: timedelta | None = None) -> str | None:
     """Compare the durations of ``runs`` with ``lock_at_most_for``. Return None if it fits, or the runs are too few.
 
-    :param lock_at_most_for: of the job, without keep-alive. None: not known.
+    :param lock_at_most_for: the job's value, without keep-alive; None if it is not known.
     """
     ended = [run for run in runs if run.duration is not None and not (run.is_pause or run.is_demotion)]
     durations = sorted(run.duration for run in ended if run.duration is not None)

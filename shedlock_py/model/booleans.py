@@ -1,6 +1,6 @@
 """Booleans as people write them in environment variables, URLs and configuration files.
 
-The words are those of click, which reads the options of ``shedlock`` from some of the same variables.
+The words are click's, because ``shedlock`` reads its options from some of the same variables.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ _WORDS |= dict.fromkeys(("false", "no", "off", "0", "f", "n"), False)
 
 
 def boolean_of(value: object) -> bool | None:
-    """What ``value`` says, in upper or lower case; None if it says neither."""
+    """Return ``value`` as a boolean, in upper or lower case; None if it is not a boolean."""
     return _WORDS.get(str(value).strip().lower())
 
 
 def parse_boolean(value: object, what: str) -> bool:
-    """What ``value`` says. ``what`` names the setting in the error.
+    """Return ``value`` as a boolean. The error names the setting ``what``.
 
-    :raises ConfigurationError: it says neither.
+    :raises ConfigurationError: ``value`` is not a boolean.
     """
     found = boolean_of(value)
     if found is None:

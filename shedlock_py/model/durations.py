@@ -1,8 +1,8 @@
 """Durations as people write them, as ``timedelta``.
 
 Accepted: ``"10m"``, ``"1h30m"``, ``"1.5s"``, ``"250ms"`` (units ms, s, m, h, d, w, largest first), ISO 8601
-(``"PT10M"``, ``"P1DT2H"``), ``timedelta``, and numbers, which are seconds (``Decimal``, too). Kept to the millisecond,
-rounded up, so that a short duration never becomes zero.
+(``"PT10M"``, ``"P1DT2H"``), ``timedelta``, and numbers of seconds (also ``Decimal``). Durations are rounded up to the
+millisecond, so that a short duration never becomes zero.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ else:
 
 LONGEST = timedelta(days=3653)  # ten years
 MOSTLY_MILLISECONDS = 10_000
-"""A bare number from here on is mostly meant as milliseconds."""
+"""A number this large without a unit was probably meant as milliseconds."""
 
 MILLISECOND = timedelta(milliseconds=1)
-_LONGEST_TEXT = 600  # Python can be configured to refuse whole numbers of more than 640 digits
+_LONGEST_TEXT = 600  # Python can be configured to refuse integers of over 640 digits
 _UNITS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}  # in milliseconds
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _SIMPLE = "".join(rf"(?:(?P<{unit}>{_NUMBER})\s*{unit}\s*)?" for unit in _UNITS)
@@ -45,16 +45,16 @@ _ISO = (
 
 
 def parse_duration(value: Duration, what: str = "duration", *, zero: bool = False) -> timedelta:
-    """``value`` as a ``timedelta`` of whole milliseconds, rounded up.
+    """Return ``value`` as a ``timedelta`` of whole milliseconds, rounded up.
 
-    ``what`` names the setting in the error. Zero is refused unless ``zero`` is true. Always refused: negative values,
-    NaN, booleans, numbers without a unit as text (``"10"``) and anything over ten years.
+    The error names the setting ``what``. Zero is refused unless ``zero`` is true. Always refused: negative values, NaN,
+    booleans, text without a unit (``"10"``), and more than ten years.
 
-    :raises ConfigurationError: quoting the value and showing the accepted forms.
+    :raises ConfigurationError: with the value and the accepted forms.
     """
     shortest = timedelta(0) if zero else MILLISECOND
     if type(value) is timedelta and shortest <= value <= LONGEST and not value % MILLISECOND:
-        return value  # it was parsed before
+        return value  # already parsed
     milliseconds = _milliseconds(value)
     if milliseconds is None:
         fault = "is not a duration"
@@ -71,7 +71,7 @@ def parse_duration(value: Duration, what: str = "duration", *, zero: bool = Fals
         return parsed
     try:
         shown = quoted(value)
-    except ValueError:  # Python refuses to print whole numbers of thousands of digits
+    except ValueError:  # Python refuses to print integers of thousands of digits
         shown = "(a huge number)"
     raise ConfigurationError(
         f"{what}={shown} {fault}; write for example '10m', '1h30m', '1.5s', '250ms', 'PT10M', "
@@ -79,23 +79,23 @@ def parse_duration(value: Duration, what: str = "duration", *, zero: bool = Fals
     )
 
 
-@cache  # once for each setting
+@cache  # one warning for each setting
 def _warn_of_milliseconds(what: str, value: float | Decimal, parsed: timedelta) -> None:
     logger.warning("%s=%s is %s; for milliseconds write '%sms'", what, value, in_words(parsed), value)
 
 
 def is_duration(text: str) -> bool:
-    """Whether ``text`` is a duration, with its unit."""
+    """Return whether ``text`` is a duration with a unit."""
     return _milliseconds(text) is not None
 
 
 def in_milliseconds(value: timedelta) -> int:
-    """``value`` in whole milliseconds, rounded up."""
+    """Return ``value`` in whole milliseconds, rounded up."""
     return -(-value // MILLISECOND)
 
 
 def _milliseconds(value: object) -> Fraction | int | None:
-    """The exact number of milliseconds, or None where ``value`` is no duration."""
+    """Return the exact number of milliseconds, or None if ``value`` is not a duration."""
     if isinstance(value, timedelta):
         whole, rest = divmod(value, MILLISECOND)
         return whole + bool(rest) if whole >= 0 else whole
@@ -103,11 +103,12 @@ def _milliseconds(value: object) -> Fraction | int | None:
         return None
     if isinstance(value, int):
         return value * 1000
-    decimal = sys.modules.get("decimal")  # a millisecond to load, and who gives a Decimal has loaded it
+    decimal = sys.modules.get("decimal")  # its import takes a millisecond; a caller with a Decimal has imported it
     if decimal is not None and isinstance(value, decimal.Decimal) and value.is_finite():
         return _exact(f"{value:f}") * 1000
     if isinstance(value, float) and math.isfinite(value):
-        # repr: 0.1 means a tenth of a second, not 0.1000000000000000055 s, which would round up a whole millisecond.
+        # repr(), because 0.1 means a tenth of a second. Its exact value, 0.1000000000000000055, would be rounded up by
+        # a millisecond.
         return _exact(repr(float(value))) * 1000
     if isinstance(value, str) and len(value) <= _LONGEST_TEXT:
         text = value.strip()

@@ -1,4 +1,4 @@
-"""A lease, from the claim to its end, and until when its holder may trust it.
+"""A lease, from the claim to its end, and its trust window.
 
 ::
 
@@ -14,11 +14,16 @@
     trust ends  t0 + lock_at_most_for x (1 - 1 %) - 2 ms: before the store can grant the lock to another holder
     lock_until  the lease expires in the store
 
-States: trusted, by the clock; being released (``_begin_release``), in which nothing gives trust back; then ended
-(``end``: the store has released it; final) or lost (``lose``: the store does not have it). The kit's programs of
-extend, release and undo call these methods; keep-alive and elections call ``lose``, too, for a lease that they give up.
-A store's own programs call none of them. Whether listeners were notified of a loss is no state of the lease, but
-``context.ActiveLease.is_loss_reported``.
+A lease has these states:
+
+- trusted, by the clock
+- being released (``_begin_release``): it is never trusted again
+- ended (``_end``): the store has released it; final
+- lost (``_lose``): the store does not have it
+
+The kit's programs of extend, release and undo call these methods. Keep-alive and elections also call ``_lose``, for a
+lease that they give up. A store's own programs call none of the methods. ``context.ActiveLease.is_loss_reported`` says
+whether listeners were notified of a loss: that is not a state of the lease.
 
 All functions here take the clock as an argument: a function that returns monotonic seconds.
 """
@@ -34,27 +39,34 @@ from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.model.request import LockRequest, trust_ends
 
 Clock = Callable[[], float]
-"""Monotonic seconds."""
+"""A function that returns monotonic seconds."""
 RunOutcome = Literal["ok", "failed", "cancelled", "lost", "vanished"]
-"""How a run ended, in run history: the task returned; raised; was cancelled; outlived its lease or lost it to another
-holder; or never reported an end, and another run has followed."""
+"""How a run ended, in run history.
+
+- "ok": the task returned.
+- "failed": it raised.
+- "cancelled": it was cancelled.
+- "lost": it outlived its lease, or lost the lease to another holder.
+- "vanished": it never reported an end, and another run has followed.
+"""
 
 CLAIM_ID_BYTES = 16
 MOST_RECOVERIES = 15
-"""The first hexadecimal digit of a claim id counts them."""
+"""The maximum of the first hexadecimal digit of a claim id, which counts recoveries."""
 _NEVER = float("-inf")
 
 
 def random_claim_id() -> str:
-    """A new claim id from the system's random numbers, which a forked child does not repeat."""
+    """Return a new claim id. It comes from the system's random numbers, which a forked child does not repeat."""
     return os.urandom(CLAIM_ID_BYTES).hex()
 
 
 class Claim:
     """One acquisition while its request is under way. Make it before the first byte is sent: it reads the clock.
 
-    :param new_claim_id: returns a claim id that was never used before; a simulation passes one that is repeatable.
-    :param recoveries: how often this fire time will have been recovered; 0: this claim recovers no run.
+    :param new_claim_id: returns a claim id that was never used before. A simulation passes a repeatable function.
+    :param recoveries: how often this fire time was recovered, including this claim; 0 if this claim recovers no run.
+
     """
 
     def __init__(
@@ -67,23 +79,24 @@ class Claim:
         self.request = request
         self.recoveries = recoveries
         self.note: object = None
-        """What the programs of the store want to find in :attr:`Lease.note`."""
+        """A value for :attr:`Lease.note`, from the store's program.
+"""
         self._clock = clock
         self._new_claim_id = new_claim_id
         self.renew()
 
     def renew(self) -> None:
-        """Take a new claim id. A request with the former one may reach the store late, and matches nothing."""
+        """Take a new claim id. A request with the earlier id may reach the store late, and then matches nothing."""
         self.claim_id = f"{self.recoveries:x}{self._new_claim_id()[1:]}"
         self.locked_by = f"{self.request.holder}#{self.claim_id}"
         self._sent_at = self._clock()
 
     def restart_clock(self) -> None:
-        """Read the clock again: no request that was sent before can grant the lease any more."""
+        """Read the clock again, once no earlier request can grant the lease any more."""
         self._sent_at = self._clock()
 
     def granted(self, fencing_token: int | None) -> Lease:
-        """The lease that the store has granted. Call it when the reply is there: it reads the clock again."""
+        """Return the granted lease. Call it when the reply has arrived: it reads the clock again."""
         lease = Lease(self.request, self.claim_id, fencing_token, self._clock, self._sent_at)
         lease._note = self.note
         return lease
@@ -95,46 +108,55 @@ def _no_clock() -> float:
 
 
 class TrustWindow:
-    """Until when the reply to one request lets the holder trust its lease, in seconds of the holder's clock."""
+    """The end of the trust that the reply to one request gives, in seconds of the holder's clock."""
 
     def __init__(self, ends: float) -> None:
         self.ends = ends
 
 
 class Lease:
-    """Time-bounded possession of one lock: what ``acquire`` returns when it was granted.
+    """Time-bounded possession of one lock, returned by ``acquire``.
 
     A lease is one object from acquire to release; extending moves its trust window. Rely on it only while
-    :meth:`is_trusted` is true: each call computes it from the local monotonic clock, and it becomes False *before* the
+    :meth:`is_trusted` is true. Each call computes it from the local monotonic clock. It becomes False *before* the
     store can grant the lock to another holder.
 
     One thread or task at a time may extend or release a lease. A copy (``pickle``, ``copy``) is not trusted.
+
     """
 
     name: str
     template: str | None
-    """What ``name`` was filled from, if anything."""
+    """The template of ``name``, if it has fields.
+"""
     holder: str
     claim_id: str
-    """New for every acquisition: proves *this* acquisition to the store. Random, but for the first digit: 0, or how
-    often this fire time was recovered."""
+    """New for every acquisition: proves *this* acquisition to the store. All digits are random except the first, which
+    counts the recoveries of this fire time.
+"""
     fencing_token: int | None
-    """Grows with every acquisition of this name. None where the store keeps none (``extra_columns=False``)."""
+    """Grows with every acquisition of this name; None if the store keeps no token (``extra_columns=False``).
+"""
     locked_by: str
-    """Holder and claim id as the lock record has them."""
+    """Holder and claim id, as in the lock record.
+"""
     lock_at_most_for: timedelta
     lock_at_least_for: timedelta
     fire_time: datetime | None
-    """The fire time that was granted with it, if the request had one; None after a take-over, which records a
-    fire time without checking it."""
+    """The fire time of the request, if the store compared it; None after a take-over, which only records it.
+"""
     outcome: RunOutcome = "ok"
-    """For run history: how the task ended. Set it before the release. A lease that was lost is kept as "lost"."""
+    """How the task ended, for run history. Set it before the release. A lost lease is stored as "lost".
+"""
     error: str | None = None
-    """For run history: type and first line of what the task raised."""
+    """Type and first line of the task's exception, for run history.
+"""
     _note: object = None
-    """For the programs of the store: the version of the lock record, for example."""
+    """A value for the store's programs, for example the version of the lock record.
+"""
     _shortest_repeated: timedelta | None = None
-    """The shortest of the extensions that the store may execute again at any time."""
+    """The shortest extension that the store may execute again at any time.
+"""
     _lost = False
     _is_being_released = False
     _ended = False
@@ -152,38 +174,38 @@ class Lease:
         self.lock_at_least_for = request.lock_at_least_for
         self.fire_time = request.fire_time
         self._clock = clock
-        # The latest moment at which the store can have granted it: the minimum hold counts from here.
+        # The store granted the lease at this moment or earlier: the minimum hold counts from here.
         self._granted_at = clock()
-        # Of the grant, or of the extension that was sent last; None: nothing is trusted. Replaced in one step, as
-        # another thread may confirm an extension that is no longer the last, or end the trust.
+        # The window of the grant, or of the extension that was sent last; None if nothing is trusted. It is replaced in
+        # one step: another thread may confirm an earlier extension, or end the trust.
         self._window: TrustWindow | None = TrustWindow(trust_ends(sent_at, request.lock_at_most_for))
         self._in_doubt: list[Extension] = []
 
     @property
     def trusted_until(self) -> float:
-        """Until when the holder may trust this lease, in seconds of its own monotonic clock."""
+        """The end of the trust in this lease, in seconds of the holder's monotonic clock."""
         window = self._window
         return _NEVER if window is None else window.ends
 
     def now(self) -> float:
-        """The holder's monotonic clock, which this lease counts on, in seconds. Of a test it may be a FakeClock."""
+        """Return the holder's monotonic clock in seconds. In a test it may be a FakeClock."""
         return self._clock()
 
     def trusted_for(self) -> timedelta:
-        """For how long from now the holder may trust this lease; zero when no longer."""
+        """Return how long the holder may still trust this lease; zero if it may not."""
         return timedelta(seconds=max(0.0, self.trusted_until - self._clock()))
 
     def is_trusted(self) -> bool:
-        """Whether the holder may still trust this lease."""
+        """Return whether the holder may still trust this lease."""
         window = self._window
         return window is not None and self._clock() < window.ends
 
     def __getstate__(self) -> dict[str, Any]:
-        # Not the trust window: it counts on the clock of this machine, and extensions move it in this object only.
+        # The trust window is left out: it uses this machine's clock, and extensions move it in this object only.
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy (of ``pickle`` or ``copy``) is for logs and events: never trusted, and nothing can be done to it."""
+        """Restore a copy, for logs and events. It is never trusted, and cannot be extended or released."""
         vars(self).update(state)
         vars(self).update(_clock=_no_clock, _granted_at=0.0, _window=None, _in_doubt=[], _ended=True)
 
@@ -196,47 +218,49 @@ class Lease:
             state = f"trusted for {self.trusted_for().total_seconds():.3f} s"
         return f"<Lease {self.name!r} of {self.holder!r}, fencing token {self.fencing_token}, {state}>"
 
-    # For providers. Each begin_… reads the clock or ends the trust before a request is sent.
+    # For providers. Each _begin_… method reads the clock or ends the trust before a request is sent.
 
     def has_ended(self) -> bool:
-        """Whether this lease was released: there is nothing left to do in the store."""
+        """Return whether this lease was released."""
         return self._ended
 
     def is_being_released(self) -> bool:
-        """Whether a release or an undo has begun. From then on nothing extends it, not even what is under way."""
+        """Return whether a release or an undo has begun. From then on no request extends the lease, not even a sent
+        one.
+        """
         return self._is_being_released or self._ended
 
     def is_lost(self) -> bool:
-        """Whether the store has replied that it does not have this lease."""
+        """Return whether the store has replied that it does not have this lease."""
         return self._lost
 
     def is_being_extended(self) -> bool:
-        """Whether an extension was sent and is not confirmed; one that failed stays so."""
+        """Return whether an extension was sent and not confirmed. A failed extension stays in doubt."""
         return bool(self._in_doubt)
 
     def remaining_minimum(self) -> timedelta:
-        """What is left of ``lock_at_least_for``, on the holder's own clock."""
+        """Return how much of ``lock_at_least_for`` is left, on the holder's clock."""
         if not self.lock_at_least_for:
-            return timedelta(0)  # also when a clock that the user has passed was set back
+            return timedelta(0)  # even if a user-supplied clock was set back
         return max(timedelta(0), self.lock_at_least_for - timedelta(seconds=self._clock() - self._granted_at))
 
     def _begin_extension(self, lock_at_most_for: Duration) -> Extension:
-        """Plan an extension by ``lock_at_most_for`` from now; narrows the trust window if that is shorter."""
+        """Plan an extension by ``lock_at_most_for`` from now. A shorter extension narrows the trust window."""
         return Extension(self, parse_duration(lock_at_most_for, "lock_at_most_for"))
 
     def _begin_release(self) -> timedelta:
-        """End the trust. Returns for how long the store must still refuse the lock to others."""
+        """End the trust. Return how long the store must still refuse the lock to other holders."""
         self._is_being_released = True
         self._window = None
         return self.remaining_minimum()
 
     def _end(self) -> None:
-        """It was released. Final."""
+        """Mark the lease as released. Final."""
         self._ended = True
         self._window = None
 
     def _lose(self) -> None:
-        """The store does not have it. Not final: another store that gets the lease by mistake must not end it."""
+        """Mark the lease as lost. Not final: a wrong store that gets the lease by mistake must not end it."""
         self._lost = True
         self._window = None
 
@@ -248,26 +272,28 @@ class Extension(TrustWindow):
         self._lease = lease
         was_lost = lease._lost
         self._lock_at_most_for = lock_at_most_for
-        # An extension may be shorter than what was left, but never cuts the minimum hold.
+        # An extension may shorten the lease, but never the minimum hold.
         self.lock_for = max(lock_at_most_for, lease.remaining_minimum())
         self._shortest = self.lock_for
         self._sent_at = lease._clock()
-        # If the reply is lost, the store may have extended or may do so later: trust only what is true either way.
+        # If the reply is lost, the store may have extended the lease or may do so later. Trust only the time that holds
+        # in both cases.
         super().__init__(min(lease.trusted_until, trust_ends(self._sent_at, self.lock_for)))
         lease._in_doubt.append(self)
         lease._window = self
-        # Checked last: another thread may have begun to release it meanwhile, or have learned that it is lost.
+        # Check this last: meanwhile another thread may have begun a release, or learned that the lease is lost.
         if lease.is_being_released() or (lease._lost and not was_lost):
             lease._window = None
 
     def granted(self, *, repeated: bool = False) -> Lease:
-        """The same lease with its new trust window, after the store has confirmed the extension.
+        """Return the same lease with its new trust window. Call it when the store has confirmed the extension.
 
-        :param repeated: the request was sent more than once, so the store may execute it again, at any time.
+        :param repeated: the request was sent more than once, so the store may execute it again at any time.
+
         """
         lease = self._lease
         lease._in_doubt.remove(self)
-        # Of extensions that were under way at the same time, any may be the last that the store executed.
+        # The store may execute concurrent extensions in any order: any of them may be the last.
         for other in lease._in_doubt:
             self._shortest = min(self._shortest, other.lock_for)
             other._shortest = min(other._shortest, self.lock_for)
@@ -275,8 +301,8 @@ class Extension(TrustWindow):
             self._shortest = min(self._shortest, lease._shortest_repeated)
         if repeated:
             lease._shortest_repeated = min(self.lock_for, lease._shortest_repeated or self.lock_for)
-        # Without effect if another extension has begun meanwhile, or the trust has ended: then the lease has another
-        # window, or none.
+        # This has no effect if another extension has begun meanwhile, or the trust has ended: the window has been
+        # replaced.
         self.ends = trust_ends(self._sent_at, self._shortest)
         lease.lock_at_most_for = self._lock_at_most_for
         return lease

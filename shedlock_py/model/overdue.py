@@ -1,6 +1,6 @@
-"""Which jobs are overdue or stuck: decided from the lock record and the last runs of a name, by the store's clock.
+"""Find overdue and stuck jobs from the lock record and the last runs of a name, by the store's clock.
 
-The command line and the page read these runs with :func:`recent_runs`, so that both come to the same result.
+The command line and the page both read the runs with :func:`recent_runs`, so that their results agree.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from shedlock_py.model.request import is_valid_name
 from shedlock_py.model.run import Run
 
 RECENT = 10
-"""How many of the last runs of a name decide."""
+"""The number of last runs of a name that count."""
 NAMES_AT_ONCE = 200
-"""Each such request has the provider's time limit for itself."""
+"""The names of one request. Each request has the provider's whole time limit."""
 DEFAULT_GRACE = timedelta(minutes=1)
 """How late a job may start."""
 FEWEST_GAPS = 3
-"""Between the starts of runs: with fewer of them nobody knows how often a job runs."""
+"""The minimum number of gaps between starts: fewer gaps do not show how often a job runs."""
 FEWEST_DURATIONS = 3
-"""Of runs that ended well: with fewer of them nobody knows how long a job runs."""
+"""The minimum number of runs that ended well: fewer runs do not show how long a job runs."""
 TOO_LONG = 3
-"""A run that takes so many times the usual duration hangs."""
+"""A run hangs if it takes so many times the usual duration."""
 DOCTOR = "shedlock-doctor"
-"""The lock that ``checks`` tries: many times within milliseconds, whenever an operator wants it. It is never due."""
+"""The lock that ``checks`` tries, many times within milliseconds, whenever an operator runs it. It is never due."""
 _END = datetime.max.replace(tzinfo=UTC)
-"""Of the calendar: another program may have written any time."""
+"""The last moment of the calendar: another program may have written any time."""
 
 JobState = Literal["on_time", "overdue", "stuck", "running", "paused", "unknown"]
 Basis = Literal["next_fire_time", "cadence", "duration"]
@@ -46,46 +46,46 @@ class Punctuality:
     name: str
     state: JobState
     """``running``: its lock is held, so it is not overdue. ``stuck``: it runs, and should have ended long ago.
-    ``unknown``: it has run too seldom to say when it is due."""
+    ``unknown``: it has too few runs to say when it is due."""
     last_started: datetime | None
-    """When its last run started, by the store's clock; None: none is known."""
+    """When its last run started, by the store's clock, if that is known."""
     due: datetime | None = None
-    """When the next run is due, without the grace; for ``duration``, when this run should have ended. None: it runs and
-    is not stuck, is paused, or nobody knows."""
+    """When the next run is due, without the grace; for ``duration``, when this run should have ended. It is None if the
+    job runs and is not stuck, if it is paused, or if the due time is not known."""
     basis: Basis | None = None
-    """What ``due`` was taken from."""
+    """The source of ``due``."""
 
 
 def punctuality(record: LockRecord, runs: Sequence[Run], *, grace: timedelta = DEFAULT_GRACE) -> Punctuality:
-    """Whether the job of ``record`` is overdue.
+    """Return whether the job of ``record`` is overdue or stuck.
 
-    It is due at the ``next_fire_time`` of its last run; else after the median gap between the starts of ``runs``, if
-    there are three at least. It is overdue ``grace`` later, and where the gaps decide, half of their median later, if
-    that is longer. The lock of the doctor is no job: when it is due is unknown.
+    It is due at the ``next_fire_time`` of its last run. Without such a time, it is due after the median gap between the
+    starts of ``runs``, if there are at least three gaps. It is overdue ``grace`` later. If the gaps decide, it is
+    overdue after half of their median, if that is longer. The doctor's lock is not a job: its due time is unknown.
 
     A job that runs is stuck ``grace`` after the ``next_fire_time`` of its run. Without such a time, the run is stuck
     ``grace`` after three times the median duration of three or more runs. That does not apply to a name that is held
     nearly all the time, such as an election.
 
-    :param runs: its last runs, newest first; those that were pauses or demotions do not count.
+    :param runs: its last runs, newest first. Pauses and demotions do not count.
     """
     runs = [run for run in runs if not (run.is_pause or run.is_demotion)]
     last = runs[0] if runs else None
     started = last.started if last is not None else None
     if record.pause is None and (started is None or started < record.locked_at):
-        started = record.locked_at  # of a run by a replica that keeps no history
+        started = record.locked_at  # by a replica that keeps no history
     if record.is_paused:
         return Punctuality(record.name, "paused", started)
     is_of_record = last is not None and last.locked_by == record.locked_by
     has_ended = record.is_released or (is_of_record and runs[0].outcome is not None)
-    if record.is_held and not has_ended:  # a lock with a minimum hold is held after the end of its run
+    if record.is_held and not has_ended:  # with a minimum hold, the lock is still held after the run
         due, basis = _latest_end(runs) if is_of_record and record.name != DOCTOR else (None, None)
         if due is None or record.read_at - due <= grace:
             return Punctuality(record.name, "running", started)
         return Punctuality(record.name, "stuck", started, due, basis)
     if started is None or record.name == DOCTOR:
         return Punctuality(record.name, "unknown", started)
-    since = started if record.pause is None else max(started, record.lock_until)  # nothing could run before that
+    since = started if record.pause is None else max(started, record.lock_until)  # a pause delays the run
     median = _median((later.started - earlier.started for later, earlier in pairwise(runs)), FEWEST_GAPS)
     if last is not None and last.next_fire_time is not None and last.next_fire_time > since:
         due, basis = last.next_fire_time, "next_fire_time"
@@ -114,7 +114,7 @@ def _latest_end(runs: Sequence[Run]) -> tuple[datetime | None, Basis | None]:
 
 
 def usual_duration(runs: Iterable[Run], fewest: int = 1) -> timedelta | None:
-    """The median duration of the runs that ended well, if there are as many as ``fewest``."""
+    """Return the median duration of the runs that ended well, or None if there are fewer than ``fewest``."""
     return _median((run.duration for run in runs if run.outcome == "ok" and run.duration is not None), fewest)
 
 
@@ -124,9 +124,9 @@ def _median(values: Iterable[timedelta], fewest: int = 1) -> timedelta | None:
 
 
 def recent_runs(provider: Any, names: Iterable[str]) -> dict[str, list[Run]]:
-    """The last runs of each of ``names`` that has any, in few requests. ``provider`` has ``runs()`` at least.
+    """Read the last runs of ``names`` in few requests. ``provider`` has at least ``runs()``.
 
-    Runs with odd values are left out, with a warning: those of one name must not hide the others.
+    Runs with odd values are left out, with a warning: the odd runs of one name must not hide the runs of other names.
 
     :raises ConfigurationError: the provider keeps no history.
     """
@@ -141,7 +141,7 @@ def recent_runs(provider: Any, names: Iterable[str]) -> dict[str, list[Run]]:
             except ProviderError as error:
                 logging.getLogger("shedlock_py").warning("%s", error)
         return found
-    for start in range(0, max(1, len(valid)), NAMES_AT_ONCE):  # once without names: is there history at all?
+    for start in range(0, max(1, len(valid)), NAMES_AT_ONCE):  # at least one request, which fails without history
         found |= provider.recent_runs(valid[start : start + NAMES_AT_ONCE], RECENT)
     return found
 
@@ -149,7 +149,7 @@ def recent_runs(provider: Any, names: Iterable[str]) -> dict[str, list[Run]]:
 def stuck_names(provider: Any, records: Iterable[LockRecord]) -> set[str] | None:
     """Return the names of ``records`` that are stuck, with the default grace. Reads the runs of held names.
 
-    Returns None if the provider keeps no history, or if its history cannot be read.
+    Return None if the provider keeps no history, or if its history cannot be read.
     """
     if getattr(provider, "runs", None) is None:
         return None

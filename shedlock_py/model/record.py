@@ -1,4 +1,4 @@
-"""What a store keeps for each lock name: :class:`LockRecord`, and how an operator's pause is written into it."""
+"""The lock record of a name, and an operator's pause in it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from shedlock_py.model.lease import CLAIM_ID_BYTES
 from shedlock_py.model.request import DEMOTED, LONGEST_HOLDER, PAUSED_BY, validate_name
 
 LONGEST_OPERATOR = 100
-"""Characters of who pauses a lock, so that a reason has room beside it."""
+"""Characters of the operator's name, so that a reason has room beside it."""
 _BEFORE_REASON = ": "
 ONCE = datetime(1970, 1, 2, 3, 4, 5, tzinfo=UTC)
-"""The fire time of every run of ``run_once``. All runs of a key have it. Fire times of jobs are later."""
+"""The fire time of every run of ``run_once``, for all keys. Fire times of jobs are later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
     """A lock that an operator keeps, so that no job gets it. Its holder reads ``paused by alice@host: migration``.
 
-    :ivar by: who has paused it.
-    :ivar reason: why; empty if no reason was given.
+    :ivar by: the operator.
+    :ivar reason: the operator's reason, or an empty text.
     """
 
     by: str
@@ -31,10 +31,10 @@ class Pause:
 
     @classmethod
     def validated(cls, by: object, reason: object = "") -> Pause:
-        """A pause that a record can hold.
+        """Return a pause that a record can hold.
 
-        :raises ConfigurationError: characters that not every store can carry; ``by`` is empty, over 100 characters
-            long, or has a colon before a space, which begins the reason.
+        :raises ConfigurationError: a text has characters that some stores cannot store; or ``by`` is empty, over 100
+            characters long, or has a colon before a space, which begins the reason.
         """
         operator = validate_name(by, "by", LONGEST_OPERATOR).strip()
         if _BEFORE_REASON in operator:
@@ -45,20 +45,20 @@ class Pause:
 
     @classmethod
     def from_holder(cls, holder: str) -> Pause | None:
-        """The pause that a holder names; None if it names a job's holder."""
+        """Return the pause that ``holder`` describes; None if it is the holder of a job."""
         by, _, reason = holder.removeprefix(PAUSED_BY).partition(_BEFORE_REASON)
         return cls(by, reason) if by and holder.startswith(PAUSED_BY) else None
 
     @property
     def holder(self) -> str:
-        """The pause as the holder of a record; a long reason is cut off."""
+        """The pause as the holder of a record. A long reason is cut off."""
         text = f"{PAUSED_BY}{self.by}{_BEFORE_REASON if self.reason else ''}{self.reason}"
         return text if len(text) <= LONGEST_HOLDER else f"{text[: LONGEST_HOLDER - 3]}..."
 
 
 @dataclass(frozen=True)
 class LockRecord:
-    """The lock record of one name, as the store had it when it was read. Times are aware UTC, of the store's clock."""
+    """The lock record of one name. Times are aware UTC, of the store's clock."""
 
     name: str
     locked_by: str
@@ -66,17 +66,18 @@ class LockRecord:
     locked_at: datetime
     lock_until: datetime
     fencing_token: int | None
-    """At least that of the last acquisition: some stores add 1 when the lock is freed. None: the store has none."""
+    """The last acquisition's token or more, because some stores add 1 when the lock is freed; None if the store keeps
+    no token."""
     last_fire_time: datetime | None
     read_at: datetime = field(compare=False)
-    """The store's clock when it was read."""
+    """The store's clock when the record was read."""
     is_released: bool | None = field(default=None, compare=False)
-    """Whether the last acquisition was ended on purpose: released, undone, or freed by an operator. False: its holder
-    runs, or has died. None: the record does not say, as one that ShedLock for Java wrote."""
+    """Whether the last acquisition was ended on purpose: released, undone, or freed by an operator. It is False if the
+    holder runs or has died, and None if the record does not say so, for example if ShedLock for Java wrote it."""
 
     @property
     def holder(self) -> str:
-        """Who acquired it last, for people to read."""
+        """The last holder, for people to read."""
         return holder_of(self.locked_by)
 
     @property
@@ -96,20 +97,20 @@ class LockRecord:
 
     @property
     def is_done(self) -> bool:
-        """Whether this is a key of ``run_once``, and its task has succeeded. After a pause, nobody knows."""
+        """Whether this is a key of ``run_once`` with a task that succeeded. After a pause, that is not known."""
         is_over = self.is_released is True and not self.is_held and self.pause is None
         return is_over and self.last_fire_time == ONCE
 
     @property
     def recoveries(self) -> int:
-        """How often the run of ``last_fire_time`` was recovered: each time, its holder had died or given it back."""
+        """How often the run of ``last_fire_time`` was recovered, because its holder had died or had given it back."""
         return recoveries_of(self.locked_by)
 
     @property
     def pause(self) -> Pause | None:
-        """Who has paused this lock, and why, until ``lock_until``; of a free lock the pause that ended last.
+        """The pause that holds this lock until ``lock_until``; for a free lock, the pause that ended last.
 
-        None: its last holder was a job.
+        It is None if the last holder was a job.
         """
         return Pause.from_holder(self.holder)
 
@@ -125,14 +126,14 @@ class LockRecord:
 
     @property
     def remaining(self) -> timedelta:
-        """For how long it was still held when the record was read; zero when free."""
+        """How long the lock was still held when the record was read; zero if it was free."""
         return max(timedelta(0), self.lock_until - self.read_at)
 
 
 def names_to_prune(records: Iterable[LockRecord], unused_for: timedelta) -> list[str]:
-    """The names that ``prune(unused_for)`` deletes: they are free, and were last held so long ago or longer.
+    """Return the names that ``prune(unused_for)`` deletes: they are free, and were last held at least so long ago.
 
-    Not the keys of ``run_once``: their tasks would run again.
+    Keys of ``run_once`` are kept: their tasks would run again.
     """
     return [
         record.name
@@ -142,13 +143,13 @@ def names_to_prune(records: Iterable[LockRecord], unused_for: timedelta) -> list
 
 
 def holder_of(locked_by: str) -> str:
-    """``locked_by`` without its claim id, if it has one."""
+    """Return ``locked_by`` without its claim id."""
     holder, _, claim_id = locked_by.rpartition("#")
     has_claim_id = len(claim_id) == 2 * CLAIM_ID_BYTES and set(claim_id) <= set("0123456789abcdef")
     return holder if has_claim_id else locked_by
 
 
 def recoveries_of(locked_by: str) -> int:
-    """The number of recoveries in the claim id of ``locked_by``; 0 without a claim id."""
+    """Return the number of recoveries in the claim id of ``locked_by``; 0 without a claim id."""
     claim_id = locked_by[len(holder_of(locked_by)) + 1 :]
     return int(claim_id[0], 16) if claim_id else 0

@@ -1,9 +1,8 @@
-"""Recovery: decide from the lock record whether the run of a fire time has ended, still goes on, or never ended.
+"""Recovery: decide from the lock record whether the run of a fire time has ended, goes on, or never ended.
 
-A replica that was refused watches the lease of the run, under ``recover=True``. It reads the record when the lease is
-to end: a holder that lives has extended it or released it by then. A lease that has expired without a release is the
-lease of a holder that died, or that gave its run back. :class:`Watch` decides. It waits for nothing, and its caller
-does what it says.
+Under ``recover=True`` a refused replica watches the lease of the run. It reads the record when the lease should end: a
+live holder has extended or released it by then. If a lease expired without a release, its holder died or gave its run
+back. :class:`Watch` decides. It does not wait; its caller carries out the decision.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ DEFAULT_MOST_RECOVERIES = 3
 _MARGIN = 0.01
 """Seconds between the end of a lease and the read that follows."""
 _JITTER = 0.1
-"""The longest random pause after the end of a lease, as a part of it: replicas do not all read at the same moment."""
+"""The longest random pause after the end of a lease, as a part of the lease: replicas do not all read at the same
+moment."""
 _LONGEST_JITTER = 10.0
 
 
@@ -45,9 +45,9 @@ class Acquire:
 
 @dataclass(frozen=True)
 class Over:
-    """Nothing is left to recover.
+    """There is nothing to recover.
 
-    :ivar lost: why the run is lost, if nobody will run it: emit ``RunMissed``.
+    :ivar lost: the reason to emit ``RunMissed``, if no replica will run it.
     """
 
     why: Literal["released", "paused", "later_fire_time", "no_record", "lost"]
@@ -60,7 +60,7 @@ Decision = Wait | Recover | Acquire | Over
 class Watch:
     """Decides about one fire time that this replica was refused.
 
-    :param fire_time: the one that was refused; None: any.
+    :param fire_time: the refused fire time; None for any fire time.
     :param max_recoveries: how often one fire time is recovered, on all replicas together.
     :param random: returns a number from 0 to 1.
     """
@@ -72,13 +72,16 @@ class Watch:
         random: Callable[[], float] | None = None,
     ) -> None:
         if random is None:
-            random = SystemRandom().random  # the same in no two forked children
+            random = SystemRandom().random  # unlike random.random, never the same in two forked children
         self.fire_time = fire_time
         self._max_recoveries = max_recoveries
         self._random = random
 
     def decide(self, record: LockRecord | None) -> Decision:
-        """:param record: as the store has it now."""
+        """Decide what to do.
+
+        :param record: the store's record now.
+        """
         if record is None:
             return Over("no_record")
         newest = record.last_fire_time

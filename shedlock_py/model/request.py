@@ -13,39 +13,39 @@ from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.model.text import quoted
 
 LONGEST_NAME = 64
-LONGEST_HOLDER = 200  # with "#" and a claim id it must fit ShedLock's VARCHAR(255)
+LONGEST_HOLDER = 200  # ShedLock's VARCHAR(255) must also hold "#" and a claim id
 TRUST_MARGIN = 0.01
 """The part of a lease that its holder does not trust, because clocks run at different speeds."""
 SLACK = 0.002
-"""Seconds that are subtracted as well, because stores round their clock to the millisecond."""
+"""Seconds that are also subtracted, because stores round their clock to the millisecond."""
 PAUSED_BY = "paused by "
-"""How the holder of a record begins that an operator has paused."""
+"""The beginning of the holder of a paused record."""
 DEMOTED = re.compile("demoted ([0-9]+)ms (.*)")
-"""The holder of a record that keeps an election without a leader: for how many ms, and which node was the leader."""
+"""The holder of a record that keeps an election without a leader: for how many ms, and the node that was the leader."""
 
 _UNSTORABLE = "[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
-"""Control characters and lone surrogates: none of them is printable."""
+"""Control characters and lone surrogates. They are not printable."""
 
 
 def trust_ends(sent_at: float, lock_for: timedelta) -> float:
-    """Until when (monotonic seconds) to trust a lease of ``lock_for`` whose request was sent at ``sent_at``.
+    """Return until when (monotonic seconds) to trust a lease of ``lock_for`` if its request was sent at ``sent_at``.
 
-    The store starts to count after the request was sent. A holder that counts from before that always stops first.
+    The store starts to count after the request was sent. The holder counts from before, so it always stops first.
     """
     return sent_at + lock_for.total_seconds() * (1 - TRUST_MARGIN) - SLACK
 
 
 def default_holder() -> str:
-    """``host:pid`` of this process, computed each time because a process can fork."""
-    host = re.sub(_UNSTORABLE, "?", socket.gethostname())  # a byte that is no UTF-8 comes as a lone surrogate
+    """Return ``host:pid`` of this process, computed each time because a process can fork."""
+    host = re.sub(_UNSTORABLE, "?", socket.gethostname())  # Python turns bytes that are not UTF-8 into lone surrogates
     return f"{host[: LONGEST_HOLDER - 20]}:{os.getpid()}"
 
 
 def validate_name(name: object, what: str = "lock name", longest: int = LONGEST_NAME) -> str:
-    """``name`` if it can be a lock name.
+    """Return ``name`` if it can be a lock name.
 
-    :raises ConfigurationError: not a string, empty, blank, over 64 characters, or with characters that not every
-        store can carry (control characters, lone surrogates).
+    :raises ConfigurationError: ``name`` is not a string, is empty, blank or over 64 characters, or has characters that
+        some stores cannot store (control characters, lone surrogates).
     """
     if not isinstance(name, str):
         raise ConfigurationError(f"{what} must be a string, not {quoted(name)}")
@@ -59,18 +59,22 @@ def validate_name(name: object, what: str = "lock name", longest: int = LONGEST_
 
 
 def checked_lock_name(name: object) -> str:
-    """``name`` if a lock can be requested by it.
+    """Return ``name`` if a lock can be requested by it.
 
-    Stricter than :func:`validate_name`, with which operators name the locks of other programs.
+    Stricter than :func:`validate_name`, which also accepts the locks of other programs, for operators.
 
-    :raises ConfigurationError: it cannot be a lock name, or is a URL. Does not quote a URL: it may contain a password.
+    :raises ConfigurationError: ``name`` cannot be a lock name, or is a URL. The message does not quote a URL: it may
+        contain a password.
     """
     refuse_url(name)
     return validate_name(name)
 
 
 def refuse_url(name: object) -> None:
-    """:raises ConfigurationError: ``name`` is a URL with a user or a password."""
+    """Refuse a URL with a user or a password.
+
+    :raises ConfigurationError: ``name`` is such a URL.
+    """
     if isinstance(name, str) and re.search("://[^/]*@", name):
         raise ConfigurationError(
             "lock name must not be a URL with a user or a password: the URL of the store goes into provider=…, or into "
@@ -79,7 +83,7 @@ def refuse_url(name: object) -> None:
 
 
 def is_valid_name(name: object) -> bool:
-    """Whether ``name`` can be a lock name: another program may have written any name to the store."""
+    """Return whether ``name`` can be a lock name: another program may have written any name to the store."""
     try:
         return bool(validate_name(name))
     except ConfigurationError:
@@ -87,7 +91,7 @@ def is_valid_name(name: object) -> bool:
 
 
 def validate_holder(holder: object) -> str:
-    """``holder`` if a lock record can name it: a string of 1 to 200 printable characters, no pause and no demotion."""
+    """Return ``holder`` if a record can name it: 1 to 200 printable characters, not like a pause or a demotion."""
     validated = validate_name(holder, "holder", LONGEST_HOLDER)
     if validated.startswith(PAUSED_BY):
         raise ConfigurationError(
@@ -96,23 +100,23 @@ def validate_holder(holder: object) -> str:
         )
     if DEMOTED.fullmatch(validated):
         raise ConfigurationError(
-            f"holder must not read like a demotion, 'demoted 5000ms web-1': a leader of that name would be taken for "
-            f"none: {quoted(holder)}"
+            f"holder must not read like a demotion, 'demoted 5000ms web-1': a node of that name would not count as the "
+            f"leader: {quoted(holder)}"
         )
     return validated
 
 
 @dataclass(frozen=True, init=False)
 class LockRequest:
-    """Which lock to acquire, for how long, and for which holder. Immutable; checked when it is made.
+    """A lock name, hold times and a holder, to acquire the lock with. Immutable; checked when it is made.
 
     :param name: the identity of the task, 1 to 64 characters, compared byte by byte.
     :param lock_at_most_for: how long the lock is held if the holder dies ("10m", seconds, ``timedelta``).
-    :param lock_at_least_for: for how long no other holder gets the lock, however short the task was.
+    :param lock_at_least_for: how long no other holder gets the lock, however short the task was.
     :param holder: a name of this process for people to read; ``host:pid`` by default, 200 characters at most.
-    :param fire_time: the scheduled time of this run (aware). Given, the lock is granted only if this fire time is
-        newer than the newest one granted before: one fire time, one run.
-    :param template: what ``name`` was filled from ("sync-{tenant}"), if anything: for metrics.
+    :param fire_time: the scheduled time of this run (aware). With it, the lock is granted only if this fire time is
+        newer than all fire times granted before: one fire time, one run.
+    :param template: the template of ``name`` ("sync-{tenant}"), for metrics.
     :param next_fire_time: when the next run is to start (aware); kept in run history only.
     :raises ConfigurationError: for any value that cannot work.
     """
@@ -150,24 +154,27 @@ class LockRequest:
 
 
 def request_for_operator(name: str, lock_at_most_for: Duration, holder: str) -> LockRequest:
-    """A request whose holder says what an operator did: a pause or a demotion, which no task may have as its holder."""
+    """Return a request for an operator's pause or demotion. A task may not use such a holder."""
     request = LockRequest("any", lock_at_most_for)
     vars(request).update(name=validate_name(name), holder=validate_name(holder, "holder", LONGEST_HOLDER))
     return request
 
 
 def in_utc(moment: object, what: str) -> datetime:
-    """``moment`` in UTC. :raises ConfigurationError: it is no aware datetime, or UTC has no such moment."""
+    """Return ``moment`` in UTC.
+
+    :raises ConfigurationError: ``moment`` is not an aware datetime, or does not exist in UTC.
+    """
     if not isinstance(moment, datetime) or moment.utcoffset() is None:
         raise ConfigurationError(f"{what} must be an aware datetime, not {quoted(moment)}")
     try:
         return moment.astimezone(UTC)
-    except OverflowError:  # the first or last day of the calendar, in a zone where UTC is beyond it
+    except OverflowError:  # the first or last day of the calendar, which UTC does not have
         raise ConfigurationError(f"{what} must be a moment in UTC, too: {moment!r}") from None
 
 
 def validate_prefix(prefix: object, what: str = "prefix") -> str:
-    """``prefix`` if it is empty or text that a lock name could begin with."""
+    """Return ``prefix`` if it is empty, or if a lock name could begin with it."""
     if not isinstance(prefix, str):
         raise ConfigurationError(f"{what} must be a string, not {quoted(prefix)}")
     if re.search(_UNSTORABLE, prefix):
@@ -178,7 +185,10 @@ def validate_prefix(prefix: object, what: str = "prefix") -> str:
 def check_hold_times(
     at_most: timedelta, at_least: timedelta, names: tuple[str, str] = ("lock_at_most_for", "lock_at_least_for")
 ) -> None:
-    """:raises ConfigurationError: the minimum hold is longer than the maximum, or no holder could trust the lease."""
+    """Check the hold times of a lock.
+
+    :raises ConfigurationError: the minimum hold is longer than the maximum, or no holder could trust the lease.
+    """
     if trust_ends(0.0, at_most) <= 0:
         raise ConfigurationError(
             f"{names[0]} ({at_most}) is too short: a holder does not trust the last {SLACK * 1000:g} ms and "

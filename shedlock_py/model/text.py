@@ -1,4 +1,4 @@
-"""Texts from users and stores: URLs, and names, holders and errors that must not control a terminal or a log."""
+"""Texts from users and stores. A name, a holder or an error from the store must not control a terminal or a log."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 from shedlock_py.errors import ConfigurationError
 
 LONGEST_URL = 10_000
-"""Characters. Drivers would take minutes to parse a longer one."""
+"""Characters. Drivers would take minutes to parse a longer URL."""
 _CONTROL = "[\x00-\x1f\x7f-\x9f\u2028\u2029]"
 
 
 def clean_url(url: str) -> str:
-    """``url`` without the white space around it, which a Secret made with ``echo`` or a CRLF file adds.
+    """Return ``url`` without the white space around it, which a Secret made with ``echo`` or a CRLF file adds.
 
     Every function that takes a URL calls this function, so that the same URL is the same store everywhere. Messages do
     not quote the URL.
 
-    :raises ConfigurationError: it is empty, too long, or has a control character inside.
+    :raises ConfigurationError: the URL is empty or too long, or has a control character inside.
     """
     cleaned = url.strip()
     if not cleaned:
@@ -40,7 +40,7 @@ def clean_url(url: str) -> str:
 
 
 def quoted(value: object) -> str:
-    """A short ``repr`` of ``value`` for a message, without a URL: a URL may contain a password."""
+    """Return a short ``repr`` of ``value`` for a message, without a URL: a URL may contain a password."""
     if isinstance(value, str):
         return "a URL" if has_url(value) else short_repr(value)
     shown = short_repr(value)
@@ -56,7 +56,7 @@ def has_url(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """``text`` with control characters, line ends, changes of direction and the like escaped, as in ``repr``."""
+    """Escape the characters of ``text`` that are not printable, such as line ends and changes of direction."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
@@ -65,9 +65,9 @@ def one_line(error: BaseException | str) -> str:
 
 
 def parsed(text: str | bytes) -> Any:
-    """``text`` as JSON.
+    """Return ``text`` as JSON.
 
-    :raises ValueError: it is none, or is nested too deeply for Python.
+    :raises ValueError: ``text`` is not JSON, or is nested too deeply for Python.
     """
     try:
         return json.loads(text)
@@ -76,7 +76,7 @@ def parsed(text: str | bytes) -> Any:
 
 
 def in_words(duration: timedelta) -> str:
-    """``duration`` in its two largest units: 3d 4h, 9m 58s, 4.2s, 12ms."""
+    """Return ``duration`` in its two largest units: 3d 4h, 9m 58s, 4.2s, 12ms."""
     seconds = max(duration.total_seconds(), 0)
     if seconds < 0.05:
         return f"{seconds * 1000:.0f}ms"

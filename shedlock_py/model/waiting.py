@@ -1,4 +1,4 @@
-"""When to try again for a lock that is held, under ``wait=``."""
+"""Pauses between attempts to acquire a held lock, under ``wait=``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Waiting:
         random: Callable[[], float] | None = None,
     ) -> None:
         """:param now: when the first attempt began, by the clock of :meth:`pause`.
-        :param fire_time: of the run. Once it was granted, there is nothing to wait for.
+        :param fire_time: the run's fire time. Once it was granted, the wait is over.
         :param random: returns a number from 0 to 1.
         """
         self.is_on = bool(wait)
@@ -37,16 +37,16 @@ class Waiting:
         self._random = random
 
     def pause(self, now: float, record: LockRecord | None = None) -> float | None:
-        """How long to wait for the next attempt; None: the time is over, or the fire time was granted.
+        """Return how long to wait for the next attempt; None if the time is over, or the fire time was granted.
 
-        :param record: that of the lock after the last attempt, if it was read.
+        :param record: the lock record after the last attempt, if it was read.
         """
         left = self._until - now
         newest = None if record is None else record.last_fire_time
         if left <= 0 or (self._fire_time is not None and newest is not None and newest >= self._fire_time):
             return None
         if self._random is None:
-            self._random = SystemRandom().random  # the same in no two forked children
+            self._random = SystemRandom().random  # unlike random.random, never the same in two forked children
         pause = self._longest * (1 + self._random()) / 2
         self._longest = min(self._longest * 2, LONGEST_PAUSE)
         if record is not None and record.is_held:

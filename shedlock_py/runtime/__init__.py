@@ -1,1 +1,1 @@
-"""How programs and callbacks are carried out: processes, threads and event loops."""
+"""Processes, threads and event loops, which carry out programs and callbacks."""

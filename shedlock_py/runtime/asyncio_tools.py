@@ -1,4 +1,4 @@
-"""What only asyncio needs. Imported late: ``import shedlock_py`` must not load asyncio."""
+"""Tools for asyncio. Imported late: ``import shedlock_py`` must not load asyncio."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ T = TypeVar("T")
 L = TypeVar("L", Lease, Lease | None)
 
 ABANDON_SECONDS = 10.0
-"""A cancelled caller waits so long for the store to finish; after that, the operation ends in the background."""
+"""How long a cancelled caller waits for the store. After that, the operation continues in the background."""
 
-_tasks: set[asyncio.Task[Any]] = set()  # the event loop itself keeps only weak references
+_tasks: set[asyncio.Task[Any]] = set()  # event loops keep only weak references
 
 
 def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Start a task that goes on to its end even if no code refers to it."""
+    """Start a task that continues to its end even if no code refers to it."""
     task = asyncio.create_task(work)
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
@@ -36,7 +36,7 @@ def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 
 
 async def finish_tasks(seconds: float) -> None:
-    """Wait until the tasks that :func:`start_task` has started on this event loop are done, ``seconds`` at most."""
+    """Wait until the tasks of :func:`start_task` on this event loop are done, ``seconds`` at most."""
     loop, this = asyncio.get_running_loop(), asyncio.current_task()
     tasks = {task for task in list(_tasks) if task.get_loop() is loop and task is not this}
     if tasks:
@@ -48,11 +48,11 @@ async def shielded(
     when_abandoned: Callable[[Lease], Awaitable[object]] | None = None,
     once_more: Callable[[], Coroutine[Any, Any, T]] | None = None,
 ) -> T:
-    """Await ``work`` to its end even if the caller is cancelled meanwhile; then the cancellation goes on.
+    """Await ``work`` to its end even if the caller is cancelled meanwhile; then the cancellation continues.
 
-    If ``work`` results in a lease that the cancelled caller will not get, ``when_abandoned`` is awaited with it. After
-    a second cancellation, or :data:`ABANDON_SECONDS`, the rest goes on in the background. The end of ``asyncio.run()``
-    cancels all tasks, ``work`` as well: then ``once_more`` is awaited.
+    If the cancelled caller will not get the lease that ``work`` returns, ``when_abandoned`` is awaited with the lease.
+    After a second cancellation, or :data:`ABANDON_SECONDS`, the work continues in the background. The end of
+    ``asyncio.run()`` cancels all tasks, including ``work``: then ``once_more`` is awaited.
 
     :raises ConfigurationError: another library than asyncio runs this code.
     """
@@ -76,7 +76,7 @@ async def shielded(
 
 
 async def _outcome(work: Coroutine[Any, Any, T]) -> Future[T]:
-    """What ``work`` returns or raises. SystemExit raised by a task would end the event loop, past the caller."""
+    """Return the outcome of ``work``. A SystemExit out of a task would end the event loop, past the caller."""
     outcome: Future[T] = Future()
     try:
         outcome.set_result(await work)
@@ -97,7 +97,7 @@ async def _finish(task: asyncio.Task[Future[Any]], when_abandoned: Callable[[Lea
 
 
 class ThreadedProvider(AsyncLockProvider):
-    """A sync provider, called from asyncio: each call in a worker thread, see :func:`worker_pool`."""
+    """A sync provider for asyncio. It carries out each call in a worker thread: see :func:`worker_pool`."""
 
     def __init__(self, provider: LockProvider) -> None:
         self.sync_provider = provider
@@ -106,14 +106,14 @@ class ThreadedProvider(AsyncLockProvider):
         return await shielded(self._grant(self.sync_provider.acquire, request), when_abandoned=self.undo)
 
     async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        # Shielded, because a release that overtakes the extension would be undone by it.
+        # Shielded: if a release overtook the extension, the extension would hold the lock again.
         return await shielded(self._call("heartbeats", self.sync_provider.extend, lease, lock_at_most_for))
 
     async def release(self, lease: Lease) -> bool:
         return await shielded(self._end(self.sync_provider.release, lease))
 
     async def undo(self, lease: Lease) -> bool:
-        """Undo an acquisition under which no task will run; release it, if the provider cannot undo."""
+        """Undo an acquisition if no task will run; release it if the provider cannot undo."""
         return await shielded(self._end(undo_of(self.sync_provider), lease))
 
     async def record(self, name: str) -> LockRecord | None:
@@ -126,11 +126,11 @@ class ThreadedProvider(AsyncLockProvider):
         return await self._call("requests", self.sync_provider.force_release, name, expected)
 
     async def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Lease:
-        # If the caller is cancelled, the lease is left to expire: the former holder may still trust its own.
+        # If the caller is cancelled, the lease is left to expire: the former holder may still trust its own lease.
         return await shielded(self._call("requests", self.sync_provider.take_over, request, expected))
 
     async def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
-        # As for take_over: the lease of a cancelled caller expires, and then it can be recovered again.
+        # As for take_over. The lease of a cancelled caller expires, and then its run can be recovered again.
         operation: Callable[..., Lease | None] = recover_of(self.sync_provider)
         return await shielded(self._call("requests", operation, request, expected))
 
@@ -144,7 +144,7 @@ class ThreadedProvider(AsyncLockProvider):
         return await _result(self._submit(lane, operation, *args))
 
     async def _end(self, operation: Callable[[Lease], bool], lease: Lease) -> bool:
-        """Release or undo. Goes on if the event loop ends, and the exit of the interpreter waits a moment for it."""
+        """Release or undo. This continues if the event loop ends, and the interpreter's exit waits a moment for it."""
         future = self._submit("heartbeats", operation, lease)
         finish_at_exit(future)
         return await _result(future)
@@ -190,13 +190,13 @@ class ThreadedProvider(AsyncLockProvider):
 
 
 def _log_failure(error: BaseException | None) -> None:
-    """There is no caller any more; the lease expires by itself."""
+    """Log an error that no caller gets any more. The lease expires by itself."""
     if error is not None:
         logger.warning("after a cancellation: %s", error)
 
 
 async def _result(future: Future[T]) -> T:
-    """The result of ``future``. A caller that is cancelled while it waits does not cancel the future."""
+    """Return the result of ``future``. The cancellation of a waiting caller does not cancel the future."""
     loop = asyncio.get_running_loop()
     done = asyncio.Event()
 
@@ -209,4 +209,4 @@ async def _result(future: Future[T]) -> T:
     try:
         return future.result()
     finally:
-        del future  # which its exception would refer to, through this frame
+        del future  # the future's exception would refer to it through this frame

@@ -1,4 +1,4 @@
-"""Async providers for ordinary code: an event loop carries each call out, and the calling thread waits for its end."""
+"""Async providers for ordinary code. An event loop carries out each call, and the calling thread waits for its end."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from shedlock_py.runtime.threads import EXIT_SECONDS, WorkerPool
 T = TypeVar("T")
 
 POOL_SIZE = 5
-"""Threads, at most, for what asyncio does in threads."""
+"""How many threads asyncio may use for blocking work."""
 
 
 class OnLoop:
-    """An async provider, callable from any thread except its event loop's. All its other attributes are passed on."""
+    """An async provider that any thread except its event loop's may call. It passes on all other attributes."""
 
     longest_wait: float | None = None
-    """Seconds for one call. None: a provider has time limits of its own."""
+    """Seconds for one call. None, because providers have their own time limits."""
 
     def __init__(self, provider: AsyncLockProvider, loop: asyncio.AbstractEventLoop) -> None:
         self.async_provider = provider
@@ -47,7 +47,7 @@ class OnLoop:
         return call
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What ``work`` returns or raises on the event loop, which sees the context variables of this thread.
+        """Return or raise the outcome of ``work`` on the event loop. It sees the context variables of this thread.
 
         An exception that a signal handler raises meanwhile, such as Ctrl-C, cancels ``work``.
 
@@ -59,9 +59,9 @@ class OnLoop:
         return result
 
     def _on_loop(self, call: Callable[[], Any]) -> Any:
-        """Carry ``call`` out on the event loop, and the coroutine that it may return.
+        """Carry out ``call`` on the event loop, and the coroutine that it may return.
 
-        This thread creates no coroutine: an exception of a signal handler would leave it without an owner.
+        This thread creates no coroutine: an exception of a signal handler would leave the coroutine without an owner.
         """
         if self._loop.is_closed():
             raise ConfigurationError(f"{self!r} is closed")
@@ -70,12 +70,12 @@ class OnLoop:
             self._loop.call_soon_threadsafe(_start, call, outcome)
             return outcome.result(self.longest_wait)
         finally:
-            outcome.cancel()  # does nothing if it is done
-            del outcome  # to which its exception refers, through this frame
+            outcome.cancel()  # no effect if it is done
+            del outcome  # its exception would refer to it through this frame
 
 
 class OnOwnLoop(OnLoop):
-    """An async provider on an event loop of its own, which runs in a daemon thread until :meth:`close`.
+    """An async provider on its own event loop, which runs in a daemon thread until :meth:`close`.
 
     ``make`` is called on the event loop.
     """
@@ -95,7 +95,7 @@ class OnOwnLoop(OnLoop):
             except BaseException as error:
                 if started.done():
                     raise
-                started.set_exception(error)  # no event loop could be made, as without free file descriptors
+                started.set_exception(error)  # no event loop: for example, no free file descriptors
 
         self._thread = threading.Thread(target=work, name="shedlock-loop", daemon=True)
         self._thread.start()
@@ -107,9 +107,9 @@ class OnOwnLoop(OnLoop):
             raise
 
     def close(self) -> None:
-        """Close the provider, if it can be closed, and end the event loop. Does nothing a second time.
+        """Close the provider, if it can be closed, and end the event loop. A second call does nothing.
 
-        Before that, calls that were cancelled, and acquisitions that must be undone, have :data:`EXIT_SECONDS`.
+        Before that, cancelled calls and acquisitions that must be undone have :data:`EXIT_SECONDS`.
         """
         if self._loop.is_closed():
             return
@@ -124,7 +124,7 @@ class OnOwnLoop(OnLoop):
 
 
 class _DaemonExecutor(ThreadPoolExecutor):
-    """For what asyncio does in threads, such as the lookup of a host name. No end waits for one that hangs."""
+    """Threads for asyncio's blocking work, such as the lookup of a host name. No exit waits for a thread that hangs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class _DaemonExecutor(ThreadPoolExecutor):
         return self._workers.submit(partial(function, *arguments, **options))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """The threads are daemons."""
+        """Do nothing, because the threads are daemons."""
 
 
 def _start(call: Callable[[], Any], outcome: Future[Any]) -> None:
@@ -148,13 +148,13 @@ def _start(call: Callable[[], Any], outcome: Future[Any]) -> None:
             loop.call_soon_threadsafe(task.cancel)
 
     outcome.add_done_callback(cancel)
-    task.add_done_callback(lambda _: outcome.cancel())  # it was cancelled; else this does nothing
+    task.add_done_callback(lambda _: outcome.cancel())  # if the task was cancelled; otherwise no effect
 
 
 async def _carry_out(call: Callable[[], Any], outcome: Future[Any]) -> None:
     try:
         result = call()
-        if inspect.iscoroutine(result):  # of a plain function, too, that passes one on
+        if inspect.iscoroutine(result):  # a plain function may return a coroutine, too
             result = await result
     except asyncio.CancelledError:
         raise
@@ -162,7 +162,7 @@ async def _carry_out(call: Callable[[], Any], outcome: Future[Any]) -> None:
         if outcome.set_running_or_notify_cancel():
             outcome.set_exception(error)
     else:
-        if outcome.set_running_or_notify_cancel():  # else the caller has given up
+        if outcome.set_running_or_notify_cancel():  # otherwise the caller has given up
             outcome.set_result(result)
 
 

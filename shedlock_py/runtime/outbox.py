@@ -1,7 +1,7 @@
-"""What listeners send to other services: in a worker thread, so that a dead or slow service delays and harms nothing.
+"""Messages from listeners to other services. A worker thread sends them, so that a slow or dead service delays nothing.
 
-A message that cannot be delivered is dropped: when :data:`MOST_WAITING` wait already, when it has waited for
-:data:`LONGEST_WAIT`, because late news is wrong news, or when its second attempt fails.
+A message is dropped if :data:`MOST_WAITING` messages wait already, if its second attempt fails, or if it has waited for
+:data:`LONGEST_WAIT`: late news is wrong news.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from shedlock_py.runtime.threads import EXIT_SECONDS, WorkerPool, finish_at_exit
 Message = TypeVar("Message")
 
 MOST_WAITING = 1000
-"""Messages of one outbox that wait to be sent."""
+"""How many messages of one outbox may wait."""
 LONGEST_WAIT = 60.0
-"""Seconds after which a message that was not sent is dropped."""
+"""Seconds after which a waiting message is dropped."""
 RETRY_SECONDS = 1.0
-"""Between the two attempts to deliver a message."""
+"""Seconds between the two attempts to deliver a message."""
 
 
 class DeliveryFailed(Exception):
-    """The service did not take a message. The text is for logs, so it names no secret."""
+    """The service did not accept a message. The text is for logs, so it must not contain a secret."""
 
     def __init__(self, why: str, *, is_final: bool = False) -> None:
         """:param is_final: the service would refuse it again."""
@@ -39,8 +39,6 @@ class DeliveryFailed(Exception):
 
 
 class _State:
-    """The state of one process."""
-
     def __init__(self) -> None:
         self.waiting: set[Future[Any]] = set()
         self.lock = threading.Lock()
@@ -49,14 +47,13 @@ class _State:
 
 
 class Outbox(Generic[Message]):
-    """Messages to one service, sent one after the other, in the order in which they were put in.
+    """Messages to one service, sent in their order, one at a time.
 
-    In a forked child it is empty, and has a thread of its own: what the parent has put in, the parent sends.
+    In a forked child the outbox is empty and has its own thread. The parent sends the parent's messages.
     """
 
     def __init__(self, name: str, open_sender: Callable[[], Callable[[Message], None]]) -> None:
-        """
-        :param name: what is sent, for logs.
+        """:param name: the kind of message, for logs.
         :param open_sender: returns the function that sends a message, or raises :class:`DeliveryFailed`. It is called
             once in each process, in the worker.
         """
@@ -71,7 +68,7 @@ class Outbox(Generic[Message]):
         return self._state.get().dropped
 
     def put(self, message: Message) -> None:
-        """Send ``message`` soon. Never waits for the service, and raises nothing because of it."""
+        """Send ``message`` soon. Never waits for the service, and never raises because of it."""
         waiting = self._state.get().waiting
         if len(waiting) >= MOST_WAITING:
             self._drop(f"{MOST_WAITING} others are waiting to be sent")
@@ -86,7 +83,7 @@ class Outbox(Generic[Message]):
         finish_at_exit(future)
 
     def flush(self, timeout: Duration = EXIT_SECONDS) -> bool:
-        """Wait until everything that was put in has been sent or dropped. False: it was not within ``timeout``."""
+        """Wait until all messages were sent or dropped. Return False if that takes longer than ``timeout``."""
         seconds = parse_duration(timeout, "timeout", zero=True).total_seconds()
         return not wait(set(self._state.get().waiting), seconds).not_done
 
@@ -104,11 +101,11 @@ class Outbox(Generic[Message]):
                     self._drop(str(error))
                     return
                 time.sleep(RETRY_SECONDS)
-            except BaseException as error:  # SystemExit, too; its text may quote a secret
+            except BaseException as error:  # even SystemExit; its text may quote a secret
                 self._drop(f"unexpected {type(error).__name__}")
                 return
             else:
-                self._state.get().has_warned = False  # the service is there, so that its next failure is news
+                self._state.get().has_warned = False  # the service works again, so its next failure is news
                 return
 
     def _drop(self, why: str) -> None:

@@ -1,8 +1,8 @@
-"""The current process: its clock, forks, state that exists once per process or per event loop, and signals.
+"""The current process: its clock, forks, values per process or event loop, and signals.
 
-A forked child has a copy of every object of its parent, but not the parent's threads and event loops; and the parent
-still uses the connections. C code that forks, as in uWSGI, runs no hook of Python. Therefore everything here compares
-the process id each time it is used.
+A forked child has a copy of every object of its parent, but not the parent's threads and event loops. The parent still
+uses the connections. A fork in C code, as in uWSGI, calls no hook of Python. So everything here compares the process id
+at each use.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    import asyncio  # late elsewhere: sync programs do without
+    import asyncio  # elsewhere imported late, because sync programs do not need it
 
 T = TypeVar("T")
 
 monotonic: Callable[[], float]
-"""Seconds on a clock that never goes back and does not stop in suspend: the one that leases are measured by."""
-# time.monotonic() stands still while Linux or macOS is suspended; the store's clock, and so the lease, does not.
+"""The clock of leases: seconds that never go back and do not stop while the system is suspended."""
+# time.monotonic() stops while Linux or macOS is suspended. The store's clock does not stop, so the lease may end.
 if sys.platform == "win32":
     # QueryPerformanceCounter(), which counts sleep (Microsoft: "Acquiring high-resolution time stamps"). Before Python
-    # 3.13 time.monotonic() is GetTickCount64(), which advances in steps of 15.6 ms (python/cpython#88494): more than
-    # the trust margin of a short lease.
+    # 3.13 time.monotonic() is GetTickCount64(), which advances in steps of 15.6 ms (python/cpython#88494). That is more
+    # than the trust margin of a short lease.
     monotonic = time.perf_counter
 elif sys.platform == "darwin":
-    # mach_continuous_time(). time.monotonic() is mach_absolute_time() (python/cpython#86273), which stands still, and
+    # mach_continuous_time(). time.monotonic() is mach_absolute_time() (python/cpython#86273), which stops, and
     # CLOCK_MONOTONIC can go back (erlang/otp#5825).
     monotonic = partial(time.clock_gettime, time.CLOCK_MONOTONIC_RAW)
 else:
@@ -54,17 +54,17 @@ class PerProcess(Generic[T]):
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make  # two threads that use the value for the first time may both call it; one result is kept
+        self._make = make  # two threads may call it at the same time for the first use; one result is kept
         self._values: dict[int, T] = {}
 
     def get(self) -> T:
-        """The value of this process. Takes no lock, which a fork could leave locked."""
+        """Return the value of this process. Takes no lock, because a fork could leave it locked."""
         pid = os.getpid()
         value = self._values.get(pid)
         return self._values.setdefault(pid, self._make()) if value is None else value
 
     def pop(self) -> T | None:
-        """Remove the value of this process, to close it; None: there is none."""
+        """Remove the value of this process, to close it. Return None if the process has not used it."""
         return self._values.pop(os.getpid(), None)
 
 
@@ -76,7 +76,7 @@ class PerLoop(Generic[T]):
         self._loops: PerProcess[dict[asyncio.AbstractEventLoop, T]] = PerProcess(dict)
 
     def get(self) -> T:
-        """The value of the running event loop. Each loop adds only itself, in one atomic step."""
+        """Return the value of the running event loop. Each loop adds only itself, in one atomic step."""
         import asyncio
 
         loops, running = self._loops.get(), asyncio.get_running_loop()
@@ -88,7 +88,7 @@ class PerLoop(Generic[T]):
         return value
 
     def pop(self) -> T | None:
-        """Remove the value of the running event loop, to close it; None: there is none."""
+        """Remove the value of the running event loop, to close it. Return None if the loop has not used it."""
         import asyncio
 
         return self._loops.get().pop(asyncio.get_running_loop(), None)
@@ -101,9 +101,9 @@ def before_fork(hook: Callable[[], object]) -> None:
 
 
 def is_from_signal(error: BaseException) -> bool:
-    """Whether a signal handler raised ``error``, or may have, so that it is meant for the process.
+    """Return whether a signal handler raised ``error``, or may have, so that it is meant for the process.
 
-    Handlers run in the main thread. Each ``KeyboardInterrupt`` there counts as Ctrl-C; any other exception counts if
+    Handlers run in the main thread. Each ``KeyboardInterrupt`` there counts as Ctrl-C. Any other exception counts if
     its traceback shows a function that is installed as a handler.
     """
     if threading.current_thread() is not threading.main_thread():

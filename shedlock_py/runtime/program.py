@@ -1,8 +1,8 @@
 """Programs: an algorithm as a generator of commands, written once for sync and async code.
 
-A program yields commands (for SQL a statement with its parameters) and is sent the replies. It holds every decision and
-does no I/O; the drivers below carry it out. Every exception that a command raises is thrown *into* the program,
-Ctrl-C and cancellation included: only the program knows what must be undone before the exception goes on.
+A program yields commands (for SQL, a statement with its parameters) and receives the replies. It makes every decision
+and does no I/O; the drivers below do. Every exception of a command is thrown *into* the program, including Ctrl-C and
+cancellation: only the program knows what to undo before the exception continues.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Program = Generator[Command, Reply, Result]
 
 
 def run(program: Program[Command, Reply, Result], execute: Callable[[Command], Reply]) -> Result:
-    """Carry ``program`` out, command by command."""
+    """Carry out ``program``, command by command."""
     try:
         command = next(program)
         while True:
@@ -40,7 +40,7 @@ def run(program: Program[Command, Reply, Result], execute: Callable[[Command], R
 
 
 async def run_async(program: Program[Command, Reply, Result], execute: Callable[[Command], Awaitable[Reply]]) -> Result:
-    """:func:`run`, awaiting each command."""
+    """Carry out ``program`` like :func:`run`, and await each command."""
     try:
         command = next(program)
         while True:

@@ -2,13 +2,14 @@
 
 :class:`Timer` is one thread that runs callbacks at given moments: heartbeats, and the time limits of connections. It
 never waits for a store. :class:`WorkerPool` runs functions in a few threads. :func:`worker_pool` returns the pool of
-one provider and one lane, so that a hanging store does not delay other stores, and an acquire delays neither a
-heartbeat nor a release.
+one provider and one lane. So a hanging store does not delay other stores, and an acquire does not delay a heartbeat or
+a release.
 
-All threads are daemons, so a hanging store does not keep the interpreter from ending. A forked child starts its own.
+All threads are daemons, so a hanging store does not keep the interpreter from ending. A forked child starts its own
+threads.
 
-Python 3.12 and later start no thread while ``atexit`` handlers run. Some wait there for jobs, which must release their
-leases, and a release may need the timer for its time limit. So the timer keeps its thread.
+Python 3.12 and later start no thread while ``atexit`` handlers run. Some handlers wait for jobs, which must release
+their leases, and a release may need the timer for its time limit. So the timer keeps its thread.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ T = TypeVar("T")
 IDLE_SECONDS = 5.0
 """A worker thread ends after this time without work."""
 EXIT_SECONDS = 2.0
-"""The longest time for which the exit of the interpreter waits for :func:`finish_at_exit`."""
+"""How long the interpreter's exit waits for :func:`finish_at_exit`."""
 RETRY_SECONDS = 1.0
-"""The timer runs a callback that failed again after this time."""
+"""The timer runs a failed callback again after this time."""
 LONGEST_SLEEP = 10.0
-"""Seconds. Sleeping counts on a clock that stands still while the system is suspended, leases on one that goes on."""
+"""Seconds. A sleep uses a clock that stops while the system is suspended; the clock of leases does not stop."""
 
 
 # Worker pools
@@ -47,8 +48,9 @@ class _PoolState:
     """The queue and the workers of a pool in one process. ``mutex`` guards all of it."""
 
     def __init__(self) -> None:
-        # `with` this lock, not the condition: its __enter__ is Python code, and an exception that a signal handler
-        # raises in there keeps the lock for ever. (On Python 3.14 it can keep any lock: python/cpython#148874.)
+        # Use `with` on this lock, not on the condition. The condition's __enter__ is Python code: if a signal handler
+        # raises an exception there, the lock stays locked for ever. (On Python 3.14 any lock can stay locked:
+        # python/cpython#148874.)
         self.mutex = threading.RLock()
         self.changed = threading.Condition(self.mutex)
         self.queue: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
@@ -59,14 +61,13 @@ class _PoolState:
 class WorkerPool:
     """At most ``max_workers`` daemon threads that run functions in the order of submission.
 
-    Threads start on demand and end after :data:`IDLE_SECONDS` without work. No exception of a function ends a thread.
-    The pool works in a forked child, too, with threads of its own; functions that the parent queued run in the parent.
+    Threads start on demand and end after :data:`IDLE_SECONDS` without work. A function's exception never ends a thread.
+    In a forked child the pool has its own threads; functions that the parent queued run in the parent.
     """
 
     def __init__(self, max_workers: int, name: str, user: object = None) -> None:
-        """
-        :param name: the name of its threads.
-        :param user: the object that the pool serves; it lives as long as the pool.
+        """:param name: the name of its threads.
+        :param user: the object that the pool serves. It lives as long as the pool.
         """
         self._max_workers = max_workers
         self._name = name
@@ -74,11 +75,11 @@ class WorkerPool:
         self._state: PerProcess[_PoolState] = PerProcess(_PoolState)
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
-        """Run ``function`` in a worker; the future gets what it returns or raises, a ``BaseException`` included.
+        """Run ``function`` in a worker. The future gets its result or exception, even a ``BaseException``.
 
         If the system refuses another thread, an existing worker runs it.
 
-        :raises RuntimeError: the system refuses a thread and there is no worker; ``function`` will not run.
+        :raises RuntimeError: the system refuses a thread, and no worker exists; ``function`` will not run.
         """
         future: Future[T] = Future()
         state = self._state.get()
@@ -90,8 +91,8 @@ class WorkerPool:
                 worker = threading.Thread(target=self._work, args=(state,), name=self._name, daemon=True)
                 state.workers.add(worker)
                 try:
-                    worker.start()  # it waits for the lock, and so cannot run before its start has succeeded
-                except BaseException as error:  # also Ctrl-C: the caller gets no future, so nothing may run
+                    worker.start()  # it waits for the lock, so it runs only after its start has succeeded
+                except BaseException as error:  # even Ctrl-C: the caller gets no future, so nothing may run
                     state.workers.discard(worker)  # if Ctrl-C interrupted the start, the thread ends at once
                     if not state.workers or not isinstance(error, RuntimeError):
                         state.queue.remove((function, future))
@@ -103,11 +104,11 @@ class WorkerPool:
         while is_needed:
             try:
                 is_needed = self._run_next(state)
-            except BaseException:  # of a future's callback, or of the waiting itself, such as MemoryError
+            except BaseException:  # from a future's callback, or from the wait (MemoryError)
                 logger.exception("a worker thread goes on after an unexpected error")
 
     def _run_next(self, state: _PoolState) -> bool:
-        """Wait for a function and run it; False: this worker ends."""
+        """Wait for a function and run it. Return False if this worker ends."""
         worker = threading.current_thread()
         with state.mutex:
             while worker in state.workers and not state.queue:
@@ -124,7 +125,7 @@ class WorkerPool:
         try:
             if future.set_running_or_notify_cancel():
                 future.set_result(function())
-        except BaseException as error:  # SystemExit too, which would end the worker silently
+        except BaseException as error:  # even SystemExit, which would end the worker silently
             if future.done():
                 raise  # a callback of the future raised it
             future.set_exception(error)
@@ -141,14 +142,14 @@ class Timer:
     """
 
     def __init__(self) -> None:
-        self._mutex = threading.RLock()  # `with` this one, not the condition: see _PoolState
+        self._mutex = threading.RLock()  # use `with` on it, not on the condition: see _PoolState
         self._changed = threading.Condition(self._mutex)
         self._thread: threading.Thread | None = None
         self._wakes_at = 0.0
         self._due: dict[Callable[[], object], float] = {}
 
     def schedule(self, callback: Callable[[], object], when: float) -> None:
-        """Run ``callback`` at ``when`` on the monotonic clock, and not at the moment scheduled for it before.
+        """Run ``callback`` at ``when`` on the monotonic clock. This replaces the callback's earlier moment.
 
         :raises RuntimeError: the system refuses a thread. The callback stays scheduled: the next call of this method,
             for any callback, tries again.
@@ -161,13 +162,13 @@ class Timer:
                 return
             self._thread = threading.Thread(target=self._run, name="shedlock-timer", daemon=True)
             try:
-                self._thread.start()  # it waits for the lock, and so cannot run before its start has succeeded
+                self._thread.start()  # it waits for the lock, so it runs only after its start has succeeded
             except BaseException:
                 self._thread = None  # if Ctrl-C interrupted the start, the thread ends at once
                 raise
 
     def cancel(self, callback: Callable[[], object]) -> None:
-        """Do not run ``callback``, unless it is running already."""
+        """Do not run ``callback``, unless it is already running."""
         with self._mutex:
             self._due.pop(callback, None)
 
@@ -179,7 +180,7 @@ class Timer:
                 if callback is None:
                     return
                 callback()
-            except BaseException:  # of any kind, also of the waiting: without this thread no lease is kept alive
+            except BaseException:  # even from the wait: without this thread no lease is kept alive
                 logger.exception("the timer goes on after an unexpected error")
                 if callback is not None:
                     with self._mutex:
@@ -187,7 +188,7 @@ class Timer:
             del callback
 
     def _next_callback(self) -> Callable[[], object] | None:
-        """Wait for the next callback; None: Ctrl-C interrupted the start of this thread, and it ends."""
+        """Wait for the next callback. Return None to end this thread, if Ctrl-C interrupted its start."""
         with self._mutex:
             while self._thread is threading.current_thread():
                 when = min(self._due.values(), default=inf)
@@ -207,19 +208,19 @@ timer = PerProcess(Timer).get
 # The pools of the providers
 
 Lane = Literal["heartbeats", "requests"]
-"""Which pool of a provider: "heartbeats" for extending and releasing, "requests" for everything else."""
+"""A pool of a provider: "heartbeats" for extending and releasing, "requests" for everything else."""
 
 REQUEST_WORKERS = 8
 HEARTBEAT_WORKERS = 4
 HEARTBEAT_VARIABLE = "SHEDLOCK_HEARTBEAT_THREADS"
 """The environment variable that raises :data:`HEARTBEAT_WORKERS`."""
 
-# A pool lives as long as code uses it or one of its workers runs; so does the provider, with its id.
+# A pool lives while code uses it or one of its workers runs. It keeps the provider alive, and so the provider's id.
 _pools: PerProcess[WeakValueDictionary[tuple[int, Lane], WorkerPool]] = PerProcess(WeakValueDictionary)
 
 
 def worker_pool(provider: object, lane: Lane) -> WorkerPool:
-    """The pool of ``provider`` for ``lane``: one per process for all users of this provider object."""
+    """Return the pool of ``provider`` for ``lane``. All users of this provider object in this process share it."""
     pools, key = _pools.get(), (id(provider), lane)
     pool = pools.get(key)
     if pool is None:
@@ -228,7 +229,7 @@ def worker_pool(provider: object, lane: Lane) -> WorkerPool:
     return pool
 
 
-@cache  # one warning, though a pool that was idle is made anew
+@cache  # warn once, although an idle pool is made again
 def _heartbeat_workers(configured: str) -> int:
     configured = configured.strip()
     if configured.isdecimal() and int(configured):
@@ -239,7 +240,7 @@ def _heartbeat_workers(configured: str) -> int:
 
 
 def request_in_worker(provider: object, request: Callable[[], T], seconds: float, pending: T) -> T:
-    """What ``request``, which calls ``provider``, returns or raises; ``pending`` if there is no reply in ``seconds``.
+    """Return the result of ``request``, which calls ``provider``, or ``pending`` if it has no reply in ``seconds``.
 
     :raises RuntimeError: the system refuses a thread.
     """
@@ -257,10 +258,11 @@ _is_registered = False
 
 
 def finish_at_exit(future: Future[Any]) -> None:
-    """Let a normal interpreter exit wait for ``future``, and for all others, :data:`EXIT_SECONDS` at most."""
+    """Let a normal interpreter exit wait for ``future`` and all others, for :data:`EXIT_SECONDS` together."""
     global _is_registered
     if not _is_registered:
-        # Not at import: handlers run in reverse order, and the application's, which close its clients, come after.
+        # Not at import: handlers run in reverse order, so the application's handlers, which close its clients, come
+        # later.
         _is_registered = True
         atexit.register(_finish)
     unfinished = _unfinished.get()

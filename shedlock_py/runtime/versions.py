@@ -1,4 +1,4 @@
-"""The version of this package, and the oldest supported releases of others, as ``pyproject.toml`` declares them."""
+"""The version of this package, and the oldest supported releases of others, as in ``pyproject.toml``."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ _EXTRAS = {
     "aiosqlite": "aiosqlite",
 }
 _PACKAGES = {"psycopg2": "psycopg2-binary", "mysqldb": "mysqlclient", "aiomysql": "'aiomysql[rsa]'"}
-"""Of drivers without an extra."""
+"""Packages of drivers without an extra."""
 
 
 def install_line(extra: str) -> str:
-    """The line that installs this package with ``extra``."""
+    """Return the line that installs this package with ``extra``."""
     return f"pip install 'shedlock_py[{extra}]'"
 
 
 def sql_install_line(scheme: str, *, is_async: bool = False) -> str:
-    """The line that installs SQLAlchemy and a driver for ``scheme``, such as "postgresql" or "postgresql+asyncpg".
+    """Return the line that installs SQLAlchemy and a driver for ``scheme``: "postgresql" or "postgresql+asyncpg".
 
-    :param is_async: which driver to take where the scheme names none.
+    :param is_async: whether to take an async driver if the scheme does not name a driver.
     """
     from shedlock_py.model.stores import BY_SCHEME  # late: few modules are loaded with the package
 
@@ -68,9 +68,9 @@ def sql_install_line(scheme: str, *, is_async: bool = False) -> str:
 
 
 def missing_package(what: str, error: ModuleNotFoundError, line: str) -> str:
-    """The message of an error: the package that ``what`` needs is missing.
+    """Return the error message for a missing package that ``what`` needs.
 
-    :param line: what installs it.
+    :param line: the line that installs it.
     """
     if (error.name or "").startswith("shedlock_py."):
         built = f"this program was built without the module {error.name!r}"

@@ -43,27 +43,27 @@ class Settings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Settings from environment variables; ``Settings.from_env().apply()`` makes them the defaults.
+        """Read the settings from environment variables. ``Settings.from_env().apply()`` makes them the defaults.
 
         ``SHEDLOCK_STORE`` (a URL as for :func:`provider_from_url`, or ``"pkg.module:provider_or_factory"``),
-        ``SHEDLOCK_LOCK_AT_MOST_FOR`` ("10m"), ``SHEDLOCK_LOCK_AT_LEAST_FOR`` ("0s"), ``SHEDLOCK_KEEP_ALIVE``
-        (true, false or "2h"), ``SHEDLOCK_HOLDER``. One that is absent or empty leaves the default of :func:`configure`.
-        ``SHEDLOCK_ACTIVE`` needs no call: see :func:`set_active`.
+        ``SHEDLOCK_LOCK_AT_MOST_FOR`` ("10m"), ``SHEDLOCK_LOCK_AT_LEAST_FOR`` ("0s"), ``SHEDLOCK_KEEP_ALIVE`` (true,
+        false or "2h"), ``SHEDLOCK_HOLDER``. A variable that is missing or empty leaves the default of
+        :func:`configure`. ``SHEDLOCK_ACTIVE`` needs no call: see :func:`set_active`.
 
-        :param environ: in place of ``os.environ``.
-        :raises ConfigurationError: a value that cannot work. Never quotes a store: it may have a password.
+        :param environ: replaces ``os.environ``.
+        :raises ConfigurationError: a value that cannot work. The message never quotes a store: it may have a password.
         """
         return cls(**settings_of(environ))
 
     def apply(self) -> _Restore:
-        """Make all of these the defaults of this process. As a context manager, restore the previous ones at the end.
+        """Make these settings the defaults of this process. As a context manager, restore the previous ones at the end.
 
         :raises ConfigurationError: a provider or a listener is of the wrong kind, or a value cannot work.
         """
         return _apply(self)
 
     def _checked(self) -> Settings:
-        """These settings, with URLs opened.
+        """Check these settings, and return them with open providers in place of URLs.
 
         :raises ConfigurationError: they cannot work.
         """
@@ -88,7 +88,6 @@ _settings = _DEFAULTS
 
 
 def current_settings() -> Settings:
-    """The defaults of this process at this moment."""
     return _settings
 
 
@@ -112,7 +111,7 @@ def _apply(settings: Settings, *, create_schema: bool = False) -> _Restore:
 
 
 class _Restore:
-    """Puts the previous settings back when used as a context manager."""
+    """Restores the previous settings when used as a context manager."""
 
     def __init__(self, previous: Settings) -> None:
         self._previous = previous
@@ -131,7 +130,7 @@ class _Unchanged:
 
 _UNCHANGED: Any = _Unchanged()
 _NONE: Any = object()
-"""In place of a provider: :func:`configure_store` gives only an async one."""
+"""Replaces the provider if :func:`configure_store` has only an async provider."""
 
 
 def configure(
@@ -148,23 +147,23 @@ def configure(
     """Set the defaults of this process: ``configure("postgresql://user@host/db", create_schema=True)``.
 
     A later call changes only the defaults that it names. :func:`reset` restores the initial defaults. Decorators look
-    the defaults up when the function is called, so ``configure`` may come after them. Used as a context manager,
-    it restores the previous defaults at the end::
+    the defaults up when the function is called, so ``configure`` may come after them. As a context manager, it restores
+    the previous defaults at the end::
 
         with configure(InMemoryLockProvider()):
             test_something()
 
     :param provider: the store, as a provider or a URL (see :func:`provider_from_url`). It also replaces the
         ``async_provider`` of an earlier call.
-    :param async_provider: the same store for ``async def`` tasks; without one they use ``provider`` in a worker thread.
-    :param default_lock_at_most_for: for locks without a ``lock_at_most_for``; initially 10 minutes. None: every
-        lock must have its own.
+    :param async_provider: the same store for ``async def`` tasks. Without it they use ``provider`` in a worker thread.
+    :param default_lock_at_most_for: for locks without a ``lock_at_most_for``; initially 10 minutes. None: every lock
+        must have its own.
     :param default_lock_at_least_for: for locks without a ``lock_at_least_for``; initially zero.
-    :param keep_alive: renew leases, every third of them, until their task ends; with a duration such as "2h", for so
-        long at most; an option of each lock, too.
-    :param holder: how this process is named in lock records; ``host:pid`` by default.
-    :param listeners: called with every event, besides the one that writes to the logger ``shedlock_py``.
-    :param create_schema: create the tables of the store, if they are missing. Safe when ten processes do it at once.
+    :param keep_alive: renew leases, every third of them, until their task ends. A duration such as "2h" limits this
+        time. Each lock can have its own option.
+    :param holder: the name of this process in lock records; ``host:pid`` by default.
+    :param listeners: called with every event. The log always has the events, in the logger ``shedlock_py``.
+    :param create_schema: create the tables of the store if they are missing. Safe when ten processes do it at once.
     :raises ConfigurationError: a value that cannot work, such as None for a provider; nothing is changed.
     :raises ProviderError: the tables cannot be created; nothing is changed.
     """
@@ -181,7 +180,6 @@ def configure(
 
 
 def _configure(given: Mapping[str, Any], create_schema: object = False) -> _Restore:
-    """Change the defaults that ``given`` has, all at once."""
     changes = {name: _parse(name, value) for name, value in given.items() if value is not _UNCHANGED}
     if "provider" in changes:
         changes.setdefault("async_provider", None)
@@ -228,7 +226,7 @@ def configure_store(store: LockProvider | AsyncLockProvider, **defaults: Any) ->
 
 
 def reset() -> _Restore:
-    """Restore the initial defaults: no provider, 10 minutes, no listeners but the log.
+    """Restore the initial defaults: no provider, 10 minutes, no listeners except the log.
 
     Undoes every :func:`configure`. As a context manager, it restores the previous defaults at the end.
     """
@@ -236,7 +234,7 @@ def reset() -> _Restore:
 
 
 def override(provider: LockProvider, async_provider: AsyncLockProvider, listeners: tuple[Listener, ...]) -> _Restore:
-    """Replace these and keep the other defaults, until the context is left. For tests."""
+    """Replace these defaults until the context is left; keep all other defaults. For tests."""
     return replace(
         _settings, provider=provider, async_provider=async_provider, listeners=(log_listener, *listeners)
     ).apply()
@@ -261,9 +259,9 @@ def lock_request(
     fire_time: datetime | None = None,
     template: str | None = None,
 ) -> LockRequest:
-    """A request with the configured defaults for what is None.
+    """Return a request. The configured defaults replace missing arguments.
 
-    :raises ConfigurationError: there is no ``lock_at_most_for``, or a value cannot work.
+    :raises ConfigurationError: no ``lock_at_most_for``, or a value that cannot work.
     """
     settings = _settings
     at_most = settings.default_lock_at_most_for if lock_at_most_for is None else lock_at_most_for
@@ -276,7 +274,7 @@ def lock_request(
         )
     at_least = settings.default_lock_at_least_for if lock_at_least_for is None else lock_at_least_for
     if fire_time is None:
-        with suppress(TypeError):  # a value without a hash is refused below
+        with suppress(TypeError):  # a value that is not hashable is refused below
             return _checked_request(name, at_most, at_least, settings.holder, template, default_holder())
     return LockRequest(name, at_most, at_least, settings.holder, fire_time, template)
 
@@ -285,19 +283,19 @@ def lock_request(
 def _checked_request(
     name: str, at_most: Duration, at_least: Duration, holder: str | None, template: str | None, _process: str
 ) -> LockRequest:
-    """:param _process: the default holder, so that a forked child gets a request of its own."""
+    """:param _process: the default holder, so that a forked child gets its own request."""
     return LockRequest(name, at_most, at_least, holder, template=template)
 
 
 def is_kept_alive(keep_alive: bool | timedelta | None) -> bool:
-    """The option of a lock, or else the default; nothing is kept alive where nothing is locked."""
+    """Return the option of a lock, or else the default. Without locking, nothing is kept alive."""
     return bool(_settings.keep_alive if keep_alive is None else keep_alive) and is_active()
 
 
 def check_kept_alive(what: str, keep_alive: bool | timedelta | None) -> None:
-    """Check that a guard with ``recover=True`` has heartbeats. ``what`` names its lock or job.
+    """Check that a guard with ``recover=True`` has heartbeats. The error names the lock or job ``what``.
 
-    :raises ConfigurationError: it has none.
+    :raises ConfigurationError: no heartbeats.
     """
     if is_active() and not is_kept_alive(keep_alive):
         raise ConfigurationError(
@@ -312,5 +310,5 @@ def keep_alive_limit(keep_alive: bool | timedelta | None) -> timedelta | None:
 
 
 def is_configured() -> bool:
-    """Whether :func:`configure` was called, so that the defaults are known."""
+    """Return whether :func:`configure` was called, so that the defaults are known."""
     return _settings is not _DEFAULTS

@@ -10,7 +10,7 @@ from shedlock_py.settings.defaults import current_settings
 
 
 def emit(event: Event, *, is_raised: bool = False) -> None:
-    """Notify every configured listener. An exception of a listener is logged and changes nothing else.
+    """Notify every configured listener. An exception in a listener is logged and changes nothing else.
 
     The first exception that comes from a signal, such as Ctrl-C or a job's time limit, is raised after all listeners
     were notified.
@@ -24,7 +24,7 @@ def emit(event: Event, *, is_raised: bool = False) -> None:
             continue
         try:
             (log_raised if is_raised and listener is log_listener else listener)(event)
-        except BaseException as error:  # sys.exit() too: it must not replace what the task returned or raised
+        except BaseException as error:  # even sys.exit(): it must not replace the task's result or exception
             if is_from_signal(error):
                 interruption = interruption or error
             else:

@@ -15,9 +15,9 @@ from shedlock_py.settings.urls import provider_from_text, reopening
 
 
 def settings_of(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the settings that environment variables have, parsed, by field.
+    """Return the settings of the environment variables, parsed, by field.
 
-    :param environ: in place of ``os.environ``.
+    :param environ: replaces ``os.environ``.
     :raises ConfigurationError: a value cannot work.
     """
     given = os.environ if environ is None else environ
@@ -45,4 +45,5 @@ VARIABLES: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
     "SHEDLOCK_KEEP_ALIVE": ("keep_alive", keep_alive_of_text),
     "SHEDLOCK_HOLDER": ("holder", lambda text, _: validate_holder(text)),
 }
-"""Of :meth:`Settings.from_env`: the field that each variable sets, and what parses its text and its name."""
+"""The variables of :meth:`Settings.from_env`, with the field that a variable sets, and the parser of its text
+and name."""

@@ -1,4 +1,4 @@
-"""Which provider a guard uses: its own, or the configured provider. A guard looks it up at each call."""
+"""Find the provider of a guard: its own, or the configured provider. A guard looks it up at each call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shedlock_py.settings.urls import opened_providers, provider_from_text
 
 
 def configured_providers(given: object = None) -> tuple[object, ...]:
-    """Return the provider of a guard, or the configured providers of the store if ``given`` is None.
+    """Return the provider of a guard, or without ``given`` the configured providers of the store.
 
     Opens no URL: no lease can be held on a provider that was not made yet.
     """
@@ -25,7 +25,7 @@ def configured_providers(given: object = None) -> tuple[object, ...]:
 
 
 def why_no_provider() -> str:
-    """Why this process has no configured provider, and what to do."""
+    """Return the reason why this process lacks a configured provider, and the cure."""
     if os.environ.get("SHEDLOCK_STORE", "").strip():
         return "SHEDLOCK_STORE is set, but nothing has read it: call Settings.from_env().apply() at start-up"
     found = "configure() was called without a store" if is_configured() else "configure() was not called"
@@ -37,10 +37,10 @@ def _no_provider(lock_name: str) -> ProviderNotConfigured:
 
 
 def resolve_provider(given: Any, lock_name: str) -> LockProvider:
-    """The provider for an ordinary function: ``given``, else the configured one.
+    """Return the provider for an ordinary function: ``given``, or else the configured provider.
 
-    :raises ProviderNotConfigured: there is none.
-    :raises ConfigurationError: there is only one for async functions.
+    :raises ProviderNotConfigured: no provider was given or configured.
+    :raises ConfigurationError: the only provider is for async functions.
     """
     if not is_active():
         return cast(LockProvider, UNLOCKED)
@@ -61,9 +61,11 @@ def resolve_provider(given: Any, lock_name: str) -> LockProvider:
 
 
 def resolve_async_provider(given: object, lock_name: str) -> AsyncLockProvider:
-    """The provider for an ``async def`` function: ``given``, else the configured one; a sync one in worker threads.
+    """Return the provider for an ``async def`` function: ``given``, or else the configured provider.
 
-    :raises ProviderNotConfigured: there is none.
+    A sync provider is called in worker threads.
+
+    :raises ProviderNotConfigured: no provider was given or configured.
     """
     if not is_active():
         return cast(AsyncLockProvider, ASYNC_UNLOCKED)
@@ -78,7 +80,7 @@ def resolve_async_provider(given: object, lock_name: str) -> AsyncLockProvider:
 
 
 def as_provider(provider: object) -> LockProvider:
-    """``provider`` for ordinary code.
+    """Return ``provider`` for ordinary code.
 
     :raises ConfigurationError: it is for async code.
     """
@@ -88,7 +90,7 @@ def as_provider(provider: object) -> LockProvider:
 
 
 def as_async_provider(provider: object) -> AsyncLockProvider:
-    """``provider`` for async code: itself, or called in worker threads."""
+    """Return ``provider`` for async code. A sync provider is called in worker threads."""
     if is_async_provider(provider):
         return cast(AsyncLockProvider, provider)
     from shedlock_py.runtime.asyncio_tools import ThreadedProvider  # late: loads asyncio

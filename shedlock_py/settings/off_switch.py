@@ -17,15 +17,15 @@ _warned = False
 def set_active(active: bool | None) -> None:
     """Switch locking off (False) or on (True) for this process; None: ``SHEDLOCK_ACTIVE=0`` switches it off.
 
-    Off, every task runs, without a lock and without the store: for a developer's machine, never for production. One
-    warning is logged.
+    While it is off, every task runs, without a lock and without the store: for a developer's machine, never for
+    production. One warning is logged.
     """
     global _active, _warned
     _active, _warned = active, False
 
 
 def is_active() -> bool:
-    """Whether locks are taken at all."""
+    """Return whether locks are taken at all."""
     global _warned
     active = _active
     if active is None:
@@ -44,7 +44,7 @@ def _stopped_clock() -> float:
 class Unlocked:
     """Grants everything and remembers nothing: for :func:`set_active`. Has the three methods that guards use.
 
-    Its leases do not end by themselves: no other replica waits for them.
+    Its leases do not end by themselves, because no other replica waits for them.
     """
 
     def acquire(self, request: LockRequest) -> Lease | None:
@@ -59,7 +59,7 @@ class Unlocked:
 
 
 class AsyncUnlocked:
-    """:class:`Unlocked` for async code. Waits for nothing: neither a thread nor an iteration of the event loop."""
+    """:class:`Unlocked` for async code. It does not wait for a thread or an iteration of the event loop."""
 
     async def acquire(self, request: LockRequest) -> Lease | None:
         return UNLOCKED.acquire(request)

@@ -1,7 +1,6 @@
-"""The options of a guard: what they are called, and what is refused.
+"""The options of a guard: their names and their checks.
 
-An option stands in two places here, :class:`LockOptions` and its twin for callers, and is spelled out once for people,
-on ``scheduler_lock``.
+An option is in two places here, :class:`LockOptions` and its twin for callers. ``scheduler_lock`` documents it.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.settings.urls import checked_text, provider_from_text
 
 OnLost = Literal["continue", "cancel"] | Callable[[LeaseLost], Any]
-"""What happens when a lease is lost while its task runs: "continue", "cancel" (async only), or a callable."""
+"""The reaction if a lease is lost while its task runs: "continue", "cancel" (async only), or a callable."""
 
 ProviderT = TypeVar("ProviderT")
 
 
 class KeywordOptions(TypedDict, Generic[ProviderT], total=False):
-    """The options of every guard that callers pass as keywords. ``ProviderT``: the kind of provider it takes."""
+    """The options of every guard that callers pass as keywords. ``ProviderT`` is the guard's kind of provider."""
 
     once_per: Duration | None
     provider: ProviderT | str | None
@@ -44,7 +43,7 @@ class KeywordOptions(TypedDict, Generic[ProviderT], total=False):
 
 
 class GuardOptions(KeywordOptions[ProviderT], Generic[ProviderT], total=False):
-    """:class:`KeywordOptions`, and the durations, which ``scheduler_lock`` takes as positional arguments, too."""
+    """:class:`KeywordOptions`, and the durations, which are also positional arguments of ``scheduler_lock``."""
 
     lock_at_most_for: Duration | None
     lock_at_least_for: Duration | None
@@ -66,17 +65,17 @@ class LockOptions:
     expected_every: timedelta | None = None
     once_per: timedelta | None = None
     fire_time: datetime | Callable[..., datetime] | None = None
-    """For a decorated function a function of the call's arguments."""
+    """For a decorated function, a function of the call's arguments."""
     wait: timedelta | None = None
     recover: bool = False
     max_recoveries: int = DEFAULT_MOST_RECOVERIES
 
     @classmethod
     def parse(cls, function: str, given: Mapping[str, Any], *, is_async: bool = True) -> LockOptions:
-        """The options that a caller passed to ``function``.
+        """Return the options that a caller passed to ``function``.
 
-        :param is_async: whether it guards async code, in which ``on_lost`` can do more.
-        :raises TypeError: there is no such option.
+        :param is_async: whether it guards async code, where ``on_lost`` can do more.
+        :raises TypeError: an unknown option.
         :raises ConfigurationError: a value that cannot work.
         """
         names = [each.name for each in fields(cls)]
@@ -106,12 +105,12 @@ class LockOptions:
         return self.once_per is not None or self.fire_time is not None
 
     def for_a_run(self, request: LockRequest, fire_time: object = None) -> LockRequest:
-        """``request`` for a run that begins now, with its fire time, and with the time at which the next is expected.
+        """Return ``request`` for a run that begins now, with its fire time and its next expected time.
 
-        By the clock of this replica, as the fire times of a scheduler are.
+        Both use this replica's clock, like the fire times of a scheduler.
 
-        :param fire_time: that of this call, if these options have a function for it.
-        :raises ConfigurationError: it is no aware datetime.
+        :param fire_time: the fire time of this call, if these options have a function for it.
+        :raises ConfigurationError: ``fire_time`` is not an aware datetime.
         """
         if not self.gives_fire_time and self.expected_every is None:
             return request
@@ -127,13 +126,13 @@ class LockOptions:
         return replace(request, **more)
 
     def fire_time_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
-        """The fire time of one call of the decorated function; None: these options have no function for it.
+        """Return the fire time of one call of the decorated function, if these options have a function for it.
 
-        :raises ConfigurationError: the function gives none.
+        :raises ConfigurationError: the function's result is not an aware datetime.
         """
         if not callable(self.fire_time):
             return None
-        return in_utc(self.fire_time(*args, **kwargs), "what the function of fire_time= returns")
+        return in_utc(self.fire_time(*args, **kwargs), "the result of the function fire_time=")
 
 
 _DURATIONS = {
@@ -143,11 +142,14 @@ _DURATIONS = {
     "once_per": False,
     "wait": True,
 }
-"""The options that are durations, and whether each may be zero."""
+"""The options that are durations, and whether the option may be zero."""
 
 
 def check_fire_time(fire_time: object, *, of_decorator: bool) -> None:
-    """:raises ConfigurationError: ``fire_time`` is not a moment, or not a function of the call's arguments."""
+    """Check the option ``fire_time``.
+
+    :raises ConfigurationError: it is not a moment, or, for a decorator, not a function.
+    """
     if fire_time is None:
         return
     if not of_decorator:
@@ -176,9 +178,9 @@ def parse_keep_alive(keep_alive: Any) -> bool | timedelta | None:
 
 
 def keep_alive_of_text(text: str, what: str) -> bool | timedelta:
-    """Parse the text of a variable: "true", "false" or "2h".
+    """Parse the text of the variable ``what``: "true", "false" or "2h".
 
-    :raises ConfigurationError: another text. ``what`` names the variable.
+    :raises ConfigurationError: another text.
     """
     found = boolean_of(text)
     if found is not None:
@@ -193,7 +195,10 @@ def check_keep_alive_limit(
     lock_at_most_for: timedelta,
     names: tuple[str, str] = ("keep_alive", "lock_at_most_for"),
 ) -> None:
-    """:raises ConfigurationError: heartbeats would end before the first lease does."""
+    """Check the limit of ``keep_alive``.
+
+    :raises ConfigurationError: heartbeats would end before the first lease does.
+    """
     if isinstance(keep_alive, timedelta) and keep_alive <= lock_at_most_for:
         raise ConfigurationError(
             f"{names[0]} ({keep_alive}) must be longer than {names[1]} ({lock_at_most_for}): it limits how long "
@@ -202,7 +207,10 @@ def check_keep_alive_limit(
 
 
 def check_recovery(recover: object, max_recoveries: object) -> None:
-    """:raises ConfigurationError: ``recover`` is not a bool, or ``max_recoveries`` is not a number from 1 to 15."""
+    """Check the options of recovery.
+
+    :raises ConfigurationError: ``recover`` is not a bool, or ``max_recoveries`` is not a number from 1 to 15.
+    """
     if not isinstance(recover, bool):
         raise ConfigurationError(f"recover must be True or False, not {quoted(recover)}")
     is_number = isinstance(max_recoveries, int) and not isinstance(max_recoveries, bool)
@@ -213,18 +221,21 @@ def check_recovery(recover: object, max_recoveries: object) -> None:
 
 
 WITHOUT_HEARTBEATS = (
-    "without heartbeats a run that is longer than lock_at_most_for looks like one whose process died, and would run "
-    "twice at the same time"
+    "without heartbeats, a run longer than lock_at_most_for looks as if its process had died, and would run twice at "
+    "the same time"
 )
 
 
 def is_async_callable(found: object) -> bool:
-    """Whether a call of it must be awaited: a coroutine function, or an object whose ``__call__`` is one."""
+    """Return whether a call must be awaited: ``found`` or its ``__call__`` is a coroutine function."""
     return inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(getattr(type(found), "__call__", None))  # noqa: B004 (not "is it callable")
 
 
 def check_on_lost(on_lost: OnLost, *, is_async: bool) -> None:
-    """:raises ConfigurationError: ``on_lost`` cannot be done, or not to an ordinary function."""
+    """Check the option ``on_lost``.
+
+    :raises ConfigurationError: it is not an option, or not for an ordinary function.
+    """
     if on_lost == "continue":
         return
     if on_lost == "cancel" and not is_async:
@@ -241,7 +252,7 @@ def check_on_lost(on_lost: OnLost, *, is_async: bool) -> None:
 def check_provider(provider: Any) -> Any:
     """Check the option ``provider`` of a guard, and strip a URL. Does not open the URL.
 
-    :raises ConfigurationError: ``provider`` is not None, a provider, a URL or a reference.
+    :raises ConfigurationError: ``provider`` is given, but is not a provider, a URL or a reference.
     """
     if isinstance(provider, str):
         return checked_text(provider)
@@ -261,9 +272,9 @@ def required_provider(provider: Any) -> Any:
 
 
 def is_async_provider(provider: Any) -> bool:
-    """Whether ``provider`` is for async code.
+    """Return whether ``provider`` is for async code.
 
-    :raises ConfigurationError: it is no provider at all.
+    :raises ConfigurationError: ``provider`` is not a provider.
     """
     if provider is None:
         raise ConfigurationError(f"the provider is None. {NO_URL}")
@@ -272,7 +283,7 @@ def is_async_provider(provider: Any) -> bool:
     package = type(provider).__module__.partition(".")[0]
     has_methods = callable(getattr(provider, "acquire", None)) and callable(getattr(provider, "release", None))
     if not has_methods or package in _CURES:
-        cure = _CURES.get(package, "wrap it in one, such as SqlAlchemyLockProvider(engine)")
+        cure = _CURES.get(package, "wrap it in a provider, such as SqlAlchemyLockProvider(engine)")
         origin = f", but of the package {package}" if package in _CURES else ""
         raise ConfigurationError(f"{type(provider).__name__} is not a lock provider{origin}: {cure}")
     return inspect.iscoroutinefunction(provider.acquire)
@@ -280,7 +291,7 @@ def is_async_provider(provider: Any) -> bool:
 
 NO_URL = "Is the environment variable of its URL set? Give a provider, or a URL as in 'postgresql://user@host/db'"
 _CURES = {
-    "redis": "wrap the client: RedisLockProvider(client), AsyncRedisLockProvider(client) for a redis.asyncio one",
+    "redis": "wrap the client: RedisLockProvider(client), AsyncRedisLockProvider(client) for a redis.asyncio client",
     "sqlalchemy": "wrap the engine: SqlAlchemyLockProvider(engine), AsyncSqlAlchemyLockProvider(engine)",
     "pymongo": "wrap the database: MongoLockProvider(client['name']), AsyncMongoLockProvider(client['name'])",
     "pathlib": "a SQLite file is given as a URL, such as 'sqlite:///locks.db'",
@@ -290,12 +301,12 @@ _CURES = {
     ),
     **dict.fromkeys(
         ("apscheduler", "flask_apscheduler", "django_apscheduler"),
-        "the provider is the store of the locks, as provider_from_url(…) makes it; "
-        "a scheduler gets them with shedlock_py.integrations.apscheduler.install(scheduler, provider)",
+        "the provider is the store of the locks, such as provider_from_url(…). To lock the jobs of a scheduler: "
+        "shedlock_py.integrations.apscheduler.install(scheduler, provider)",
     ),
     **dict.fromkeys(
         ("_thread", "threading", "asyncio", "multiprocessing"),
-        "such a lock is for the threads or tasks of one process; a store that all replicas share is needed",
+        "such a lock works in one process only; give a store that all replicas share",
     ),
 }
-"""What to do with objects of other packages that are passed as a provider; some have methods of the same names."""
+"""Advice about objects of other packages that are passed as a provider. Some have methods of the same names."""

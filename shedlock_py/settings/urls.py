@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _ALIASES = {"postgres": "postgresql", "valkey": "redis", "valkeys": "rediss"}
 
 ENTRY_POINTS = {"": "shedlock_py.providers", "Async": "shedlock_py.async_providers"}
-"""The entry-point groups in which other packages offer providers: the name is the scheme, the value takes the URL."""
+"""The entry-point groups for providers of other packages. The name is the scheme; the value is called with the URL."""
 
 
 def provider_from_url(url: str) -> LockProvider:
@@ -42,7 +42,7 @@ def provider_from_url(url: str) -> LockProvider:
 
 
 def async_provider_from_url(url: str) -> AsyncLockProvider:
-    """:func:`provider_from_url` for asyncio: picks an async driver where the URL names none.
+    """:func:`provider_from_url` for asyncio: picks an async driver if the URL does not name a driver.
 
     Other packages offer async providers in the entry-point group ``shedlock_py.async_providers``.
     """
@@ -51,16 +51,16 @@ def async_provider_from_url(url: str) -> AsyncLockProvider:
 
 
 def has_async_driver(url: str) -> bool:
-    """Whether ``url`` names a driver of SQLAlchemy that is for asyncio only, as ``postgresql+asyncpg://…`` does."""
+    """Return whether ``url`` names an asyncio driver of SQLAlchemy, such as ``postgresql+asyncpg://…``."""
     scheme = _scheme_of(url)
     store = _built_in(scheme) if "+" in scheme else None
     if store is None or not store.is_sql:
         return False
     try:
-        from sqlalchemy import URL  # late: such a URL needs it
+        from sqlalchemy import URL  # late: only such a URL needs it
 
         return URL.create(scheme).get_dialect().is_async
-    except Exception:  # the package is missing, or there is no such driver: a provider says which
+    except Exception:  # the package or the driver is missing: the provider's error says which
         return False
 
 
@@ -91,7 +91,7 @@ def _from_url(url: object, prefix: str) -> Any:
 
 
 def _canonical(text: str) -> str:
-    """``text`` without the white space around it, and with the first of the schemes that mean the same store.
+    """Return ``text`` without the white space around it. Schemes with the same meaning become the first of them.
 
     :raises ConfigurationError: as :func:`clean_url`.
     """
@@ -135,10 +135,10 @@ def _entry_point(scheme: str, *prefixes: str) -> Any:
 
 
 # Texts in the place of a provider: URLs, and references to objects in the application's modules. All users of one text
-# in a process share one provider, and with it the connections.
+# in a process share one provider and its connections.
 
 _providers: dict[str, Any] = {}  # one for each text, in each process
-_async_providers: dict[str, Any] = {}  # of URLs that name no async driver, for code that asks for one
+_async_providers: dict[str, Any] = {}  # for async code, if the URL does not name an async driver
 _directories: dict[str, str] = {}  # where a relative path of a SQLite file was opened
 _RELATIVE = re.compile(r"sqlite(\+\w+)?:///[^/]")
 _mutex = PerProcess(threading.RLock)
@@ -161,11 +161,11 @@ def checked_text(text: str) -> str:
 
 
 def provider_from_text(text: str) -> Any:
-    """The provider of a URL or of a reference (``"pkg.module:provider_or_factory"``); the same for the same text.
+    """Return the provider of a URL or of a reference (``"pkg.module:provider_or_factory"``). One text has one provider.
 
-    The provider is async if the URL names an async driver, as ``postgresql+asyncpg://…`` does.
+    The provider is async if the URL names an async driver, such as ``postgresql+asyncpg://…``.
 
-    :raises ConfigurationError: there is none.
+    :raises ConfigurationError: the text does not give a provider.
     """
     if (found := _providers.get(text)) is not None:
         return found
@@ -208,12 +208,12 @@ def _note_directory(text: str) -> None:
 
 
 def forget_moved(text: str) -> dict[str, tuple[Any, Any, str]]:
-    """Let ``text`` be opened anew if it is the relative path of a SQLite file, and the working directory has changed.
+    """Let ``text`` be opened again if it is the relative path of a SQLite file, and the working directory has changed.
 
-    For ``configure()``, which a test may call in each temporary directory. Guards that name such a URL use the new file
-    from then on.
+    For ``configure()``, which a test may call in each temporary directory. Guards with such a URL use the new file from
+    then on.
 
-    :return: the providers and the directory that it forgets, by their text.
+    :return: the forgotten providers and directory, by their text.
     """
     text = text.strip()
     if text not in _directories:
@@ -226,7 +226,7 @@ def forget_moved(text: str) -> dict[str, tuple[Any, Any, str]]:
 
 @contextmanager
 def reopening(*given: object) -> Iterator[None]:
-    """:func:`forget_moved` for each text of ``given``. If the block raises, the former providers stay."""
+    """Call :func:`forget_moved` for each text of ``given``. If the block raises, restore the forgotten providers."""
     former: dict[str, tuple[Any, Any, str]] = {}
     for text in given:
         if isinstance(text, str):
@@ -244,7 +244,7 @@ def reopening(*given: object) -> Iterator[None]:
 
 
 def opened_providers(text: str) -> tuple[Any, ...]:
-    """The providers of ``text`` that were made in this process: for ordinary code, and for async code."""
+    """Return the providers of ``text`` that this process has made: for ordinary code, and for async code."""
     text = _canonical(text)
     found = (_providers.get(text), _async_providers.get(text))
     return tuple(provider for provider in found if provider is not None)
@@ -254,13 +254,16 @@ NEITHER = 'neither a URL ("sqlite:///locks.db") nor a reference ("pkg.module:nam
 
 
 def import_reference(reference: str) -> Any:
-    """The object that ``"pkg.module:name"`` names. :raises ConfigurationError: there is none, or its import fails."""
+    """Return the object that ``"pkg.module:name"`` names.
+
+    :raises ConfigurationError: it does not exist, or its import fails.
+    """
     _check_reference(reference)
     try:
         return resolve_name(reference)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(f'cannot import {reference!r} ({error}); write "pkg.module:name"') from error
-    except Exception as error:  # of the module itself, such as a variable that is not set
+    except Exception as error:  # from the module itself, such as a missing variable
         raise ConfigurationError(f"cannot import {reference!r}: {error!r}") from error
 
 

@@ -186,7 +186,7 @@ def test_a_decorator_needs_a_function_that_gives_a_moment() -> None:
         scheduler_lock("job", fire_time=wrong)
     nothing: Any = print
     job = scheduler_lock("job", fire_time=nothing)(lambda sent_at: pytest.fail("the task ran"))
-    with pytest.raises(ConfigurationError, match="what the function of fire_time= returns must be an aware datetime"):
+    with pytest.raises(ConfigurationError, match="the result of the function fire_time= must be an aware datetime"):
         job(NOON)
 
 
