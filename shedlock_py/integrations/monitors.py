@@ -1,6 +1,6 @@
 """Listeners that report over HTTP: to Healthchecks-style ping URLs, and to a webhook. Needs the extra ``monitors``.
 
-What they send, and when, is described in ``docs/how-to/overdue-jobs.md``. URLs are secrets here, because everybody who
+What they send, and when, is described in ``docs/how-to/monitoring-services.md``. URLs are secrets here, because everybody who
 has one can check in: logs and errors name the host only.
 """
 

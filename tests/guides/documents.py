@@ -77,7 +77,13 @@ def yaml_of(page: Path, title: str) -> list[Any]:
     return list(yaml.safe_load_all(found[1]))
 
 
-_EXAMPLES_OF = {"django": "django_project", "django-schedulers": "django_project", "job-store": "apscheduler"}
+_EXAMPLES_OF = {
+    "django": "django_project",
+    "django-schedulers": "django_project",
+    "job-store": "apscheduler",
+    "one-scheduler-more": "one_scheduler",
+    "arq-dramatiq": "task_queues",
+}
 """The directories that are not named after their page."""
 
 

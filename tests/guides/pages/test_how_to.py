@@ -10,6 +10,7 @@ from tests.guides.documents import PAGES, Page
 NAMES = [
     "alembic",
     "apscheduler",
+    "arq-dramatiq",
     "by-word",
     "celery",
     "cron",
@@ -22,7 +23,9 @@ NAMES = [
     "kubernetes",
     "lost-runs",
     "migrations",
+    "monitoring-services",
     "multi-tenant",
+    "one-scheduler-more",
     "one-scheduler",
     "overdue-jobs",
     "page",
