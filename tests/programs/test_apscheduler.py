@@ -88,9 +88,7 @@ def last_run(app: Application) -> datetime:
 def test_a_job_store_that_two_nodes_share(tmp_path: Path) -> None:
     directory = copied("apscheduler", tmp_path, more=OBSERVED, program="leader.py")
     with application("python leader.py", directory, COPIES) as app:
-        wait_until(
-            lambda: app.log.read_text().count("started\n") == COPIES and app.runs(), timeout=30, what="a leader"
-        )
+        wait_until(lambda: app.log.read_text().count("started\n") == COPIES and app.runs(), timeout=30, what="a leader")
         begin = last_run(app) + 2 * SECOND
         wait_until(lambda: last_run(app) >= begin + SECOND, timeout=20, what="runs of the leader")
         (leader,) = {run.worker for run in app.runs()}

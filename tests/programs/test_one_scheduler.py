@@ -1,4 +1,4 @@
-"""docs/how-to/one-scheduler.md and one-scheduler-more.md: of two nodes one runs the scheduler; the other begins when that one is gone."""
+"""docs/how-to/one-scheduler.md and one-scheduler-more.md: one of two nodes runs the scheduler, then the other node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/how-to/task-queues.md and arq-dramatiq.md: two schedulers and two workers, or three replicas; each fire time runs once."""
+"""docs/how-to/task-queues.md and arq-dramatiq.md: of two schedulers, workers or replicas, each fire time runs once."""
 
 from __future__ import annotations
 
