@@ -1,7 +1,7 @@
 """Listeners that report over HTTP: to Healthchecks-style ping URLs, and to a webhook. Needs the extra ``monitors``.
 
-What they send, and when, is described in ``docs/how-to/overdue-jobs.md``. URLs are secrets here, because everybody who
-has one can check in: logs and errors name the host only.
+``docs/how-to/monitoring-services.md`` describes the requests. URLs are secrets: whoever has
+a URL can check in. So logs and errors name the host only.
 """
 
 from __future__ import annotations

@@ -331,14 +331,14 @@ def test_each_setting_is_a_parameter_has_a_variable_and_is_in_the_docs() -> None
     # SHEDLOCK_STORE may name an async provider, too; listeners are objects.
     without = set(names) - {"async_provider", "listeners"} - {field for field, _ in VARIABLES.values()}
     assert not without, f"config.py: no variable in VARIABLES for {', '.join(without)}"
-    guards, django = (DOCS / "guards.md").read_text(), (DOCS / "how-to/django.md").read_text()
+    guards, django = (DOCS / "guards.md").read_text(), (DOCS / "reference/django.md").read_text()
     for variable in VARIABLES:
         assert re.search(rf"^\| `{variable}` \|", guards, re.MULTILINE), f"docs/guards.md has no row for {variable}"
         assert f"``{variable}``" in str(Settings.from_env.__doc__), f"the docstring of from_env lacks {variable}"
     for name in names:
         assert f":param {name}:" in str(configure.__doc__), f"the docstring of configure lacks {name}"
         if "provider" not in name:
-            assert f"`{name.upper()}`" in django, f"docs/how-to/django.md does not name {name.upper()}"
+            assert f"`{name.upper()}`" in django, f"docs/reference/django.md does not name {name.upper()}"
 
 
 SHARED = InMemoryLockProvider()

@@ -77,13 +77,23 @@ def yaml_of(page: Path, title: str) -> list[Any]:
     return list(yaml.safe_load_all(found[1]))
 
 
+_EXAMPLES_OF = {
+    "django": "django_project",
+    "django-schedulers": "django_project",
+    "job-store": "apscheduler",
+    "one-scheduler-more": "one_scheduler",
+    "arq-dramatiq": "task_queues",
+}
+"""The directories that are not named after their page."""
+
+
 class Page:
     """A how-to guide and the files of its example."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.path = GUIDES / f"{name}.md"
-        self.examples = EXAMPLES / {"django": "django_project"}.get(name, name.replace("-", "_"))
+        self.examples = EXAMPLES / _EXAMPLES_OF.get(name, name.replace("-", "_"))
 
     @cached_property
     def text(self) -> str:
@@ -102,7 +112,7 @@ class Page:
         return [line.partition("  #")[0].strip() for line in lines if line.startswith(beginning)]
 
     def files(self) -> list[Path]:
-        """The files of its example, which the page must show."""
+        """The files of its example, which the pages of that example must show."""
         files = [path for path in self.examples.rglob("*") if path.is_file() and path.name != "__init__.py"]
         return [path for path in files if "__pycache__" not in path.parts]
 

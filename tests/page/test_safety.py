@@ -1,4 +1,4 @@
-"""What keeps the page safe. Each sentence of its how-to guide is tried."""
+"""What keeps the page safe. Each sentence of ``docs/reference/page.md`` is tried."""
 
 from __future__ import annotations
 

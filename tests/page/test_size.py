@@ -1,4 +1,4 @@
-"""5,000 names with 50 runs each: how much is read, and how large the page is. The times are in docs/how-to/page.md."""
+"""5,000 names with 50 runs each: the reads, and the size of the page. Times: docs/reference/page.md."""
 
 from __future__ import annotations
 

@@ -49,7 +49,10 @@ else:
 """What runs at the end of a page that only defines functions."""
 
 NOT_RUN = {
-    "how-to/django.md": "a part of a settings file: the keys are those of tests/django/site_tests.py",
+    "how-to/by-word.md": "a function for aiocron, which is not installed",
+    "how-to/django-schedulers.md": "a function for django-q2, which is not installed",
+    "how-to/flask.md": "needs Flask-APScheduler, which is not installed",
+    "reference/django.md": "a part of a settings file: the keys are those of tests/django/site_tests.py",
     "providers/redis.md": "needs Sentinels and a cluster: test_sentinel.py and test_cluster.py of tests/stores/redis",
 }
 """The pages that have blocks marked ``norun``, and why."""

@@ -1,4 +1,4 @@
-"""docs/how-to/django.md: what is started on three hosts runs on one."""
+"""docs/how-to/django.md and django-schedulers.md: what is started on three hosts runs on one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def new_project(directory: Path) -> Project:
     """What a reader has who follows the guide: Django's own project and application, and the code of the page."""
     project = Project.new(directory / "mysite")
     project.django_admin("startapp", "reports")
-    for block in Page("django").blocks:
+    for block in [*Page("django").blocks, *Page("django-schedulers").blocks]:
         if "excerpt" in block.title:
             project.add_settings(block.text.replace("INSTALLED_APPS =", "INSTALLED_APPS +="))
         elif block.title:
@@ -96,6 +96,20 @@ def hosts(project: Project, command: str, number: int) -> Iterator[list[Path]]:
             process.send_signal(signal.SIGTERM)
         for process in processes:
             process.wait(60)
+
+
+def test_a_scheduler_on_each_host_runs_each_fire_time_once(project: Project) -> None:
+    program = project.directory / "reports/management/commands/run_jobs.py"
+    text = program.read_text().replace('print("tick"', 'print("tick", int(time())')
+    program.write_text(f"from time import time\n{text}")
+    project.manage("migrate")
+
+    def seconds() -> list[str]:
+        return [second for log in logs for second in re.findall(r"^tick (\d+)", log.read_text(), re.MULTILINE)]
+
+    with hosts(project, "run_jobs", HOSTS) as logs:
+        wait_until(lambda: len(seconds()) >= 5, what="five fire times", timeout=60)
+    assert len(seconds()) <= len(range(int(min(seconds())), int(max(seconds())) + 1))
 
 
 def test_django_apscheduler_runs_on_the_leader_only(project: Project) -> None:

@@ -24,10 +24,19 @@ from tests.support.redis import RedisEndpoint
 PAGE = Page("shedlock-java")
 DATABASE = "how_to_java"
 SQL = [block.text for block in PAGE.of("sql")]
-CREATE = {"postgresql": SQL[0], "mariadb": SQL[1], "mysql": SQL[1]}
-ALTER = {"postgresql": SQL[2], "mariadb": SQL[3], "mysql": SQL[3]}
-SELECT_OF_MYSQL = SQL[4].replace("timezone('utc', clock_timestamp())", "utc_timestamp(6)")
-SELECT = {"postgresql": SQL[4], "mariadb": SELECT_OF_MYSQL, "mysql": SELECT_OF_MYSQL}
+CREATE_IN_MYSQL = """
+CREATE TABLE shedlock(name VARCHAR(64) NOT NULL, lock_until TIMESTAMP(3) NOT NULL,
+    locked_at TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), locked_by VARCHAR(255) NOT NULL, PRIMARY KEY (name));
+"""
+CREATE_IN_POSTGRESQL = """
+CREATE TABLE shedlock(name VARCHAR(64) NOT NULL, lock_until TIMESTAMP NOT NULL,
+    locked_at TIMESTAMP NOT NULL, locked_by VARCHAR(255) NOT NULL, PRIMARY KEY (name));
+"""
+CREATE = {"postgresql": CREATE_IN_POSTGRESQL, "mariadb": CREATE_IN_MYSQL, "mysql": CREATE_IN_MYSQL}
+"""As in ShedLock's documentation."""
+ALTER = {"postgresql": SQL[0], "mariadb": SQL[1], "mysql": SQL[1]}
+SELECT_OF_MYSQL = SQL[2].replace("timezone('utc', clock_timestamp())", "utc_timestamp(6)")
+SELECT = {"postgresql": SQL[2], "mariadb": SELECT_OF_MYSQL, "mysql": SELECT_OF_MYSQL}
 IN_A_MINUTE = {
     "postgresql": "timezone('utc', CURRENT_TIMESTAMP) + interval '1 minute'",
     "mariadb": "UTC_TIMESTAMP(3) + INTERVAL 1 MINUTE",
@@ -176,7 +185,7 @@ def test_fire_times_do_not_see_javas_runs(engine: Engine) -> None:
 
 def test_the_durations_that_java_takes_and_we_refuse() -> None:
     (paragraph,) = re.findall(r"^Durations may stay.*?\n\n", PAGE.text, re.DOTALL | re.MULTILINE)
-    accepted, _, refused = paragraph.partition("we refuse:")
+    accepted, _, refused = paragraph.partition("are refused:")
     durations = {parse_duration(value) for value in re.findall(r'`"([^"]+)"`', accepted)}
     assert durations == {timedelta(minutes=30)}
     values = re.findall(r'`"([^"]+)"`', refused)

@@ -1,4 +1,4 @@
-"""docs/how-to/task-queues.md: two schedulers and two workers, or three replicas; each fire time runs once."""
+"""docs/how-to/task-queues.md and arq-dramatiq.md: of two schedulers, workers or replicas, each fire time runs once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.polling import wait_until
 from tests.support.processes import signal_tree
 from tests.support.redis import RedisEndpoint
 
-PAGE = Page("task-queues")
+PAGES = Page("task-queues"), Page("arq-dramatiq")
 BROKER, STORE = 14, 15
 """Databases of the Redis server."""
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -140,7 +140,7 @@ def redis(redis_server: RedisEndpoint) -> Iterator[RedisEndpoint]:
 
 
 def command(beginning: str) -> str:
-    (line,) = PAGE.commands(beginning)
+    (line,) = [line for page in PAGES for line in page.commands(beginning)]
     return line
 
 

@@ -1,20 +1,14 @@
 """One of N replicas: start it several times, python replica.py"""
 
-import logging
 import os
 import threading
 
-from apscheduler.events import EVENT_JOB_EXECUTED, JobExecutionEvent
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from shedlock_py import configure, provider_from_url, release_on_sigterm, scheduler_lock
-from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, JobSkippedEvent, ShedLockExecutor, drain
+from shedlock_py import configure, release_on_sigterm, scheduler_lock
+from shedlock_py.integrations.apscheduler import ShedLockExecutor, drain
 
-logging.basicConfig(format="%(process)d %(message)s")
-logger = logging.getLogger("replica")
-logger.setLevel(logging.INFO)
-
-provider = provider_from_url(os.environ.get("SHEDLOCK_STORE", "sqlite:///locks.db"))
+configure(os.environ.get("SHEDLOCK_STORE", "sqlite:///locks.db"), create_schema=True)  # safe in all replicas at once
 scheduler = BackgroundScheduler(
     executors={"default": ShedLockExecutor("threadpool")},
     job_defaults={"misfire_grace_time": 30},
@@ -24,19 +18,12 @@ scheduler = BackgroundScheduler(
 
 @scheduler.scheduled_job("cron", second="*", id="tick")
 @scheduler_lock("tick", lock_at_most_for="30s")
-def tick() -> None: ...
-
-
-def log_run(event: JobExecutionEvent) -> None:
-    what = f"skipped ({event.reason})" if isinstance(event, JobSkippedEvent) else "ran"
-    logger.info("%s %s of %s", what, event.job_id, event.scheduled_run_time.isoformat())
+def tick() -> None:
+    print(f"tick in process {os.getpid()}", flush=True)
 
 
 def main() -> None:
-    provider.create_schema()  # safe in all replicas at once
-    configure(provider)
     release_on_sigterm("20s")
-    scheduler.add_listener(log_run, EVENT_JOB_EXECUTED | EVENT_JOB_SKIPPED)
     scheduler.start()
     try:
         threading.Event().wait()

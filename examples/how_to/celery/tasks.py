@@ -20,7 +20,7 @@ app.conf.beat_schedule = {
     }
 }
 
-configure(os.environ.get("SHEDLOCK_STORE", BROKER))
+configure(os.environ.get("SHEDLOCK_STORE", BROKER), create_schema=True)
 logger = logging.getLogger(__name__)
 
 

@@ -1,4 +1,4 @@
-"""Read by gunicorn from the directory in which it is started."""
+"""gunicorn reads this file from the directory where you start it."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ workers = 3
 
 
 def post_worker_init(worker: Any) -> None:
-    """In the worker, after the fork and with the application loaded."""
-    from app import start_worker
+    """In each worker, after the fork."""
+    from app import shedlock
 
-    start_worker()
+    shedlock.start()
 
 
 def worker_exit(server: Any, worker: Any) -> None:
-    """No new run begins, and the jobs that run may end."""
+    """No new run begins, and the running jobs may end."""
     from app import shedlock
 
     shedlock.stop()

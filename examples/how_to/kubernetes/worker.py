@@ -1,6 +1,5 @@
-"""What each pod of the deployment runs."""
+"""Each pod of the deployment runs this program."""
 
-import logging
 import os
 import threading
 import time
@@ -10,10 +9,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from shedlock_py import configure, release_on_sigterm, scheduler_lock
 from shedlock_py.integrations.apscheduler import ShedLockExecutor, drain
 
-logging.basicConfig(format="%(process)d %(message)s")
-logger = logging.getLogger("worker")
-logger.setLevel(logging.INFO)
-
+configure(os.environ["SHEDLOCK_STORE"], create_schema=True)  # safe in all pods at once
 scheduler = BackgroundScheduler(
     executors={"default": ShedLockExecutor("threadpool")},
     job_defaults={"misfire_grace_time": 30},
@@ -24,13 +20,12 @@ scheduler = BackgroundScheduler(
 @scheduler.scheduled_job("cron", second="*/5", id="import")
 @scheduler_lock("import", lock_at_most_for="30s", keep_alive=True)
 def import_batch() -> None:
-    logger.info("import begun")
+    print(f"{os.getpid()} import begun", flush=True)
     time.sleep(2)
-    logger.info("import done")
+    print(f"{os.getpid()} import done", flush=True)
 
 
 def main() -> None:
-    configure(os.environ["SHEDLOCK_STORE"], create_schema=True)  # safe in all pods at once
     release_on_sigterm("20s")
     scheduler.start()
     try:

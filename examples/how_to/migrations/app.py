@@ -1,4 +1,4 @@
-"""Every replica starts with the migrated database, and one of them migrates it: uvicorn app:app"""
+"""One replica migrates the database, and all replicas start with it: uvicorn app:app"""
 
 import asyncio
 import os

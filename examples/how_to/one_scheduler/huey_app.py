@@ -5,20 +5,18 @@ import os
 
 from huey import RedisHuey, crontab
 
-from shedlock_py import attempt, provider_from_url
+from shedlock_py import Skipped, configure, scheduler_lock
 
 huey = RedisHuey("app", url=os.environ.get("BROKER", "redis://localhost/0"))
-provider = provider_from_url(os.environ["SHEDLOCK_STORE"])
+configure(os.environ["SHEDLOCK_STORE"], create_schema=True)
 logger = logging.getLogger(__name__)
 
 
-def report() -> None:
-    logger.warning("report")
+def log_skip(skipped: Skipped) -> None:
+    logger.warning("skipped: %s", skipped.reason)
 
 
 @huey.periodic_task(crontab(minute="*/5"))
-def report_once() -> None:
-    """A consumer looks at once when it starts: these five minutes may have had their run on the former leader."""
-    done = attempt("report", report, lock_at_most_for="10m", once_per="5m", provider=provider)
-    if not done:
-        logger.warning("skipped: %s", done.reason)
+@scheduler_lock("report", lock_at_most_for="10m", once_per="5m", on_skip=log_skip)
+def report() -> None:
+    logger.warning("report")

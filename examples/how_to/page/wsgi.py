@@ -1,4 +1,4 @@
-"""The page inside a Flask application, or any other of WSGI: gunicorn wsgi:application"""
+"""The page inside a Flask application, or any other WSGI application: gunicorn wsgi:application"""
 
 import os
 
@@ -6,12 +6,12 @@ from a2wsgi import ASGIMiddleware
 from flask import Flask
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
-from shedlock_py import provider_from_url
+from shedlock_py import configure
 from shedlock_py.page import page_app
 
-provider = provider_from_url(os.environ.get("SHEDLOCK_STORE", "sqlite:///app.db?history=50"))
-provider.create_schema()
+STORE = os.environ.get("SHEDLOCK_STORE", "sqlite:///app.db?history=50")
+configure(STORE, create_schema=True)
 
 app = Flask(__name__)
-page = ASGIMiddleware(page_app(provider, allow_changes=True, token=os.environ["SHEDLOCK_PAGE_TOKEN"]))
+page = ASGIMiddleware(page_app(STORE, allow_changes=True, token=os.environ["SHEDLOCK_PAGE_TOKEN"]))
 application = DispatcherMiddleware(app.wsgi_app, {"/locks": page})

@@ -1,4 +1,4 @@
-"""Alembic's environment: what the database should look like, and how to reach it."""
+"""Alembic's environment: the tables that the database should have, and how to reach it."""
 
 import os
 
