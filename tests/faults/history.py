@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from shedlock_py import Lease
-from shedlock_py.runtime.process import monotonic as monotonic  # of trusted leases; not public
+from shedlock_py.runtime.process import monotonic as monotonic  # the clock of trust windows; not public
 
 NEVER = float("-inf")
 """``trusted_until`` of a lease that is not trusted any more."""
