@@ -1,8 +1,7 @@
-"""A claimant: the real programs of one acquisition, and what has happened to them.
+"""A claimant: the real programs of one acquisition, and their history.
 
-Generators cannot be copied. So a claimant is what has happened to it, and each step is carried out by replaying that
-with new programs. :class:`Claimants` remembers the outcome of each step, and takes two claimants with the same
-fingerprint for one.
+Generators cannot be copied. So a claimant is stored as its history, and each step replays the history with new
+programs. :class:`Claimants` remembers the outcome of each step, and merges claimants with the same fingerprint.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ class Sent(NamedTuple):
     operation: int
     kind: str
     command: int
-    """Its number."""
+    """The number of the command."""
     is_awaited: bool
     before: int
-    """Of a take-over or a recovery: the token of the record that it has read; 0: there was none."""
+    """For a take-over or a recovery: the token of the record that it has read, or 0 without a record."""
 
 
 class Effect(NamedTuple):
-    """What a step of a claimant does."""
+    """The effect of a step of a claimant."""
 
     claimant: int
     sent: tuple[Sent, ...] = ()
@@ -42,18 +41,18 @@ class Effect(NamedTuple):
 
 @dataclass
 class Claimant:
-    """All that is known of claimants with one fingerprint, but for their commands under way."""
+    """The state that claimants with the same fingerprint share, except for their commands under way."""
 
     me: int
     plan: Plan
     history: tuple[Event, ...]
-    """One way to get there."""
+    """A history that leads there."""
     trust: int = 0
     token: int | None = None
     begins: tuple[str, ...] = ("acquire",)
     """The operations that it may begin."""
     waiting: tuple[tuple[int, str, bool], ...] = ()
-    """The operations that wait for a reply: number, kind, and whether a broken connection lets it send again."""
+    """The operations that wait for a reply: number, kind, and whether a broken connection makes it send again."""
     begun: int = 0
     is_gone: bool = False
     may_claim: bool = True
@@ -94,12 +93,12 @@ class Claimants:
         return effect
 
     def gone(self, number: int) -> int:
-        """The same claimant after a crash."""
+        """Return the same claimant after a crash."""
         claimant = self.known[number]
         return self._intern((claimant.me, GONE), lambda: _gone(claimant.me, claimant.plan))
 
     def later(self, number: int) -> int:
-        """The same claimant after a tick."""
+        """Return the same claimant after a tick."""
         later = self._later.get(number)
         if later is None:
             claimant = self.known[number]
@@ -113,7 +112,7 @@ class Claimants:
         return later
 
     def reply(self, reply: Any) -> int:
-        """The number of a reply."""
+        """Return the number of a reply."""
         shown = repr(reply)
         if shown not in self._reply_numbers:
             self._reply_numbers[shown] = len(self.replies)

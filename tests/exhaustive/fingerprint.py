@@ -1,6 +1,6 @@
-"""What a suspended program can still do depends on: all objects that it reaches, as a value that can be compared.
+"""Fingerprints of suspended programs: all objects that a program reaches, as a comparable value.
 
-Two programs with the same fingerprint do the same from now on. A moment counts by how many ticks it is away.
+Two programs with the same fingerprint behave the same from now on. A moment is stored as its distance in ticks.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ class ClaimIds:
 
 _CONSTANTS = (StorePrograms, HolderClock, ClaimIds, Collation)
 _MACHINE_CLOCK = "now_us"
-"""A value in the statements for SQLite. The model store replaces it."""
+"""A value in the statements for SQLite, which the model store replaces."""
 
 
 class Walk:
-    """One walk through objects.
+    """A walk through objects.
 
-    :param longest: the longest lease, in ticks. A request that lies further back grants nothing that is left.
+    :param longest: the longest lease, in ticks. A lease from an older request has already ended.
     """
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
         self._seen: dict[int, int] = {}
         self._kept: list[object] = []
-        """The objects that were seen: else another one could get the same id."""
+        """The objects that were seen: kept, so that no new object gets the same id."""
 
     def value(self, item: Any) -> Hashable:
         if isinstance(item, float):
@@ -92,7 +92,7 @@ class Walk:
         return type(item).__name__, *((name, self._field(item, value)) for name, value in fields.items())
 
     def _field(self, item: object, value: Any) -> Hashable:
-        """A moment counts no longer after the lease would have ended that counts from it."""
+        """Leave out a moment once the lease that counts from it would have ended."""
         match item:
             case Lease() if isinstance(value, float):  # the grant
                 matters_for = item.lock_at_least_for.total_seconds()

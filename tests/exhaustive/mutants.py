@@ -1,4 +1,4 @@
-"""Wrong copies of the programs and commands, one fault each: the search must find every one.
+"""Wrong copies of the programs and commands, with one fault each. The search must find every mutant.
 
 A mutant replaces a public method, or a command on its way to the store.
 """
@@ -32,12 +32,12 @@ class Mutant(NamedTuple):
     store: str
     scene: Scene
     broken: str
-    """What the search reports."""
+    """The violation that the search must report."""
     apply: Apply
 
 
 def _altered(change: Callable[[Any], Any]) -> Apply:
-    """The store carries out a changed command."""
+    """Make the store carry out a changed command."""
 
     def apply(monkeypatch: pytest.MonkeyPatch, store: ModelStore) -> None:
         execute = store.execute
@@ -47,7 +47,7 @@ def _altered(change: Callable[[Any], Any]) -> Apply:
 
 
 def _sql(which: Callable[[str], bool], old: str, new: str) -> Apply:
-    """``old`` in the statements that ``which`` picks is ``new``."""
+    """Replace ``old`` by ``new`` in the statements that ``which`` selects."""
 
     def change(command: SqlCommand) -> SqlCommand:
         sql = command.statement.sql
@@ -71,7 +71,7 @@ def _script(name: str, old: str, new: str) -> Apply:
 
 
 def _all(*changes: Apply) -> Apply:
-    """All of these changes together."""
+    """Make all of these changes."""
 
     def apply(monkeypatch: pytest.MonkeyPatch, store: ModelStore) -> None:
         for change in changes:
@@ -101,7 +101,7 @@ def _is_acquire(sql: str) -> bool:
 
 
 def _is_take_over(sql: str) -> bool:
-    """Of a lock that had no record when it was read."""
+    """Whether it is a take-over of a lock without a record."""
     return sql.startswith("INSERT") and not _is_acquire(sql)
 
 
@@ -120,7 +120,7 @@ _STAYS = "THEN record.lock_until"
 
 
 def _wrapped(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Apply:
-    """``wrap`` gets the method, and returns the wrong one."""
+    """``wrap`` gets the method, and returns the wrong method."""
     return lambda monkeypatch, store: monkeypatch.setattr(owner, name, wrap(getattr(owner, name)))
 
 
@@ -174,7 +174,7 @@ def _nothing_in_doubt(granted: Any) -> Any:
 
 def _forgets_others(granted: Any) -> Any:
     def wrong(self: Extension, *, repeated: bool = False) -> Lease:
-        lock_for, self.lock_for = self.lock_for, timedelta.max  # in place of a length that shortens the others
+        lock_for, self.lock_for = self.lock_for, timedelta.max  # instead of a length that shortens the others
         lease: Lease = granted(self, repeated=repeated)
         self.lock_for = lock_for
         return lease
@@ -248,7 +248,7 @@ MUTANTS = {
         "sql", _LATE, "I6",
         _sql(_is_acquire, f"{_OWN} {_STAYS}", f"{_OWN} AND record.lock_until <= {_NOW} {_STAYS}"),
     ),
-    "a retry prolongs": Mutant(  # as MySQL's statement did
+    "a retry prolongs": Mutant(  # like an earlier statement for MySQL
         "sql", _LATE_BY_HAND, "alive again",
         _sql(_is_acquire, f"{_OWN} {_STAYS}", f"{_OWN} AND record.lock_until > {_NOW} {_STAYS}"),
     ),

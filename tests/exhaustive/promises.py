@@ -1,4 +1,4 @@
-"""The promises, as an observer checks them who sees the record and all claimants at once."""
+"""The promises, checked by an observer who sees the record and all claimants at once."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Observed(NamedTuple):
-    """What the observer remembers. Claimants by their numbers."""
+    """The observer's memory. Claimants by their numbers."""
 
     revoked: frozenset[int]
-    """An operator has ended their lease, or a take-over has."""
+    """Claimants whose lease was ended by an operator or a take-over."""
     released: frozenset[int]
-    """The store has carried their release out."""
+    """Claimants whose release the store has carried out."""
     newest: tuple[int, ...]
-    """The newest token that the store has given to each."""
+    """By claimant: its newest token from the store."""
     kept: int = 0
     """Ticks left of the minimum hold, counted from the grant on the store's clock."""
     has_run: bool = False
@@ -43,7 +43,7 @@ class Observed(NamedTuple):
         return self._replace(revoked=self.revoked | {record.holder}, kept=0)
 
     def without(self, me: int) -> Observed:
-        """Without what is of no interest once a claimant is gone and has no message under way."""
+        """Drop all knowledge of a claimant that is gone and has no message under way."""
         if me not in self.revoked and me not in self.released:
             return self
         return self._replace(revoked=self.revoked - {me}, released=self.released - {me})
@@ -51,12 +51,12 @@ class Observed(NamedTuple):
 
 @dataclass(frozen=True)
 class Promises:
-    """What must be true after each step."""
+    """Rules that hold after each step."""
 
     plans: tuple[Plan, ...]
 
     def observe(self, seen: Observed, old: Record, new: Record, message: Message) -> tuple[Observed, str]:
-        """After the store has carried ``message`` out: what the observer knows, and what is broken, if anything."""
+        """Update the observer after the store has carried out ``message``. Also return the broken promise, or ""."""
         me = message.me
         if message.kind in CLAIMS and new.holder == me and (old.holder != me or new.token != old.token):
             broken = self._broken_by_grant(seen, old, new, message)
@@ -64,13 +64,13 @@ class Promises:
             revoked = seen.revoked
             if old.left and old.holder not in (me, NOBODY):
                 revoked |= {old.holder}
-            # A late copy of an acquire whose lease was replaced since is granted for nobody: nothing is promised to it.
+            # A late copy of an acquire, after its lease was replaced, is granted without a holder: no minimum hold.
             kept = 0 if seen.newest[me] else self.plans[me].at_least
             is_recovered = seen.is_recovered or message.kind == "recover"
             return seen._replace(newest=newest, revoked=revoked, kept=kept, is_recovered=is_recovered), broken
         broken = self._broken_by_change(seen, old, new, message)
         if message.kind in ("release", "undo") and new != old:
-            # What is undone was never held by anybody.
+            # The undone lease never had a holder.
             kept = 0 if message.kind == "undo" else seen.kept
             seen = seen._replace(released=seen.released | {me}, kept=kept)
         return seen, broken
@@ -113,7 +113,7 @@ class Promises:
         return ""
 
     def _longest(self, message: Message) -> int:
-        """The longest lease that a command may leave."""
+        """Return the longest lease that a command may leave."""
         plan = self.plans[message.me]
         match message.kind:
             case "extend":

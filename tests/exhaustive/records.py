@@ -1,4 +1,4 @@
-"""The lock record, as the model stores keep it, and what the real commands do to it."""
+"""The lock record in the model stores, and the effects of the real commands on it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ NOBODY = -1
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """A lock record. Equal ones are one object.
+    """A lock record. Equal records are one object.
 
-    ``stored`` is what the store has, with the end of the lease moved to a whole tick.
+    ``stored`` is the store's record, with the end of the lease moved to a whole tick.
     """
 
     stored: Hashable
@@ -36,23 +36,23 @@ _Change = Callable[[Any, int], Any]
 
 @dataclass
 class Records:
-    """Executes commands on a record. What a command does to a record is found out once."""
+    """Executes commands on a record. The effect of a command on a record is computed once."""
 
     name: str
     store: ModelStore
     claimants: Claimants
     step_us: int = STEP_US
-    """By how much the store's clock goes on with each grant."""
+    """Microseconds by which the store's clock advances with each grant."""
     executions: int = 0
     met: dict[Hashable, Record] = field(default_factory=dict)
     """All records that were met."""
     _outcomes: dict[tuple[Record, int, int], tuple[Record, int]] = field(default_factory=dict)
 
     def execute(self, record: Record, command: int, grants: int) -> tuple[Record, int]:
-        """The record after it, and the number of the reply.
+        """Return the record after the command, and the number of the reply.
 
-        :param grants: how often the lock was granted before. The store's clock goes on with each,
-            or stands still.
+        :param grants: how often the lock was granted before. The store's clock advances with each grant, or stands
+            still.
         """
         outcome = self._outcomes.get((record, command, grants))
         if outcome is None:
@@ -65,11 +65,11 @@ class Records:
         return outcome
 
     def later(self, record: Record) -> Record:
-        """After a tick."""
+        """Return the record after a tick."""
         return record if not record.left else self._with_left(record, record.left - 1)
 
     def freed(self, record: Record) -> Record:
-        """After an operator's force release, by the real program."""
+        """Return the record after an operator's force release, by the real program."""
         if not record.left:
             return record
         self.store.restore(record.stored)
@@ -82,13 +82,13 @@ class Records:
                 return self._record()
 
     def deleted(self, record: Record) -> Record:
-        """After an operator has deleted it."""
+        """Return the record after an operator has deleted it."""
         stored = ((), record.stored[1]) if self.name == "memory" else ()  # type: ignore[index]  # it keeps the last token
         return self._kept(stored, NOBODY, 0, 0)
 
     def __post_init__(self) -> None:
         self.none = self._record()
-        """There is no record."""
+        """The state without a record."""
 
     def _with_left(self, record: Record, left: int) -> Record:
         stored = _SET_END[self.name](record.stored, STORE_NOW_US + left * TICK_US)
@@ -112,7 +112,8 @@ class Records:
         return self._kept(stored, holder, left, token)
 
 
-# How each store keeps a record: the holder, the end in microseconds, and the token, or None; and with another end.
+# By store, a function that reads the holder, the end in microseconds, and the token, or None; and one that sets the
+# end.
 
 _Read = tuple[str, int, int] | None
 
@@ -146,7 +147,7 @@ def _read_redis(rows: Any) -> _Read:
 
 
 def _set_redis(rows: Any, until_us: int) -> Any:
-    """Without the expiry of the key, which is 30 days later."""
+    """The expiry of the key, 30 days later, is left out."""
     [(key, _, items)] = rows
     return ((key, None, tuple(sorted({**dict(items), b"lock_until": b"%d" % until_us}.items()))),)
 

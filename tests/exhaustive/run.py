@@ -23,37 +23,37 @@ LATER = FIRE_TIME + timedelta(microseconds=1)
 
 
 class Event(NamedTuple):
-    """What happens to a claimant. ``what``: "begins", "receives", "loses the connection of", "gives up"."""
+    """An event of a claimant. ``what``: "begins", "receives", "loses the connection of", "gives up"."""
 
     what: str
     operation: int
-    """Its number."""
+    """The number of the operation."""
     kind: str = ""
-    """Of an operation that begins: "acquire", "take over", "recover", "extend" or "release"."""
+    """For an operation that begins: "acquire", "take over", "recover", "extend" or "release"."""
     reply: int = -1
-    """The number of a reply that is received."""
+    """The number of a received reply."""
     age: int = 0
     """How many ticks ago."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a claimant does, in ticks."""
+    """The plan of a claimant, in ticks."""
 
     at_most: int
     at_least: int = 0
     by_force: bool = False
     has_fire_time: bool = False
-    """All claimants that have one have the same, or the later one: one of them may run."""
+    """Claimants with a fire time share it, or have the later fire time. At most one claimant may run."""
     is_later: bool = False
-    """Its fire time is the later one."""
+    """It has the later fire time."""
     recovers: bool = False
     """It reads the record, and recovers the run of the fire time."""
     extensions: tuple[int, ...] = ()
     retries: bool = False
     """Whether the connection of an operation can break, so that its program sends the command again."""
     most_sent: int = 6
-    """How many commands a take-over may send, two or three in each round, before the search leaves it alone."""
+    """The most commands of a take-over, two or three in each round. Then the search lets it send no more."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class _Operation:
 
 
 def recovery(programs: StorePrograms, request: LockRequest) -> Program[Any, Any, Lease | None]:
-    """Recover the run that the record has, if it was not ended. The clock of this replica is far ahead."""
+    """Recover the run in the record, if it was not ended. The clock of this replica is far ahead."""
     record = yield from carry_out(programs, "record", LOCK, programs.record(LOCK))
     if record is None or record.is_released is not False or record.last_fire_time != request.fire_time:
         return None
@@ -77,7 +77,7 @@ def recovery(programs: StorePrograms, request: LockRequest) -> Program[Any, Any,
 
 
 class Spy:
-    """Notes which record a take-over or a recovery replaces."""
+    """Notes the record that a take-over or a recovery replaces."""
 
     def __init__(self, programs: StorePrograms) -> None:
         self.programs = programs
@@ -97,14 +97,14 @@ class Run:
         self._name, self._plan, self._spy, self._clock, self._replies = name, plan, spy, clock, replies
         self._programs = spy.programs
         self.operations: dict[int, _Operation] = {}
-        """Those that wait for a reply."""
+        """Operations that wait for a reply."""
         self.lease: Lease | None = None
         self.begun = 0
         self.extended = 0
         self.is_over = False
         """It got no lease, or has released it."""
         self.commands: list[tuple[int, str, Any, bool, int]] = []
-        """What the last event has sent: as :class:`Sent`, but with the command itself."""
+        """Commands of the last event: as :class:`Sent`, but with the command itself."""
         self.is_skip = False
         self.broken = ""
 
@@ -155,7 +155,7 @@ class Run:
         try:
             command = go()
             while isinstance(command, Undo):
-                # Carried out in the background, whatever becomes of it: so it is under way for any time.
+                # Carried out in the background, whether the operation goes on or not: so it is under way for any time.
                 self.commands.append((number, "undo", next(command.program), False, 0))
                 command = operation.program.send(None)
         except StopIteration as stop:
@@ -188,7 +188,7 @@ class Run:
             self.broken = self.broken or "I12: the acquire may be granted, and nothing undoes it"
 
     def trusted_ticks(self, most: int) -> int:
-        """At how many ticks from now on the lease is trusted."""
+        """For how many ticks from now the lease is trusted."""
         if self.lease is None:
             return 0
         for ticks in range(most):

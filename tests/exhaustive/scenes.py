@@ -1,4 +1,4 @@
-"""What the claimants of a search do, and what goes wrong around them. Lengths in ticks."""
+"""The plans of the claimants in a search, and the faults around them. Lengths are in ticks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tests.exhaustive.run import Plan
 class Scene(NamedTuple):
     plans: tuple[Plan, ...]
     by_hand: tuple[str, ...] = ()
-    """What an operator does, once, at any time."""
+    """Actions of an operator, once each, at any time."""
     clock_stands_still: bool = False
-    """The store's clock shows the same time at each grant, as a clock of low resolution does."""
+    """The store's clock shows the same time at each grant, like a clock of low resolution."""
 
     @property
     def has_retries(self) -> bool:

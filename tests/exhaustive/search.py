@@ -1,8 +1,8 @@
-"""All states that a few claimants and one lock record can get into, breadth first: the first violation is the shortest.
+"""All states that a few claimants and one lock record can reach, breadth first: the first violation is the shortest.
 
-The claimants are the real programs, and the store carries out the real commands. Each command is carried out at any
-time, in any order, or never; its reply may be lost, and the program may send it again. Claimants crash, or stand still
-for any time: all of them may do nothing while time goes by.
+The claimants are the real programs, and the store runs the real commands. Each command is carried out at any time, in
+any order, or never. Its reply may be lost, and the program may send it again. Claimants crash, or are stopped for any
+time: all of them may be stopped while time goes by.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Message(NamedTuple):
 
     me: int
     operation: int
-    """The operation that waits for the reply; none if the connection for it is gone."""
+    """The operation that waits for the reply; none if its connection is gone."""
     kind: str
     command: int
-    """Its number."""
+    """The number of the command."""
     before: int = 0
-    """Of a take-over or a recovery: the token of the record that it has read."""
+    """For a take-over or a recovery: the token of the record that it has read."""
 
 
 class Reply(NamedTuple):
@@ -41,30 +41,30 @@ class Reply(NamedTuple):
     me: int
     operation: int
     reply: int
-    """Its number."""
+    """The number of the reply."""
     is_urgent: bool
-    """Of an acquire or a recovery: the lock was held for this very claimant when the store carried the command out."""
+    """Of an acquire or a recovery: the store carried the command out while the lock was held for this claimant."""
 
 
 class State(NamedTuple):
     record: Record
     claimants: tuple[int, ...]
-    """By their numbers."""
+    """The numbers of the claimants."""
     messages: tuple[Message, ...]
     replies: tuple[Reply, ...]
     observed: Observed
     by_hand: tuple[str, ...] = ()
-    """What an operator may still do by hand: "force release", "delete"."""
+    """Remaining actions of an operator: "force release", "delete"."""
     grants: int = 0
     """How often the lock was granted."""
 
 
 Step = tuple[str, State, str]
-"""What happened, the state after it, and the promise that it broke, if any."""
+"""The event, the state after it, and the broken promise, or ""."""
 
 
 class Violation(Exception):
-    """A promise is broken; the text is the shortest way there, step by step."""
+    """A broken promise. The text is the shortest way there, step by step."""
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Search:
     clock_stands_still: bool = False
     states: int = 0
     _dropped: dict[tuple[int, str, int], State] = field(default_factory=dict)
-    """Messages that were taken out because they can change nothing any more, and a state from which each was taken."""
+    """Messages that were taken out because they have lost their effect. By message: a state with it."""
 
     def __post_init__(self) -> None:
         longest = max(max(plan.at_most, plan.at_least, *plan.extensions, 0) for plan in self.plans)
@@ -93,7 +93,7 @@ class Search:
         return State(self.records.none, claimants, (), (), Observed.at_start(len(self.plans)), self.by_hand)
 
     def check(self) -> int:
-        """How many states there are.
+        """Return the number of states.
 
         :raises Violation: a promise is broken.
         """
@@ -176,7 +176,7 @@ class Search:
         messages: tuple[Message, ...] | None = None,
         replies: tuple[Reply, ...] | None = None,
     ) -> Step:
-        """The step of a claimant. ``messages`` and ``replies`` are those that are left, if they are not all."""
+        """Return the step of a claimant. ``messages`` and ``replies`` are the remaining ones; None: all remain."""
         if messages is None or replies is None:
             messages, replies = state.messages, state.replies
         for sent in effect.sent:
@@ -209,10 +209,10 @@ class Search:
         shown = self.claimants.replies[reply]
         return f"the store carries out {message.kind} of claimant {me}: {shown}", following, broken
 
-    # What can have no effect any more
+    # Messages without an effect
 
     def _essence(self, state: State) -> State:
-        """The same without messages that can change nothing any more, and in one order."""
+        """Return the same state in a fixed order, without messages that have lost their effect."""
         record, claimants, messages, replies, observed, by_hand, grants = state
         if messages:
             messages = tuple(sorted([message for message in messages if self._can_matter(state, message)]))
@@ -226,9 +226,9 @@ class Search:
         return State(record, claimants, messages, replies, observed, by_hand, grants)
 
     def _can_matter(self, state: State, message: Message) -> bool:
-        """False for a message of a claimant that does not hold the lock, and cannot be granted it any more.
+        """Return False if the claimant of the message does not hold the lock, and can never be granted it.
 
-        Then :meth:`_check_dropped` makes sure that the message changes no record of another claimant.
+        Then :meth:`_check_dropped` makes sure that the message changes no record of a different claimant.
         """
         me = message.me
         if message.operation != UNAWAITED or state.record.holder == me:
@@ -249,7 +249,7 @@ class Search:
 
 
 def _cut_off(state: State, me: int, operation: int | None = None) -> tuple[tuple[Message, ...], tuple[Reply, ...]]:
-    """No reply can come to this operation any more, or to any of this claimant."""
+    """Drop the way back of replies to this operation, or to all operations of this claimant."""
     messages, replies = state.messages, state.replies
     if messages:
         messages = tuple([

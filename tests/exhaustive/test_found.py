@@ -1,4 +1,4 @@
-"""What the search found in shedlock_py: the same steps, on real stores."""
+"""Faults that the search found in shedlock_py: the same steps, on real stores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SQL = ("postgres", "mariadb", "mysql")
 
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.not_quick("shows it on a real store")) for name in SQL])
 def behind(request: pytest.FixtureRequest, make_store: Callable[..., Store]) -> Iterator[tuple[Any, TcpProxy]]:
-    """A provider, and the proxy in front of its store; the provider has its connection."""
+    """A provider with an open connection, and the proxy in front of its store."""
     store = make_store(request.param)
     with TcpProxy(store.addresses[0]) as proxy, store.provider([proxy.address]) as provider:
         provider.record("warm")
@@ -37,7 +37,7 @@ def name() -> str:
 def test_i6_an_acquire_that_comes_twice_does_not_cut_an_extended_lease(
     behind: tuple[Any, TcpProxy], operation: str, name: str
 ) -> None:
-    """Sent again after a broken connection; the first copy, still under way, is carried out long after."""
+    """Sent again after a broken connection. The first copy, still under way, is carried out long after."""
     provider, proxy = behind
     proxy.hold(name, skip=1 if operation == "take_over" else 0)  # a take-over reads the record first
     lease = getattr(provider, operation)(LockRequest(name, "1h"))
@@ -54,7 +54,7 @@ def test_i6_an_acquire_that_comes_twice_does_not_cut_an_extended_lease(
 
 @pytest.mark.parametrize("received_first", ["shorter", "longer"])
 def test_i6_of_two_extensions_at_once_the_shorter_counts(received_first: str) -> None:
-    """The store did the shorter one last; the replies do not say which."""
+    """The store did the shorter extension last. The replies do not show this."""
     clock = FakeClock()
     lease = Claim(LockRequest("job", "1m"), clock).granted(1)
     shorter, longer = lease._begin_extension("1m"), lease._begin_extension("10m")

@@ -1,6 +1,6 @@
-"""All that can happen to one lock: no promise is broken, and each part of the programs and commands is needed.
+"""All events of one lock in any order: no promise is broken, and each part of the programs and commands is needed.
 
-The token rounds of the quorum have a model of their own, tests/stores/redis_quorum/model.py.
+The token rounds of the quorum have their own model, tests/stores/redis_quorum/model.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.exhaustive.search import Search, Violation
 from tests.simulation.stores import ModelStore, open_store
 
 NAMES = ("sql", "redis", "mongodb", "memory")
-"""Stores whose commands have no moments in them. The search always stands at the same one."""
+"""Stores with commands that contain no moments. The clock of the search always shows the same moment."""
 SHORT = {
     "retries": ("sql", "redis", "mongodb"),
     "minimum, late extension": ("memory",),
@@ -28,7 +28,7 @@ SHORT = {
     "recover, sent twice": ("sql", "redis", "mongodb"),
     "two recoveries": ("redis",),
 }
-"""What ``make test-full`` searches."""
+"""Scenes of ``make test-full``."""
 IN_MAKE_TEST = (("sql", "clock stands still"), ("redis", "clock stands still"), ("mongodb", "one fire time"))
 OTHERS = pytest.mark.matrix("searches for minutes: another scene, or another store's commands")
 
@@ -43,7 +43,7 @@ def _searches() -> Iterator[Any]:
     for name, scene in SCENES.items():
         for store in NAMES:
             if store == "memory" and scene.has_retries:
-                continue  # it has no connection that could break
+                continue  # no connection that could break
             yield pytest.param(store, name, marks=_marks_of(store, name))
 
 

@@ -1,7 +1,6 @@
-"""Time in the search: ticks, and no moment that lasts.
+"""Time in the search: ticks, and always the same moment.
 
-It is always the same moment, and what has happened lies so many ticks back. So there are finitely many states, although
-time never ends.
+An event is stored as the number of ticks since it. So the number of states is finite, although time never ends.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 TICK = 1000.0
-"""Seconds. What happens within a tick takes milliseconds; a holder does not trust the last 1 % of its lease, 10 s."""
+"""Seconds. Actions within a tick take milliseconds. A holder does not trust the last 1 % of its lease, 10 s."""
 TICK_MS, TICK_US = 1_000_000, 1_000_000_000
 NOW = 100_000_000.0
 """The holders' monotonic clock, in seconds."""
@@ -31,5 +30,5 @@ class HolderClock:
 
 
 def is_urgent(seconds: float) -> bool:
-    """Whether a number is a moment on the holder's clock, and no duration."""
+    """Whether a number is a moment on the holder's clock, and not a duration."""
     return abs(seconds - NOW) < NOW / 10

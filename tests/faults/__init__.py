@@ -1,1 +1,1 @@
-"""What breaks locks: faults, clocks and load on real servers, with a history that is checked. See README.md here."""
+"""Break locks on real servers with faults, clocks and load, and check the recorded history. See README.md here."""

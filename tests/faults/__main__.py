@@ -1,9 +1,9 @@
-"""The full suite of faults, with a report.
+"""Run the full suite of faults and write a report.
 
     python -m tests.faults [--minutes N] [--only SCENARIO] [--store STORE] [--jobs J] [--seed S] [--keep DIRECTORY]
 
-Exits with 1 if a promise was broken, a scenario was not carried out, or a mutant was not found. A run without --only
-and --store rewrites the tables in docs/results/faults.md.
+Exits with 1 if a promise was broken, a scenario failed to run, or a mutant was not found. A run without --only and
+--store rewrites the tables in docs/results/faults.md.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_stores(names: list[str], run_one: Callable[[str], list[Row]], jobs: int) -> Iterator[list[Row]]:
-    """The rows of each store. With ``jobs`` above 1, each is in a process of its own: most of the time is waiting."""
+    """Yield the rows of each store. If ``jobs`` > 1, each store has a process: most of the time is waiting."""
     if jobs == 1:
         yield from map(run_one, names)
         return
@@ -79,9 +79,9 @@ def _run_stores(names: list[str], run_one: Callable[[str], list[Row]], jobs: int
         try:
             yield from pool.map(run_one, names)
         except KeyboardInterrupt:
-            while processes := active_children():  # the pool may start one more for each that ends
+            while processes := active_children():  # the pool may start another process for each that ends
                 for process in processes:
-                    process.join(5)  # in a terminal it was interrupted, too, and now stops its servers
+                    process.join(5)  # in a terminal, Ctrl-C interrupted this process, too: it now stops its servers
                     process.terminate()
             raise
 

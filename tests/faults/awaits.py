@@ -1,4 +1,4 @@
-"""Something happens to a coroutine at its n-th await, or at that of a task that works for it."""
+"""Act on a coroutine at its n-th await, or at the n-th await of a task that works for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Way = Callable[["Moment", Coroutine[Any, Any, T]], Coroutine[Any, Any, T]]
 
 
 class Moment:
-    """The n-th time that any task of this event loop waits for something; :meth:`strike` says what happens then."""
+    """The n-th time that any task of this event loop waits. :meth:`strike` sets the action for this moment."""
 
     def __init__(self, number: int) -> None:
         self._left = number
@@ -41,7 +41,7 @@ class Moment:
 
 @types.coroutine
 def _stepped(work: Any, waited: Callable[[], None]) -> Generator[Any, Any, Any]:
-    """``work``, telling of each of its waits; what is thrown in goes through."""
+    """Run ``work`` and report each of its waits. Exceptions that are thrown in pass through."""
     error: BaseException | None = None
     while True:
         try:

@@ -1,37 +1,37 @@
 """Was any promise broken? A pure function from a history to findings.
 
-Operations take time, so what happened inside the store is known only to lie between an operation's two moments. Every
-rule claims no more than that: a store that keeps its promises never has a finding, however the processes are scheduled.
-The rules, with the promises of docs/design.md that they hold the library to:
+Operations take time: the store acted at some moment between the begin and the end of an operation. The rules claim no
+more than that. A store that keeps its promises never has a finding, however the processes are scheduled. The rules,
+with the promises of docs/design.md:
 
 overlap (I1, I6)
-    A lease is *trusted* from the end of its acquire until ``trusted_until`` as the holder then knew it, its release
-    began, or its process died. No two leases of one name are trusted at the same moment.
+    A lease is *trusted* from the end of its acquire until the ``trusted_until`` that its holder knew, the begin of its
+    release, or the death of its process. Two leases of the same name are never trusted at the same moment.
 token (I7)
-    An acquire that began after another of the name had ended has the greater token. Of concurrent ones nothing is said,
-    but that no two tokens are equal.
+    An acquire that began after another acquire of the name had ended has the greater token. Concurrent acquires only
+    have different tokens.
 stale write (I7)
-    A fenced write that began after one with a greater token was accepted is refused.
+    A fenced write is refused if it began after a write with a greater token was accepted.
 refused write (I1, I7)
-    A holder whose lease is still trusted when its write has ended was not refused: nobody else can have written.
+    A write is accepted if the lease is still trusted when the write has ended: nobody else can have written.
 minimum hold (I4)
-    No acquire that is later, as it began after the other had ended or has the greater token, has ended before the
-    earlier one began plus its ``lock_at_least_for``.
+    A later acquire does not end before the earlier acquire began plus its ``lock_at_least_for``. Later means that it
+    began after the earlier acquire had ended, or has the greater token.
 crash bound, grant lost (I3, I12)
-    An attempt is not skipped if, from its begin to its end, no other can have held the name: after a release, after
-    ``lock_at_most_for`` from the last answer, or from the death of a holder that was waiting for one. Another claim
-    that was skipped itself may have been in the way, if it took longer than its lease: it was sent twice, and the first
-    copy was granted. At a quorum, if it was slow; see :attr:`Rules.prompt`.
+    An attempt is not skipped if, from its begin to its end, no other claim can have held the name: after a release, or
+    after ``lock_at_most_for`` from the last reply, or from the death of a holder that was waiting for a reply. A claim
+    that was itself skipped may have held the name if it took longer than its lease: it was sent twice, and the first
+    copy was granted. At a quorum, a slow claim may have held it, too; see :attr:`Rules.prompt`.
 trust (I6)
-    A lease that says it is trusted is so by the clock, however long its process was stopped.
+    A lease that says it is trusted is trusted by the clock, however long its process was stopped.
 trust window (I6)
-    A lease is trusted no longer than the store's last reply can have given it, less the margin.
+    A lease is trusted no longer than the store's last reply can have granted, less the margin.
 own writes (I2)
-    An extension that reached the store after the lease had ended is refused, where it is known when it did: in a
-    simulation.
+    An extension that reached the store after the end of the lease is refused. This is checked where the moment of
+    arrival is known: in a simulation.
 keep-alive
-    Heartbeats go on after an error: while its process runs, no kept-alive lease runs out of its trust window without an
-    attempt to extend it in the second half of it.
+    Heartbeats go on after an error. While its process runs, a kept-alive lease does not run out of its trust window
+    without an attempt to extend it in the second half of that window.
 """
 
 from __future__ import annotations
@@ -48,36 +48,37 @@ from tests.faults.leases import LeaseHistory, leases_of
 
 INFINITY = float("inf")
 CHECKS = 10
-"""So many checks of its lease prove that a process was running, until the last of them."""
+"""If a process has checked its lease this often, it was running until the last of the checks."""
 ROUNDING = 1e-5
 """Durations are kept to the microsecond."""
 TROUBLES = ("killed", "stopped", "cut")
-"""Marks after which another worker is to take over."""
+"""Marks after which another worker must take over."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What must hold in a scenario. Durations are seconds."""
+    """Rules of a scenario. Durations are seconds."""
 
     off: frozenset[str] = frozenset()
-    """Names of rules that cannot hold here."""
+    """Names of rules that do not apply here."""
     resolution: float = 0.005
     """Stores round their clocks and our durations to the millisecond, and their clocks may be slewed."""
     late: float = 0.0
     """How long after an operation failed, or its process died, its request may still reach the store."""
     grace: float = 0.0
-    """The same after a disturbance, which ends when nothing is under way any more."""
+    """The same after a disturbance. A disturbance ends when no request is under way any more."""
     vote: float = 0.0
-    """A quorum: how long its servers wait for a claim that they voted for, whatever became of it."""
+    """How long the servers of a quorum wait for a claim that they voted for, whether it was granted or not."""
     drift: float = 0.0
-    """By which part a holder's clock and the store's may run faster or slower than the clock of the history."""
+    """Part by which a holder's clock and the store's clock may be faster or slower than the clock of the history."""
     kept: float = 0.0
-    """A store that does not know its own time exactly: how much longer than asked it may keep a lease, a round trip
-    apart."""
+    """How much longer than requested the store may keep a lease, apart from a round trip: some stores do not know their
+    own time exactly."""
     prompt: float = INFINITY
-    """A quorum: what took less has heard every server that is there.
+    """A quorum: a claim that took less time has heard every server that is there.
 
-    So a claim that a majority voted for knew it, and was granted: one that was prompt and skipped was in nobody's way.
+    If a majority voted for such a claim, it knew this and was granted. So a prompt claim that was skipped kept nobody
+    out.
     """
 
 
@@ -94,20 +95,20 @@ class Report:
     trials: int = 0
     findings: list[Finding] = field(default_factory=list)
     worst_overlap: float = 0.0
-    """Seconds for which two leases of one name were trusted at the same time."""
+    """Seconds in which two leases of the same name were trusted."""
     overlapped: int = 0
-    """Trials in which that happened."""
+    """Trials with such an overlap."""
     excused_overlap: float = 0.0
-    """The same seconds, where a scenario has made it happen."""
+    """Seconds of overlap that the scenario itself has caused."""
     takeovers: list[float] = field(default_factory=list)
-    """Seconds from a holder's trouble until another has the lease."""
+    """Seconds from a holder's trouble until another worker has the lease."""
     counts: Counter[str] = field(default_factory=Counter)
-    """``"acquire granted"``, ``"write refused"``, ``"killed"``, …: how often."""
+    """The number of operations and marks by kind and outcome, such as ``"acquire granted"``, ``"killed"``."""
 
     notes: list[str] = field(default_factory=list)
     """Measurements in words, for docs/results/faults.md."""
     errors: list[str] = field(default_factory=list)
-    """Why the scenario could not be carried out."""
+    """Why the scenario failed to run."""
 
     def add(self, other: Report) -> None:
         self.trials += other.trials

@@ -1,4 +1,4 @@
-"""Stores whose clock a scenario sets, and workers whose clocks it sets."""
+"""Stores and workers with clocks that a scenario sets."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.support.stores import STORES, Store
 class ClockedStore:
     store: Store
     clocks: list[Clock]
-    """One for each server, or the workers' where there is none."""
+    """The clocks of the servers, or the clock of the workers if the store is a file."""
     environment: dict[str, str] = field(default_factory=dict)
-    """What workers need to have the store's clock, where it is theirs."""
+    """Environment that gives workers the store's clock, if the store uses the workers' clock."""
 
     def set(self, offset: float) -> None:
         for clock in self.clocks:
@@ -32,7 +32,7 @@ class ClockedStore:
 def clocked(
     name: str, *, is_async: bool = False, servers: int = 3, environment: Mapping[str, str] | None = None
 ) -> Iterator[ClockedStore]:
-    """A store of our own; a quorum has so many ``servers``. ``environment`` is theirs; of a file, the workers'."""
+    """A private store; a quorum has ``servers`` servers. ``environment`` is for servers, or for a file's workers."""
     with ExitStack() as stack:
         process = STORES[name].process
         if process is None:
@@ -59,7 +59,7 @@ def clocked(
 
 @contextmanager
 def worker_clocks(number: int, *environments: Mapping[str, str]) -> Iterator[list[tuple[Clock, ForkServer]]]:
-    """Clocks for workers, and where to start those that have them; the environments are given out in turn."""
+    """Yield clocks for workers, and fork servers of such workers. The environments are used in rotation."""
     with ExitStack() as stack:
         found = []
         for index in range(number):

@@ -1,7 +1,7 @@
-"""Wall clocks that tests set while processes run with them. The monotonic clocks stay as they are.
+"""Wall clocks that tests set while processes run. The monotonic clocks stay as they are.
 
-Whatever is started with the ``environment`` of a :class:`Clock` sees it, a server or a worker. It shows the machine's
-time until it is set.
+A server or worker that is started with the ``environment`` of a :class:`Clock` sees that clock. The clock shows the
+machine's time until it is set.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tests.support.availability import missing
 
 
 def offset_to(moment: datetime) -> float:
-    """With this offset, a clock shows this moment, which is aware, now. For clocks that shall agree, ask once."""
+    """Return the offset of a clock that shows this aware ``moment`` now. Call it once for clocks that must agree."""
     return moment.timestamp() - time.time()
 
 
 class Clock:
-    """By ``shim.c``: libfaketime cannot run Debian's redis-server."""
+    """A clock that ``shim.c`` sets: libfaketime cannot run Debian's redis-server."""
 
     def __init__(self) -> None:
         self.offset = 0.0
         """Seconds that it is ahead of the machine's clock."""
-        # Not in $TMPDIR: the servers' system users must get there.
+        # Not in $TMPDIR: the servers' system users must be able to read it.
         self._directory = Path(tempfile.mkdtemp(prefix="shedlock-clock-", dir="/tmp"))
         self._directory.chmod(0o755)
         path = self._directory / "offset"
@@ -49,15 +49,15 @@ class Clock:
         shutil.rmtree(self._directory)
 
     def set(self, offset: float) -> None:
-        """From now on it is ``offset`` seconds ahead of the machine's clock; behind, if negative."""
-        # One store of eight bytes: nobody reads half of it.
+        """Set the clock ``offset`` seconds ahead of the machine's clock, or behind it if negative."""
+        # One store of eight bytes: no process reads half of it.
         memoryview(self._nanoseconds).cast("q")[0] = round(offset * 1e9)
         self.offset = offset
 
 
 @cache
 def compiled(source: str) -> Path:
-    """The shared library made of a source file that is beside this one; removed when the tests end."""
+    """Compile a source file beside this module to a shared library, which is removed when the tests end."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         missing("a C compiler: not installed", "make servers")

@@ -12,14 +12,14 @@ from tests.support.stores import STORES, Store, on_private_server
 
 @pytest.fixture(scope="session")
 def shared_store(make_store: Callable[..., Store]) -> Callable[[str], Store]:
-    """One of each name. Other tests restart the servers of a quorum, which keep nothing: each test has a new one."""
+    """Make each store once. But each test has a new quorum: tests restart its servers, which keep nothing."""
     shared = cache(make_store)
     return lambda name: make_store(name) if name == "quorum" else shared(name)
 
 
 @pytest.fixture(scope="session")
 def workers() -> None:
-    """The process that forks the workers has started."""
+    """Start the process that forks the workers."""
     shared_fork_server()
 
 
@@ -27,7 +27,7 @@ def workers() -> None:
 def store(request: pytest.FixtureRequest, workers: None, shared_store: Callable[[str], Store]) -> Iterator[Store]:
     """``@pytest.mark.parametrize("store", ["redis sync", "redis async private"], indirect=True)``.
 
-    "private": on a server that the test may stop, and may empty.
+    "private": on a server that the test may stop and empty.
     """
     name, kind, *private = request.param.split()
     with ExitStack() as stack:

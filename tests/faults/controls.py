@@ -1,4 +1,4 @@
-"""Negative controls: mutants that the checker must find, and the sound copy in the same circumstances."""
+"""Negative controls: the checker must find each mutant, and nothing in the sound copy in the same circumstances."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ MOST_TRIALS = 20
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault, and circumstances under which it breaks a promise."""
+    """A fault, and circumstances under which it breaks a promise."""
 
     variant: str
     fault: str
     circumstances: str
     rules: frozenset[str]
-    """Those that may find it."""
+    """The rules that may find it."""
     behaviour: Behaviour
     sound: str = "Sound"
     seconds: float = 0.8
     slow_replies: Delay = NO_DELAY
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """For the last worker, and for the variant only."""
+    """For the last worker of the variant only."""
     kills: bool = False
     store: str = "redis"
 
@@ -91,7 +91,7 @@ def run(mutant: Mutant, store: Store, seed: int, *, is_mutated: bool = True) -> 
 
 
 def control(mutant: Mutant, store: Store, seed: int) -> Control:
-    """Whether, and by which rule, the fault is found; and that nothing is found without it."""
+    """Run the mutant until a rule finds its fault. A finding in the sound copy is reported as trouble."""
     sound = run(mutant, store, seed, is_mutated=False)
     if sound.findings:
         return Control(mutant.fault, mutant.circumstances, None, 1, f"the sound copy has {sound.findings[0]}")
@@ -103,7 +103,7 @@ def control(mutant: Mutant, store: Store, seed: int) -> Control:
 
 
 def run_controls(seed: int, say: Callable[[str], None]) -> list[Control]:
-    """All of them, on servers of their own."""
+    """Run all controls, on private servers."""
     results = []
     with ExitStack() as stack:
         opened = {

@@ -1,4 +1,4 @@
-"""Several workers on one store, and what is done to them."""
+"""Workers on one store, and the faults that happen to them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from tests.support.stores import Store
 TIMEOUT = 30.0
 """Seconds, on a busy machine."""
 KEEP = "SHEDLOCK_FAULTS_KEEP"
-"""The environment variable that names a directory in which fleets keep their histories."""
+"""Environment variable with the directory for the histories of fleets."""
 
 
 class LineProcess(subprocess.Popen[str]):
-    """A Python module as a process, which replies to lines. ``environment`` is added to this process's own."""
+    """A Python module as a process that replies to lines. ``environment`` is added to this process's environment."""
 
     def __init__(
         self, module: str, *arguments: str, environment: Mapping[str, str] | None = None, **pipes: Any
@@ -66,10 +66,11 @@ class LineProcess(subprocess.Popen[str]):
 
 
 class ForkServer:
-    """A process that forks workers; they die with it. ``environment`` is for ``LD_PRELOAD``, say."""
+    """A process that forks workers, which die with it. ``environment`` may hold ``LD_PRELOAD``, for example."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        # Appended to: our reading must not move where they write. Open as long as the fork server.
+        # Opened to append: our reading must not move the position of the workers' writes. Open as long as the fork
+        # server.
         self._stderr = tempfile.TemporaryFile("a+b")  # noqa: SIM115  # closed in close()
         self._read = 0
         self._process = LineProcess("tests.faults.worker", environment=environment, stderr=self._stderr)
@@ -98,7 +99,7 @@ class ForkServer:
 
 @cache
 def shared_fork_server() -> ForkServer:
-    """One for all fleets of this process: it takes a second to start."""
+    """Return the fork server that all fleets of this process share: it takes a second to start."""
     fork_server = ForkServer()
     atexit.register(fork_server.close)
     return fork_server
@@ -118,10 +119,10 @@ EVERYBODY = WorkerProcess(EVERY_WORKER, 0)
 
 
 class Fleet:
-    """``size`` workers on a store, with lock names of their own. Read the history while they run, or after ``end()``.
+    """``size`` workers on a store, with private lock names. Read the history while they run, or after ``end()``.
 
     :param names: how many lock names they share.
-    :param fork_server: what forks the workers; by default one that all fleets of this process share.
+    :param fork_server: forks the workers; by default all fleets of this process share a fork server.
     :param provider, arguments: a variant of the provider for all workers; by default the store's own.
     """
 
@@ -149,7 +150,7 @@ class Fleet:
         self._logbook = Logbook(self._directory / "history", "fleet")
         self.reader = Reader(self._directory / "history")
         self.workers: list[WorkerProcess] = []
-        """Those that were neither killed nor ended."""
+        """Workers that were not killed and have not ended."""
         self._numbers = count(1)
         self._size = size
 
@@ -173,7 +174,7 @@ class Fleet:
         fork_server: ForkServer | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> WorkerProcess:
-        """One more worker, through proxies of its own (one for each of ``store.addresses``), if there are any."""
+        """Start another worker, with its own proxies ``via``, if any: one per address of ``store.addresses``."""
         name = f"w{next(self._numbers)}"
         chosen = fork_server or self._fork_server
         self._fork_servers.add(chosen)
@@ -192,7 +193,7 @@ class Fleet:
         self.workers.append(worker)
         return worker
 
-    # What is done to workers
+    # Faults of workers
 
     def kill(self, worker: WorkerProcess) -> None:
         with self.marked("killed", worker):
@@ -201,9 +202,9 @@ class Fleet:
         self.workers.remove(worker)
 
     def stop_at_work(self) -> WorkerProcess:
-        """SIGSTOP to some holder: it does nothing until :meth:`resume`, and knows nothing of it.
+        """Send SIGSTOP to a holder, which does nothing until :meth:`resume` and does not notice.
 
-        Not in the middle of an operation: it might have locked SQLite's file, or the fenced log.
+        Never in the middle of an operation: the worker might have locked SQLite's file, or the fenced log.
         """
         while True:
             victim = self.wait_for_holder()
@@ -222,25 +223,25 @@ class Fleet:
 
     @contextmanager
     def marked(self, kind: str, worker: WorkerProcess) -> Iterator[None]:
-        """The block does something to ``worker`` that the history shall know of."""
+        """Mark the block in the history as a fault of ``worker``."""
         before = monotonic()
         yield
         self._logbook.mark(kind, worker.name, before)
 
     @contextmanager
     def disturbed(self, worker: WorkerProcess, addresses: Iterable[Address]) -> Iterator[None]:
-        """The block disturbs the connections of ``worker`` to ``addresses``, and lets them be in the end.
+        """Mark the block as a disturbance of the connections of ``worker`` to ``addresses``; the block restores them.
 
-        The history shall know of it; it lasts until nothing is under way any more of what was sent meanwhile.
+        The disturbance lasts until every request that was sent meanwhile has arrived.
         """
         with self.marked(DISTURBED, worker):
             yield
             wait_until(lambda: unserved(addresses) == 0, timeout=TIMEOUT, what="all that was held back has arrived")
 
-    # What is seen of them
+    # The history so far
 
     def is_working(self, worker: WorkerProcess) -> bool:
-        """Whether it holds a lease and is not just asking the store for something, nor writing."""
+        """Return True if it holds a lease and is in the middle of no request and no write."""
         self.reader.update()
         return worker.name in self.reader.holding and not self.reader.is_busy(worker.name)
 
@@ -249,11 +250,11 @@ class Fleet:
         return [worker for worker in self.workers if worker.name in self.reader.holding]
 
     def losses(self) -> int:
-        """How often the store replied to a worker that it does not have its lease."""
+        """How often the store replied to a worker that its lease is lost."""
         return self.count("extend", "lost") + self.count("release", "lost")
 
     def count(self, kind: str, outcome: str, *, worker: WorkerProcess | None = None, but: str = "") -> int:
-        """How many operations ended so; of one worker, or of all ``but`` one."""
+        """Count operations with this outcome: of ``worker``, or of all workers except ``but``."""
         self.reader.update()
         return sum(
             number
@@ -273,7 +274,7 @@ class Fleet:
         self.wait(lambda: self.count(kind, outcome, **whose) >= target, f"{more} more of: {kind} {outcome}")
 
     def wait_for_answers(self) -> None:
-        """Until every worker has found its way back to the store."""
+        """Wait until every worker has received a reply from the store again."""
 
         def answers(worker: WorkerProcess) -> int:
             return sum(self.count("acquire", outcome, worker=worker) for outcome in ("granted", "skipped"))
@@ -282,18 +283,18 @@ class Fleet:
         self.wait(lambda: all(answers(w) > before[w.name] for w in self.workers), "an answer to every worker")
 
     def wait_until_working(self, worker: WorkerProcess, *, is_working: bool = True) -> None:
-        """Until it holds a lease and is in the middle of no operation; or until that is not so."""
+        """Wait until it holds a lease and waits for no reply; or, with ``is_working=False``, until this has changed."""
         self.wait(lambda: self.is_working(worker) == is_working, f"{worker.name} {'' if is_working else 'not '}at work")
 
     def wait_until_trusting(self, worker: WorkerProcess, seconds: float) -> None:
-        """Until it is at work, with a lease that it trusts for some seconds more."""
+        """Wait until it is at work with a lease that it will trust for ``seconds`` more."""
         self.wait(
             lambda: self.is_working(worker) and self.reader.trusted_until.get(worker.name, 0.0) > monotonic() + seconds,
             f"{worker.name} at work with a lease that it trusts",
         )
 
     def wait(self, condition: Callable[[], object], what: str, timeout: float = TIMEOUT) -> None:
-        """Until it is so; fails, too, if a worker has died of something else than us."""
+        """Wait until ``condition`` is true. Fail early if a worker has ended by itself."""
 
         def is_so() -> object:
             self._check_alive()
@@ -307,7 +308,7 @@ class Fleet:
             self.wait(lambda name=name: self.reader.update().last_grants.get(name, 0.0) > now, f"a grant of {name}")  # type: ignore[misc]  # bound
 
     def wait_for_later_write(self, worker: WorkerProcess) -> None:
-        """Until a lease that was granted after that of ``worker`` has written; an older one may do so still."""
+        """Wait until a lease granted after the lease of ``worker`` has written; older leases may still write."""
         held = self.reader.update().holding[worker.name]
         token = held.token or 0
         self.wait(

@@ -1,8 +1,8 @@
-"""What happened: every operation of every worker, with the moments before and after it.
+"""Histories: every operation of every worker, with the moments before and after it.
 
-All processes of a trial append to one file. A line is one unbuffered write, so that it is there, whole, however the
-process ends. An operation has two lines: one that never ended (its process was killed) has only the first. The clock is
-the one by which leases are trusted: one machine, one clock.
+All processes of a trial append to one file. A line is one unbuffered write, so that it is complete however the process
+ends. An operation has two lines; an operation that never ended (its process was killed) has only the first. The clock
+is the clock by which leases are trusted, the same for all processes of the machine.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from shedlock_py import Lease
-from shedlock_py.runtime.process import monotonic as monotonic  # by which leases are trusted: there is no public one
+from shedlock_py.runtime.process import monotonic as monotonic  # the clock of trust windows; not public
 
 NEVER = float("-inf")
 """``trusted_until`` of a lease that is not trusted any more."""
 EVERY_WORKER = "everybody"
-"""The worker of a mark that is about all of them."""
+"""The worker of a mark that concerns all workers."""
 DISTURBED = "disturbed"
-"""The kind of a mark that lasts as long as requests of its worker were held back or their connections broken, and until
-the last of them has arrived."""
+"""The kind of a mark for a disturbance. It lasts while requests of its worker are held back or its connections broken,
+and until the last of the requests has arrived."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One thing that a worker did. Times are seconds of the common clock.
+    """An operation of a worker. Times are seconds of the common clock.
 
     ============= ==================================================================================
     kind          outcome
@@ -41,16 +41,16 @@ class Operation:
     extend        done, lost, error, cancelled
     release       done, lost, error, cancelled
     write         done, refused: a fenced write
-    check         trusted, untrusted: what ``lease.is_trusted()`` said
+    check         trusted, untrusted: the result of ``lease.is_trusted()``
     force_release done, free, error, cancelled: whoever holds it
-    prune         done, nothing, error, cancelled: of all names, so it has none
+    prune         done, nothing, error, cancelled: of all names, so it has no name
     once          ran, learned, raised, error, cancelled: a call of ``run_once``; in a simulation also
                   stuck: it was not done in time, although nothing was wrong
     record        done, error, cancelled: a read of the lock record
-    task          done, error: the task of such a call
+    task          done, error: the task of a call of ``run_once``
     ============= ==================================================================================
 
-    An error leaves open whether the store did it. None: it never ended.
+    An error leaves open whether the store carried out the operation. The outcome is None if it never ended.
     """
 
     worker: str
@@ -63,7 +63,7 @@ class Operation:
     """The claim id of the lease; empty for an acquire that was not granted."""
     token: int | None = None
     at_most: float = 0.0
-    """What the acquire or the extend asked for."""
+    """The ``lock_at_most_for`` of the acquire or the extend."""
     at_least: float = 0.0
     trusted_before: float = NEVER
     """``lease.trusted_until`` when it began."""
@@ -71,18 +71,18 @@ class Operation:
     """``lease.trusted_until`` when it ended."""
     keep_alive: bool = False
     fire_time: float | None = None
-    """That of the acquire, if it had one: seconds since 1970."""
+    """The fire time of the acquire, if it had one: seconds since 1970."""
     error: str = ""
     at_store: Sequence[float] | None = None
-    """When copies of its requests reached the store, in order; None: not known. A simulation knows it."""
+    """When copies of its requests reached the store, in order. A simulation knows it; None if unknown."""
     undone_at: Sequence[float] = ()
-    """When an undo of this acquire reached the store."""
+    """When undos of this acquire reached the store."""
     undone_by: float = float("inf")
-    """Of an acquire that failed or was cancelled: until when it must have been undone, as no message was disturbed."""
+    """The latest moment of the undo of an acquire that failed or was cancelled while no message was disturbed."""
     replied_at: float | None = None
-    """When the store carried out the copy whose reply ended the operation, if that is known."""
+    """When the store carried out the copy that was replied to, if that is known."""
     requests: int = 1
-    """How many requests the program has sent for it, where it is known; also those that never reached the store."""
+    """The number of requests that the program has sent for it, where known. Some may not have reached the store."""
 
     @property
     def arrived(self) -> float:
@@ -91,42 +91,42 @@ class Operation:
 
     @property
     def is_undone(self) -> bool:
-        """Whether an undo reached the store, and not before the acquire itself."""
+        """Whether an undo reached the store after the acquire itself."""
         return bool(self.undone_at) and (not self.at_store or self.undone_at[-1] >= self.at_store[-1])
 
     @property
     def granted_from(self) -> float:
-        """Of one that was granted: the store had not granted it before."""
+        """The earliest moment of the grant of an acquire that was granted."""
         return self.at_store[0] if self.at_store else self.started
 
     @property
     def granted_by(self) -> float:
-        """Of one that was granted: the store had granted it by then."""
+        """The latest moment of the grant of an acquire that was granted."""
         if self.replied_at is not None:
             return self.replied_at
         return max([moment for moment in self.at_store or () if moment <= self.end], default=self.end)
 
     @property
     def decided(self) -> float:
-        """Copies that reach the store later do what the reply does not say."""
+        """Copies that reach the store later have effects that the reply does not mention."""
         return self.end if self.replied_at is None else self.replied_at
 
     @property
     def late_copies(self) -> tuple[float, ...]:
-        """When copies reached the store that did what the reply does not say."""
+        """When copies reached the store that have effects the reply does not mention."""
         return tuple(moment for moment in self.at_store or () if moment > self.decided)
 
     @property
     def end(self) -> float:
-        """When it ended; infinity if it never did."""
+        """When it ended, or infinity if it never did."""
         return float("inf") if self.ended is None else self.ended
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What was done to a worker from outside: killed, stopped, resumed, cut, healed, …; it happened between the two.
+    """A fault from outside, such as killed, stopped, resumed, cut or healed, at some moment between the two times.
 
-    :data:`DISTURBED` is not a moment in between, but all the time between the two.
+    :data:`DISTURBED` lasts from the first time to the second.
     """
 
     kind: str
@@ -152,11 +152,11 @@ class History:
 
 
 class Logbook:
-    """Where one process writes its part of the history. Safe to use from many threads."""
+    """One process's part of the history. Thread-safe."""
 
     def __init__(self, path: Path, worker: str) -> None:
         self.worker = worker
-        # Not a bare descriptor: after close(), its number may be that of another logbook, and a late end go there.
+        # Not a bare descriptor: after close(), another logbook may get its number, and late lines would go there.
         self._file = path.open("ab", buffering=0)
         self._numbers = itertools.count()
 
@@ -165,7 +165,7 @@ class Logbook:
 
     @contextmanager
     def operation(self, kind: str, name: str, lease: Lease | None = None, **asked: Any) -> Iterator[Entry]:
-        """The block is the operation; it says in the entry how it came out."""
+        """Record the block as an operation. The block sets the outcome of the entry."""
         entry = Entry()
         if lease is not None:
             asked |= {"claim": lease.claim_id, "token": lease.fencing_token, "trusted_before": lease.trusted_until}
@@ -202,7 +202,7 @@ class Entry:
 
 
 class Reader:
-    """Reads a file of history that is still being written: each :meth:`update` goes on where the last one ended."""
+    """Reads a history file that is still being written. Each :meth:`update` continues after the previous update."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -210,17 +210,17 @@ class Reader:
         self._operations: dict[tuple[str, int], Operation] = {}
         self._marks: list[Mark] = []
         self.holding: dict[str, Operation] = {}
-        """By worker: the acquire that granted the lease which it has not begun to release. Removed when the
-        worker's next acquire starts: the guard has then undone a grant that came too late."""
+        """By worker: the acquire of the lease that it has not begun to release. Removed when the worker's next acquire
+        starts: the guard has then undone a grant that came too late."""
         self.trusted_until: dict[str, float] = {}
-        """By worker: of the lease that it was granted, or has extended, last."""
+        """By worker: ``trusted_until`` of the last lease that it was granted, or has extended."""
         self._under_way: Counter[str] = Counter()
         self.last_grants: dict[str, float] = {}
-        """By lock name: when the last lease was granted, as far as is known."""
+        """By lock name: the last known moment of a grant."""
         self.last_writes: dict[str, int] = {}
-        """By lock name: the highest fencing token with which something was written."""
+        """By lock name: the highest fencing token of an accepted write."""
         self.counts: Counter[tuple[str, str, str | None]] = Counter()
-        """How often each worker ended each kind of operation with each outcome."""
+        """By worker, kind and outcome: the number of operations."""
 
     def update(self) -> Reader:
         if self._path.exists():

@@ -1,4 +1,4 @@
-"""When the store can have kept others out of a lock: as long as one of these holds lasts, a skip is right."""
+"""Holds: the store may have kept others out of a lock. A skip during a hold is right."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 INFINITY = float("inf")
 Hold = tuple[float, float, bool]
-"""Between these two the store can have kept others out; whether the holder died meanwhile."""
+"""Begin, end, and whether the holder died meanwhile."""
 
 
 def holds_of(attempts: list[Operation], leases: list[LeaseHistory], history: History, rules: Rules) -> Iterator[Hold]:
-    """Of all leases, and of all acquires that the store may have granted although their callers do not know."""
+    """Yield the holds of all leases, and of acquires that may have been granted although their callers do not know."""
     arrivals = Arrivals(history, late=rules.late, grace=rules.grace)
     deaths = {mark.worker: mark.after for mark in history.marks if mark.kind == "killed"}
     for lease in leases:
@@ -29,17 +29,18 @@ def holds_of(attempts: list[Operation], leases: list[LeaseHistory], history: His
     for attempt in attempts:
         yield from late_copies.holds_of(attempt)
         if attempt.outcome not in ("granted", "skipped") and attempt.at_store is None:
-            # The store may have granted it, or may have to wait for it.
+            # The store may have granted it, or a quorum may wait for it.
             arrives = arrivals.of_failed(attempt, deaths.get(attempt.worker, INFINITY))
             longest = longer_by(rules.kept, max(attempt.at_most, rules.vote), attempt)
             yield attempt.started, arrives + longest * (1 + rules.drift), attempt.ended is None
         elif attempt.ended is not None and attempt.end - attempt.started >= min(rules.prompt, attempt.at_most):
-            # Longer than its lease: a first copy may have been granted and have expired before the second was skipped.
+            # Longer than its lease: the first copy may have been granted and have expired before the second was
+            # skipped.
             yield attempt.started, attempt.end, False
 
 
 class LateCopies:
-    """What copies of acquires can have done, where it is known when they reached the store."""
+    """Possible effects of late copies of acquires, where the moments at which they reached the store are known."""
 
     def __init__(self, attempts: list[Operation], history: History, rules: Rules) -> None:
         self._rules = rules
@@ -60,7 +61,7 @@ class LateCopies:
             if attempt.outcome == "granted" and not (is_late and self._is_gone(attempt, moment)):
                 continue  # it was the grant, or found its own record, and changed nothing
             until = moment + attempt.at_most * (1 + self._rules.drift)
-            if self._rules.kept:  # the request says until when, by the time of the one before it
+            if self._rules.kept:  # the request carries the end of the lease, by the time of the request before it
                 until += self._rules.kept + min(moment, attempt.end) - attempt.started
             # An undo may arrive before the acquire; then only the end of the lease frees the name.
             undone_by = () if attempt.undone_at else (max(moment, attempt.undone_by),)
@@ -68,7 +69,7 @@ class LateCopies:
             yield moment, min(until, undone), attempt.ended is None
 
     def _is_gone(self, attempt: Operation, moment: float) -> bool:
-        """Whether the record of a granted ``attempt`` may have been replaced or deleted by then."""
+        """Whether the record of a granted ``attempt`` may have been replaced or deleted by ``moment``."""
         first = bisect_right(self._changes, (attempt.granted_by, INFINITY))
         changes = self._changes[first : bisect_right(self._changes, (moment, INFINITY))]
         return any(started != attempt.started for _, started in changes) or any(

@@ -1,4 +1,4 @@
-"""The leases of a history: what their holders trusted_before, and how long the store can have kept others out."""
+"""The leases of a history: how long holders trusted them, and how long the store can have kept others out."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ INFINITY = float("inf")
 ROUNDING = 0.005
 """Seconds: stores round their clocks to the millisecond."""
 SLOW = 0.01
-"""By which part a holder's clock may be slow, at most."""
+"""A holder's clock is slow by this part at most."""
 
 
 class Arrivals:
-    """Until when the store may still carry out a request.
+    """The latest moments at which the store may carry out requests.
 
-    ``late``: how long after its sender gave up, or died, a request may be under way. A disturbance ends by condition,
-    when nothing that was held back is under way any more; ``grace`` is for a driver that gives up first and closes its
-    connection a moment later.
+    ``late``: how long a request may be under way after its sender gave up or died. A disturbance ends when no request
+    that was held back is under way any more. ``grace`` covers a driver that gives up first and closes its connection a
+    moment later.
     """
 
     def __init__(self, history: History, *, late: float = 0.0, grace: float = 0.0) -> None:
@@ -29,7 +29,7 @@ class Arrivals:
         self._disturbances = [mark for mark in history.marks if mark.kind == DISTURBED]
 
     def of_failed(self, operation: Operation, dead: float = INFINITY) -> float:
-        """``dead``: since when its process is gone."""
+        """``dead``: when the process of the operation was gone."""
         end = min(operation.end, dead)
         disturbances = self._met_by(operation, end)
         if any(end <= mark.after for mark in disturbances):
@@ -59,16 +59,16 @@ class Arrivals:
 
 @dataclass
 class LeaseHistory:
-    """One acquisition that was granted, and all that its holder did with it."""
+    """A granted acquire, and everything that its holder did with the lease."""
 
     acquire: Operation
     extends: list[Operation] = field(default_factory=list)
     releases: list[Operation] = field(default_factory=list)
     checks: list[Operation] = field(default_factory=list)
     died: float = INFINITY
-    """Until when its process certainly lived."""
+    """The last moment at which its process was certainly alive."""
     dead: float = INFINITY
-    """Since when its process was certainly gone."""
+    """The first moment at which its process was certainly gone."""
 
     def __str__(self) -> str:
         return f"{self.worker}'s lease {self.acquire.claim[:6]} (token {self.token})"
@@ -87,19 +87,19 @@ class LeaseHistory:
 
     @property
     def known_at(self) -> float:
-        """When its holder knew that it was granted: the store had granted it before."""
+        """When its holder knew of the grant. The store had granted it earlier."""
         return self.acquire.end
 
     # How long its holder trusted it
 
     def trusted(self) -> list[tuple[float, float]]:
-        """When its holder trusted it, for certain: it may have trusted it earlier and later."""
+        """The spans in which its holder certainly trusted it. It may have trusted it before and after them."""
         return [(begin, end) for begin, end in self._spans() if begin < end]
 
     def _spans(self) -> Iterator[tuple[float, float]]:
         limit = min(self.died, *(release.started for release in self.releases), INFINITY)
-        # From one moment at which trusted_until was seen to the next, it was what was seen first, unless an extension
-        # narrowed it; the least it can have been is what counts.
+        # Between two sightings of trusted_until, the first value holds, unless an extension narrowed it. The smallest
+        # possible value counts.
         begin, until = self.acquire.granted_by, self.acquire.trusted_until
         for moment, seen, is_answer in self._sightings():
             if moment >= limit:
@@ -117,7 +117,7 @@ class LeaseHistory:
         return sorted(sightings)
 
     def _narrowed(self, begin: float, end: float) -> list[float]:
-        """Until when it is trusted while extensions are under way between these moments."""
+        """The smallest values of ``trusted_until`` while extensions are under way between these moments."""
         return [
             trust_ends(extend.started, timedelta(seconds=extend.at_most))
             for extend in self.extends
@@ -125,7 +125,7 @@ class LeaseHistory:
         ]
 
     def ran_out(self) -> float | None:
-        """When its holder, alive and not yet releasing it, had to stop trusting it; None if that did not happen."""
+        """When its living holder, before the release, had to stop trusting it. None if that did not happen."""
         spans = list(self._spans())
         last = spans[-1][1]
         limit = min(self.died, *(release.started for release in self.releases), INFINITY)
@@ -133,15 +133,15 @@ class LeaseHistory:
         return last if NEVER < last < limit and not was_refused else None
 
     def trust_limits(self) -> Iterator[tuple[Operation, float, float]]:
-        """What its holder did, until when it trusted the lease then, and until when it may.
+        """Yield operations of its holder, with ``trusted_until`` at that moment, and the limit of ``trusted_until``.
 
-        That is for as long as the last answer has given, counted from that answer, less the margin. An extension that
-        was not answered gives nothing; a shorter one takes, as the store may have done it.
+        The limit is the duration of the last reply, counted from that reply, less the margin. An extension without a
+        reply does not raise the limit. If it was shorter it lowers the limit, as the store may have carried it out.
         """
         given = self._given(self.acquire)
         yield self.acquire, self.acquire.trusted_until, given
         answers = [given]
-        # Heartbeats may overtake each other; of those that a stopped process sees at once, nobody knows the order.
+        # Heartbeats may overtake each other. If a stopped process sees several replies at once, their order is unknown.
         for extend in sorted(self.extends, key=lambda extend: (extend.end, extend.outcome != "done")):
             if extend.ended is None:
                 continue
@@ -151,7 +151,7 @@ class LeaseHistory:
             is_alone = all(o is extend or o.started > extend.end or o.end < extend.started for o in self.extends)
             if extend.outcome == "done":
                 answers.append(self._given(extend))
-                # Nobody knows which of them the store did last, nor which of those that ended at once was seen first.
+                # It is unknown which of them the store did last, and which of those that ended at once was seen first.
                 at_once = [self._given(o) for o in self.extends if o.outcome == "done" and o.end == extend.end]
                 given = answers[-1] if is_alone else max(*answers, *at_once)
             elif is_alone:
@@ -160,10 +160,10 @@ class LeaseHistory:
                 given = max(extend.trusted_before, *answers)
             yield extend, extend.trusted_until, given
         for look in self.checks:
-            if self.acquire.keep_alive:  # its heart beats meanwhile
+            if self.acquire.keep_alive:  # heartbeats go on meanwhile
                 yield look, look.trusted_until, max(answers)
             else:
-                # An extension that took no time is of a lease that has ended by what its holder knew: nothing was sent.
+                # An extension that took no time sent nothing: its holder knew that the lease had ended.
                 known = [o for o in (self.acquire, *self.extends) if o.started < o.end <= look.started]
                 last = max(o.end for o in known)
                 seen = [o.trusted_until for o in known if o.end == last]
@@ -176,7 +176,7 @@ class LeaseHistory:
         return trust_ends(operation.granted_by, timedelta(seconds=seconds))
 
     def extended_in_vain(self, slack: float, kept: float = 0.0) -> Iterator[Operation]:
-        """Extensions that were done when the lease had ended, where it is known when requests reached the store."""
+        """Yield extensions that were done after the end of the lease, where the moments at the store are known."""
         if not self.acquire.at_store:
             return
         until = self.acquire.granted_by + longer_by(kept, self.acquire.at_most, self.acquire)
@@ -186,19 +186,19 @@ class LeaseHistory:
             for moment in extend.at_store or ()
         ]
         for moment, more, extend in sorted(requests, key=lambda request: request[0]):
-            # A store whose condition cannot read a clock carries out what was sent in time.
+            # A store that cannot compare times in a condition carries out any request that was sent in time.
             if (extend.started if kept else moment) <= until + slack:
                 until = max(until, more)
             elif extend.outcome == "done" and moment == extend.granted_from:
                 yield extend
 
-    # What the store can have done
+    # Possible effects at the store
 
     def held_until(self, arrivals: Arrivals, prompt: float = INFINITY, kept: float = 0.0) -> float:
-        """Until when the store can have kept others out.
+        """The latest moment until which the store can have kept others out.
 
-        ``prompt``: a release that took longer may have left some of a quorum's servers alone. ``kept``: how much longer
-        than asked the store may keep a lease.
+        ``prompt``: a release that took longer may not have reached some of a quorum's servers. ``kept``: how much
+        longer than requested the store may keep a lease.
         """
         if all(operation.at_store is not None for operation in (self.acquire, *self.extends, *self.releases)):
             return self._held_until_by_copies(kept)
@@ -212,31 +212,31 @@ class LeaseHistory:
             seconds = longer_by(kept, seconds, operation)
             is_left_alone = operation.kind == "release" and operation.end - operation.started >= prompt
             if operation.outcome == "done" and not is_left_alone:
-                # The last reply decides, but for requests that were sent before and may arrive later.
+                # The last reply decides, except over requests that were sent before it and may arrive later.
                 arrives = arrivals.of_answered(operation)
                 until = arrives + seconds
                 for end, more in sorted(sent_before):
                     if end > operation.started:
                         until = max(until, min(end, until) + more)
             else:
-                # What arrives after the lease has ended is refused.
+                # The store refuses requests that arrive after the end of the lease.
                 arrives = arrivals.of_failed(operation, self.dead)
                 extended = max(until, min(arrives, until) + seconds)
                 ended = min(operation.end, self.dead)
-                if ended > until:  # a second copy, sent before, extends what the first one has extended
+                if ended > until:  # a second copy, sent before, extends the lease of the first copy
                     extended = max(extended, min(ended, extended) + seconds)
                 until = extended
             if operation.outcome == "lost":
-                # A reply "lost" says that the lease has ended; a minority may not know it yet.
+                # A reply "lost" says that the lease has ended. A minority of servers may not know it yet.
                 has_ended = min(has_ended, arrives)
             sent_before.append((arrives, seconds))
         return min(until, has_ended)
 
     def _held_until_by_copies(self, kept: float) -> float:
-        """The same, where it is known when each copy of a request reached the store.
+        """The same, where the moment at which each copy of a request reached the store is known.
 
-        With ``kept``, all of them were carried out: the condition of a request compares versions, not times. So an
-        extension that is late holds a lock again that had expired, if nobody has acquired it meanwhile.
+        With ``kept``, all copies were carried out: the condition of a request compares versions, not times. So a late
+        extension locks an expired lock again if nobody has acquired it meanwhile.
         """
         until, newest = self.acquire.granted_by + longer_by(kept, self.acquire.at_most, self.acquire), NEVER
         copies = [
@@ -244,24 +244,25 @@ class LeaseHistory:
         ]
         for moment, operation in sorted(copies, key=lambda copy: copy[0]):
             if moment > until + ROUNDING and not kept:
-                break  # it is refused, and so are all that follow
+                break  # it is refused, and so are all later copies
             rest = self._rest(operation)
             if kept and operation.started - self.known_at < self.acquire.at_least * (1 + SLOW):
-                rest = max(rest, ROUNDING)  # a slow clock shows that something of the minimum hold is left
+                rest = max(rest, ROUNDING)  # by a slow clock, some of the minimum hold is left
             seconds = rest if operation.kind == "release" else max(operation.at_most, rest)
             ends = moment + longer_by(kept, seconds, operation)
-            # A store that recognises retries may leave out a copy that is not the first, or that others overtook.
+            # A store that recognises retries may ignore a copy that is not the first, or that other requests have
+            # overtaken.
             until = ends if operation.started > newest else max(until, ends)
             newest = max(newest, operation.started)
         return until
 
     def _rest(self, operation: Operation) -> float:
-        """What was left of the minimum hold when this was asked; neither an extend nor a release cuts it."""
+        """How much of the minimum hold was left at this request. Neither an extend nor a release shortens it."""
         return max(0.0, self.acquire.at_least - (operation.started - self.known_at))
 
 
 def longer_by(kept: float, seconds: float, operation: Operation) -> float:
-    """How long a lease may last that ``operation`` set to end after ``seconds``. One that it ends at once is over.
+    """How long a lease may last if ``operation`` set it to end after ``seconds``. With 0, the lease is over.
 
     A store that has to guess its time may add the round trip of the operation, too.
     """

@@ -1,7 +1,7 @@
-"""A small copy of the algorithm on Redis, and variants of it with one fault each, such as others have shipped; and of
-the real quorum, and of the real provider for etcd.
+"""A small copy of the algorithm on Redis, and variants of it with one fault each, such as other libraries have shipped.
+Also variants of the real quorum, and of the real provider for etcd.
 
-The checker must find each of them, and nothing in the sound copy; see controls.py.
+The checker must find each variant, and nothing in the sound copy; see controls.py.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Sound(LockProvider):
 
 
 class ReadThenWrite(Sound):
-    """Looks whether the lock is free, and then takes it: two steps."""
+    """Checks that the lock is free, and then takes it: two steps."""
 
     def attempt(self, key: str, claim_id: str, milliseconds: int) -> int:
         until, last = self._client.hmget(key, "until", "token")
@@ -106,7 +106,7 @@ class ReadThenWrite(Sound):
 
 
 class ReleasesAnybodys(Sound):
-    """Releases by the lock name alone: whoever is late frees the lease of a successor."""
+    """Releases by the lock name alone: a late release frees the lease of a successor."""
 
     def release(self, lease: Lease) -> bool:
         lease._begin_release()
@@ -116,7 +116,7 @@ class ReleasesAnybodys(Sound):
 
 
 class ClientClock(Sound):
-    """Compares and stores the time of the client's own wall clock, which is off by ``offset`` seconds."""
+    """Compares and stores the time of the client's wall clock, which is off by ``offset`` seconds."""
 
     def __init__(self, *, offset: float = 0.0, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -128,7 +128,7 @@ class ClientClock(Sound):
 
 
 class RestartingCounter(Sound):
-    """Deletes the record with the release, and the counter of the fencing tokens with it."""
+    """Deletes the record with the release, and with it the counter of the fencing tokens."""
 
     def attempt(self, key: str, claim_id: str, milliseconds: int) -> int:
         script = _ACQUIRE.replace(f"math.max({_COUNTER}, now)", _COUNTER)
@@ -141,7 +141,7 @@ class RestartingCounter(Sound):
 
 
 class DeadlineFromReply(Sound):
-    """Counts the lease from when the reply came, not from before the request was sent."""
+    """Counts the lease from the reply, not from before the request was sent."""
 
     def acquire(self, request: LockRequest) -> Lease | None:
         claim = Claim(request, monotonic)
@@ -161,14 +161,14 @@ class NoMinimumHold(Sound):
 
 
 class HoldsTooLong(Sound):
-    """Asks the store for three times the lease."""
+    """Requests three times the lease."""
 
     def attempt(self, key: str, claim_id: str, milliseconds: int) -> int:
         return super().attempt(key, claim_id, 3 * milliseconds)
 
 
 class NeverNarrows(Sound):
-    """Trusts the lease for as long as before after a shorter extension."""
+    """Trusts the lease for the old duration after a shorter extension."""
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         shorter = parse_duration(lock_at_most_for)
@@ -180,7 +180,7 @@ class NeverNarrows(Sound):
 
 
 class Flaky(Sound):
-    """Every third extension fails. That is no fault: a heartbeat must survive it."""
+    """Fails every third extension. This is no fault of the algorithm: a heartbeat must survive it."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -193,7 +193,7 @@ class Flaky(Sound):
 
 
 class StoppedKeepAlive(Flaky):
-    """The heartbeat of the whole process dies of one exception."""
+    """Ends the heartbeat of the whole process after an exception."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -211,7 +211,7 @@ class SoundQuorum(RedisQuorumLockProvider):
 
 
 class QuorumHoldsTooLong(SoundQuorum):
-    """Asks the servers for three times the lease."""
+    """Requests three times the lease from the servers."""
 
     def acquire(self, request: LockRequest) -> Lease | None:
         asked_at = monotonic()
@@ -238,13 +238,13 @@ class _Unconditional(EtcdClient):
 
 
 class UnconditionalEtcd(SoundEtcd):
-    """Its writes go through whatever version is there."""
+    """Writes over any version of the record."""
 
     make_client = _Unconditional
 
 
 def open_forgetful(**arguments: Any) -> Any:
-    """A provider that ignores fire times, as a plain lock does."""
+    """Open a provider that ignores fire times, as a plain lock does."""
     provider: Any = open_provider(**arguments)
     acquire = provider.acquire
     provider.acquire = lambda request: acquire(

@@ -1,7 +1,7 @@
-"""A primary with a standby, and what leads clients to whichever of them is in charge.
+"""A primary with a standby, and proxies that lead clients to the current primary.
 
-The standby is fed through a proxy, so that it can be kept behind; clients come through another, which the fail-over
-turns to the standby. After it the standby is the primary, and gets a standby of its own.
+The standby replicates through a proxy, so that a test can keep it behind. Clients come through another proxy, which the
+fail-over turns to the standby. Then the standby is the primary, and gets a standby.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Member = TypeVar("Member", bound=ServerProcess)
 @dataclass
 class Standby(Generic[Member]):
     link: TcpProxy
-    """To the server that it follows."""
+    """Proxy to the server that it follows."""
     server: Member
 
 
 class Pair(ABC, Generic[Member]):
-    """Usable as a context manager. ``address`` is where clients always find the one in charge."""
+    """Usable as a context manager. ``address`` always leads clients to the current primary."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -54,26 +54,26 @@ class Pair(ABC, Generic[Member]):
 
     @abstractmethod
     def _server(self, follows: Address | None) -> Member:
-        """A server that has started, which follows another, if there is one."""
+        """Start a server, which follows another server if ``follows`` is given."""
 
     @abstractmethod
     def _promote(self, standby: Member) -> None:
-        """Until it takes writes."""
+        """Promote the standby, and wait until it accepts writes."""
 
     def follow(self, *, is_synchronous: bool = False) -> Standby[Member]:
-        """A standby, which has everything that the primary has."""
+        """Start a standby, and wait until it has all data of the primary."""
         link = self._stack.enter_context(TcpProxy(self.primary.address))
         return Standby(link, self._server(link.address))
 
     def fail_over(self, standby: Standby[Member]) -> None:
-        """The primary dies by kill -9; what the standby has not received by then it never receives."""
+        """Kill the primary with kill -9 and promote the standby. Data that the standby lacks by then are lost."""
         self.primary.kill()
         self.split(standby).close()
 
     def split(self, standby: Standby[Member]) -> Member:
         """Promote the standby, and lead clients of :attr:`address` to it.
 
-        Returns the old primary, which goes on replying to those who come to it directly. Close it.
+        Returns the old primary, which still replies to clients that connect to it directly. Close it.
         """
         standby.link.refuse()
         standby.link.cut()
@@ -98,7 +98,7 @@ class PostgresStandbyServer(PostgresServer):
             "--wal-method=stream", "--no-sync", "--no-password",
             f"--dbname=host={host} port={port} user={USER} password={PASSWORD} application_name=standby",
         )  # fmt: skip
-        # A copy of the primary's settings.
+        # pg_basebackup has copied the settings of the primary.
         with (self.data / "postgresql.auto.conf").open("a") as settings:
             settings.write("synchronous_standby_names = ''\n")
 
@@ -119,7 +119,7 @@ class PostgresPair(Pair[PostgresServer]):
         return standby
 
     def cancel_waiting(self, how: str = "cancel") -> int:
-        """``pg_cancel_backend`` or ``pg_terminate_backend`` to each commit that waits for the standby; how many."""
+        """``pg_cancel_backend`` or ``pg_terminate_backend`` commits that wait for the standby. Return how many."""
         query = (
             f"SELECT count(pg_{how}_backend(pid)) FROM pg_stat_activity "
             "WHERE wait_event = 'SyncRep' AND pid <> pg_backend_pid()"

@@ -1,4 +1,4 @@
-"""Providers that record each request and its outcome, sent by a worker, a guard or a heartbeat."""
+"""Providers that record requests and outcomes of workers, guards and heartbeats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OUTCOMES = {
     "prune": ("done", "nothing"),
     "record": ("done", "done"),
 }
-"""Of the operations that are recorded, how a reply that says something is called, and an empty one."""
+"""Names of the outcome by recorded operation: of a reply with a value, and of an empty reply."""
 CLAIMS = ("acquire", "take_over", "recover")
 
 
@@ -81,7 +81,7 @@ class AsyncRecordedProvider(_Recording, AsyncForwardingProvider):
 
 
 class OnceProvider(RecordedProvider):
-    """An undo is the end of the lease of a task that raised. It is recorded as a release."""
+    """Records an undo, the end of the lease of a task that raised, as a release."""
 
     def undo(self, lease: Lease) -> Any:
         with self.operation("release", (lease,)) as entry:

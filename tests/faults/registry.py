@@ -1,4 +1,4 @@
-"""Which scenarios there are. A module in tests/faults/scenarios adds its own with the decorator; see README.md."""
+"""The scenarios. A module in tests/faults/scenarios adds its scenarios with the decorator; see README.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OF_ANY_CLOCK = tuple(name for name in ALL if name != "s3")
 
 
 class Budget:
-    """For how long a scenario goes on with trials; ``least`` of them whatever time they take."""
+    """The time for the trials of a scenario; at least ``least`` trials however long they take."""
 
     def __init__(self, seconds: float, least: int = 1) -> None:
         self.seconds = seconds
@@ -39,25 +39,25 @@ class Budget:
 
 
 Run = Callable[[Store, Budget, int], Report]
-"""A scenario on one store with a seed, with one kind of provider, sync or async, as ``store.is_async`` says."""
+"""A scenario on one store with a seed. ``store.is_async`` says whether its providers are sync or async."""
 
 
 @dataclass(frozen=True)
 class Scenario:
     number: int
-    """The one in the issue; of several variants of one scenario all have the same."""
+    """The number in the issue. The variants of a scenario share it."""
     name: str
     stores: tuple[str, ...]
     run: Run
     kinds: tuple[str, ...]
     weight: float
-    """How much of the time it gets, compared with the others."""
+    """Its share of the time, relative to the other scenarios."""
     least: int
-    """So many trials are made in a full run, for each store and kind, whatever time they take."""
+    """The least number of trials in a full run, for each store and kind, however long they take."""
 
 
 def by_trial(one: Callable[[Store, int, int], Report]) -> Run:
-    """A scenario of trials that have nothing in common: ``one(store, seed, number)`` is one of them."""
+    """Make a scenario of independent trials: ``one(store, seed, number)`` runs one trial."""
 
     @wraps(one)
     def run(store: Store, budget: Budget, seed: int) -> Report:
@@ -88,7 +88,7 @@ def scenario(
 
 
 def all_scenarios() -> list[Scenario]:
-    """In the order of their numbers; imports every module of tests/faults/scenarios."""
+    """Import every module of tests/faults/scenarios, and return the scenarios in the order of their numbers."""
     for module in pkgutil.iter_modules(scenarios.__path__, f"{scenarios.__name__}."):
         importlib.import_module(module.name)
     return sorted(_scenarios.values(), key=lambda scenario: (scenario.number, scenario.name))

@@ -1,4 +1,4 @@
-"""The figures: lines for the terminal, and the tables in docs/results/faults.md."""
+"""Print figures to the terminal, and write the tables in docs/results/faults.md."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ END = "<!-- end: written by `make faults` -->"
 
 @dataclass(frozen=True)
 class Row:
-    """What came of one scenario on one store, sync and async together."""
+    """The result of one scenario on one store, sync and async together."""
 
     number: int
     scenario: str
     store: str
     report: Report
     servers: frozenset[tuple[str, str]] = frozenset()
-    """Product and version of each server that the process met until then."""
+    """Product and version of each server that the process has used so far."""
 
 
 @dataclass(frozen=True)
 class Control:
-    """A mutant: what is wrong with it, and which rule of the checker found it; None if none did."""
+    """The result of a mutant: its fault, and the rule that found it (None: not found)."""
 
     fault: str
     scenario: str
@@ -39,7 +39,7 @@ class Control:
 
 
 def percentile(values: Sequence[float], part: float) -> float | None:
-    """The smallest of the values that at least ``part`` of them do not exceed."""
+    """Return the smallest value that is not exceeded by at least ``part`` of the values."""
     ordered = sorted(values)
     return ordered[max(0, -int(-part * len(ordered) // 1) - 1)] if ordered else None
 

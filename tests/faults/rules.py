@@ -1,4 +1,4 @@
-"""What the checker may ask of each store when nothing is wrong with the store itself."""
+"""The checker's rules for each store, if the store itself works correctly."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from tests.faults.checker import Rules
 from tests.support.stores import Store
 
 LATE = 2.0
-"""Seconds until a server, however busy the machine, has done what a process sent to it that gave up or died.
+"""Seconds until a server, however busy the machine, has carried out the request of a process that gave up or died.
 
-It is only allowed for where something failed, and errs on that side: what is lost is a moment in which a name is not
-said to be free."""
+This time is allowed only after a failure. Too long is safe: it only hides moments in which a name was free."""
 GRACE = 0.5
-"""Seconds until a driver that has given up has closed its connection, whereupon it is seen whether it was served."""
+"""Seconds until a driver that has given up has closed its connection. Then it is known whether it was served."""
 
 
 def rules_of(store: Store, *, late: float = LATE, off: frozenset[str] = frozenset()) -> Rules:

@@ -1,4 +1,4 @@
-"""Carries scenarios out, one store at a time: what the processes of ``__main__.py`` do."""
+"""Run scenarios, one store at a time. Each process of ``__main__.py`` runs this."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.faults.report import Row, line
 from tests.support import stores, versions
 
 NOT_THERE = (pytest.skip.Exception, pytest.fail.Exception)
-"""What the tests' servers raise if their programs are not installed."""
+"""Raised by the tests' servers if their programs are not installed."""
 SHOWN = 5
-"""Findings of one scenario that are printed in full."""
+"""Number of findings of a scenario that are printed in full."""
 
 
 def is_chosen(scenario: Scenario, only: str | None) -> bool:
@@ -25,7 +25,7 @@ def is_chosen(scenario: Scenario, only: str | None) -> bool:
 
 
 def run_store(name: str, only: str | None, share: float, seed: int) -> list[Row]:
-    """All chosen scenarios on one store, with servers of its own."""
+    """Run all chosen scenarios on one store, with private servers."""
     chosen = [scenario for scenario in all_scenarios() if is_chosen(scenario, only) and name in scenario.stores]
     with ExitStack() as stack:
         try:
@@ -42,10 +42,10 @@ def _run(scenario: Scenario, store: stores.Store, share: float, seed: int) -> Ro
         store.is_async = kind == "async"
         try:
             report = scenario.run(store, Budget(share * scenario.weight, scenario.least), seed)
-        except AssertionError as error:  # what should have happened did not
+        except AssertionError as error:  # an expected event did not happen
             report = Report(findings=[Finding("assertion", "", str(error), 0.0)])
             say(traceback.format_exc())
-        except (Exception, *NOT_THERE) as error:  # the others shall be tried all the same
+        except (Exception, *NOT_THERE) as error:  # run the other scenarios all the same
             report = Report(errors=[f"{type(error).__name__}: {error}"])
             say(traceback.format_exc())
         say(line(f"{scenario.number}. {scenario.name}", store.name, kind, report))

@@ -1,10 +1,10 @@
 /*
- * LD_PRELOAD for servers and workers: the wall clock is off by the nanoseconds (int64, native byte order) that are in the file
- * $SHEDLOCK_CLOCK at that moment. The monotonic clocks are left alone.
+ * LD_PRELOAD for servers and workers: shifts the wall clock by the number of nanoseconds (int64, native byte order)
+ * that the file $SHEDLOCK_CLOCK holds at that moment. The monotonic clocks do not change.
  *
- * The clock is asked by system call: no look-up of symbols that could allocate, as jemalloc asks for the time before
- * any constructor has run; and no way around us through the vDSO. Deadlines by the wall clock go the other way: a
- * thread that waits until "now + 1 s" must not wait for an hour. A wait that is on its way does not notice a jump.
+ * The shim reads the clock by system call. A symbol look-up could allocate, and jemalloc reads the time before any
+ * constructor has run. It also avoids the vDSO, which would bypass the shim. Deadlines by the wall clock are shifted
+ * back: a thread that waits until "now + 1 s" must not wait for an hour. A wait that has begun does not notice a jump.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -42,7 +42,7 @@ __attribute__((constructor)) static void open_clock(void)
     int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     void *page = file < 0 ? MAP_FAILED : mmap(NULL, sizeof *offset, PROT_READ, MAP_SHARED, file, 0);
     if (page == MAP_FAILED)
-        abort(); /* a server with a clock that cannot be set would make every test pass */
+        abort(); /* otherwise every test would pass, with a clock that cannot be set */
     close(file);
     offset = page;
 }
@@ -87,7 +87,7 @@ int timespec_get(struct timespec *now, int base)
     return base == TIME_UTC && clock_gettime(CLOCK_REALTIME, now) == 0 ? base : 0;
 }
 
-/* A condition variable has a clock of its own, which only the deadline betrays. */
+/* Only the deadline shows which clock a condition variable uses. */
 int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *deadline)
 {
     if (deadline->tv_sec < FIRST_DATE)

@@ -1,7 +1,7 @@
-"""Stores on a disk of a megabyte or so, which is filled: a tmpfs, which only root may mount.
+"""Stores on a full disk of about a megabyte: a tmpfs, which only root may mount.
 
-SQLite has its whole file there, PostgreSQL a tablespace with the lock table, or its write-ahead log; MariaDB and MySQL
-their binary log. (The tables and the log of InnoDB have room of their own, which is used again and again.)
+The disk holds the whole file of SQLite, the lock table or the write-ahead log of PostgreSQL, or the binary log of
+MariaDB and MySQL. (InnoDB reuses the space that its tables and its log already have.)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.support.servers import MariaDbServer, MySqlServer, PostgresServer, Pr
 from tests.support.stores import STORES, SqliteStore, SqlServerStore, Store, postgres_store
 
 Small = tuple[Store, Callable[[], AbstractContextManager[None]]]
-"""A store, and what fills its disk for as long as a block lasts."""
+"""A store, and a context manager that fills its disk."""
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def tmpfs(size: str, owner: str = "root") -> Iterator[Path]:
 
 
 def fill(directory: Path) -> Path:
-    """Until not a byte more can be written there; what did it."""
+    """Write a file into the directory until no byte more can be written. Return the file."""
     filler = directory / "filler"
     with filler.open("ab", buffering=0) as file:
         for size in (2**16, 512):
@@ -84,9 +84,9 @@ def sqlite_file(store: Store) -> Iterator[Small]:
 @contextmanager
 def _full_file(directory: Path) -> Iterator[None]:
     with closing(sqlite3.connect(directory / "locks.db", timeout=30, isolation_level=None)) as connection:
-        connection.execute("SELECT * FROM sqlite_master").fetchall()  # it opens the log, for which there is room yet
+        connection.execute("SELECT * FROM sqlite_master").fetchall()  # it opens the log while the disk still has room
         with filled(directory):
-            # The write-ahead log may have room of its own, which is used again and again: until it is emptied.
+            # The write-ahead log may have space to reuse until it is emptied.
             empty = partial(connection.execute, "PRAGMA wal_checkpoint(TRUNCATE)")
             wait_until(lambda: empty().fetchone()[0] == 0, timeout=TIMEOUT)
             connection.close()
@@ -99,7 +99,7 @@ def _full_file(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def postgres_table(store: Store) -> Iterator[Small]:
-    """The lock table in a small tablespace; a statement that needs another page fails (``disk_full``)."""
+    """The lock table in a small tablespace: a statement that needs another page fails (``disk_full``)."""
     server = cast(SqlServerStore, store).server
     name = f"small_{os.getpid()}_{id(store)}"
     with tmpfs("1m", PostgresServer.system_user or "root") as directory, server.connect() as admin:
@@ -116,12 +116,12 @@ def postgres_table(store: Store) -> Iterator[Small]:
 
 @contextmanager
 def _full_table(server: DatabaseServer, table: str, directory: Path) -> Iterator[None]:
-    """Somebody's old snapshot keeps the room of old versions from being used again."""
+    """An old snapshot keeps PostgreSQL from reusing the space of old versions."""
     with server.connect() as old, server.connect() as admin:
         old.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ")
         name = old.exec_driver_sql(f"SELECT min(name) FROM {table}").scalar_one()
         with filled(directory):
-            # One more version of one record, which says what the last one said, until there is no room.
+            # Add versions of one record, each with the old values, until the disk is full.
             is_full = False
             while not is_full:
                 try:
@@ -136,10 +136,10 @@ def _full_table(server: DatabaseServer, table: str, directory: Path) -> Iterator
 
 @contextmanager
 def postgres_log(store: Store) -> Iterator[Small]:
-    """The write-ahead log: the server gives up, and has to be started when there is room again."""
+    """The write-ahead log on a small disk: the server gives up. Start it again when the disk has room."""
     user = PostgresServer.system_user or "root"
     with tmpfs("40m", user) as directory, private_server("postgres", PostgresServer) as server:
-        with server.connect() as admin:  # or it restarts itself, finds room, and goes on
+        with server.connect() as admin:  # otherwise it restarts itself, finds room, and goes on
             admin.exec_driver_sql("ALTER SYSTEM SET restart_after_crash = off")
         server.stop()
         own, there = server.data / "pg_wal", directory / "pg_wal"
@@ -156,7 +156,7 @@ def postgres_log(store: Store) -> Iterator[Small]:
 def _full_log(server: PostgresServer, directory: Path) -> Iterator[None]:
     def has_given_up() -> bool:
         with suppress(OperationalError), server.connect() as admin:
-            while True:  # each takes a new file, and only a checkpoint would give files back
+            while True:  # each call takes a new file, and only a checkpoint would free files
                 admin.exec_driver_sql("SELECT pg_switch_wal()")
                 admin.exec_driver_sql("SELECT pg_logical_emit_message(true, 'shedlock', 'x')")
         return server.pid is None
@@ -186,7 +186,7 @@ class LoggedMySqlServer(MySqlServer):
 
 @contextmanager
 def binary_log(store: Store) -> Iterator[Small]:
-    """Commits hang until there is room in it, for which the server looks once a minute."""
+    """The binary log on a small disk: commits hang until it has room. The server checks for room once a minute."""
     logged = LoggedMySqlServer if store.name == "mysql" else LoggedMariaDbServer
     with tmpfs("1m", logged.system_user or "root") as directory:
         logged.logs = directory
@@ -196,9 +196,9 @@ def binary_log(store: Store) -> Iterator[Small]:
 
 @contextmanager
 def _full_binary_log(server: PrivateServer, directory: Path) -> Iterator[None]:
-    """Nobody waits for the minute to be over: the server is killed and started again when there is room."""
+    """Kill the server and start it again when the disk has room, so that nobody waits for the minute to pass."""
     with filled(directory):
-        # The last page of the log's file has room for some commits more: until one of them hangs.
+        # The last page of the log's file has room for a few more commits: insert until a commit hangs.
         limits = {"read_timeout": 1}
         engine = create_engine(server.url("mysql+pymysql"), connect_args=limits, isolation_level="AUTOCOMMIT")
         with suppress(OperationalError), engine.connect() as connection:

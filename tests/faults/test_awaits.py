@@ -1,4 +1,4 @@
-"""I12 at every await: whenever a guarded run is given up, it ran or it did not, and its lock is free soon after."""
+"""I12 at every await: a guarded run is given up. It ran or it did not, and its lock is free soon after."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.faults.awaits import GIVEN_UP, WAYS, Moment, nothing_goes_on
 from tests.support.stores import ALL as REGISTERED
 from tests.support.stores import MongoStore, Store
 
-# By name: the registered store, and the async driver where there are several.
+# By name: the registered store, and the async driver if the store has several.
 STORES: dict[str, tuple[str, ...]] = {
     "sqlite+aiosqlite": ("sqlite",),
     "sqlite in threads": ("sqlite",),
@@ -33,7 +33,7 @@ STORES: dict[str, tuple[str, ...]] = {
 }
 STORES |= {name: (name,) for name in REGISTERED if name not in {store for store, *_ in STORES.values()}}
 MakeStore = Callable[..., Store]
-# What is a driver's own.
+# The short run tests the drivers.
 SHORT = [("cancelled", "attempt"), ("out of time", "keep_alive")]
 ALL = [(way, kind) for way in WAYS for kind in ("attempt", "hold", "keep_alive", "extending")]
 IN_MAKE_TEST = ("sqlite+aiosqlite", "sqlite in threads", "postgresql+asyncpg", "mysql+asyncmy", "redis")
@@ -57,7 +57,7 @@ MOST_AWAITS = 400
 
 def open_async(store: Store) -> Any:
     if isinstance(store, MongoStore):
-        # A monitor of PyMongo that streams waits in two tasks, and starts new ones every ten seconds, for ever.
+        # A streaming monitor of PyMongo waits in two tasks, and starts new tasks every ten seconds, without end.
         url = store.server.url(store.database, serverMonitoringMode="poll")
         return AsyncMongoLockProvider(url, **store.options)
     return store.open_async()
@@ -71,7 +71,7 @@ async def opened(make_store: MakeStore, name: str) -> AsyncIterator[Any]:
             yield provider
         return
     provider = open_async(store)
-    await provider.create_schema()  # connects: what its driver starts then is not of a run
+    await provider.create_schema()  # connects: the tasks that its driver starts are not part of a run
     yield provider
     await provider.close()
 
@@ -106,7 +106,7 @@ class Run:
         lock_for = "30m" if extends else "1h"
         async with hold_async(self.name, lock_at_most_for=lock_for, keep_alive=keep_alive, provider=self.provider):
             if keep_alive:
-                # As many awaits in each run, however slow the store is.
+                # Every run has the same number of awaits, however slow the store is.
                 await self.two_heartbeats.wait()
             if extends:
                 await extend_lock_async("1h")
@@ -127,7 +127,7 @@ class Run:
 def test_i12_a_run_that_is_given_up_at_any_await_leaves_its_lock_free(
     store: str, way: str, kind: str, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Heartbeats each 8 ms, of leases of an hour: a lock that is left held does not hide by ending.
+    # Heartbeats every 8 ms for leases of an hour: a lock that is still held is found, as it does not expire.
     monkeypatch.setattr(HeartbeatPlan, "HEARTBEATS", 450_000)
     extended = HeartbeatPlan.extended
 
@@ -144,7 +144,7 @@ def test_i12_a_run_that_is_given_up_at_any_await_leaves_its_lock_free(
             return await given_up_at_each(provider, way, kind)
 
     ends = asyncio.run(main())
-    gc.collect()  # coroutines that nobody awaited complain here, not in another test
+    gc.collect()  # coroutines that were never awaited complain here, not in another test
     print(f"{store}, {kind}, {way}: {len(ends)} awaits, {ends.count('was given up')} in or after the task")
     assert ends[-1] == "ran to its end"
     given_up = [end for end in ends if end != "ran to its end"]
@@ -154,7 +154,7 @@ def test_i12_a_run_that_is_given_up_at_any_await_leaves_its_lock_free(
 
 
 async def given_up_at_each(provider: Any, way: str, kind: str) -> list[str]:
-    """What became of the run that was given up at the first await, at the second one, …"""
+    """Give up a run at the first await, another run at the second await, and so on. Return the results."""
     loop = asyncio.get_running_loop()
     name, before = f"awaits-{uuid4().hex[:8]}", asyncio.all_tasks()
     ends: list[str] = []
@@ -173,7 +173,7 @@ async def given_up_at_each(provider: Any, way: str, kind: str) -> list[str]:
         await nothing_goes_on(before)
         await assert_free(provider, run.name)
         ends.append("did not run" if not run.started else "ran to its end" if result is not None else "was given up")
-        # One run has a heartbeat more than another: the end is where none of several in a row gets so far.
+        # Some runs have one heartbeat more: stop after several runs in a row that did not reach the await.
         in_vain = 0 if moment.has_come else in_vain + 1
         if in_vain == 3:
             return ends

@@ -1,4 +1,4 @@
-"""The checker finds what is wrong, and nothing else."""
+"""The checker finds each fault, and has no findings without a fault."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ A, B = "a", "b"
 
 
 def acquire(worker: str, started: float, ended: float | None, **facts: Any) -> Operation:
-    """Granted, as a rule: claim and token are by the worker's name and the moment."""
+    """An acquire, granted by default. Claim and token follow from the worker's name and the moment."""
     given = {"outcome": "granted", "claim": f"{worker}{started}", "token": int(started * 1000), "at_most": 1.0}
     given["trusted_until"] = started + 0.988
     return Operation(worker, "acquire", "job", started, ended, **{**given, **facts})
@@ -37,7 +37,7 @@ def released(lease: Operation, started: float, ended: float) -> Operation:
 
 
 def reached(operation: Operation, *moments: float, replied_at: float | None = None) -> Operation:
-    """Copies of its requests reached the store then; the reply is that to one of them."""
+    """Copies of its requests reached the store at ``moments``. The reply belongs to the copy at ``replied_at``."""
     return replace(operation, at_store=moments, replied_at=replied_at)
 
 
@@ -64,7 +64,7 @@ NO_RULES: dict[str, Any] = {}
 LATER: dict[str, Any] = {"rules": Rules(late=5.0)}
 
 CASES: dict[str, tuple[tuple[Operation, ...], dict[str, Any], list[str]]] = {
-    # What happened, marks and rules, and what is found.
+    # By case: operations, marks and rules, and the expected findings.
     "two trusted leases": ((FIRST, released(FIRST, 1.8, 1.9), acquire(B, 1.4, 1.5)), NO_RULES, ["overlap"]),
     "released before": ((FIRST, released(FIRST, 1.4, 1.6), acquire(B, 1.45, 1.55)), NO_RULES, []),
     "not trusted any more": ((FIRST, acquire(B, 1.95, 2.0)), NO_RULES, []),
@@ -151,7 +151,7 @@ CASES: dict[str, tuple[tuple[Operation, ...], dict[str, Any], list[str]]] = {
     "failed after it": ((acquire(A, 4.0, 5.1, outcome="error", claim=""), skip(B, 8.05, 8.09)), DISTURBANCE, []),
     "sent twice in it": ((acquire(A, 4.0, 4.1), skip(B, 6.4, 6.45)), DISTURBANCE, []),
     "sent twice, and over": ((acquire(A, 4.0, 4.1), skip(B, 6.55, 6.6)), DISTURBANCE, ["grant lost"]),
-    # It is known when copies reached the store
+    # The moments at which copies reached the store are known.
     "the reply decides": ((reached(skip(A, 1.0, 1.9), 1.05), skip(B, 2.0, 2.05)), NO_RULES, ["grant lost"] * 2),
     "the copy before the reply": (
         (FIRST, RELEASED, reached(skip(A, 1.2, 1.9), 1.25, 1.5, replied_at=1.5), skip(B, 2.15, 2.2)),
@@ -180,7 +180,7 @@ CASES: dict[str, tuple[tuple[Operation, ...], dict[str, Any], list[str]]] = {
         (reached(FIRST, 1.05), reached(FAILED, 3.0), reached(released(FIRST, 2.0, 2.03), 2.02), skip(B, 2.1, 2.15)),
         NO_RULES, ["grant lost"],
     ),
-    # What the holder knows
+    # The holder's own knowledge
     "trusted after the window": ((FIRST, then("check", FIRST, 1.99, 2.0, "trusted")), NO_RULES, ["trust"]),
     "not trusted after it": ((FIRST, then("check", FIRST, 1.99, 2.0, "untrusted")), NO_RULES, []),
     "as long as granted": ((replace(FIRST, trusted_until=2.087),), NO_RULES, []),

@@ -1,4 +1,4 @@
-"""That clocks of servers and of workers can be set at all; then the short form of scenario 7. I1, I7, I10, I11."""
+"""Tests that clocks of servers and workers can be set; then the short form of scenario 7. I1, I7, I10, I11."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ONCE = Budget(0.0, least=1)
 
 
 def is_ahead(seconds: float, begin: float, offset: float, *, exact_to: float = 0.01) -> bool:
-    """Whether a clock that is so far ahead of this machine's showed this since ``begin``."""
+    """Whether a clock that is ``offset`` ahead of this machine's clock has shown this time since ``begin``."""
     return begin + offset - exact_to <= seconds <= time.time() + offset + exact_to
 
 
@@ -75,7 +75,7 @@ for line in sys.stdin:
 
 
 def read_clocks(process: subprocess.Popen[str]) -> tuple[float, float, float]:
-    """Its wall clock, its clock for leases, and how long it waited for 0.2 seconds."""
+    """Return its wall clock, its clock for leases, and how long it waited for 0.2 seconds."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("\n")
@@ -151,7 +151,7 @@ def test_i1_wrong_clocks_of_a_minority_change_nothing(store: Store) -> None:
 
 
 def lease_of_all(provider: LockProvider, name: str, clients: Sequence[redis.Redis], record: str) -> Lease:
-    """A lease that all ``clients`` have confirmed: an acquire does not wait for a server that is late."""
+    """Acquire a lease that all ``clients`` have confirmed: an acquire does not wait for a late server."""
     while True:
         lease = provider.acquire(LockRequest(name, "10m"))
         assert lease is not None
@@ -164,14 +164,14 @@ def lease_of_all(provider: LockProvider, name: str, clients: Sequence[redis.Redi
 
 
 def open_patient(store: Store) -> Any:
-    """A provider whose time limit a busy machine does not reach."""
+    """A provider with a time limit that a busy machine does not reach."""
     store.options["timeout"] = "20s"
     return store.open()
 
 
 @WITH_CLOCKS
 def test_a_lease_of_a_bare_majority_ends_when_one_of_its_clocks_jumps() -> None:
-    """Two majorities may have only that server in common; a lease that all have granted bears a minority of jumps."""
+    """Two majorities may share only that server. A lease that all servers have granted survives jumps of a minority."""
     with (
         clocked("quorum", servers=5) as clocked_store,
         ExitStack() as stack,
@@ -183,7 +183,7 @@ def test_a_lease_of_a_bare_majority_ends_when_one_of_its_clocks_jumps() -> None:
             name = f"job-{withheld}"
             record = f"{clocked_store.store.options['key_prefix']}:{{{name}}}"
             until = clients[0].time()[0] + HOUR
-            for client in clients[:withheld]:  # promised to another, which gives up later
+            for client in clients[:withheld]:  # promised to another claim, which gives up later
                 client.hset(record, mapping={"vote_by": "another#1", "vote_until": f"{until * 1e6:.0f}"})
             lease = lease_of_all(one, name, clients[withheld:], record)
             assert other.acquire(LockRequest(name, "10m")) is None

@@ -1,4 +1,4 @@
-"""Mutants: the checker finds each, and nothing in the sound copy of the algorithm."""
+"""Mutants: the checker finds each mutant, and nothing in the sound copy of the algorithm."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""A process forks while its locks are held, or while its threads are at work. I1, I2, I13.
+"""A process forks while it holds locks, or while its threads are at work. I1, I2, I13.
 
-What a forked child may do with a provider is in the contract and in the tests of each store.
+The contract and the tests of each store cover the use of a provider in a forked child.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ ANOTHER_STORE = pytest.mark.slow("`make test` tries five stores, and the contrac
     indirect=True,
 )
 def test_i2_a_fork_in_the_middle_of_a_heartbeat_harms_no_lease(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The child has its parent's lease in its memory, with a heartbeat that never ends there; it must not harm it."""
-    monkeypatch.setattr(HeartbeatPlan, "HEARTBEATS", 6000)  # of a lease of ten minutes, which does not end meanwhile
+    """The child's memory holds its parent's lease, with a heartbeat that never ends there, and must not harm it."""
+    monkeypatch.setattr(HeartbeatPlan, "HEARTBEATS", 6000)  # of a lease of ten minutes, which does not expire meanwhile
     name, events = f"forks-{uuid4().hex[:12]}", RecordingListener()
     has_begun, may_send, heartbeats = threading.Event(), threading.Event(), []
 
@@ -134,7 +134,7 @@ for _ in range(3):
 def test_i13_time_limits_in_a_forked_process_with_many_threads(kind: str, make_store: Callable[..., Store]) -> None:
     """Threads of a new child started PostgreSQL's watchdog at the same time, and it died. uWSGI forks in C."""
     store = make_store("postgres")
-    store.options["timeout"] = "6s"  # twenty threads that take turns each microsecond open twenty connections
+    store.options["timeout"] = "6s"  # twenty threads that switch each microsecond open twenty connections
     with (
         TcpProxy(store.addresses[0]) as proxy,
         subprocess.Popen(

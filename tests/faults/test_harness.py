@@ -1,4 +1,4 @@
-"""The suite's own tools: histories that survive their process, figures, the exit status."""
+"""Tests of the suite's tools: histories that survive their process, figures, the exit status."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_history_has_errors_and_the_trust_that_stays(path: Path, logbook: Logb
 
 
 def test_a_lease_that_a_guard_has_undone_is_held_until_the_next_attempt(path: Path, logbook: Logbook) -> None:
-    """No operation of the history says that it was undone; the grant came too late for the task."""
+    """The undo is not in the history. The grant came too late for the task."""
     store = InMemoryLockProvider()
     provider, reader = RecordedProvider(store, logbook, keep_alive=True), Reader(path)
     lease = provider.acquire(LockRequest("job", "1m"))
@@ -113,7 +113,7 @@ def test_half_a_line_is_read_when_it_is_whole(path: Path, logbook: Logbook) -> N
 
 
 def test_an_operation_that_outlasts_its_history_writes_nothing_into_another(path: Path, tmp_path: Path) -> None:
-    """A thread may still wait for the store when its trial ends; the next trial's file then has the same number."""
+    """A thread may still wait for the store when its trial ends. The next trial's file then has the same descriptor."""
     first, second = Logbook(path, "w"), tmp_path / "second"
     late = first.operation("acquire", "job")
     late.__enter__()
@@ -177,7 +177,7 @@ RunFake = Callable[[Callable[[], Report]], int]
 
 @pytest.fixture
 def run_fake(monkeypatch: pytest.MonkeyPatch) -> RunFake:
-    """Carries out one scenario that does this, on SQLite, sync and async; returns the exit status."""
+    """Run a scenario that calls ``act``, on SQLite, sync and async. Return the exit status."""
 
     def run_fake(act: Callable[[], Report]) -> int:
         fake = Scenario(1, "fake", ("sqlite",), lambda store, budget, seed: act(), ("sync", "async"), 1.0, 1)

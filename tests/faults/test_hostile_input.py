@@ -1,6 +1,6 @@
-"""Nothing is injected, nothing hangs, no secret is told: what is accepted is carried exactly, the rest refused clearly.
+"""Hostile input injects nothing, hangs nothing and reveals no secret. It is kept exactly, or refused clearly.
 
-Also, in tests/stores: sql/test_refusals.py, mongodb/test_inputs.py, redis/test_keys.py; and the contract's names.
+See also tests/stores: sql/test_refusals.py, mongodb/test_inputs.py, redis/test_keys.py; and the contract's names.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ OTHER_SQL = [
     for kind in ("sync", "async")
     if REGISTERED[name].facts.is_sql and f"{name} {kind}" not in IN_MAKE_TEST
 ]
-# Not S3: a list reads each record, and no young one is pruned. See tests/stores/s3/test_records.py.
+# Not S3: it reads each record for a list, and prunes no young record. See tests/stores/s3/test_records.py.
 OTHERS = [f"{name} sync" for name in ALL if not REGISTERED[name].facts.is_sql and name not in ("redis", "quorum", "s3")]
 STORES = [
     *IN_MAKE_TEST,
@@ -65,14 +65,14 @@ MakeStore = Callable[..., Store]
 
 @contextmanager
 def quick(seconds: float = 10.0) -> Iterator[None]:
-    """Computes for less than this. A store that hangs ends in the time limit of the test."""
+    """Assert that the block takes less time than this. The time limit of the test ends a store that hangs."""
     began = time.thread_time()
     yield
     assert time.thread_time() - began < seconds
 
 
 def refusal(call: Callable[[], object], kind: type[ShedLockError] = ConfigurationError) -> str:
-    """The message of a refusal, which is short; empty if the call is not refused."""
+    """Return the message of a refusal, which must be short, or "" if the call is not refused."""
     try:
         call()
     except kind as refused:
@@ -98,7 +98,7 @@ def provider(request: pytest.FixtureRequest, make_store: MakeStore) -> Iterator[
 
 
 def use(provider: LockProvider, name: str, holder: str) -> None:
-    """The whole life of one lock: whatever is in its name, it is this lock, and no other."""
+    """Run a lock through its whole life. Whatever its name contains, the operations reach this lock only."""
     before = {record.name for record in provider.records()}
     lease = provider.acquire(LockRequest(name, "10m", holder=holder))
     assert lease is not None
@@ -114,7 +114,7 @@ def use(provider: LockProvider, name: str, holder: str) -> None:
     assert provider.force_release(name) is True
     assert provider.release(taken) is False
     if isinstance(getattr(provider, "programs", None), CasPrograms | DynamoDBPrograms):
-        return  # its clock is coarse, so that it prunes no young record
+        return  # its coarse clock: it prunes no young record
     assert provider.prune(0) == len(before) + 1 or not before
     assert provider.records() == []
 
@@ -142,7 +142,7 @@ def test_fragments_of_statements_are_names_like_others(provider: LockProvider) -
 def test_any_text_is_carried_exactly_or_refused(provider: LockProvider, name: str, holder: str) -> None:
     with quick(30):
         if refusal(lambda: LockRequest(name, "1m", holder=holder)):
-            refusal(lambda: provider.record(name))  # or None: wrong may have been the holder
+            refusal(lambda: provider.record(name))  # or None: perhaps the holder was wrong, not the name
             refusal(lambda: provider.force_release(name))
         else:
             use(provider, name, holder)
@@ -157,7 +157,7 @@ HOLDERS = (None, "x" * 65, "\u0301" * 65)
 
 
 def test_what_cannot_be_a_name_is_refused_in_few_words(provider: LockProvider) -> None:
-    """Before anything is sent."""
+    """Before any request."""
     not_refused = []
     for name in UNNAMEABLE:
         calls: list[Callable[[], object]] = [
@@ -243,7 +243,7 @@ TABLES = [
 
 @pytest.mark.parametrize("case", ["postgres sync", *(pytest.param(each, marks=ANOTHER_STORE) for each in OTHER_SQL)])
 def test_any_table_name_is_used_or_refused(case: str, make_store: MakeStore) -> None:
-    """A table of that name, or a refusal; nothing else happens. More: tests/stores/sql/test_create_schema.py."""
+    """The name is used or refused, and nothing else happens. See also tests/stores/sql/test_create_schema.py."""
     store = store_of(make_store, case)
 
     def use_table(table: str) -> None:

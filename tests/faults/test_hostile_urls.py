@@ -1,4 +1,4 @@
-"""URLs of every kind: quick, clear, and without the password. Also: test_urls.py of the other directories."""
+"""URLs of every kind: errors are quick and clear, and hide the password. See also test_urls.py in other directories."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SECRET = "hunter2"
 ASYNC = pytest.mark.slow("the sync provider reads a URL with the same code")
 KINDS = [pytest.param(kind, marks=ASYNC if kind.endswith("async") else []) for kind in SCHEMES]
 CHARACTERS = SPECIAL if tiers.runs("full") else "#%&/:;?@[\\ \n\x00🐑"
-"""In `make test`, those that mean something in a URL."""
+"""`make test` uses only characters with a meaning in URLs."""
 
 
 def open_url(kind: str, url: str) -> object:
@@ -68,7 +68,7 @@ def test_no_message_shows_the_password(kind: str, is_encoded: bool) -> None:
                 f"{SCHEMES[kind]}://user:{written}@{hosts}/0?nonsense=1&{written}",
             ):  # fmt: skip
                 if "nonsense" in url and not is_encoded:
-                    continue  # there it is no password, but an option
+                    continue  # here it is an option, not a password
                 assert SECRET not in told(kind, url.replace(f"&{written}", "")), url
 
 

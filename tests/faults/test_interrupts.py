@@ -1,4 +1,4 @@
-"""I12: an acquire in sync code that Ctrl-C or SIGTERM interrupts leaves nothing behind, on every store and driver."""
+"""I12: if Ctrl-C or SIGTERM interrupts an acquire in sync code, nothing stays locked, on every store and driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ONE_CLIENT = pytest.mark.matrix("another store shows it with the same client, or
 STORES = [
     *(f"{name} sync" for name in WITH_NETWORK if name != "kubernetes"),
     pytest.param("kubernetes sync", marks=ONE_CLIENT),
-    "postgres async",  # behind a sync facade, as the command line has it
+    "postgres async",  # behind a sync facade, as the command line uses it
     pytest.param("mysql async", marks=ONE_CLIENT),
 ]
 ONE_SIGNAL = pytest.mark.matrix("what Python does with both signals does not depend on the store: psycopg2 has both")

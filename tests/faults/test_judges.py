@@ -1,4 +1,4 @@
-"""What scenarios judge by themselves, beside the checker: what they excuse, what they measure, what they find."""
+"""Tests of the scenarios' own judges, beside the checker: their excuses, their measurements, their findings."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ EARLY = replace(DONE, started=0.2, ended=0.3, trusted_until=NEVER)
         ((HELD, FREED, NEXT, LOST), set()),
         ((HELD, TAKEN, LOST), set()),
         ((HELD, replace(TAKEN, token=1), LOST), {"token"}),
-        # The former holder does nothing to the lock any more; its request may have come first.
+        # The former holder does nothing to the lock any more. Its request may have come first.
         ((HELD, FREED, NEXT, DONE), {"own writes"}),
         ((HELD, TAKEN, replace(DONE, kind="extend")), {"own writes"}),
         ((HELD, FREED, replace(DONE, started=0.45)), set()),
@@ -152,7 +152,7 @@ EARLY = replace(DONE, started=0.2, ended=0.3, trusted_until=NEVER)
         ((HELD, FREED, PRUNED, replace(NEXT, token=0), LOST), {"token"}),
         ((HELD, FREED, NEXT, FRESH, STALE), {"stale write"}),
         ((HELD, FREED, NEXT, FRESH, replace(STALE, outcome="refused")), set()),
-        # Other leases than the freed one.
+        # Leases other than the freed lease.
         ((HELD, FREED, NEXT, GONE, THIRD, LOST), set()),
         ((HELD, FREED, replace(NEXT, at_least=1.0), GONE, THIRD, LOST), {"minimum hold"}),
         ((HELD, FREED, NEXT, THIRD, LOST), {"overlap"}),
@@ -160,7 +160,7 @@ EARLY = replace(DONE, started=0.2, ended=0.3, trusted_until=NEVER)
         ((HELD, PRUNED, NEXT, LOST), {"overlap", "lost"}),
         ((HELD, PRUNED, LOST), {"lost"}),
         ((HELD, PRUNED, replace(LOST, trusted_before=0.85)), set()),
-        # One that was sent twice: the first copy may have done it, or has.
+        # An operation that was sent twice: the first copy may have done it, or has done it.
         ((HELD, FREED, NEXT, replace(DONE, kind="release", at_store=(0.65,), requests=2)), set()),
         ((HELD, FREED, NEXT, replace(DONE, kind="release", at_store=(0.65,))), {"own writes"}),
         ((HELD, replace(LOST, kind="release", at_store=(0.65, 0.68), replied_at=0.68)), set()),
@@ -173,12 +173,13 @@ EARLY = replace(DONE, started=0.2, ended=0.3, trusted_until=NEVER)
         ((HELD, replace(DONE, started=0.2, ended=0.3, trusted_until=NEVER), FREE), set()),
         ((replace(HELD, ended=0.45), FREE), set()),
         ((HELD, FREED, replace(FREE, started=0.45, ended=0.55)), set()),
-        # One without a reply may have been done, or not.
+        # A force release without a reply may have been done, or not.
         ((HELD, UNKNOWN, NEXT, LOST), set()),
         ((HELD, UNKNOWN, SKIP, DONE), set()),
         ((KEPT, replace(UNKNOWN, started=0.05), EARLY, replace(SKIP, started=1.5, ended=1.6)), set()),
         ((KEPT, replace(UNKNOWN, started=0.05), EARLY, replace(SKIP, started=2.3, ended=2.4)), {"grant lost"}),
-        # Where it is known when a copy reached the store, it frees the lease that was read before, and no other.
+        # If the moment of a copy at the store is known, the copy frees the lease that was read before, and no other
+        # lease.
         ((HELD, replace(FREED, at_store=(0.45,)), NEXT, LOST), set()),
         ((HELD, replace(FREED, started=-0.2, ended=-0.1, at_store=(-0.15, 0.5)), NEXT, LOST), {"overlap", "lost"}),
         ((HELD, replace(FREED, started=-0.2, ended=-0.1, at_store=(-0.15, 1.5)), NEXT, LOST), {"overlap", "lost"}),
@@ -213,12 +214,12 @@ AFTER_A_CRASH = replace(AGAIN, started=2.4, ended=2.5, trusted_until=4.3)
         ((RUN, AFTER_A_CRASH), (Mark("killed", "w1", 0.2, 0.3),), {"fire time"}),
         ((RUN, replace(AFTER_A_CRASH, fire_time=100.2)), (Mark("killed", "w1", 0.2, 0.3),), set()),
         ((RUN, ENDED, replace(AGAIN, fire_time=99.8)), (), {"fire time"}),
-        # A skip of a fire time that has been, or may have been granted, and one without a reason.
+        # A skip of a fire time that has passed, or may have been granted; and a skip without a reason.
         ((RUN, ENDED, LATE), (), set()),
         ((RUN, ENDED, replace(LATE, fire_time=99.8)), (), set()),
         ((replace(RUN, outcome="error", claim="", at_most=0.05), LATE), (), set()),
         ((RUN, ENDED, replace(LATE, fire_time=100.2)), (), {"grant lost"}),
-        # A second copy of a skipped acquire uses the fire time up, and holds the lock, for nobody.
+        # A second copy of a skipped acquire uses up the fire time, and locks the name without a holder.
         ((RUN, ENDED, TWICE, replace(LATE, started=3.0, ended=3.1, fire_time=100.2)), (), set()),
         ((RUN, ENDED, TWICE, replace(LATE, started=3.0, ended=3.1, fire_time=100.4)), (), {"grant lost"}),
         ((RUN, ENDED, TWICE, replace(LATE, started=2.4, ended=2.45, fire_time=100.4)), (), set()),
@@ -369,7 +370,7 @@ def test_i1_a_grant_of_a_lock_that_another_replica_trusts_is_found(is_given_up: 
 
 
 def failing_electors(part: Callable[[int, int], float]) -> list[Operation]:
-    """Failures, by elector and number; each is followed by this part of the pause that is due."""
+    """Failures, by elector and number. Each pause after a failure is this part of the pause that is due."""
     operations = []
     for elector in range(exhaustion.WAITERS):
         moment = elector / 100

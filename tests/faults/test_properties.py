@@ -1,4 +1,4 @@
-"""Any extensions in any order, and any time: whatever happens, the holder knows first."""
+"""Extensions in any order and at any time: the holder always knows first."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ settings.register_profile(
     "faults",
     deadline=None,
     database=None,
-    derandomize=not tiers.runs("all"),  # the short run is the same each time; the full one looks for more
+    derandomize=not tiers.runs("all"),  # the short run is the same each time; the full run looks for more
     max_examples=2000 if tiers.runs("all") else 60 if tiers.runs("full") else 30,
     stateful_step_count=60 if tiers.runs("all") else 40,
     suppress_health_check=[HealthCheck.too_slow],
 )
 SETTINGS = settings.get_profile("faults")
-pytestmark = pytest.mark.timeout(900)  # the full one computes for more than a minute, on a machine that is not busy
+pytestmark = pytest.mark.timeout(900)  # the full run computes for more than a minute, on a machine that is not busy
 
 MILLISECOND = timedelta(milliseconds=1)
 lengths = st.integers(3, 20_000).map(lambda milliseconds: milliseconds * MILLISECOND)
 
 
 class TrustMachine(RuleBasedStateMachine):
-    """One lease whose extensions are carried out at any time between request and reply, or later, or never.
+    """A lease with extensions that the store carries out at any time between request and reply, or later, or never.
 
     I6: whatever happens, the holder never trusts its lease for longer than the store keeps the lock.
     """
@@ -58,7 +58,7 @@ class TrustMachine(RuleBasedStateMachine):
     @precondition(lambda self: hasattr(self, "lease"))
     @rule(request_sent=requests)
     def carried_out(self, request_sent: Extension) -> None:
-        """By the store; perhaps a second time, or long after the answer was given up."""
+        """The store carries it out, perhaps a second time, or long after the caller gave up."""
         if self.until > self.clock() and not (id(request_sent) in self.done and id(request_sent) in self.answered):
             self.until = self.clock() + request_sent.lock_for.total_seconds()
             self.done.add(id(request_sent))

@@ -1,7 +1,7 @@
-"""The short form of the scenarios: each once, on a few stores, as quickly as it can tell. I1 to I7, I10 to I12.
+"""The short form of the scenarios: each once, on a few stores, as quickly as possible. I1 to I7, I10 to I12.
 
-``make faults`` runs all of them on every store, sync and async. Not here: the full disks of MariaDB and MySQL, whose
-commits hang for half a minute then, and standbys without faults of their own.
+``make faults`` runs all scenarios on every store, sync and async. Not here: the full disks of MariaDB and MySQL, which
+hang commits for half a minute, and standbys without faults.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ ALL_MIXED = (
     "kubernetes async"
 )
 TAKEN_OVER = "take-over"
-"""A count that the report has as durations."""
+"""A count that the report has as a list of durations."""
 REFUSED = {"acquire error": 6, "acquire granted": 4}
 DELETED = {"deleted": deletions.DELETIONS_PER_TRIAL, "after deletion lost": 1}
 ACTIONS = {f"{kind} {outcome}": number for kind, outcome, number in operators.ACTIONS}
 WITHOUT_PRUNE = {what: number for what, number in ACTIONS.items() if what != "prune done"}
-"""Where a young record is not pruned, so that it is a matter of chance whether one is."""
+"""For stores that prune no young record: here a prune depends on chance."""
 SOAKED = {"acquire granted": soak.SIZE * 60}
 
 
@@ -60,12 +60,12 @@ def a_hundred_names(store: Store, budget: Budget, seed: int) -> Report:
 
 
 def a_few_rounds(store: Store, budget: Budget, seed: int) -> Report:
-    store.options = {**store.options, "timeout": "30s"}  # the time limit is not what it tests
+    store.options = {**store.options, "timeout": "30s"}  # the time limit is not under test
     return herds.race_of_sixteen(store, budget, 10)
 
 
 def short_soak(store: Store, budget: Budget, seed: int, provider: str | None = None) -> Report:
-    """Finds only what leaks by the megabyte; pools may still fill. A leak with each grant grows by 60 to 90."""
+    """Find only leaks of megabytes: pools may still fill. A leak with each grant grows by 60 to 90 descriptors."""
     counts = {"descriptors": 20, "threads": 20, "connections": 15}
     return soak.soak_for(store, 0.0, seed, grants=60, memory=16 * 1024, counts=counts, provider=provider)
 
@@ -87,7 +87,7 @@ def late_copies(store: Store, budget: Budget, seed: int) -> Report:
 
 
 SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
-    # The scenario, where, and how often at least each of these must have happened.
+    # By scenario: the stores, and how often at least these events must have happened.
     (processes.kills, ALL_MIXED, {"killed": processes.KILLS_PER_TRIAL, TAKEN_OVER: 1}),
     (processes.stops, "sqlite async, postgres sync, redis async, dynamodb sync",
      {"stopped": processes.STOPS_PER_TRIAL, "resumed": processes.STOPS_PER_TRIAL, "write refused": 1}),
@@ -167,7 +167,7 @@ SHORT: list[tuple[Run, str, Mapping[str, int]]] = [
     (exhaustion.no_descriptors,
      "sqlite sync, postgres sync, postgres async, mariadb async, redis sync, redis async, quorum sync", {}),
     (outage, "redis async private, postgres sync private",
-     # The first to fail may have been under way when the store went.
+     # The first to fail may have been under way when the outage began.
      {"attempt in outage": (exhaustion.FAILURES - 1) * exhaustion.WAITERS}),
     (short_soak, "sqlite sync, postgres async, mariadb sync, redis async, mongodb sync, etcd async, s3 sync, "
      "kubernetes sync", SOAKED),
@@ -185,7 +185,7 @@ NAMES = {scenario.run: scenario.name for scenario in all_scenarios()} | {
     leader_cut_off: "etcd: the leader is cut off",
 }
 IN_MAKE_TEST: dict[Run, str] = {
-    # One of each kind of fault that costs little. The contract tries crashes, lost replies and outages on every store.
+    # A cheap scenario of each kind of fault. The contract tries crashes, lost replies and outages on every store.
     processes.kills: "redis sync",
     processes.stops: "redis async",
     servers.killed: "postgres sync",
@@ -204,7 +204,7 @@ IN_MAKE_TEST: dict[Run, str] = {
     schedulers.job_store_fails: "sqlite sync",
 }
 IN_MAKE_TEST_FULL: dict[Run, str] = {
-    # Where a scenario runs in `make test-full`, if not on all of its stores: once, and each store has some of them.
+    # Scenarios that `make test-full` runs on some of their stores only. Each store runs some scenarios.
     processes.kills: "redis sync, postgres async",
     processes.stops: "redis async",
     servers.killed: "postgres sync",
@@ -267,7 +267,7 @@ NEED_MOUNTS = {
 
 @pytest.fixture(scope="session")
 def can_mount() -> str:
-    """Why not, if this user may not mount anything."""
+    """Return the reason why this user may not mount anything, or ""."""
     try:
         with small_disks.tmpfs("64k"):
             return ""
@@ -275,7 +275,7 @@ def can_mount() -> str:
         return str(error)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a scheduler's, which is meant
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a scheduler's thread, on purpose
 @pytest.mark.parametrize(("run", "store", "happened"), CASES, indirect=["store"])
 def test_no_promise_is_broken(
     run: Run, store: Store, happened: Mapping[str, int], can_mount: str, request: pytest.FixtureRequest
@@ -301,7 +301,7 @@ def test_no_promise_is_broken(
     indirect=["store"],
 )
 def test_what_is_not_promised_is_measured_and_tokens_tell(run: Run, store: Store, happened: str) -> None:
-    """Two leases at once are not forbidden here; how long is a matter of luck. That the scenario can tell is not."""
+    """Two leases at once are allowed here, for a time that depends on luck. The scenario must still detect them."""
     report = Report()
     for seed in range(5):
         report.add(run(store, Budget(0), seed))
@@ -312,7 +312,7 @@ def test_what_is_not_promised_is_measured_and_tokens_tell(run: Run, store: Store
     assert report.counts[happened] > 0
 
 
-# Controls: that the scenarios can find what they are there for
+# Controls: each scenario finds the fault that it looks for
 
 
 def rules(report: Report) -> set[str]:

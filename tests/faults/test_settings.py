@@ -15,7 +15,7 @@ SETTINGS = {store: {setting.name: setting for setting in given} for store, given
 
 
 CASES = [
-    # On which store, which setting, by an application's engine or by URL, and whether errors are due.
+    # The store, the setting, whether an application's engine is used (else a URL), and whether errors are due.
     ("postgres sync", "serializable", True, False), ("postgres async", "serializable", False, False),
     ("mariadb async", "serializable", True, False), ("mariadb sync", "ANSI_QUOTES", False, False),
     ("mariadb sync", "no autocommit", False, False), ("mariadb sync", "no autocommit", True, False),
@@ -52,7 +52,7 @@ def test_i5_an_awkward_setting_is_not_noticed_or_fails_closed(
     indirect=["store"],
 )
 def test_i1_transaction_pooling_gives_no_lease_twice(store: Store, driver: str, by_engine: bool) -> None:
-    """asyncpg prepares statements, which are then in another session: each such failure is an error that says why."""
+    """asyncpg prepares statements, which are then in another session. Each such failure is an error that says why."""
     with on_private_server(store) as own, settings.pooler_before(own) as pooler:
         history, report = settings.through_pooler(own, pooler, driver, 1, by_engine=by_engine)
     assert report.findings == []
@@ -66,7 +66,7 @@ def test_i1_transaction_pooling_gives_no_lease_twice(store: Store, driver: str, 
 @pytest.mark.slow("starts PgBouncer")
 @pytest.mark.parametrize("store", ["postgres sync"], indirect=True)
 def test_a_pooler_is_named_in_the_error(store: Store) -> None:
-    """Two engines as psycopg makes them: each prepares what it has executed five times, under the same names."""
+    """Two engines with psycopg's defaults prepare a statement after five executions, under the same names."""
     with on_private_server(store) as own, PgBouncer(own.servers[0], pool_size=1) as pooler:
         engines = [create_engine(pooler.url("postgresql+psycopg")) for _ in range(2)]
         table = f"faults_{uuid4().hex[:8]}"

@@ -1,8 +1,8 @@
-"""A replica of an application, as a process: it acquires, works, writes with its fencing token, extends, releases, …
+"""A replica of an application, as a process: it acquires, works, writes with its fencing token, extends and releases.
 
-``python -m tests.faults.worker`` is a fork server: it forks a worker for each line of JSON that it reads. It has
-imported everything once, so that its workers start in milliseconds. They die with it, and it dies when its standard
-input ends.
+``python -m tests.faults.worker`` is a fork server: it forks a worker for each line of JSON that it reads. The fork
+server has imported everything, so that its workers start in milliseconds. The workers die with the fork server. It
+ends when its standard input ends.
 """
 
 from __future__ import annotations
@@ -41,46 +41,46 @@ from tests.faults.history import Logbook
 from tests.faults.recording import AsyncOnceProvider, AsyncRecordedProvider, OnceProvider, RecordedProvider
 
 CHECK_SECONDS = 0.02
-"""While it works, a worker asks its lease this often whether it may go on."""
+"""A working worker checks this often whether its lease is still trusted."""
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a worker does. Durations are seconds; of a pair, any value between the two."""
+    """The actions of a worker. Durations are seconds; a pair stands for any value between the two."""
 
     at_most: float = 0.8
     at_least: float = 0.0
     work: tuple[float, float] = (0.0, 0.05)
     pause: tuple[float, float] = (0.0, 0.03)
-    """Between two attempts."""
+    """Between two attempts. The "how often" fields below are probabilities from 0 to 1."""
     extends: float = 0.3
-    """How often it extends its lease once and goes on working; from 0 to 1, as the others."""
+    """How often it extends its lease once and goes on working."""
     varies: float = 0.15
-    """How often such an extension is not by ``at_most``, but shorter or longer."""
+    """How often such an extension is shorter or longer than ``at_most``."""
     lengths: tuple[float, float] = (0.3, 1.5)
-    """Of those: parts of ``at_most``."""
+    """Lengths of these extensions, as parts of ``at_most``."""
     keeps_alive: float = 0.0
     """How often it holds the lock through ``hold(..., keep_alive=True)``."""
     forgets: float = 0.0
-    """How often it does not release, as if it had crashed; not when it keeps alive."""
+    """How often it does not release, as if it had crashed. Not with keep-alive."""
     takes_over: float = 0.0
     """How often it acquires by force."""
     force_releases: float = 0.0
-    """How often it frees a name by force instead of an attempt, whoever holds it."""
+    """How often it force-releases a name, whoever holds it, in place of an attempt."""
     prunes: float = 0.0
-    """How often it deletes the records of all free names instead of an attempt."""
+    """How often it prunes the records of all free names in place of an attempt."""
     fires_every: float = 0.0
-    """It attempts at the multiples of this on its wall clock only, each of which is a fire time; 0: after a pause."""
+    """If set, it attempts only at multiples of this on its wall clock: these are fire times. If 0, after a pause."""
     skew: float = 0.0
-    """How far its wall clock is ahead."""
+    """Seconds by which its wall clock is ahead."""
     watches: bool = False
-    """It watches the run of a fire time that it was refused, until the next one, and recovers it."""
+    """If a fire time was skipped, it watches the run until the next fire time, and recovers it."""
     runs_once: bool = False
-    """It calls ``run_once`` for each name, until that returns, and does nothing afterwards."""
+    """It calls ``run_once`` for each name until the call returns, and does nothing afterwards."""
     fails: float = 0.0
-    """How often such a task raises."""
+    """How often the task of ``run_once`` raises."""
     is_careless: bool = False
-    """Goes on working, and writes, when its lease is not trusted any more; the fencing token is to catch it."""
+    """It goes on working and writing after its lease is no longer trusted. The fencing token must catch this."""
 
 
 @dataclass(frozen=True)
@@ -106,10 +106,11 @@ class Config:
 
 
 class FencedLog:
-    """A resource that checks fencing tokens, as a database or a file store would that jobs write to.
+    """A resource that checks fencing tokens, like a database or a file store that jobs use.
 
-    One file per name holds the greatest token that was accepted. Comparing and writing are one step, under ``flock``,
-    which the kernel gives back when a process dies; the token is one ``pwrite`` of fixed width: no kill leaves half.
+    A file per name holds the greatest token that was accepted. Comparing and writing are one step, under ``flock``,
+    which the kernel releases when a process dies. The token is one ``pwrite`` of fixed width, so that a kill leaves no
+    half token.
     """
 
     WIDTH = 20
@@ -119,7 +120,7 @@ class FencedLog:
         self._directory = directory
 
     def write(self, name: str, token: int) -> bool:
-        """Whether it was accepted: no greater token has been seen."""
+        """Write, unless a greater token has been accepted. Return whether the write was accepted."""
         file = os.open(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -133,7 +134,7 @@ class FencedLog:
 
 
 class Worker:
-    """The coroutines of a worker with a sync provider never wait, so that :func:`drive` carries them out."""
+    """The coroutines of a worker with a sync provider never wait, so that :func:`drive` can run them."""
 
     def __init__(self, config: Config) -> None:
         self.behaviour = config.behaviour
@@ -322,17 +323,17 @@ def run(config: Config) -> None:
         worker.is_done = True
 
     signal.signal(signal.SIGTERM, end)
-    logging.disable()  # what goes wrong is in the history
+    logging.disable()  # errors are in the history
     (asyncio.run if config.is_async else drive)(worker.run())
 
 
 def fork_server() -> None:
-    """Say "ready"; then fork a worker for each line, and answer with its process id."""
+    """Print "ready". Then fork a worker for each line, and reply with its process id."""
     import tests.faults.mutants
     import tests.support.stores  # noqa: F401  # whatever workers may ask for is imported once, here
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for our parent, who ends us
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the dead
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process, which ends this process
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the workers
     print("ready", flush=True)
     for line in sys.stdin:
         pid = os.fork()
@@ -352,7 +353,7 @@ def _become_worker(line: str) -> None:
         sys.excepthook(*sys.exc_info())
     finally:
         sys.stderr.flush()
-        os.kill(os.getpid(), signal.SIGKILL)  # what was imported shall not end in order here: it is the parent's
+        os.kill(os.getpid(), signal.SIGKILL)  # no exit handlers: they belong to the parent process
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m tests.formal [NAME...]
 
-For each specification, documented limit and mutant (or those whose names contain one of NAME) it prints what TLC found.
+Prints what TLC found for each specification, documented limit and mutant (if their names contain one of NAME).
 Exits with 1 if a promise is broken, or if TLC missed a limit or a mutant.
 """
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(case: Case) -> bool:
-    """Print one line. Whether TLC found what it must find."""
+    """Print one line. Return whether TLC found the expected result."""
     started = time.monotonic()
     try:
         result = check(case.module, case.config)

@@ -1,4 +1,4 @@
-"""What TLC is to check: the specifications, their documented limits, and their mutants."""
+"""The cases for TLC: the specifications, their documented limits, and their mutants."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ELECTION_CONFIGS = {"expired": "ElectionExpired", "observed": "ElectionObserved"
 
 @dataclass(frozen=True)
 class Case:
-    """One run of TLC.
+    """A run of TLC.
 
-    :ivar violated: the promise that TLC must find broken; None: all hold; empty: any.
+    :ivar violated: the promise that TLC must find broken. None: all promises hold. Empty: any promise.
     """
 
     name: str
@@ -33,7 +33,7 @@ def specifications() -> Iterator[Case]:
 
 
 def limits() -> Iterator[Case]:
-    """Documented: a jump of the store's clock makes two leaders, with ``"observed"`` two opposite ones."""
+    """Documented limits: a jump of the store's clock makes two leaders. With ``"observed"``, two opposite jumps do."""
     for name in ("ElectionExpiredJump", "ElectionObservedTwoJumps"):
         yield Case(name, "Election", read_config(name), "AtMostOneLeader")
 
@@ -54,5 +54,5 @@ def read_config(name: str) -> str:
 
 
 def _mutants_of(module: str) -> list[tuple[str, str, str]]:
-    """The name of each mutant, what it breaks, and the rule that it replaces."""
+    """Return the name of each mutant, its broken promise, and the rule that it replaces."""
     return MUTANT.findall((SPECIFICATIONS / f"{module}.tla").read_text())

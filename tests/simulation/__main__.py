@@ -1,12 +1,12 @@
-"""Simulates a year of the library's life, and tries to break its promises.
+"""Simulate a year of the library's life, and try to break its promises.
 
     python -m tests.simulation [--hours H] [--seed S] [--kind KIND] [--store STORE] [--jobs J]
     python -m tests.simulation --replay SEED --kind KIND
     python -m tests.simulation --mutants
     python -m tests.simulation --list
 
-Exits with 1 if a promise was broken, a mutant was not found, or a documented limit was not noticed. A whole run, of a
-year or more, also tries the limits and the mutants, and rewrites docs/results/simulation.md.
+Exits with 1 if a promise was broken, a mutant was not found, or a documented limit was not noticed. A full run of a
+year or more also tries the limits and the mutants, and rewrites docs/results/simulation.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ YEAR = 8760
 SEEDS_OF_A_LIMIT = 20
 SEEDS_OF_A_MUTANT = 5
 SHRUNK = 3
-"""So many violations are shrunk and printed as timelines."""
+"""Number of violations that are shrunk and printed as timelines."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -115,7 +115,7 @@ def _mutants(seed: int) -> list[Detection]:
 
 
 def _worth_shrinking(found: list[Found]) -> list[Found]:
-    """One for each rule, and not too many."""
+    """Return one violation for each rule, and not too many."""
     by_rule = {each.violation.rule: each for each in reversed(found)}
     return list(by_rule.values())[:SHRUNK]
 

@@ -1,4 +1,4 @@
-"""The stores of the simulation: each carries the commands of real programs out, at a time that the world gives."""
+"""The stores of the simulation. They carry out the commands of real programs, at a time that the world sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Backend(Protocol):
-    """A store. A model store of ``tests.simulation.stores`` is one."""
+    """A store, such as a model store of ``tests.simulation.stores``."""
 
     programs: StorePrograms
 
@@ -48,7 +48,7 @@ class _MemoryPrograms(RecordPrograms):
 
 
 def open_backend(name: str) -> Backend:
-    """The store with that name: "memory", or a model store."""
+    """Open the store with that name: "memory", or a model store."""
     if name == "memory":
         return MemoryBackend()
     stores = import_module("tests.simulation.stores")  # late: these need their drivers
@@ -57,7 +57,7 @@ def open_backend(name: str) -> Backend:
 
 
 def programs_of(backend: Backend, process: Process) -> StorePrograms:
-    """The store's programs with the clock and the claim ids of ``process``."""
+    """Return the store's programs with the clock and the claim ids of ``process``."""
     programs = copy.copy(backend.programs)
     programs.clock = process.clock
     programs.new_claim_id = process.new_claim_id

@@ -1,4 +1,4 @@
-"""Simulates many schedules, one seed after another, until enough hours are over."""
+"""Simulate many schedules, one seed after another, until enough hours are over."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tests.simulation.tally import Result, Tally
 
 WITHIN_LIMITS = tuple(kind for kind in KINDS if kind not in LIMITS)
 SHORT, CALM, LONG = 1.0, 4.0, 24.0
-"""Hours of one schedule. Only a short one is dense."""
+"""Hours of one schedule. Only short schedules are dense."""
 SHORT_EVERY = 3
-"""One of so many schedules is dense. No divisor of the number of stores: each kind meets each store in both."""
+"""Every so many schedules, a dense one comes. Not a divisor of the number of stores: kinds meet stores in both."""
 LONG_EVERY = 50
-"""One of so many schedules is a long one: faults that build up slowly need it."""
+"""Every so many schedules, a long one shows faults that build up slowly."""
 
 
 MODELS = ("sql", "redis", "mongodb", "cas", "dynamodb")
 """Model stores of ``tests.simulation.stores``: the real statements and scripts, at half the speed."""
 STORES = (*MODELS, *("memory",) * 95)
-"""They take turns, so each model store gets a hundredth of the schedules."""
+"""Schedules use these in rotation, so each model store gets a hundredth of them."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One schedule to simulate."""
+    """A schedule to simulate."""
 
     seed: int
     kind: str
@@ -38,8 +38,8 @@ class Job:
 
 
 def jobs(seed: int, kinds: Sequence[str], stores: Sequence[str] = ("memory",)) -> Iterator[Job]:
-    """Schedules without end; ``seed`` is that of the first one. Kinds and stores take turns."""
-    shifts = len(kinds) % SHORT_EVERY == 0  # else the same kinds would always be dense
+    """Yield schedules without end, with seeds from ``seed`` on. Kinds and stores are used in rotation."""
+    shifts = len(kinds) % SHORT_EVERY == 0  # otherwise the same kinds would always be dense
     for number in count():
         turn = number // len(kinds) if shifts else 0
         hours = SHORT if (number + turn) % SHORT_EVERY == 0 else CALM
@@ -49,7 +49,7 @@ def jobs(seed: int, kinds: Sequence[str], stores: Sequence[str] = ("memory",)) -
 
 
 def for_hours(hours: float, planned: Iterator[Job]) -> Iterator[Job]:
-    """As many of them as fit into ``hours``; the last one is cut off."""
+    """Yield the jobs that fit into ``hours``; the last job is cut off."""
     left = hours
     while left > 0:
         job = next(planned)
@@ -58,7 +58,7 @@ def for_hours(hours: float, planned: Iterator[Job]) -> Iterator[Job]:
 
 
 def run_one(job: Job) -> Result:
-    """Simulate one schedule. A violation of a limit counts as one, if no other is there."""
+    """Simulate a schedule. Without other violations, a violation of a limit counts."""
     outcome = simulate(draw(job.seed, job.hours, job.kind, store=job.store))
     violations = outcome.broken() or outcome.violations
     first = min(violations, key=lambda violation: violation.at, default=None)
@@ -68,7 +68,7 @@ def run_one(job: Job) -> Result:
 def run(
     planned: Iterator[Job], *, processes: int = 1, on_result: Callable[[Tally, Result], None] | None = None
 ) -> Tally:
-    """Simulate all of ``planned``, in this process or in several."""
+    """Simulate all of ``planned``, in this process or in several processes."""
     tally = Tally()
     for result in _results(planned, processes):
         tally.add(result)

@@ -1,6 +1,6 @@
-"""Random numbers that depend on what they are for, and not on how many were drawn before.
+"""Random numbers that depend on their purpose, and not on the number of earlier draws.
 
-So a message has the same delay after another fault was dropped from the schedule.
+So a message has the same delay after a fault was dropped from the schedule.
 """
 
 from __future__ import annotations
@@ -27,5 +27,5 @@ class Dice:
 
 
 def seed_of(*parts: object) -> int:
-    """A seed of 64 bits for :class:`Dice`."""
+    """Return a seed of 64 bits for :class:`Dice`."""
     return Random("/".join(map(str, parts))).getrandbits(64)

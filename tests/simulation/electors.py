@@ -1,4 +1,4 @@
-"""Processes that take part in an election: the real election programs, in virtual time, and their judge."""
+"""Processes that take part in an election, and the judge. They run the real election programs in virtual time."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ _INFINITY = float("inf")
 
 
 class Contest:
-    """One election as an observer sees it: who leads, who works, and whether a promise was broken."""
+    """An election as an observer sees it: the leader, the working nodes, and broken promises."""
 
     def __init__(self, world: World, calm_since: Callable[[float], float], may_break: frozenset[str]) -> None:
-        """:param calm_since: since when nothing goes wrong any more, at a moment; infinity: something does."""
+        """:param calm_since: returns when the last fault ended before a moment; infinity: a fault lasts."""
         self._may_break = may_break
         self._world = world
         self._calm_since = calm_since
         self.electors: list[Elector] = []
         self.violations: list[Violation] = []
         self._resting: dict[str, tuple[float, int]] = {}
-        """Until when nodes that were demoted are no candidates, and the token of the demotion."""
+        """By demoted node: the end of its cooldown, and the token of the demotion."""
         self.longest_gap = 0.0
-        """Seconds in which a leader is elected when nothing goes wrong."""
+        """Seconds within which a leader is elected while no fault happens."""
         self._last_term = 0
         self._led_at = 0.0
         self._seen: tuple[str, ...] = ()
 
     def leader(self) -> int | None:
-        """The number of the node that leads."""
+        """The number of the leading node."""
         return next((each.process.number for each in self.electors if each.election.is_leader()), None)
 
     def demoted(self, machine: str, cooldown: float, token: int) -> None:
-        """A node was demoted, and will see it."""
+        """Note that a node was demoted, and will see it."""
         self._resting[machine] = self._world.now + cooldown, token
 
     def takes_over(self, machine: str) -> None:
         self._resting.pop(machine, None)
 
     def replaced(self) -> None:
-        """The record was taken over: a node that has not read the demotion in it will never read it."""
+        """The record was taken over: a node that has not read its demotion there will never read it."""
         read = {elector.process.machine: elector.demoted_in for elector in self.electors}
         self._resting = {
             machine: (until, demotion)
@@ -62,7 +62,7 @@ class Contest:
         }
 
     def check(self) -> None:
-        """After each step of a node: at most one node leads, and none for longer than it may."""
+        """Check after each step of a node that at most one node leads, and no node leads for too long."""
         now = self._world.now
         leading = [elector for elector in self.electors if elector.election.is_leader()]
         leaders = tuple([elector.name for elector in leading])
@@ -95,7 +95,7 @@ class Contest:
         self.check()
 
     def requested(self, elector: Elector, operation: str) -> None:
-        """A demoted node is not a candidate for its cooldown."""
+        """Check that a demoted node is not a candidate during its cooldown."""
         if operation == "acquire" and elector.process.clock() + ROUNDING < elector.rests_until:
             self._violated("demotion", f"{elector.name} is a candidate, although it was demoted for longer")
 
@@ -105,7 +105,7 @@ class Contest:
 
 
 class Elector:
-    """The elector of one process, as ``LeaderElector`` is one in threads."""
+    """The elector of one process, like ``LeaderElector`` in threads."""
 
     def __init__(
         self,
@@ -123,17 +123,17 @@ class Elector:
         self.settings = ElectionSettings.parse(NAME, holder=process.machine, **settings)
         self.calls = 0
         self.works_until = 0.0
-        """Until when, in virtual time, the lease protects callbacks of a leader that has resigned."""
+        """In virtual time: how long the lease protects the callbacks of a leader that has resigned."""
         self.may_lead_until = -_INFINITY
         """In virtual time: ``renew_deadline`` after it sent the last request for its lease that the store confirmed."""
         self.rests_until = -_INFINITY
-        """By the node's clock: until when it is not a candidate, because it has read that it was demoted."""
+        """By the node's clock: the end of its cooldown, which it has read in the record."""
         self._has_led = False
-        """Whether the node has led with the lease that it got last."""
+        """Whether the node has led with its last lease."""
         self.demoted_in = 0
         """The term of the last demotion of this node that it has read."""
         self.failed_in: Term | None = None
-        """The last term in which ``on_started_leading`` raised."""
+        """The last term whose ``on_started_leading`` raised."""
         self._last_read = ""
         self._is_woken = False
         self._waits: Signal | None = None
@@ -155,7 +155,7 @@ class Elector:
         self._wake()
 
     def fail(self) -> None:
-        """``on_started_leading`` raises, if this node leads."""
+        """Make ``on_started_leading`` raise, if this node leads."""
         term = self.election.term
         if term is None or not term.is_leading:
             return
@@ -165,12 +165,12 @@ class Elector:
         self._wake()
 
     def die(self) -> None:
-        """The process is gone: nothing reads its election object any more."""
+        """End the process: nothing reads its election object any more."""
         self.election.is_over = True
         self.calls = 0
 
     async def demote(self, cooldown: float) -> None:
-        """As ``Elector.demote`` does."""
+        """Demote the leader like ``Elector.demote``."""
         try:
             former: LockRecord | None = leader_of(await self.provider.record(NAME))
             if former is not None:
@@ -228,7 +228,7 @@ class Elector:
             self.may_lead_until = self.process.to_world(deadline)
             self._has_led = self._has_led and operation == "extend"
             if self._has_led:
-                self.works_until = self.may_lead_until  # another lease does not protect the callbacks of a former one
+                self.works_until = self.may_lead_until  # a new lease does not protect the callbacks of a former lease
             self.process.world.at(self.may_lead_until + 2 * ROUNDING, self.contest.check)
         if operation == "record" and reply is not None:
             self._read(reply)
@@ -265,7 +265,7 @@ class Elector:
                 self._call()
 
     def _call(self) -> None:
-        """Call the callbacks, which take a while."""
+        """Call the callbacks, which take some time."""
         self.calls += 1
         dice = self.process.dice()
         seconds = self.settings.renew_deadline.total_seconds() * dice() ** 3

@@ -1,4 +1,4 @@
-"""From the seed of a violation to a timeline for people."""
+"""Turn the seed of a violation into a timeline for people."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tests.simulation.simulation import simulate
 from tests.simulation.timeline import describe
 
 SECONDS = 120.0
-"""The longest time for which one schedule is shrunk."""
+"""The longest time for shrinking a schedule."""
 
 
 def explain(job: Job, *, seconds: float = SECONDS) -> str:
-    """The shortest schedule that shows the first violation of ``job``, as a timeline."""
+    """Return the shortest schedule that shows the first violation of ``job``, as a timeline."""
     schedule = draw(job.seed, job.hours, job.kind, store=job.store)
     return describe(Shrinker(simulate, seconds=seconds).shrink(schedule, simulate(schedule)))

@@ -1,4 +1,4 @@
-"""Judges the history of a simulation with the checker of ``tests.faults``, one window of time after the other."""
+"""Judge the history of a simulation with the checker of ``tests.faults``, window by window."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tests.simulation.network import LATEST
 from tests.simulation.schedule import KINDS, Violation
 
 MARGIN = 2 * LATEST
-"""Seconds for which operations may have an effect after they have ended, and so belong to the next window as well.
+"""Seconds for which operations may have an effect after their end. They then belong to the next window, too.
 
-In a calm schedule they are longer.
+In a calm schedule the seconds are longer.
 """
 DRIFT = 0.01
-"""More than the difference in speed of two clocks in a simulation within the limits."""
+"""Greater than the difference in speed of two clocks in a simulation within the limits."""
 _INFINITY = float("inf")
 
 
 def _forced(history: History, rules: Rules) -> Report:
-    """As if nobody had acted by force."""
+    """Judge the history as if nobody had acted by force."""
     return check(operators.as_acquires(history), rules)
 
 
@@ -36,12 +36,12 @@ _JUDGES: dict[str, Callable[[History, Rules], Report]] = {
 
 
 class Judge:
-    """Finds violations in the history that a recorder collects, and lets the recorder forget what is judged."""
+    """Finds violations in the history of a recorder. The recorder then forgets the judged part."""
 
     def __init__(self, recorder: Recorder, kind: str, *, drifts: bool, pace: int, kept: float) -> None:
         """:param drifts: whether clocks run at different speeds.
-        :param pace: that of the schedule.
-        :param kept: how much longer than asked the store may keep a lease.
+        :param pace: the pace of the schedule.
+        :param kept: how much longer than requested the store may keep a lease.
         """
         self._margin = MARGIN * pace
         self._recorder = recorder
@@ -52,7 +52,7 @@ class Judge:
         self.violations: list[Violation] = []
 
     def judge(self, until: float) -> list[Violation]:
-        """The violations that became known since the last call, of operations before ``until``."""
+        """Return the violations that became known since the last call, of operations before ``until``."""
         recorder = self._recorder
         operations = sorted([*recorder.ended.values(), *recorder.under_way.values()], key=_begin)
         report = self._judge(History(tuple(operations), tuple(recorder.marks)), self._rules)

@@ -1,4 +1,4 @@
-"""What happened in a simulation: the history for the checker, and lines for people."""
+"""The events of a simulation: the history for the checker, and lines for people."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ INFINITY = float("inf")
 
 
 class EventLog:
-    """The lines of the timeline. They are formatted when they are read only, because there are millions."""
+    """The lines of the timeline. There are millions, so they are formatted only when they are read."""
 
     def __init__(self, keep: int | None) -> None:
-        """:param keep: so many of the last lines; None: all."""
+        """:param keep: number of last lines to keep; None: all."""
         self._lines: deque[tuple[float, str, str, tuple[Any, ...]]] = deque(maxlen=keep)
         self.counts: Counter[str] = Counter()
 
@@ -38,12 +38,12 @@ class Recorder:
         self.marks: list[Mark] = []
         self._number = 0
         self._arrivals: dict[int, list[float]] = {}
-        """When the copies of an operation's requests have reached the store."""
+        """When the copies of an operation's requests reached the store."""
         self._replies: dict[int, float] = {}
-        """When the store carried out the copy whose reply the program got last."""
+        """When the store carried out the copy that the program last got a reply to."""
         self._undos: dict[int, list[float]] = {}
         self._requests: Counter[int] = Counter()
-        """How many requests were sent for an operation that is under way."""
+        """Number of requests that were sent for an operation that is under way."""
 
     def begin(self, operation: Operation) -> int:
         self._number += 1
@@ -73,35 +73,35 @@ class Recorder:
         return operation
 
     def note(self, operation: Operation) -> None:
-        """An operation that took no time."""
+        """Add an operation that took no time."""
         self._number += 1
         self.ended[self._number] = operation
 
     def kind(self, number: int) -> str:
-        """Of the operation with that number; empty if it is not recorded."""
+        """Return the kind of the operation with that number; empty if it is not recorded."""
         operation = self.under_way.get(number) or self.ended.get(number)
         return "" if operation is None else operation.kind
 
     def arrived(self, number: int, at: float) -> None:
-        """A copy of a request of that operation has reached the store."""
+        """Note that a copy of a request of that operation has reached the store."""
         moments = self._arrivals.get(number)
         if moments is not None:
             moments.append(at)
 
     def sent(self, number: int) -> None:
-        """The program has sent a request of that operation."""
+        """Note that the program has sent a request of that operation."""
         if number in self.under_way:
             self._requests[number] += 1
 
     def replied(self, number: int, at: float) -> None:
-        """The program has the reply to the copy that reached the store at ``at``."""
+        """Note that the program has the reply to the copy that reached the store at ``at``."""
         if number in self.under_way:
             self._replies[number] = at
 
     def undo_arrived(self, number: int, at: float, *, has_changed: bool) -> None:
-        """The command that undoes that operation, or does it once more, has reached the store.
+        """Note that an undo of that operation, perhaps a second copy, has reached the store.
 
-        One that has changed nothing counts only before the operation itself, which nobody undoes then.
+        If it has changed nothing, it counts only before the operation itself, which then is never undone.
         """
         if not has_changed and self._arrivals.get(number):
             return
@@ -116,7 +116,7 @@ class Recorder:
         self.marks.append(Mark(kind, worker, before, after))
 
     def died(self, worker: str, at: float) -> None:
-        """Operations of a process that has died stay as they are: they never end, and nobody undoes them any more."""
+        """Keep the operations of a dead process: they never end, and nobody undoes them any more."""
         for number, operation in self.ended.items():
             if operation.worker == worker and at <= operation.undone_by < INFINITY:
                 self.ended[number] = replace(operation, undone_by=INFINITY)
@@ -128,7 +128,7 @@ class Recorder:
             self.ended[number] = replace(operation, at_store=moments, undone_at=undos)
 
     def forget(self, is_old: Callable[[Operation], bool]) -> None:
-        """Drop what was judged and has no effect any more."""
+        """Drop operations that were judged and have no effect any more."""
         self.ended = {number: operation for number, operation in self.ended.items() if not is_old(operation)}
         self._arrivals = {
             number: moments

@@ -1,6 +1,7 @@
-"""The network between the processes and the store, and what goes wrong on it.
+"""The network between the processes and the store, with its faults.
 
-Each message has dice of its own, by the seed of its sender and its number. So messages that no fault meets arrive after
+Each message has its own dice, from the seed of its sender and its number. So messages that meet no fault keep their
+delay when a fault is dropped from the schedule.
 the same delay when a fault is dropped from the schedule.
 """
 
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from tests.simulation.backends import Backend
 
 QUICK = 0.003
-"""Seconds for a message on a network without faults, at most."""
+"""Longest delay of a message on a network without faults, in seconds."""
 SLOW = 8.0
-"""Seconds for a message during the fault "slow", at most."""
+"""Longest delay of a message during the fault "slow", in seconds."""
 LATEST = 600.0
-"""Seconds after which the second copy of a request arrives, at the latest."""
+"""Longest delay of the second copy of a request, in seconds."""
 FIRST_LATE = 0.01
 LONGEST_EXTRA = 4.5
 _ERRORS = (Failure.REFUSED, Failure.CONFLICT, Failure.NOT_DONE, Failure.SESSION_CLOSED)
@@ -31,7 +32,7 @@ LEVELS = ("loss", "slow", "duplicate", "repeat", "break", "error")
 
 
 class NetworkError(Exception):
-    """What a driver would raise. ``failure`` is what the store's programs take it for."""
+    """A driver's error. ``failure`` is its classification by the store's programs."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.name)
@@ -39,7 +40,7 @@ class NetworkError(Exception):
 
 
 class Server:
-    """The server of the store: it carries commands out, when it is there, at the time of its own clock."""
+    """The server of the store. It carries out commands, unless it is away, at the time of its own clock."""
 
     def __init__(self, world: World, backend: Backend) -> None:
         self.world = world
@@ -60,7 +61,7 @@ class Server:
 
 
 class Link:
-    """What is wrong with the messages of one process."""
+    """The faults of the messages of one process."""
 
     __slots__ = ("break_", "cut_until", "cuts", "duplicate", "error", "extra", "holds", "loss", "repeat", "slow")
 
@@ -68,7 +69,7 @@ class Link:
         self.loss = self.slow = self.duplicate = self.repeat = self.break_ = self.error = 0.0
         self.cut_until = 0.0
         self.extra = 0.0
-        """How much later the next request arrives."""
+        """Extra delay of the next request."""
         self.cuts = "both"
         self.holds = False
 
@@ -77,7 +78,7 @@ class Network:
     """Carries requests to the server and replies back."""
 
     def __init__(self, world: World, server: Server, recorder: Recorder, *, recognises_retries: bool) -> None:
-        """:param recognises_retries: as the store's programs say."""
+        """:param recognises_retries: from the store's programs."""
         self.recognises_retries = recognises_retries
         self.world = world
         self.server = server
@@ -88,14 +89,14 @@ class Network:
         self.jumps: list[Fault] = []
         """Jumps of the store's clock that wait for the next request for a lock."""
         self.between_jumps = 0.0
-        """Seconds: a jump that comes sooner after another one is left out."""
+        """Seconds: a jump is left out if it comes sooner after the last jump."""
         self._jumped_at = float("-inf")
 
     def link(self, process: Process) -> Link:
         return self._links.setdefault(process.number, Link())
 
     def claims(self, process: Process) -> None:
-        """A process is about to acquire a lock. A jump of the clock that waits for that happens before it arrives."""
+        """Note that a process will acquire a lock. A waiting jump of the clock happens before the request arrives."""
         if self.jumps:
             fault = self.jumps.pop(0)
             delay = min(fault.length, LONGEST_EXTRA)
@@ -104,21 +105,21 @@ class Network:
             self.world.at(self.world.now + delay * 0.99, self.jump, fault.size)
 
     def jump(self, seconds: float) -> None:
-        """The store's clock jumps."""
+        """Make the store's clock jump."""
         if self.world.now >= self._jumped_at + self.between_jumps:
             self._jumped_at = self.world.now
             self.server.jump(seconds)
 
     def links(self, node: int) -> list[Link]:
-        """Of the node with that number, or of all."""
+        """Return the links of the node with that number, or of all nodes."""
         if node == EVERY_NODE:
             return list(self._links.values())
         return [self._links[node]] if node in self._links else []
 
     async def request(self, process: Process, command: Any, seconds: float | None, operation: int) -> Any:
-        """The store's reply, within ``seconds`` of the process's clock.
+        """Return the store's reply, within ``seconds`` of the process's clock.
 
-        :param operation: the number of the recorded operation that it is a part of; negative: of its undo.
+        :param operation: the number of the recorded operation that sends it; negative: of the operation that it undoes.
         """
         world, link, signal = self.world, self.link(process), Signal()
         number = self._numbers[process.number] = self._numbers.get(process.number, 0) + 1
@@ -151,14 +152,14 @@ class Network:
         now, world = self.world.now, self.world
         breaks, doubles, fails = dice(), dice(), dice()
         if fails < link.error:
-            # The store replies that it did nothing; or it did not, and says so in another way.
+            # The store does nothing, and replies with one of several errors.
             self.counts["replied with an error"] += 1
             failure = _ERRORS[int(dice() * len(_ERRORS))]
             message.refuse()
             world.at(now + dice() * QUICK, message.signal.fail, NetworkError(failure), process=message.process)
             return
         if breaks < link.break_:
-            # Before or after the request was carried out. What is under way may arrive yet.
+            # Before or after the request was carried out. Messages under way may still arrive.
             self.counts["broken"] += 1
             error = NetworkError(Failure.CONNECTION_LOST)
             world.at(now + dice() * 4 * QUICK, message.signal.fail, error, process=message.process)
@@ -202,7 +203,7 @@ class _Message:
         return quick + SLOW * dice() * dice() if link.slow and dice() < link.slow else quick
 
     def refuse(self) -> None:
-        """The store does not carry it out."""
+        """Arrive at a store that does not carry it out."""
         self._is_refused = True
 
     def time_out(self) -> None:
@@ -211,11 +212,11 @@ class _Message:
             self.signal.fail(TimedOut("a reply", sent=True))
 
     def arrive_again(self) -> None:
-        """A second copy reaches the store.
+        """Let a second copy reach the store.
 
-        A network delivers what it has delivered no second time: a driver sends the command again, because the
-        connection broke. If it does so by itself, the program does not know of the first copy. No driver of a store
-        that does not recognise it does that; see the kind "repeating drivers".
+        A network does not deliver a message twice. A driver sends the command again because the connection broke. If
+        the driver does so by itself, the program does not know of the first copy. On a store that does not recognise
+        retries, no driver does that; see the kind "repeating drivers".
         """
         if not self._is_confirmed_extension():
             self._arrive(self.arrive_again)
@@ -231,11 +232,11 @@ class _Message:
             self.signal.set(self._network.server.backend.received(reply, self._sent_at, self.process.clock()))
 
     def arrive(self) -> None:
-        """At the store."""
+        """Arrive at the store."""
         self._arrive(self.arrive)
 
     def _arrive(self, later: Callable[[], None]) -> None:
-        """:param later: what to call when a stall is over."""
+        """:param later: called when a stall is over."""
         network, world, link = self._network, self._network.world, self._link
         server, now = network.server, world.now
         if self._is_refused:

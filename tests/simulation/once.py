@@ -1,4 +1,4 @@
-"""Nodes that call ``run_once`` for one key after the other: its real decisions, in virtual time."""
+"""Nodes that call ``run_once`` for one key after another: its real decisions, in virtual time."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from tests.simulation.workers import SimulatedKeepAlive, Worker
 from tests.simulation.world import Cancelled, Process
 
 WAIT, ENOUGH = 5.0, 1.5
-"""Periods: how long a call waits; and how long it takes at most, when nothing goes wrong any more, until it is done."""
+"""Periods: how long a call waits; and how long it may take until it is done once no fault happens any more."""
 RAISES = 0.5
-"""How likely a task raises in its first run for a key on one node."""
+"""Probability that a task raises in its first run for a key on one node."""
 
 
 class TaskFailed(Exception):
-    """What a task raises."""
+    """Raised by a task."""
 
 
 class Current:
-    """The process whose decisions are being made: its clock, and its random numbers."""
+    """The process that makes a decision: its clock, and its random numbers."""
 
     process: ClassVar[Process]
 
@@ -50,7 +50,7 @@ class Current:
 
 @contextmanager
 def in_virtual_time() -> Iterator[None]:
-    """``run_once`` has the clock and the random numbers of the current process, as long as the block runs."""
+    """Give ``run_once`` the clock and the random numbers of the current process while the block runs."""
     with ExitStack() as stack:
         for module in (once, block):
             stack.enter_context(patch.object(module, "monotonic", Current.clock))
@@ -61,7 +61,7 @@ def in_virtual_time() -> Iterator[None]:
 
 
 class OnceCall(once._Once):
-    """One call of ``run_once``. It is carried out as ``AsyncBlock`` does it."""
+    """A call of ``run_once``, with the steps of ``AsyncBlock``."""
 
     def __init__(self, worker: OnceWorker, key: str, wait: float) -> None:
         self._worker = worker
@@ -74,7 +74,7 @@ class OnceCall(once._Once):
         super().__init__(key, None, wait, options)
 
     async def run(self, task: Callable[[Lease], Any]) -> bool:
-        """Whether this call has run the task."""
+        """Return whether this call has run the task."""
         process, provider = self._process, self._worker.provider
         Current.process = process
         request = self.begin()
@@ -85,7 +85,7 @@ class OnceCall(once._Once):
         if lease is None:
             return False
         self._worker.resource.holders[self._worker.job.name] = process.number
-        if not lease.is_trusted():  # granted too late: as BaseBlock.start() says
+        if not lease.is_trusted():  # granted too late: like BaseBlock.start()
             self._is_unused = True
             await self._ended(lease, None)
             raise TaskFailed("granted too late")
@@ -123,15 +123,15 @@ class OnceCall(once._Once):
         self.finish(lease, failure)
         release = self.release_of(lease, self._store)
         if release is not None:
-            with suppress(ProviderError):  # it is in the history
+            with suppress(ProviderError):  # the error is in the history
                 await release(lease)
 
 
 class OnceWorker(Worker):
-    """Calls ``run_once`` on one node: for each period a new key, again and again until it is done."""
+    """Calls ``run_once`` on one node: for each period a new key, repeatedly until it is done."""
 
     _key = -1
-    """The number of the newest one."""
+    """The number of the newest key."""
     _is_done = False
     _may_raise = False
 
@@ -149,7 +149,7 @@ class OnceWorker(Worker):
             await self.process.sleep(dice())
 
     async def _is_called(self, key: str, dice: Dice) -> bool:
-        """Whether the key is done."""
+        """Return whether the key is done."""
         world, job, provider = self.process.world, self.job, self.provider
 
         async def task(lease: Lease) -> None:

@@ -1,4 +1,4 @@
-"""Shows how far a simulation is: one line that changes on a terminal, a plain line now and then elsewhere."""
+"""Show the progress of a simulation: a changing line on a terminal, a plain line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.simulation.tally import Tally
 EVERY = 0.2
 """Seconds between two updates on a terminal."""
 PLAIN_EVERY = 30.0
-"""The same elsewhere: in a log of a pipeline, for example."""
+"""Seconds elsewhere, as in a log of a pipeline."""
 
 
 class Progress:
@@ -40,20 +40,20 @@ class Progress:
         self._output.flush()
 
     def say(self, text: str) -> None:
-        """Print ``text`` on lines of its own."""
+        """Print ``text`` on separate lines."""
         self.clear()
         self._output.write(f"{text}\n")
         self._output.flush()
 
     def clear(self) -> None:
-        """Take the line away from a terminal."""
+        """Remove the line from a terminal."""
         if self._width:
             self._output.write(f"\r{' ' * self._width}\r")
             self._width = 0
 
 
 def describe(tally: Tally, hours: float, seconds: float) -> str:
-    """How much is done, how fast it goes, and how much time is left."""
+    """Describe the progress, the speed, and the remaining time."""
     left = ""
     if seconds > 0 and tally.hours > 0:
         speed = tally.hours * 3600 / seconds

@@ -1,6 +1,6 @@
-"""The provider of a simulated process: the real programs, carried out by the real driver, in virtual time.
+"""The provider of a simulated process: the real driver runs the real programs, in virtual time.
 
-It does what the kit's providers do: one time limit for the whole operation, undo in the background.
+Like the kit's providers, it has one time limit for the whole operation, and undoes in the background.
 Each operation is recorded for the checker.
 """
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class SimulatedProvider:
-    """The operations of one process. Those of a worker are recorded."""
+    """The operations of one process. Operations of workers are recorded."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class SimulatedProvider:
         is_calm: Callable[[int, float, float], bool],
     ) -> None:
         """:param programs: with the clock and the claim ids of ``process``.
-        :param is_calm: whether nothing goes wrong with a node between two moments.
+        :param is_calm: whether no fault meets a node between two moments.
         """
         self.is_calm = is_calm
         self.programs = programs
@@ -49,7 +49,7 @@ class SimulatedProvider:
         return lease
 
     async def acquire_shielded(self, request: LockRequest, *, keep_alive: bool = False) -> Lease | None:
-        """As the kit's async provider does it: a cancellation does not interrupt the operation.
+        """Acquire like the kit's async provider: a cancellation does not interrupt the operation.
 
         If the operation then gets a lease, the lease is undone.
         """
@@ -96,7 +96,7 @@ class SimulatedProvider:
         return is_done
 
     async def undo(self, lease: Lease) -> bool:
-        """Of a lease whose task raised: it is recorded as a release."""
+        """Undo the lease of a task that raised. It is recorded as a release."""
         program = locking.undo(self.programs, lease)
         is_done: bool = await self._recorded(self._of_lease("release", lease, 0.0), program, lease)
         return is_done
@@ -118,10 +118,10 @@ class SimulatedProvider:
         deleted: int = await self._recorded(operation, carry_out(self.programs, "prune", None, program), None)
         return deleted
 
-    # How they are carried out
+    # Execution
 
     async def _run(self, program: Program[Any, Any, T], number: int = 0) -> T:
-        """:param number: of the recorded operation that the program is a part of; negative: of its undo."""
+        """:param number: the recorded operation that the program belongs to; negative: the operation that it undoes."""
         clock, network, process = self._process.clock, self._network, self._process
         timeout = self.programs.timeout or DEFAULT_TIMEOUT.total_seconds()
         until = clock() + timeout
@@ -137,12 +137,12 @@ class SimulatedProvider:
         return await run_async(program, execute)
 
     async def _undo_in_background(self, command: Undo, seconds: float, number: int) -> None:
-        """The caller waits only as long as its own operation may take."""
+        """Undo. The caller waits only for the time limit of its own operation."""
         self._log.counts["undone in the background"] += 1
         undo = self._process.spawn(self._run(command.program, -number))
         await self._process.first(undo.ended, seconds)
 
-    # What is recorded
+    # The record
 
     def _of_lease(self, kind: str, lease: Lease, at_most: float) -> Operation:
         process = self._process
@@ -207,11 +207,11 @@ class SimulatedProvider:
 
 
 UNDO_SECONDS = 0.1
-"""The undo of an acquire takes less than that when nothing goes wrong."""
+"""Longest time of the undo of an acquire when no fault happens."""
 
 
 async def _result_of(task: Task) -> Any:
-    """What ``task`` returns or raises. It goes on when this wait is interrupted."""
+    """Return or raise the result of ``task``. The task goes on when this wait is interrupted."""
     ended = task.ended
     if not ended.is_done:
         ended.also = waiting = Signal()

@@ -1,4 +1,4 @@
-"""Writes docs/results/simulation.md."""
+"""Write docs/results/simulation.md."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STORES = {
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of ``make simulate`` has shown."""
+    """The results of one run of ``make simulate``."""
 
     seed: int
     seconds: float
@@ -41,7 +41,7 @@ class Run:
 
 
 def section(run: Run) -> str:
-    """The section in Markdown."""
+    """Return the section in Markdown."""
     tally = run.tally
     lines = [
         f"Run of {datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, one simulation after another in "

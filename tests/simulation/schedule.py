@@ -1,4 +1,4 @@
-"""What goes wrong in one simulation, as data: it is drawn before anything runs, so that faults can be dropped."""
+"""The faults of a simulation, as data. They are drawn before the simulation, so that faults can be dropped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Protocol
 from tests.simulation.settings import settings_of
 
 EVERY_NODE = -1
-"""The node of a fault that all nodes feel, or that only the store has."""
+"""The node of a fault that meets all nodes, or only the store."""
 HOLDER = -2
 """The node that leads, or holds a lock, when the fault begins."""
 
@@ -47,11 +47,11 @@ OPERATORS = ("force release", "take over", "delete", "prune")
 
 @dataclass(frozen=True, order=True)
 class Fault:
-    """One thing that goes wrong.
+    """A fault.
 
     :ivar at: seconds of virtual time.
     :ivar node: the number of a node, or :data:`EVERY_NODE`, or :data:`HOLDER`.
-    :ivar size: a probability, seconds, or a factor, as the kind needs.
+    :ivar size: a probability, seconds, or a factor, depending on the kind.
     """
 
     at: float
@@ -67,7 +67,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What goes wrong, and how fast the users of the simulation live."""
+    """The faults of a simulation, and the pace of its users."""
 
     seed: int
     hours: float
@@ -76,14 +76,14 @@ class Schedule:
     nodes: int = 3
     """How many nodes take part. Faults of other nodes do nothing."""
     store: str = "memory"
-    """Which store's programs run: a name of ``stores.STORES``."""
+    """The store that supplies the programs: a name of ``stores.STORES``."""
     pace: int = 1
-    """How many times as long leases, intervals, faults and the pauses between them are as in a dense schedule."""
+    """Factor for leases, intervals, faults and pauses between faults, relative to a dense schedule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the timeline. ``node`` is the name of a node, "store", "operator" or "world"."""
+    """A line of the timeline. ``node`` is the name of a node, "store", "operator" or "world"."""
 
     at: float
     node: str
@@ -97,7 +97,7 @@ class Entry:
 class Violation:
     """A promise that was broken.
 
-    :ivar is_documented: this kind of schedule goes beyond a limit of the library that is documented.
+    :ivar is_documented: this kind of schedule goes beyond a documented limit of the library.
     """
 
     rule: str
@@ -112,7 +112,7 @@ class Outcome:
     hours: float
     events: int = 0
     violations: list[Violation] = field(default_factory=list)
-    """Those that break a promise come first."""
+    """Violations of promises come first."""
     timeline: list[Entry] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -122,23 +122,23 @@ class Outcome:
 
 
 class Mutant(Protocol):
-    """A wrong copy of a part of the library, in its place while the block runs."""
+    """A wrong copy of a part of the library, which replaces it while the block runs."""
 
     def applied(self) -> AbstractContextManager[None]: ...
 
 
 OnProgress = Callable[[float, int], None]
-"""Called after each window of time that was judged, with the hours and the events so far."""
+"""Called after each judged window of time, with the hours and the events so far."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of schedule.
+    """A kind of schedule.
 
-    :ivar faults: how often each fault is drawn, compared with the others.
-    :ivar per_hour: how many faults there are in an hour of a dense schedule.
-    :ivar limit: the documented limit that the schedule goes beyond; empty for a schedule within all limits.
-    :ivar may_break: rules that it may break because of that.
+    :ivar faults: the weight of each fault.
+    :ivar per_hour: number of faults in an hour of a dense schedule.
+    :ivar limit: the documented limit that the schedule exceeds; empty for a schedule within all limits.
+    :ivar may_break: rules that may be broken beyond this limit.
     """
 
     text: str
@@ -156,11 +156,11 @@ _HANDOVERS = {
     "resign": 3.0, "demote": 2.0, "take over": 2.0, "partition": 2.0, "pause": 2.0, "slow": 1.0, "outage": 1.0,
 }  # fmt: skip
 FORWARD = frozenset({"overlap", "refused write", "minimum hold"})
-"""Rules that a store breaks whose clock is set forward."""
+"""Rules that a store breaks if its clock is set forward."""
 BACK = frozenset({"crash bound", "grant lost"})
-"""Rules that a store breaks whose clock is set back."""
+"""Rules that a store breaks if its clock is set back."""
 _LEADERS = frozenset({"two leaders", "no leader", "works"})
-"""And of two leaders, the one with the older term may begin last: the rule "token"."""
+"""If two nodes lead, the node with the older term may begin last: that breaks the rule "token"."""
 
 KINDS: dict[str, Kind] = {
     "locks": Kind("workers with and without keep-alive", _LOCKS, 120),
@@ -206,10 +206,10 @@ KINDS: dict[str, Kind] = {
     ),
 }  # fmt: skip
 LIMITS = tuple(kind for kind, facts in KINDS.items() if facts.limit)
-"""Kinds that go beyond a documented limit: they must break promises."""
+"""Kinds that exceed a documented limit: they must break promises."""
 NODES = {"fire times": 4, "recoveries": 4, "one-time tasks": 4}
 DENSE = 1.0
-"""Hours: longer schedules are calm. So an hour has much of everything, and a year can be simulated."""
+"""Hours. Longer schedules are calm. So an hour has many events of each kind, and a year can be simulated."""
 PACE = 8
 
 _SIZES: dict[str, tuple[float, float]] = {
@@ -219,35 +219,36 @@ _SIZES: dict[str, tuple[float, float]] = {
 _DRIFTS = {"drifting locks": 0.95, "drifting elections": 0.75}
 _FOR_ALL = ("outage", "stall", "jump")
 _CYCLE, _TROUBLED = 720.0, 480.0
-"""Seconds, times the pace: in each cycle faults arise in its first part only. Then it shows whether all works again."""
+"""Seconds, times the pace. Faults arise only in the first part of each cycle. Then everything must work again."""
 _AT_ANY_TIME = (*OPERATORS, "demote", "resign", "give up")
 
 
 def draw(seed: int, hours: float, kind: str, *, store: str = "memory") -> Schedule:
-    """The schedule of one simulation. The same arguments always give the same one.
+    """Draw the schedule of one simulation. The same arguments always give the same schedule.
 
-    One of at most :data:`DENSE` hours is dense. In a longer one everything takes :data:`PACE` times as long.
+    A schedule of at most :data:`DENSE` hours is dense. In a longer schedule everything takes :data:`PACE` times as
+    long.
     """
     pace = 1 if hours <= DENSE else PACE
     facts, random = KINDS[kind], Random(f"{kind}/{seed}")
     nodes, lease = NODES.get(kind, 3), settings_of(seed, kind, pace).lease
     weights_of = dict(facts.faults)
     if store != "memory" and "jump" in weights_of:
-        weights_of.pop("prune", None)  # of a deleted record only the clock is left: set back, it gives smaller tokens
+        weights_of.pop("prune", None)  # after a deletion, a clock that was set back gives smaller tokens
     kinds, weights = list(weights_of), list(weights_of.values())
     faults = []
     for _ in range(round(facts.per_hour * hours / pace)):
         fault = _draw_one(random, random.choices(kinds, weights)[0], hours, nodes, lease, pace)
         faults.append(fault)
         if fault.kind in ("slow", "loss", "duplicate", "break") and random.random() < 0.4:
-            # What follows shows most often what a message that was late or came twice has done.
+            # These faults often show the effect of a message that was late or came twice.
             after = random.choice(("partition", "pause", "crash", "hold"))
             at = round(fault.at + fault.length * random.random(), 3)
             faults.append(replace(_draw_one(random, after, hours, nodes, lease, pace), at=at, node=fault.node))
     if kind in _DRIFTS:
         faults += [Fault(0.0, "drift", node, 0.0, _DRIFTS[kind] - 1) for node in range(nodes)]
     if kind == "observed":
-        # A dead leader's lease that the store would keep for an hour, and then nothing that helps by chance.
+        # A dead leader's lease that the store would keep for an hour, and then no fault that helps by chance.
         for cycle in range(0, round(hours * 3600), round(_CYCLE * pace)):
             at = cycle + _TROUBLED * pace - random.randrange(30)
             faults += [Fault(at, "pause", HOLDER, 2 * lease), Fault(at + 1.0, "jump", EVERY_NODE, 0.0, -3600.0)]

@@ -1,4 +1,4 @@
-"""What the users of a simulation have chosen: jobs and durations, drawn from the seed."""
+"""The settings of the users in a simulation: jobs and durations, drawn from the seed."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from random import Random
 from typing import Any
 
 ELECTIONS = ("elections", "handovers", "observed", "jumping elections", "drifting elections")
-"""Kinds of schedules in which electors run, not workers."""
+"""Kinds of schedules that run electors, not workers."""
 PERIOD = 48.0
-"""Seconds, times the pace, after which ``run_once`` is called for another key."""
+"""Seconds, times the pace, after which ``run_once`` is called for a new key."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is the same on all nodes. Durations are seconds."""
+    """The settings that all nodes share. Durations are seconds."""
 
     name: str
     at_most: float
     at_least: float
     workers: int
-    """How many threads of a process try to run it."""
+    """Number of threads of a process that try to run it."""
     fires_every: float = 0.0
     """A cron job: each multiple of this is a fire time."""
     recovers: bool = False
-    """Nodes that were refused a fire time watch its run, and recover it."""
+    """Nodes that were skipped at a fire time watch its run, and recover it."""
     runs_once: bool = False
-    """In each of these periods the nodes call ``run_once`` for another key."""
+    """In each period the nodes call ``run_once`` for a new key."""
     extends: float = 0.4
-    """How likely a task extends its lease, and then once more."""
+    """Probability that a task extends its lease, and then extends it again."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Settings:
 
 
 def settings_of(seed: int, kind: str, pace: int) -> Settings:
-    """The same for the same seed and kind, whatever goes wrong. All durations are ``pace`` times as long."""
+    """Draw the settings. They depend on seed and kind, not on the faults. Durations are ``pace`` times as long."""
     random = Random(f"{kind}/{seed}/settings")
     election = _election(random, "observed" if kind == "observed" else "expired", pace)
     if kind in ELECTIONS:

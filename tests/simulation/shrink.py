@@ -1,8 +1,8 @@
-"""Finds the shortest schedule that still shows a violation: fewer faults, fewer nodes, less time.
+"""Find the shortest schedule that still shows a violation: fewer faults, fewer nodes, less time.
 
-Delta debugging: a part is left out, the rest is simulated, and the part stays out if the same rule is still broken.
-The schedule names everything that goes wrong, and each message's fate depends on its own number only, so leaving a
-fault out does not change the rest.
+Delta debugging: leave out a part, simulate the remaining parts, and keep the part out if the same rule is still broken.
+The schedule lists all faults, and each message's fate depends on its own number only. So leaving out a fault does not
+change the other events.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ AFTERWARDS = 1.0
 
 @dataclass(frozen=True)
 class Shrunk:
-    """The shortest schedule that was found, with what happens in it."""
+    """The shortest schedule found, and its outcome."""
 
     schedule: Schedule
     outcome: Outcome
     violation: Violation
     simulations: int
     is_complete: bool
-    """False: the time limit came first."""
+    """False if the time limit came first."""
 
 
 class _OutOfTime(Exception):
@@ -38,7 +38,7 @@ class _OutOfTime(Exception):
 
 
 class Shrinker:
-    """Shrinks one schedule. ``simulation`` must be deterministic."""
+    """Shrinks a schedule. ``simulation`` must be deterministic."""
 
     def __init__(self, simulation: Simulation, *, seconds: float = 60.0) -> None:
         self._simulation = simulation
@@ -47,7 +47,7 @@ class Shrinker:
         self._best: tuple[Schedule, Outcome, Violation]
 
     def shrink(self, schedule: Schedule, outcome: Outcome) -> Shrunk:
-        """The shortest schedule that breaks the same rule as the first violation of ``outcome``."""
+        """Return the shortest schedule that breaks the same rule as the first violation of ``outcome``."""
         self._best = (schedule, outcome, first(outcome))
         is_complete = False
         try:
@@ -96,7 +96,7 @@ class Shrinker:
 
 
 def smallest(parts: Sequence[Part], is_enough: Callable[[Sequence[Part]], bool]) -> Sequence[Part]:
-    """The parts of which none can be left out (delta debugging: halves first, then smaller pieces)."""
+    """Return parts that are all needed (delta debugging: leave out halves first, then smaller pieces)."""
     if not parts or is_enough(()):
         return ()
     size = max(1, len(parts) // 2)
@@ -115,10 +115,10 @@ def smallest(parts: Sequence[Part], is_enough: Callable[[Sequence[Part]], bool])
 
 
 def _promise(violation: Violation) -> str:
-    """A wrong skip has the one name or the other, by whether the last holder died: that may change with the faults."""
+    """Return a common name for wrong skips: their rule depends on the death of the last holder, so on the faults."""
     return "grant lost" if violation.rule == "crash bound" else violation.rule
 
 
 def first(outcome: Outcome) -> Violation:
-    """The first violation; one that no documented limit explains goes before the others."""
+    """Return the first violation; violations that no documented limit explains come first."""
     return min(outcome.broken() or outcome.violations, key=lambda violation: violation.at)

@@ -1,4 +1,4 @@
-"""One simulation: the world of a schedule, its faults, and the verdict."""
+"""A simulation: the world of a schedule, its faults, and the verdict."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from tests.simulation.world import Cancelled, Process, Task, World
 
 HOUR = 3600.0
 TIMELINE = 400
-"""So many of the last lines of the timeline an outcome has, unless more are requested."""
+"""Number of last timeline lines in an outcome, unless more are requested."""
 STOP_SECONDS = 10.0
-"""A process that is to end is killed after that long."""
+"""Seconds after which a process that should end is killed."""
 _OPERATOR = 100
 _INFINITY = float("inf")
 
@@ -42,10 +42,10 @@ def simulate(
     timeline: int | None = TIMELINE,
     stops_early: bool = True,
 ) -> Outcome:
-    """Run a schedule, and judge what happened.
+    """Run a schedule, and judge its history.
 
-    :param mutant: what is wrong in the library, for the time of the simulation.
-    :param timeline: so many lines of the timeline to keep, the last ones; None: all.
+    :param mutant: the fault in the library during the simulation.
+    :param timeline: number of last timeline lines to keep; None: all.
     :param stops_early: stop after the window in which a promise was broken.
     """
     was_disabled, logger.disabled = logger.disabled, True
@@ -57,7 +57,7 @@ def simulate(
 
 
 class Node:
-    """A machine that runs one process after the other."""
+    """A machine that runs one process after another."""
 
     def __init__(self, process: Process, start: Callable[[Node], None]) -> None:
         self.process = process
@@ -90,7 +90,7 @@ class Simulation:
         self._calm = Calm(schedule.faults)
         self.contest = Contest(self.world, self._calm.since, KINDS[schedule.kind].may_break)
         if schedule.kind == "observed":
-            self._network.between_jumps = self.settings["retry_period"]  # docs/leader-election.md has this limit
+            self._network.between_jumps = self.settings["retry_period"]  # a documented limit: docs/leader-election.md
         self.contest.longest_gap = 5 * self.settings["lease_duration"] + 4 * self.settings["retry_period"] + 10.0
         self._nodes = [self._node(number) for number in range(schedule.nodes)]
         self._operator = Process(self.world, _OPERATOR, "operator")
@@ -122,7 +122,7 @@ class Simulation:
                 node.mains.append(worker.task)
 
     def _remaining(self, name: str) -> float:
-        """For how long the store will keep a lock: what no process can know."""
+        """For how long the store will keep a lock: no process can know this."""
         backend, now, clock = self._backend, self._server.now(), self._operator.clock()
 
         def execute(command: Any) -> Any:
@@ -202,7 +202,7 @@ class Simulation:
                 self._operator.spawn(self._act_by_force(fault))
 
     def _holder(self, fault: Fault) -> int:
-        """The node that leads or holds a lock, or else any."""
+        """Return the node that leads or holds a lock, or else any node."""
         number = int(fault.at * 1000)
         if self._is_election:
             holder = self.contest.leader()
@@ -216,7 +216,7 @@ class Simulation:
             setattr(link, name, getattr(link, name) + size)
 
     def _hit(self, fault: Fault) -> None:
-        """Something happens to processes."""
+        """Start a fault of processes."""
         for node in self._nodes if fault.node == EVERY_NODE else [self._nodes[fault.node]]:
             process = node.process
             if not process.is_alive:
@@ -243,7 +243,7 @@ class Simulation:
             self.world.at(self.world.now + length, self._revive, node, node.process.life)
 
     def _stop(self, node: Node) -> None:
-        """SIGTERM: an elector leaves its election, and tasks are interrupted."""
+        """Send SIGTERM: an elector leaves its election, and tasks are interrupted."""
         if node.elector is not None:
             node.elector.request("stop")
         for worker, task in zip(node.workers, node.mains, strict=False):
@@ -271,7 +271,7 @@ class Simulation:
             node.start()
 
     def _act(self, fault: Fault) -> None:
-        """An operator of an election, through a node."""
+        """Act as an operator of an election, through a node."""
         node = self._nodes[max(fault.node, 0)]
         if node.elector is None or not node.process.is_alive:
             return
@@ -304,11 +304,11 @@ class Simulation:
                     await self._operator.sleep(fault.length / 10)
                     await provider.release(lease)
         except ProviderError:
-            pass  # it is in the history
+            pass  # the error is in the history
 
 
 class Calm:
-    """When nothing goes wrong, by the schedule."""
+    """The times without faults, by the schedule."""
 
     def __init__(self, faults: tuple[Fault, ...]) -> None:
         disturbances = [fault for fault in faults if fault.kind not in _HARMLESS]
@@ -323,21 +323,21 @@ class Calm:
         self._ends = {node: list(accumulate((end for _, end in spans), max)) for node, spans in self._spans.items()}
 
     def since(self, now: float) -> float:
-        """Since when nothing has gone wrong with any node; infinity while something does."""
+        """The end of the last fault of any node; infinity during a fault."""
         end = self._last_end(EVERY_NODE, now)
         return end if end <= now else _INFINITY
 
     def is_calm(self, node: int, begin: float, end: float) -> bool:
-        """Whether nothing goes wrong with that node between the two moments."""
+        """Whether no fault meets that node between the two moments."""
         return self._last_end(node if node in self._spans else EVERY_NODE, end) < begin
 
     def _last_end(self, node: int, before: float) -> float:
-        """When the last of the faults that had begun by then was over."""
+        """The end of the last fault that had begun by then."""
         begun = bisect_right(self._spans[node], (before, _INFINITY))
         return self._ends[node][begun - 1] if begun else -_INFINITY
 
 
 _WAITS = {"deploy": STOP_SECONDS, "crash": 30.0, "jump": 60.0}
-"""Seconds until a fault that waits for something has certainly begun."""
+"""Seconds until a fault that waits for an event has certainly begun."""
 _HARMLESS = ("give up", "drift", "resign", "take over", "demote", "force release", "delete", "prune")
 """Faults that disturb no message and stop no process."""

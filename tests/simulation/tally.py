@@ -1,4 +1,4 @@
-"""What came of many simulations."""
+"""The results of many simulations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.simulation.schedule import Violation
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one schedule; small enough to be sent between processes."""
+    """The result of one schedule, small enough to send between processes."""
 
     seed: int
     kind: str
@@ -18,7 +18,7 @@ class Result:
     events: int
     counts: Counter[str]
     violation: Violation | None
-    """The first one."""
+    """The first violation."""
     store: str = "memory"
 
 
@@ -45,7 +45,7 @@ class Tally:
     by_kind: dict[str, float] = field(default_factory=dict)
     """Simulated hours."""
     by_store: dict[str, float] = field(default_factory=dict)
-    """The same."""
+    """Simulated hours."""
 
     def add(self, result: Result) -> None:
         self.hours += result.hours

@@ -1,6 +1,6 @@
 """The checker finds each mutant within one simulated hour: it is not blind, and the schedules are not too tame.
 
-The seed is fixed, so the result is always the same. `make test` tries a sample, `make test-full` a larger one,
+The seed is fixed, so the result is always the same. `make test` tries a sample, `make test-full` a larger sample,
 `make test-all` all mutants, and `make simulate` tries them with more seeds.
 """
 
@@ -34,7 +34,7 @@ SLOW_SAMPLE = (
     "the latest time decides",
 )
 SHORT = 0.2
-"""Hours, tried first: one cycle of faults shows most mutants."""
+"""Hours of the first try: one cycle of faults shows most mutants."""
 
 
 def marks_of(name: str) -> list[pytest.MarkDecorator]:

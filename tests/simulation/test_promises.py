@@ -22,7 +22,7 @@ COMPUTES = pytest.mark.not_quick("starts none, but all kinds together compute fo
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=COMPUTES) for kind in WITHIN_LIMITS])
 def test_no_promise_is_broken_in_four_simulated_hours(kind: str, record_property: RecordProperty) -> None:
-    """Of each kind of schedule: more than a day together. The week has dense schedules, too."""
+    """All kinds of schedules together have more than a day. The week has dense schedules, too."""
     seed = fresh_seed()
     record_property("note", f"four simulated hours of {kind}: {timeline.replay(draw(seed, CALM, kind))}")
     assert_nothing_is_broken(iter([Job(seed, kind, CALM)]), CALM)

@@ -1,4 +1,4 @@
-"""The simulation itself: it repeats what it did, its faults really happen, and it finds what is known to break."""
+"""The simulation itself: it is repeatable, its faults really happen, and it finds the documented violations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EFFECTS = {
     "partition": ("cut",),
     "outage": ("refused",),
 }
-"""What faults do, as the simulation counts it."""
+"""The effects of the faults, as the simulation counts them."""
 IN_DENSE_ONES = pytest.mark.matrix("the same in dense schedules; each simulated day has both")
 WITHIN = [kind for kind in KINDS if kind not in LIMITS]
 COMPUTES = pytest.mark.slow("computes for seconds")
@@ -56,7 +56,7 @@ def test_without_faults_nothing_is_broken_and_everything_works(kind: str, hours:
 @pytest.mark.slow("simulates a day of each kind of schedule")
 @pytest.mark.parametrize("kind", WITHIN)
 def test_each_fault_happens_and_breaks_no_promise(kind: str, hours: float) -> None:
-    """In a calm schedule each fault is as likely in the time of one lease as in a dense one."""
+    """In a calm schedule a fault is as likely per lease as in a dense schedule."""
     counts: Counter[str] = Counter()
     for seed in range(3):
         outcome = simulate(draw(seed, hours, kind))
@@ -70,7 +70,7 @@ def test_each_fault_happens_and_breaks_no_promise(kind: str, hours: float) -> No
 @pytest.mark.not_quick("starts none, but computes for seconds")
 @pytest.mark.parametrize("kind", LIMITS)
 def test_what_is_beyond_a_documented_limit_is_found(kind: str) -> None:
-    """The checker is not blind: where the library promises nothing, promises are broken, and no others than named."""
+    """The checker is not blind: beyond a documented limit, exactly the named promises are broken."""
     for seed in range(60):
         outcome = simulate(draw(seed, 0.2, kind))
         assert outcome.broken() == []
@@ -91,7 +91,7 @@ def test_a_dropped_fault_changes_nothing_before_it() -> None:
 
 @COMPUTES
 def test_a_long_simulation_is_judged_in_windows() -> None:
-    """What was judged is forgotten, and a lease that lasts from one window to the next is not."""
+    """The judge forgets judged operations, but not a lease that lasts from one window to the next."""
     hours: list[float] = []
     outcome = simulate(draw(11, 2.0 * PACE, "locks"), on_progress=lambda hour, _: hours.append(hour))
     assert hours == [PACE, 2 * PACE]

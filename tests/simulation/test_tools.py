@@ -1,4 +1,4 @@
-"""The shrinker, the timeline, the progress line and the report, on a toy world of which the result is known."""
+"""The shrinker, the timeline, the progress line and the report, on a toy world with a known result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VIOLATION = Violation("overlap", 0.0, "name", "two leases were trusted at once")
 
 
 def toy(schedule: Schedule) -> Outcome:
-    """A world in which two of the faults break a promise, if there are two nodes. Its end shows another violation."""
+    """A world where two of the faults break a promise, if there are two nodes. Its end shows a different violation."""
     outcome = Outcome(schedule.hours, events=len(schedule.faults))
     guilty = [fault for fault in schedule.faults if fault.size in GUILTY and fault.at < schedule.hours * 3600]
     outcome.timeline = [Entry(fault.at, f"node-{fault.node}", f"feels {fault.kind}") for fault in schedule.faults]

@@ -1,4 +1,4 @@
-"""Prints the shortest schedule that shows a violation as a timeline for people."""
+"""Print the shortest schedule that shows a violation as a timeline for people."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tests.simulation.schedule import KINDS, Entry, Schedule, Violation
 from tests.simulation.shrink import Shrunk
 
 LINES = 60
-"""The last ones before the violation: what came earlier seldom matters."""
+"""Number of last lines before the violation: earlier events seldom matter."""
 AFTERWARDS = 1.0
 """Seconds that are shown after the violation."""
 
 
 def describe(shrunk: Shrunk, *, lines: int = LINES) -> str:
-    """The schedule, what happened in it, and how to see it again."""
+    """Describe the schedule, its events, and how to replay it."""
     return "\n".join(_describe(shrunk, lines))
 
 
@@ -34,7 +34,7 @@ def _describe(shrunk: Shrunk, lines: int) -> Iterator[str]:
 
 
 def timeline(entries: list[Entry], violation: Violation, lines: int = LINES) -> Iterator[str]:
-    """What happened before the violation and right after it. Times count from the violation."""
+    """Yield the events before the violation and right after it. Times count from the violation."""
     shown = [entry for entry in entries if entry.at <= violation.at + AFTERWARDS]
     yield "  seconds before the violation, who, what:"
     if len(shown) > lines:
@@ -54,7 +54,7 @@ def relative(at: float, violation: Violation) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as hours, minutes and seconds."""
+    """Format seconds as hours, minutes and seconds."""
     minutes, rest = divmod(seconds, 60)
     hours, minutes = divmod(int(minutes), 60)
     if hours:
@@ -63,7 +63,7 @@ def clock(seconds: float) -> str:
 
 
 def replay(schedule: Schedule) -> str:
-    """The command that simulates this schedule again."""
+    """Return the command that simulates this schedule again."""
     store = "" if schedule.store == "memory" else f" --store {schedule.store}"
     what = f"--kind '{schedule.kind}' --hours {schedule.hours:g}{store}"
     return f".venv/bin/python -m tests.simulation {what} --replay {schedule.seed}"

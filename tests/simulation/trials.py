@@ -1,4 +1,4 @@
-"""Simulates each mutant and measures how much simulated time passes until the checker finds it."""
+"""Simulate each mutant, and measure the simulated time until the checker finds it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.simulation.simulation import simulate
 from tests.simulation.timeline import clock
 
 HOURS = 1.0
-"""Within so much simulated time the checker must find a mutant."""
+"""The checker must find a mutant within this simulated time."""
 
 
 @dataclass(frozen=True)
 class Detection:
-    """When the checker found one mutant, with each seed that was tried.
+    """When the checker found a mutant, with each seed that was tried.
 
     :ivar seconds: simulated seconds for each seed; None: not within an hour.
     """
@@ -57,14 +57,14 @@ def try_mutant(mutant: Mutant, seeds: Iterable[int], hours: float = HOURS) -> De
 
 
 def _first(mutant: Mutant, seed: int, hours: float) -> tuple[float, str] | None:
-    """When, and by which rule, this seed shows the mutant."""
+    """Return when, and by which rule, this seed shows the mutant."""
     outcome = simulate(draw(seed, hours, mutant.kind, store=mutant.store), mutant=mutant)
     violation = min(outcome.broken(), key=lambda violation: violation.at, default=None)
     return None if violation is None else (violation.at, violation.rule)
 
 
 def try_all(seeds: Iterable[int], names: Iterable[str] = ()) -> Iterator[Detection]:
-    """All mutants, or those with these names."""
+    """Try all mutants, or the mutants with these names."""
     seeds = tuple(seeds)
     for mutant in [ALL[name] for name in names] or ALL.values():
         yield try_mutant(mutant, seeds)

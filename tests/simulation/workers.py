@@ -22,18 +22,18 @@ from tests.simulation.settings import Job
 from tests.simulation.world import Cancelled, Process, Signal, Task
 
 EPOCH = datetime(2027, 1, 15, 8, 0, tzinfo=UTC)
-"""The wall clock when a simulation begins, and that of the store."""
+"""The wall clock when a simulation begins, and the store's clock."""
 CHECKS = 20
-"""So often a task checks its lease in the time of one lease."""
+"""Number of checks of a lease in the time of one lease."""
 _OWNER = OwningProcess()
 
 
 class Resource:
-    """What jobs write to. It accepts no fencing token that is smaller than one it has seen."""
+    """A resource that jobs use. It accepts no fencing token that is smaller than an accepted token."""
 
     def __init__(self) -> None:
         self.holders: dict[str, int] = {}
-        """The number of the node that acquired each lock last."""
+        """By lock: the number of the node that acquired it last."""
         self._greatest: dict[str, int] = {}
 
     def write(self, name: str, token: int) -> bool:
@@ -44,7 +44,7 @@ class Resource:
 
 
 class Worker:
-    """Runs one job on one node, again and again."""
+    """Runs a job on a node, again and again."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Worker:
         job: Job,
         remaining: Callable[[str], float],
     ) -> None:
-        """:param remaining: for how long a lock is held, as the store has it at this moment."""
+        """:param remaining: for how long the store holds a lock at this moment."""
         self.remaining = remaining
         self.process = process
         self.provider = provider
@@ -76,7 +76,7 @@ class Worker:
             try:
                 await (self._cron(dice) if self.job.fires_every else self._plain(dice))
             except ProviderError:
-                pass  # it is in the history
+                pass  # the error is in the history
             except Cancelled:
                 pass
 
@@ -88,7 +88,7 @@ class Worker:
             await (self._kept_alive if keeps_alive else self._held)(lease, dice)
 
     async def _wait_for_a_chance(self, dice: Dice) -> None:
-        """For any time; or until just after the lease has ended by the store's clock, which is when faults show."""
+        """Wait for a random time; or until just after the end of the lease by the store's clock, when faults show."""
         seconds, at_expiry, delay = self.job.at_most * dice() * 1.2, dice() < 0.4, 0.03 * dice() ** 3
         remaining = self.remaining(self.job.name) if at_expiry else 0.0
         if 0 < remaining < 3 * self.job.at_most:
@@ -97,11 +97,11 @@ class Worker:
             await self.process.sleep(seconds)
 
     async def _cron(self, dice: Dice) -> None:
-        """Wait for the next fire time by a clock that is wrong, and run the job for it."""
+        """Wait for the next fire time by a wrong clock, and run the job for it."""
         every, process = self.job.fires_every, self.process
         wall_clock = process.world.now + self._skew
         if dice() < 0.5:
-            self._fired = max(self._fired, int(wall_clock // every) - 1)  # others in between were missed
+            self._fired = max(self._fired, int(wall_clock // every) - 1)  # fire times in between were missed
         self._fired += 1
         await process.sleep(max(0.0, self._fired * every - wall_clock) + 0.5 * dice())
         fire_time = EPOCH + timedelta(seconds=self._fired * every)
@@ -115,9 +115,9 @@ class Worker:
             await self._released_after(self._work(lease, dice, 3 * dice() * dice(), is_careless=False), lease)
 
     async def _recovered(self, request: LockRequest, until: float, dice: Dice) -> Lease | None:
-        """Watch the run of a fire time that was refused, until the next one.
+        """Watch the run of a fire time that was skipped, until the next fire time.
 
-        All replicas read at the same moment. Some take a holder for dead that lives, and some stand still before they
+        All replicas read at the same moment. Some take a living holder for dead, and some are stopped before they
         claim: the store must decide.
         """
         process, provider, lease = self.process, self.provider, None
@@ -152,7 +152,7 @@ class Worker:
         return lease
 
     def _give_up(self, dice: Dice) -> None:
-        """If this is to happen, the caller gives up in the middle of what it does next."""
+        """If this is due, make the caller give up in the middle of its next operation."""
         if self.gives_up and self.task is not None:
             self.gives_up = False
             self.process.call_at(self.process.clock() + QUICK * dice(), self.task.interrupt, Cancelled())
@@ -168,7 +168,7 @@ class Worker:
 
     async def _work(self, lease: Lease, dice: Dice, seconds: float, *, is_careless: bool) -> None:
         is_done, is_late = await self._toil(lease, seconds, is_careless), dice() < 0.2
-        # One that is late extends a lease that may have ended.
+        # A late task extends a lease that may have ended.
         while dice() < self.job.extends and (is_done or is_late):
             part = 1.0 if dice() < 0.5 else 0.2 + 1.3 * dice() ** 2
             if not await self.provider.extend(lease, round(self.job.at_most * part, 3)):
@@ -186,7 +186,7 @@ class Worker:
             raise error
 
     async def _extending(self, alive: SimulatedKeepAlive, lease: Lease, seconds: float, dice: Dice) -> None:
-        """Work, and perhaps extend the lease in between, as ``extend_lock_async`` does it."""
+        """Work, and perhaps extend the lease in between, like ``extend_lock_async``."""
         is_careless, extends = dice() < 0.2, dice() < 0.2
         if not await self._toil(lease, seconds, is_careless) or not extends:
             return
@@ -211,7 +211,7 @@ class Worker:
             raise error
 
     async def _toil(self, lease: Lease, seconds: float, is_careless: bool) -> bool:
-        """Work for so long, and write. False: it saw that its lease is not trusted any more."""
+        """Work for so long, and write. Return False if the lease is not trusted any more."""
         process = self.process
         until, step = process.clock() + seconds, self.job.at_most / CHECKS
         while self._may_go_on(lease) or is_careless:
@@ -233,7 +233,7 @@ class Worker:
         self._note("write", lease, "done" if is_accepted else "refused", self.process.to_world(lease.trusted_until))
 
     def _note(self, kind: str, lease: Lease, outcome: str, trusted: float) -> None:
-        """Something that takes no time."""
+        """Record an event that takes no time."""
         now, process = self.process.world.now, self.process
         self.recorder.note(
             Operation(
@@ -244,7 +244,7 @@ class Worker:
 
 
 class SimulatedKeepAlive(BaseKeepAlive):
-    """The real decisions of keep-alive, carried out in virtual time as ``ThreadKeepAlive`` does it in threads."""
+    """The real decisions of keep-alive, in virtual time, as in the threads of ``ThreadKeepAlive``."""
 
     def __init__(self, process: Process, provider: SimulatedProvider, lease: Lease) -> None:
         active = ActiveLease(lease, provider, _OWNER)
@@ -261,7 +261,7 @@ class SimulatedKeepAlive(BaseKeepAlive):
         self._schedule()
 
     async def stop(self) -> None:
-        """The task has ended: send no more heartbeats, and wait for the last one."""
+        """The task has ended: send no more heartbeats, and wait for the last heartbeat."""
         self._is_over = True
         self._scheduled += 1
         if self._in_flight:
@@ -296,7 +296,7 @@ class SimulatedKeepAlive(BaseKeepAlive):
 
 
 async def _error_of(work: Coroutine[Signal, None, object]) -> BaseException | None:
-    """Run ``work``; the error with which it ended."""
+    """Run ``work``, and return the error that ended it."""
     try:
         await work
     except (ProviderError, Cancelled) as error:

@@ -1,7 +1,7 @@
-"""Virtual time, the processes that live in it, and the coroutines that they run.
+"""Virtual time, the processes, and the coroutines that they run.
 
-One heap of events decides what happens next. Coroutines are the ordinary ones of Python; they wait for a
-:class:`Signal`, and the world resumes them. No event loop and no thread takes part, so one seed has one course.
+One heap of events decides the next step. Coroutines are ordinary Python coroutines. They wait for a :class:`Signal`,
+and the world resumes them. No event loop and no thread takes part, so one seed has one course of events.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MICROSECOND = 1e-6
 
 
 class Cancelled(BaseException):
-    """The caller of an operation gives up: a signal handler, or a time limit of the job, raises it."""
+    """Raised when the caller of an operation gives up, as by a signal handler or a time limit of the job."""
 
 
 class World:
@@ -35,9 +35,9 @@ class World:
         self._number = 0
 
     def at(self, when: float, callback: Callable[..., object], *args: Any, process: Process | None = None) -> None:
-        """Call ``callback`` at that moment, unless ``process`` has died; if it stands still, when it goes on.
+        """Call ``callback`` at that moment, unless ``process`` has died. If it is paused, call it when it goes on.
 
-        A moment that is over is now: a process that stood still may name one.
+        A past moment means now: a process that was paused may name a past moment.
         """
         when = max(when, self.now)
         self._number += 1
@@ -62,14 +62,14 @@ class World:
 
 
 class Signal:
-    """What a coroutine waits for. It comes once: with a value, or with an error."""
+    """An event that a coroutine waits for. It comes once, with a value or with an error."""
 
     __slots__ = ("also", "error", "is_done", "task", "value")
 
     def __init__(self) -> None:
         self.task: Task | None = None
         self.also: Signal | None = None
-        """Another one that comes with this one, without its value."""
+        """A second signal that comes with this signal, without its value."""
         self.is_done = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -129,7 +129,7 @@ class Task:
             signal.task = self
 
     def interrupt(self, error: BaseException) -> None:
-        """Raise ``error`` where the coroutine waits; what it waits for comes too late."""
+        """Raise ``error`` where the coroutine waits; its signal comes too late."""
         signal = self.waits_for
         if signal is not None:
             signal.task, signal.is_done = None, True
@@ -137,16 +137,16 @@ class Task:
 
 
 class Process:
-    """A process on a machine with a clock of its own. It can die, and start again as another process."""
+    """A process on a machine with its own clock. It can die, and start again as a new process."""
 
     def __init__(self, world: World, number: int, name: str) -> None:
         self.world = world
         self.number = number
         self.machine = name
         self.name = name
-        """The name of this process in the history. A restarted one has another."""
+        """The name of this process in the history. A restarted process has a new name."""
         self.life = 0
-        """Counts the processes that there have been."""
+        """The number of processes so far."""
         self.is_alive = True
         self.stands_until = 0.0
         self.doom: Callable[[], object] | None = None
@@ -162,14 +162,14 @@ class Process:
     # The machine's monotonic clock
 
     def set_rate(self, rate: float) -> None:
-        """Before anything happens: how fast the clock runs."""
+        """Set how fast the clock runs. Call it before anything happens."""
         self._rate = rate
 
     def clock(self) -> float:
         return self._offset + self.world.now * self._rate
 
     def to_world(self, moment: float) -> float:
-        """When this clock shows ``moment``, in virtual time."""
+        """Return the virtual time when this clock shows ``moment``."""
         return (moment - self._offset) / self._rate
 
     def call_at(self, moment: float, callback: Callable[..., object], *args: Any) -> None:
@@ -192,7 +192,7 @@ class Process:
         return task
 
     async def first(self, signal: Signal, seconds: float) -> bool:
-        """Wait for ``signal``, ``seconds`` at most. Whether it came in time."""
+        """Wait for ``signal``, ``seconds`` at most. Return whether it came in time."""
         if not signal.is_done:
             signal.also = either = Signal()
             self.call_at(self.clock() + seconds, either.set)
@@ -205,7 +205,7 @@ class Process:
         self.stands_until = max(self.stands_until, self.world.now + seconds)
 
     def die(self) -> None:
-        """All tasks are gone, and nothing that was under way finds this process any more."""
+        """End all tasks. Requests that are under way never find this process again."""
         self.is_alive = False
         self.life += 1
         self.doom = None
@@ -222,7 +222,7 @@ class Process:
     # Random numbers
 
     def dice(self) -> Dice:
-        """For the next step of this process."""
+        """Return the dice for the next step of this process."""
         self._steps += 1
         return Dice(self.seed, self._steps)
 

@@ -1,1 +1,1 @@
-"""One module for each kind of fault; each registers what it has with ``@scenario``."""
+"""A module for each kind of fault, which registers its scenarios with ``@scenario``."""

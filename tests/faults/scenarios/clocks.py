@@ -1,4 +1,4 @@
-"""Wall clocks that are wrong, and that jump: the workers', the store's, those of some servers of a quorum."""
+"""Wall clocks that are wrong, or jump: of workers, of the store, of some servers of a quorum."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tests.support.stores import WITH_NETWORK, Store
 MINUTE, HOUR = 60.0, 3600.0
 SIZES = (HOUR, -HOUR, MINUTE, -MINUTE, 0.0)
 JUMPS = 15
-"""Of the clocks of workers, or of a minority of servers, in one trial."""
+"""Jumps of the clocks of workers, or of a minority of servers, in one trial."""
 
-# No longer extensions: what is excused after a jump is counted from at_most.
+# No longer extensions: the excuses after a jump are counted from at_most.
 BEHAVIOUR = Behaviour(
     at_most=0.8, at_least=0.05, work=(0.05, 0.3), pause=(0.0, 0.03), extends=0.4, varies=0.0, keeps_alive=0.3
 )
 
 FORWARD = frozenset({"overlap", "refused write", "minimum hold"})
-"""Rules that a store whose clock is set forward breaks: it takes leases to be over that are not."""
+"""Rules that a store breaks if its clock is set forward: it treats valid leases as expired."""
 BACK = frozenset({"crash bound", "grant lost"})
-"""Rules that a store whose clock is set back breaks: it takes leases to be valid that are over."""
+"""Rules that a store breaks if its clock is set back: it treats expired leases as valid."""
 UNDER_WAY = 0.1
-"""So many seconds before a jump an operation may have begun that met it, of which no more is known."""
+"""Seconds before a jump: an operation that began in this time may have met the jump."""
 
 
 # Workers
@@ -41,7 +41,7 @@ UNDER_WAY = 0.1
 
 @scenario(7, "workers' clocks jump", stores=tuple(name for name in OF_ANY_CLOCK if name in WITH_NETWORK))
 def worker_jumps(store: Store, budget: Budget, seed: int) -> Report:
-    """Three workers, one on time and two an hour off; the clock of whoever holds the lock jumps. Nothing changes."""
+    """Three workers, one on time and two an hour off. The holder's clock jumps, and nothing changes."""
     with worker_clocks(3) as clocks:
         return budget.total(lambda trial: jump_workers(store, clocks, seed + trial))
 
@@ -61,7 +61,7 @@ def jump_workers(store: Store, clocks: Sequence[tuple[Clock, ForkServer]], seed:
 
 @scenario(7, "workers' clocks differ *", stores=("sqlite",), weight=0.5)
 def sqlite_workers_differ(store: Store, budget: Budget, seed: int) -> Report:
-    """Cannot happen on one machine, and is not promised: one worker an hour ahead takes the lock from one on time."""
+    """Not promised, as a machine has one clock: a worker that is an hour ahead takes the lock from a worker on time."""
 
     def trial(clocks: Sequence[tuple[Clock, ForkServer]], number: int) -> Report:
         with _fleet(store, clocks[:1], seed + number) as fleet:
@@ -98,13 +98,13 @@ def _checked(fleet: Fleet, clocks: Sequence[tuple[Clock, ForkServer]], off: froz
 @dataclass(frozen=True)
 class Jump:
     size: float
-    """Seconds; forward, if positive."""
+    """Seconds; positive if forward."""
     before: float
     after: float
-    """It happened between the two, by the common clock."""
+    """It happened between ``before`` and ``after``, by the common clock."""
 
     def with_met(self, history: History) -> Jump:
-        """The same, from when the operations began that were under way when it happened."""
+        """Return the jump with ``before`` moved to the begin of the operations that were under way."""
         met = [
             operation.started
             for operation in history.operations
@@ -115,10 +115,10 @@ class Jump:
 
 @scenario(7, "store's clock jumps, plain rule *", weight=1.5, least=2)
 def store_jumps(store: Store, budget: Budget, seed: int) -> Report:
-    """The clock is set forward by a minute or an hour while the lock is held, and back, some of whose holders die.
+    """The clock is set forward by a minute or an hour while the lock is held, and back. Some holders of that time die.
 
-    It is excused for as long as a lease lasts that leases end early, and until the clock is forward again that the name
-    is not free. Nothing else is: tokens grow and stale writes are refused all the time.
+    Excused: after a jump forward, leases end early for the length of a lease. After a jump back, the name is not free
+    until the clock is set forward again. All other rules hold: tokens grow and stale writes are refused all the time.
     """
     report = Report()
     figures = Figures()
@@ -132,7 +132,7 @@ def store_jumps(store: Store, budget: Budget, seed: int) -> Report:
                 history = fleet.end()
             one = check(history, rules_of(store))
             jumps = [jump.with_met(history) for jump in jumps]
-            one.takeovers.clear()  # they are as long as the clock is wrong
+            one.takeovers.clear()  # they last as long as the clock is wrong
             figures.add(one, jumps)
             one.findings = [finding for finding in one.findings if not is_excused(finding, jumps)]
             report.add(one)
@@ -160,7 +160,7 @@ def _back_and_forth(fleet: Fleet, ours: ClockedStore, low: float, high: float) -
 
 
 def is_excused(finding: Finding, jumps: Iterable[Jump]) -> bool:
-    """Whether it is what the plain rule cannot promise while the store's clock jumps."""
+    """Whether the plain rule cannot promise this while the store's clock jumps."""
     later = [jump for jump in jumps if jump.after >= finding.at]
     earlier = [jump for jump in jumps if jump.before - UNDER_WAY <= finding.at]
     if finding.rule in FORWARD:
@@ -213,7 +213,7 @@ def minority_wrong(store: Store, budget: Budget, seed: int) -> Report:
 
 @scenario(7, "clocks of a minority jump *", stores=("quorum",))
 def minority_jumps(store: Store, budget: Budget, seed: int) -> Report:
-    """They jump while the lock is held. Reported: a lease that only three of five have granted ends when one jumps."""
+    """They jump while the lock is held. A lease that only three of five granted ends when a clock of these jumps."""
     report = _minority(store, budget, seed, jumps=JUMPS, off=FORWARD | BACK)
     report.notes.append(
         f"{store.kind}: the clocks of one or two of five servers jumped {JUMPS * report.trials} times: two holders "

@@ -1,8 +1,8 @@
-"""The lock record is deleted in mid-hold, the table dropped and made again, the key space flushed, while workers run.
+"""While workers run, the lock record is deleted, the table dropped and made again, or the key space flushed.
 
-Nobody can prevent what follows: the name is free, though its holder still trusts its lease. So a lease counts as
-trusted only until the deletion here; for how long two were really trusted is a note in the report. All else must hold:
-jobs go on, tokens increase, no stale write is accepted, and the holder notices with the next thing that it asks.
+Nobody can prevent the effect: the name is free, though its holder still trusts its lease. So the judge counts a lease
+as trusted only until the deletion. The report notes how long two leases were really trusted. All other rules hold: jobs
+go on, tokens increase, no stale write is accepted, and the holder notices with its next request.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ BEHAVIOUR = Behaviour(
     at_most=0.8, at_least=0.05, work=(0.1, 0.4), pause=(0.0, 0.04), extends=0.7, keeps_alive=0.3, forgets=0.1
 )
 DELETIONS_PER_TRIAL = 3
-"""At least. More follow, up to MOST_DELETIONS, until a holder has noticed one."""
+"""The least number. More follow, up to MOST_DELETIONS, until a holder has noticed a deletion."""
 MOST_DELETIONS = 20
 UNDONE_BY_IT = frozenset({"overlap", "refused write", "minimum hold"})
-"""Rules that a deletion breaks for the leases that it meets, and for no other."""
+"""Rules that a deletion breaks for the leases that it meets, and for no other lease."""
 TOKENS = frozenset({"token", "refused write"})
-"""Rules on fencing tokens. Of a name whose record was deleted by hand they are as exact as the store's clock, which is
-coarse on some: there the next holder may get a smaller one, and is refused with it."""
+"""Rules on fencing tokens. After a record was deleted by hand, tokens are as exact as the store's clock. On stores with
+a coarse clock the next holder may get a smaller token, and is refused with it."""
 ALL_RULES = UNDONE_BY_IT | {"token", "stale write", "crash bound", "grant lost", "trust", "trust window", "keep-alive"}
 
 Delete = Callable[[Store, Fleet], None]
@@ -50,7 +50,7 @@ def delete_records(store: Store, _: Fleet) -> None:
 
 
 def drop(store: Store, fleet: Fleet) -> None:
-    """The table or the collection, or everything that is in Redis. SQL needs it made again, after a moment without."""
+    """Drop the table or the collection, or flush Redis. SQL needs the table made again, after a moment without it."""
     store.drop()
     if isinstance(store, SqlStore):
         fleet.wait_for_count("acquire", "error", 1)
@@ -58,18 +58,18 @@ def drop(store: Store, fleet: Fleet) -> None:
 
 
 def empty_all(store: Store, fleet: Fleet) -> None:
-    """All servers of a quorum: nobody gets anything until somebody says that it is a new one."""
+    """Empty all servers of a quorum: no lease is granted until an operator declares a new quorum."""
     _flush(store.servers)
     granted = fleet.count("acquire", "granted")
     fleet.wait_for_count("acquire", "error", 3)
-    # One grant may have been on its way to its holder when the last server was emptied, for each worker.
+    # For each worker, one grant may have been on its way when the last server was emptied.
     if fleet.count("acquire", "granted") > granted + len(fleet.workers):
         raise AssertionError("servers without data granted leases")
     store.prepare()
 
 
 def replace_file(store: Store, fleet: Fleet) -> None:
-    """As by a redeploy. No worker may go on in the old file, where it would be a second holder for good."""
+    """Replace the file, like a redeploy. A worker that went on in the old file would be a second holder for good."""
     path = cast(SqliteStore, store).path
     fresh = path.with_name("fresh.db")
     with closing(SqlAlchemyLockProvider(f"sqlite:///{fresh}")) as provider:
@@ -81,7 +81,7 @@ def replace_file(store: Store, fleet: Fleet) -> None:
 
 @scenario(10, "one of a quorum emptied", stores=("quorum",), least=2)
 def minority_emptied(store: Store, budget: Budget, seed: int) -> Report:
-    """Nothing is lost: every rule holds for every lease, also for those that were held at that moment."""
+    """Records are not lost: every rule holds for every lease, also for leases that were held at that moment."""
 
     def trial(number: int) -> Report:
         with Fleet(store, size=2, behaviour=BEHAVIOUR, seed=seed + number) as fleet:
@@ -90,7 +90,7 @@ def minority_emptied(store: Store, budget: Budget, seed: int) -> Report:
                 _flush([fleet.random.choice(store.servers)])
             fleet.wait_for_grants(4)
             report = check(fleet.end(), rules_of(store))
-        _flush(store.servers)  # or the emptied one would not vote for an hour
+        _flush(store.servers)  # otherwise the emptied server would not vote for an hour
         store.prepare()
         return report
 
@@ -104,7 +104,7 @@ def with_deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> R
             has_noticed = False
             for deleted in count(1):
                 fleet.run_for(fleet.random.uniform(0.0, 0.2))
-                holder = fleet.stop_at_work()  # so that there is one, however long the deletion takes
+                holder = fleet.stop_at_work()  # so that a lease is held, however long the deletion takes
                 with fleet.marked("deleted", EVERYBODY):
                     delete(store, fleet)
                 before = fleet.losses()
@@ -116,7 +116,7 @@ def with_deletions(store: Store, budget: Budget, seed: int, delete: Delete) -> R
                     break
             history = fleet.end()
         report = judge(history, rules_of(store, off=TOKENS if store.kept_longer else frozenset()))
-        report.takeovers.clear()  # they would be from the stop, not from the deletion
+        report.takeovers.clear()  # they would be counted from the stop, not from the deletion
         return report
 
     report = budget.total(trial)
@@ -135,7 +135,7 @@ replaced = _deletions("SQLite file replaced in mid-hold", ("sqlite",), replace_f
 quorum_emptied = _deletions("all of a quorum emptied", ("quorum",), empty_all)
 
 
-# What is asked of them
+# The judge
 
 
 def judge(history: History, rules: Rules) -> Report:
@@ -158,7 +158,7 @@ def judge(history: History, rules: Rules) -> Report:
 
 
 def without_deleted(history: History, kind: str = "deleted") -> History:
-    """Leases that a deletion met, or what else ``kind`` marks, are trusted, and hold others out, until it began."""
+    """End the trust and the hold of each lease when a mark of ``kind`` that met the lease begins."""
     met: dict[str, float] = {}
     for lease in history.of("acquire", outcome="granted"):
         for mark in _marks(history, kind):

@@ -26,18 +26,18 @@ NODES, ELECTIONS = 3, 8
 TIMEOUT = 30.0
 MINUTE, HOUR = 60.0, 3600.0
 SIZES = (MINUTE, -MINUTE, HOUR, -HOUR)
-"""Seconds by which the clock is set; and back."""
+"""Seconds by which the clock is set; later it is set right."""
 
 
 @scenario(7, "clock jumps, plain election *")
 def plain(store: Store, budget: Budget, seed: int) -> Report:
-    """For contrast: it does not promise one leader then. Two are no finding; how often and for how long is reported."""
+    """For contrast: the plain rule does not promise one leader. The report says how often and how long two led."""
     return elections(store, budget, seed, "expired")
 
 
 @scenario(7, "clock jumps, observed election")
 def observed(store: Store, budget: Budget, seed: int) -> Report:
-    """Never two leaders, whatever the clock does; and a dead leader is followed though the clock was set back."""
+    """Two nodes never lead, whatever the clock does. A dead leader is replaced though the clock was set back."""
     return elections(store, budget, seed, "observed")
 
 
@@ -48,7 +48,7 @@ class Figures:
     two_leaders: int = 0
     worst: float = 0.0
     orphaned: int = 0
-    """Elections whose leader was killed and the clock set back."""
+    """Elections in which the leader was killed and the clock set back."""
     followed: int = 0
 
     def __str__(self) -> str:
@@ -86,9 +86,9 @@ def elections(store: Store, budget: Budget, seed: int, takeover: str, sizes: Seq
 
 
 def in_order(sizes: Sequence[float], takeover: str) -> Sequence[float]:
-    """The plain rule follows no leader that loses its lease just before the clock is set back, until it is right again.
+    """Sort the jumps for the plain rule, which cannot replace a leader that dies just before the clock is set back.
 
-    On a busy machine some do. In this order a clock that is set forward shows at least as much as ever before.
+    On a busy machine some leaders do. In this order a clock that is set forward shows at least as much as ever before.
     """
     return sizes if takeover == "observed" else sorted(sizes, key=lambda size: max(size, 0.0))
 
@@ -96,7 +96,7 @@ def in_order(sizes: Sequence[float], takeover: str) -> Sequence[float]:
 def _jump(
     fleet: Fleet, ours: ClockedStore, offset: float, figures: Figures, choice: random.Random, takeover: str
 ) -> None:
-    """Set the clock at a random moment between two renewals, and wait until everybody has noticed."""
+    """Set the clock at a random moment between two renewals, and wait until every elector has noticed."""
     let_pass(choice.uniform(0.0, RETRY))
     is_forward = offset > ours.clocks[0].offset
     if is_forward:
@@ -110,7 +110,7 @@ def _jump(
 
 
 def _orphans(fleet: Fleet, ours: ClockedStore, size: float, figures: Figures, takeover: str) -> list[float]:
-    """A leader dies and the clock is set back: seconds until others lead; until it is set right, by the plain rule."""
+    """Kill the leader and set the clock back. Return the seconds until others lead, by the observed rule only."""
     ours.set(size)
     let_pass(3 * RETRY)
     fleet.wait_for_leaders(TIMEOUT)
@@ -148,7 +148,7 @@ def _judge(fleet: Fleet, report: Report, figures: Figures, takeover: str) -> Non
             )
             report.findings.append(Finding("two leaders", one.name, text, began))
     report.counts["reign"] += len(fleet.reigns())
-    for name in fleet.names:  # in the order in which they began; a term is greater than that of every reign before it
+    for name in fleet.names:  # in order of their begin; a term is greater than the term of every earlier reign
         for one, other in pairwise(reign for reign in fleet.reigns() if reign.name == name):
             if one.term >= other.term and one.node != other.node:
                 text = f"{other.node} led with term {other.term} after {one.node} with {one.term}"
@@ -156,7 +156,7 @@ def _judge(fleet: Fleet, report: Report, figures: Figures, takeover: str) -> Non
 
 
 def _url(store: Store, *, is_async: bool) -> str:
-    """What electors are given; with a lock table of its own."""
+    """Return the URL for electors, with a separate lock table."""
     if store.name == "quorum":
         url = "redis+quorum://" + ",".join(f"{host}:{port}" for host, port in store.addresses)
         with closing(provider_from_url(url)) as quorum:  # type: ignore[type-var]  # all of these can be closed

@@ -35,15 +35,15 @@ from tests.support.stores import ONE_SERVER, SqlServerStore, Store, on_private_s
 
 BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.0, 0.05), extends=0.5, keeps_alive=0.2)
 LATE = 8.0
-"""Seconds: a commit hangs for so long, and may still be carried out, whoever has given up."""
+"""Seconds for which a commit hangs, and may still be carried out after the caller gave up."""
 LONG_TIMEOUT = 120.0
-"""Seconds: an attempt whose commit hangs is asked again and undone, each of them until its time limit."""
+"""Seconds: an attempt with a hanging commit is retried and undone, each up to its time limit."""
 
 # A store that takes no writes for a while
 
 Refuse = Callable[[], AbstractContextManager[None]]
 Refusing = Callable[[Store], AbstractContextManager[tuple[Store, Refuse]]]
-"""A store for the workers, and what makes it refuse to write for as long as a block lasts."""
+"""Yields a store for the workers, and a context manager that makes the store refuse writes."""
 
 
 def _refusing(store: Store, budget: Budget, seed: int, *, how: dict[str, Refusing]) -> Report:
@@ -86,7 +86,7 @@ def _out_of_memory(store: Store) -> Iterator[tuple[Store, Refuse]]:
 
 @contextmanager
 def _replica(store: Store) -> Iterator[tuple[Store, Refuse]]:
-    """Of a primary that is gone, so that the data stay."""
+    """A replica without its primary, so that the data stay."""
     with store.servers[0].client() as client:
         gone = ("127.0.0.1", free_port())
         yield store, partial(_for_a_while, lambda primary: client.replicaof(*primary), gone, ("NO", "ONE"))
@@ -94,11 +94,11 @@ def _replica(store: Store) -> Iterator[tuple[Store, Refuse]]:
 
 @contextmanager
 def _read_only_postgres(store: Store) -> Iterator[tuple[Store, Refuse]]:
-    """For sessions that are open, too: they read it before their next statement."""
+    """Make PostgreSQL read-only. Open sessions obey, too: they read the setting before their next statement."""
     server = cast(SqlServerStore, store).server
 
     def is_set(value: str) -> bool:
-        """A new session has it: the server has told the others before it accepts anybody."""
+        """Whether a new session has the value. The server has told the open sessions before it accepts new sessions."""
         with server.connect() as another:
             return bool(another.exec_driver_sql("SHOW default_transaction_read_only").scalar_one() == value)
 
@@ -137,7 +137,7 @@ def _refusals(name: str, how: dict[str, Refusing]) -> Run:
     return scenario(13, name, stores=tuple(how))(partial(_refusing, how=how))
 
 
-# A small tmpfs without room, where root may mount one; "maxmemory" with nothing to evict (Redis).
+# A full tmpfs, where root may mount it; for Redis, "maxmemory" and nothing to evict.
 full = _refusals(
     "disk full, out of memory",
     {
@@ -148,9 +148,9 @@ full = _refusals(
         "redis": _out_of_memory,
     },
 )
-# The server ends, and is started when there is room again.
+# The server ends, and is started when the disk has room again.
 full_log = _refusals("disk of the log full", {"postgres": postgres_log})
-# As a primary is that has become a standby, under connections that stay open.
+# Like a primary that has become a standby while connections stay open.
 read_only = _refusals(
     "read-only for a while",
     {"postgres": _read_only_postgres, "mariadb": _read_only_mysql, "mysql": _read_only_mysql, "redis": _replica},
@@ -163,7 +163,7 @@ read_only = _refusals(
 @scenario(13, "no file descriptors")
 @by_trial
 def no_descriptors(store: Store, seed: int, number: int) -> Report:
-    """A process whose every descriptor is in use: with connections open, and before there is any."""
+    """A process without a free descriptor: with open connections, and before the first connection."""
     report = Report(trials=1)
     try:
         in_child(partial(_starve, store))
@@ -173,7 +173,7 @@ def no_descriptors(store: Store, seed: int, number: int) -> Report:
 
 
 def _starve(store: Store) -> None:
-    """An async provider has a sync facade, whose event loop has its descriptors before they run out."""
+    """An async provider is used through a sync facade. Its event loop gets its descriptors before they run out."""
     name = f"starved-{uuid4().hex[:8]}"
     with store.provider() as warm, store.provider() as cold:
         _must_work(warm, name)
@@ -181,7 +181,7 @@ def _starve(store: Store) -> None:
             for number in range(3):
                 with suppress(ProviderError):
                     raise AssertionError(f"{cold.acquire(_request(f'{name}-{number}'))} without a connection")
-                with suppress(ProviderError):  # it has its connection, and may well succeed
+                with suppress(ProviderError):  # it has a connection, and may succeed
                     warm.acquire(_request(f"{name}-warm-{number}"))
         for provider in (cold, warm):
             _must_work(provider, f"{name}-after-{id(provider)}")
@@ -199,7 +199,7 @@ def _request(name: str) -> LockRequest:
 
 @contextmanager
 def _no_descriptor() -> Iterator[None]:
-    """Every descriptor of this process is in use."""
+    """Use every descriptor of this process."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
     taken = []
@@ -225,7 +225,7 @@ WINDOW = 0.1
 FAILURES = 2
 """Of each elector, in a short outage."""
 SOONEST, ROUNDING = 0.5, 0.001
-"""Parts of the longest pause that is due: an elector takes any between a half and the whole of it."""
+"""Parts of the longest pause that is due. An elector waits for a random time between a half and the whole pause."""
 
 
 @scenario(
@@ -234,21 +234,21 @@ SOONEST, ROUNDING = 0.5, 0.001
     stores=ONE_SERVER,
 )
 def outage(store: Store, budget: Budget, seed: int) -> Report:
-    """Fifty electors of one election; the store is gone for 30 s."""
+    """Fifty electors of one election; the store is unreachable for 30 s."""
     with on_private_server(store) as own:
         return budget.total(lambda trial: outage_of(own, 30.0))
 
 
 def outage_of(store: Store, seconds: float) -> Report:
-    """The store is gone for so long at least, and until each of the electors has failed a few times.
+    """Make the store unreachable for ``seconds``, and until each elector has failed a few times.
 
-    Attempts per second meanwhile, and the most in 100 ms after its return, are figures: a machine may be slow, and let
-    many go on at once. What is judged is how soon each elector tries again. (That they do not all wait equally long is
-    tested in virtual time, in tests/election.)
+    The judge checks how soon each elector tries again. Attempts per second meanwhile, and the most in 100 ms after the
+    return, are only reported: on a slow machine many electors may go on at once. (tests/election checks in virtual time
+    that their pauses differ.)
     """
     report = Report(trials=1)
     with tempfile.TemporaryDirectory(prefix="shedlock-outage-") as directory, ExitStack() as stack:
-        logging.disable()  # each attempt that fails is a line
+        logging.disable()  # each failed attempt logs a line
         stack.callback(logging.disable, logging.NOTSET)
         path = Path(directory, "history")
         leaders = stack.enter_context(_electors(store, path, f"outage-{uuid4().hex[:8]}"))
@@ -295,7 +295,7 @@ def outage_of(store: Store, seconds: float) -> Report:
 
 
 def _failures(reader: Reader) -> Counter[str]:
-    """By elector: looks and attempts that ended in an error."""
+    """Count looks and attempts that ended in an error, by elector."""
     failures: Counter[str] = Counter()
     for (worker, kind, outcome), number in reader.update().counts.items():
         failures[worker] += number * (kind in ("record", "acquire") and outcome == "error")
@@ -303,7 +303,7 @@ def _failures(reader: Reader) -> Counter[str]:
 
 
 def judge(report: Report, attempts: Sequence[Operation]) -> None:
-    """No elector tries again sooner than it is to."""
+    """Check that no elector tries again too soon."""
     parts = [part for i in range(WAITERS) for part in _parts([o for o in attempts if o.worker == f"n{i}"])]
     if min(parts, default=1.0) < SOONEST - ROUNDING:
         text = f"an elector tried again after {min(parts):.2f} of the pause that was due; {SOONEST} is the least"
@@ -311,9 +311,9 @@ def judge(report: Report, attempts: Sequence[Operation]) -> None:
 
 
 def _parts(operations: Sequence[Operation]) -> Iterator[float]:
-    """Of one elector: each pause after a failed look or attempt, as a part of the longest that was due then.
+    """Yield each pause of one elector after a failed look or attempt, as a part of the longest pause that was due.
 
-    That doubles with each failure, from twice the retry period to the whole lease.
+    The longest pause doubles with each failure, from twice the retry period up to the whole lease.
     """
     failures = 0
     followed = [operation for operation in operations if operation.kind in ("record", "acquire")]
@@ -331,7 +331,7 @@ _DURATIONS: Any = {"lease_duration": f"{LEASE}s", "renew_deadline": f"{DEADLINE}
 
 @contextmanager
 def _electors(store: Store, path: Path, name: str) -> Iterator[Callable[[], int]]:
-    """Electors that take part, on an event loop in a thread; the result counts those that lead at one moment."""
+    """Run electors on an event loop in a thread. The result counts the electors that lead at one moment."""
     logbooks = [Logbook(path, f"n{i}") for i in range(WAITERS)]
     kinds = (AsyncLeaderElector, AsyncRecordedProvider) if store.is_async else (LeaderElector, RecordedProvider)
     make, record = cast(Any, kinds)
@@ -348,7 +348,7 @@ def _electors(store: Store, path: Path, name: str) -> Iterator[Callable[[], int]
         await reply_of(inner.close())
 
     def leaders() -> int:
-        """Those that said so are read once more, the last of them first."""
+        """Count electors that say twice that they lead. The second look is in reverse order."""
         first = [elector for elector in electors if elector.is_leader()]
         return sum(elector.is_leader() for elector in reversed(first))
 

@@ -28,10 +28,10 @@ WAITS = replace(HOLDER, extends=0.0)
 LATE = 3.0
 """Seconds: a commit that waits for its standby may be done long after its client has given up."""
 BEHIND = FORGOTTEN | {"grant lost"}
-"""What cannot be kept where the standby lacks the last commits: of acquires, and of releases."""
+"""Rules that break where the standby lacks the last commits of acquires and releases."""
 
 Losing = Callable[[Fleet, Pair[Any], Standby[Any], int], Counter[str]]
-"""What is done before the primary dies; how often it happened, for the report."""
+"""Acts before the primary dies. Returns how often each event happened, for the report."""
 
 
 def fail_overs(
@@ -46,7 +46,7 @@ def fail_overs(
     holds: Behaviour = HOLDER,
     off: frozenset[str] = frozenset(),
 ) -> Report:
-    """Each trial: workers on the primary, ``losing`` before its end, a fail-over, and work as before."""
+    """In each trial, workers use the primary, ``losing`` acts, the primary fails over, and workers go on as before."""
     arguments = store.arguments([pair.address])
 
     def trial(number: int) -> Report:
@@ -70,12 +70,12 @@ def fail_overs(
 
 
 def fall_behind(fleet: Fleet, pair: Pair[Any], standby: Standby[Any], trial: int) -> Counter[str]:
-    """A lease is granted that the standby never hears of. In every third trial it lags by as much as it happens to."""
+    """Grant a lease that never reaches the standby. In every third trial the lag is left to chance."""
     holder = fleet.workers[-1]
     if trial % 3 != 2:
         fleet.wait_until_working(holder, is_working=False)
         standby.link.stall()
-        fleet.run_for(OTHERS.at_most)  # until what it has heard of has run out
+        fleet.run_for(OTHERS.at_most)  # until the last replicated lease has expired
         fleet.wait_for_grants(1, worker=holder)
     fleet.wait_until_working(holder)
     return Counter()
@@ -89,7 +89,7 @@ def granted_more(fleet: Fleet, worker: WorkerProcess, server: Any) -> None:
 
 
 def nothing(fleet: Fleet, worker: WorkerProcess, server: PostgresServer) -> None:
-    """Its commit hangs."""
+    """The commit hangs."""
     fleet.wait(lambda: waiting_for_standby(server), "a commit that waits for the standby")
 
 
@@ -103,9 +103,9 @@ def splits(
     told: Told,
     off: frozenset[str] = frozenset(),
 ) -> Report:
-    """Each trial: the standby is promoted while the primary is well, and one worker goes on asking that one.
+    """In each trial, promote the standby while the primary is well. One worker keeps using the old primary.
 
-    Until it is ``told`` what it is told by the old primary, and the others have a few leases.
+    ``told`` waits for the old primary's replies. Then the other workers must get a few leases.
     """
     arguments = store.arguments([pair.address])
 
@@ -131,7 +131,7 @@ def splits(
 
 @contextmanager
 def _open(store: Store) -> Iterator[tuple[Any, Store]]:
-    """A pair of its own, and a store on its primary."""
+    """Open a private pair, and a store on its primary."""
     if store.name == "postgres":
         with PostgresPair() as pair:
             yield pair, postgres_store(pair.primary).like(store)
@@ -141,7 +141,7 @@ def _open(store: Store) -> Iterator[tuple[Any, Store]]:
 
 
 def _on_a_pair(name: str, store_name: str, least: int, run: Callable[..., Report], **options: Any) -> Run:
-    """A scenario with a pair of its own. ``*``: its standby lacks the last writes."""
+    """A scenario with a private pair. ``*``: its standby lacks the last writes."""
 
     def on_a_pair(store: Store, budget: Budget, seed: int) -> Report:
         off = BEHIND if name.endswith("*") else frozenset()
@@ -152,7 +152,7 @@ def _on_a_pair(name: str, store_name: str, least: int, run: Callable[..., Report
 
 
 def _silent_standby(fleet: Fleet, pair: Any, standby: Standby[Any], trial: int) -> Counter[str]:
-    """The standby falls silent, so that commits hang; the primary dies while they do."""
+    """The standby falls silent, so that commits hang. The primary dies while they hang."""
     if trial % 3 == 2:  # the primary dies while all is well
         fleet.wait_until_working(fleet.workers[-1])
         return Counter()
@@ -163,7 +163,7 @@ def _silent_standby(fleet: Fleet, pair: Any, standby: Standby[Any], trial: int) 
 
 
 def _cancelling(fleet: Fleet, pair: Any, standby: Standby[Any], trial: int) -> Counter[str]:
-    """Cancelled, PostgreSQL reports the commit as done, with a warning; after the fail-over it never was."""
+    """Cancel the wait: PostgreSQL reports the commit as done, with a warning. After the fail-over it is lost."""
     how = "terminate" if trial % 3 == 2 else "cancel"
     cancelled: Counter[str] = Counter()
 
@@ -173,15 +173,15 @@ def _cancelling(fleet: Fleet, pair: Any, standby: Standby[Any], trial: int) -> C
 
     standby.link.stall()
     fleet.wait(cancel, "a commit that waits for the standby and is cancelled")
-    fleet.run_for(0.05)  # a worker that takes it for granted has recorded that by then
+    fleet.run_for(0.05)  # a worker that trusts the commit has recorded it by then
     return cancelled
 
 
-# Nobody releases or extends: the commit that hangs is an acquire, after the last lease has run out.
+# Nobody releases or extends: the commit that hangs is an acquire, after the last lease has expired.
 FORGETS = Behaviour(at_most=2.0, work=(1.2, 1.9), pause=(0.0, 0.02), extends=0.0, forgets=1.0)
 
 _on_a_pair("split brain, asynchronous standby *", "postgres", 2, splits, told=granted_more)
-# The old primary waits for a standby that has left it: it grants nothing more.
+# The old primary waits for a standby that no longer follows it: it grants no more leases.
 synchronous_split = _on_a_pair(
     "split brain, synchronous standby", "postgres", 2, splits, told=nothing, is_synchronous=True
 )
@@ -202,7 +202,7 @@ MEMBERS = Behaviour(at_most=0.8, work=(0.0, 0.3), pause=(0.0, 0.05), extends=0.4
 
 @scenario(9, "majority lost, and back empty", stores=("quorum",), least=2)
 def majority(store: Store, budget: Budget, seed: int) -> Report:
-    """Two of three die in mid-hold and come back with nothing, at once or later; nobody is granted anything without."""
+    """Two of three die in mid-hold and come back empty, at once or later. No lease is granted without a majority."""
 
     def trial(own: QuorumStore, number: int) -> Report:
         with Fleet(own, size=3, behaviour=MEMBERS, seed=seed + number) as fleet:
@@ -224,7 +224,7 @@ def majority(store: Store, budget: Budget, seed: int) -> Report:
 
 @scenario(9, "a node back empty, and a split", stores=("quorum",), least=2)
 def emptied_and_split(store: Store, budget: Budget, seed: int) -> Report:
-    """The holder has servers 1 and 2; 2 comes back empty, and the others see 2 and 3 only: a majority that forgot."""
+    """The holder has servers 1 and 2. Server 2 comes back empty, and the other workers reach only 2 and 3."""
     with own_quorum(store) as own:
         return budget.total(lambda trial: _split(own, seed + trial))
 
@@ -237,7 +237,7 @@ def _split(own: QuorumStore, seed: int) -> Report:
     with ExitStack() as stack:
         one, other = ([stack.enter_context(TcpProxy(address)) for address in own.addresses] for _ in range(2))
         fleet = stack.enter_context(Fleet(own, size=0, seed=seed))
-        one[2].refuse()  # before anybody has connected
+        one[2].refuse()  # before any worker has connected
         holder = fleet.add(via=[proxy.address for proxy in one], behaviour=LONG_HOLD)
         fleet.wait_for_grants(1)
         other[0].refuse()

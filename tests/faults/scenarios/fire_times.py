@@ -1,6 +1,6 @@
-"""Replicas whose clocks differ attempt the same fire times, with jobs shorter than that, and die at any moment.
+"""Replicas with different clocks attempt the same fire times, and die at any moment. Jobs are shorter than the skew.
 
-A fire time that was granted is used up, also by a run that never ends: one fire time, at most one run.
+A granted fire time is used up, even by a run that never ends: a fire time has at most one run.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tests.support.stores import Store
 EVERY = 0.2
 """Seconds from one fire time to the next."""
 SKEWS = (0.0, 0.08, -0.08)
-"""Seconds by which the wall clocks of replicas are wrong: more than a job takes."""
+"""Seconds by which the wall clocks of replicas are wrong: longer than a job."""
 BEHAVIOUR = Behaviour(at_most=0.3, work=(0.0, 0.03), extends=0.1, fires_every=EVERY)
 KILLS_PER_TRIAL = 3
 FIRE_TIMES_PER_TRIAL = 4
-"""That are granted, after the kills."""
+"""Fire times that are granted after the kills."""
 
 
 @scenario(7, "fire times, skewed clocks, kill -9", least=3)
@@ -36,7 +36,7 @@ def fire_times(store: Store, seed: int, number: int) -> Report:
 
 
 def one_trial(store: Store, seed: int, *, provider: str | None = None, kills: int = KILLS_PER_TRIAL) -> Report:
-    """A replica dies at a random moment, now and then a holder, and a new one with the same clock takes its place."""
+    """A replica, sometimes a holder, dies at a random moment. A new replica with the same clock takes its place."""
     with Fleet(store, size=0, behaviour=BEHAVIOUR, seed=seed, provider=provider) as fleet:
         skews = {fleet.add(behaviour=replace(BEHAVIOUR, skew=skew)).name: skew for skew in SKEWS}
         fleet.wait_for_grants(1)
@@ -50,14 +50,14 @@ def one_trial(store: Store, seed: int, *, provider: str | None = None, kills: in
         return judge(fleet.end(), rules_of(store))
 
 
-# A replica whose clock is a day ahead: its fire times are errors, and the others' jobs go on
+# A replica with a clock that is a day ahead: its fire times are errors, and the jobs of the others go on
 
 AHEAD = 86_400.0
 """Seconds."""
 REFUSALS = 3
-"""Of the wrong clock's fire times, in each trial."""
+"""Refused fire times of the wrong clock, in each trial."""
 GRANTS = 4
-"""To the replicas whose clocks are right, after that."""
+"""Grants to the replicas with right clocks, after the refusals."""
 
 
 @scenario(16, "a clock a day ahead", least=3)
@@ -69,7 +69,7 @@ def wrong_clock(store: Store, seed: int, number: int) -> Report:
 def one_trial_with_a_wrong_clock(
     store: Store, seed: int, *, provider: str | None = None, timeout: float = TIMEOUT
 ) -> Report:
-    """The wrong clock comes and goes; the right ones are granted fire times before, during and after."""
+    """The wrong clock comes and goes. The right clocks are granted fire times before, during and after."""
     with Fleet(store, size=0, behaviour=BEHAVIOUR, seed=seed, provider=provider) as fleet:
         for skew in SKEWS[:2]:
             fleet.add(behaviour=replace(BEHAVIOUR, skew=skew))
@@ -89,11 +89,11 @@ def one_trial_with_a_wrong_clock(
         return judge(fleet.end(), rules_of(store))
 
 
-# What is asked of them
+# The judge
 
 
 def judge(history: History, rules: Rules) -> Report:
-    """What :func:`check` says, to which a fire time that has been is a good reason for a skip; and I11."""
+    """Run :func:`check`, where a fire time that has passed is a good reason for a skip; and check I11."""
     report = check(without_refusals(history), rules)
     report.findings += repeated(history)
     refused = len(history.operations) - len(without_refusals(history).operations)
@@ -102,7 +102,7 @@ def judge(history: History, rules: Rules) -> Report:
 
 
 def repeated(history: History) -> Iterator[Finding]:
-    """A grant of a fire time that was granted before, or of one that is older than that."""
+    """Yield grants of a fire time that was granted before, or that is older than a granted fire time."""
     runs = [run for run in history.of("acquire", outcome="granted") if run.fire_time is not None]
     for number, run in enumerate(runs):
         for earlier in runs[:number]:
@@ -117,9 +117,9 @@ def repeated(history: History) -> Iterator[Finding]:
 
 
 def without_refusals(history: History) -> History:
-    """Skips are left out that came when that fire time, or a later one, may have been granted: these say nothing.
+    """Leave out skips that came when that fire time, or a later fire time, may have been granted.
 
-    Their late copies are left: they may have been granted.
+    Keep their late copies: these may have been granted.
     """
     used = {name: Used(attempts) for name, attempts in _by_name(history.of("acquire")).items()}
     kept = []
@@ -157,7 +157,7 @@ class Used:
             return False
         before = bisect_left(self._begins, skipped.decided)
         return (before > 0 and self._newest[before - 1] >= fire_time) or any(
-            # An undo gives its own fire time back, and none of those before it.
+            # An undo gives back its fire time, and no earlier fire time.
             other.started < skipped.end
             and (_of(other) > fire_time or (_of(other) == fire_time and other.undone_by > skipped.started))
             for other in self._undone

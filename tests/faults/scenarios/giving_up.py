@@ -1,4 +1,4 @@
-"""Callers give up in the middle of an acquire, as in a rolling deploy: another replica runs the fire time at once."""
+"""Callers give up in the middle of an acquire, as in a rolling deploy. Another replica runs the fire time at once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.faults.registry import by_trial, scenario
 from tests.support.stores import Store, open_provider
 
 CALLERS = 20
-"""That give up, in each trial."""
+"""Callers that give up, in each trial."""
 AT_LEAST = "1m"
-"""What the undo must not keep."""
+"""The minimum hold, which the undo must not keep."""
 TIMEOUT = 15.0
-"""Seconds until the undo is done, which goes on in the background: much less than the minimum hold."""
+"""Seconds until the undo in the background is done: much less than the minimum hold."""
 
 
 @scenario(17, "callers that give up", kinds=("async",), least=3)
@@ -32,12 +32,12 @@ def run_trial(store: Store, seed: int, **options: bool) -> Report:
 
 
 async def _trial(store: Store, seed: int, *, undoes: bool = True) -> Report:
-    """Each caller is cancelled at a random moment; what it was granted before that, it gives back."""
+    """Cancel each caller at a random moment. It must give back any lease that was granted before."""
     report, randomness = Report(trials=1), random.Random(seed)
     providers: list[Any] = [open_provider(**store.arguments()) for _ in range(2)]
     first, second = providers
     if not undoes:
-        first.undo = first.release  # the control: what a cancelled acquire did before there was an undo
+        first.undo = first.release  # the control: without an undo, a cancelled acquire only released
     try:
         fire_time = datetime.now(UTC) - timedelta(hours=1)
         for _ in range(CALLERS):

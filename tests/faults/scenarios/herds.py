@@ -31,23 +31,23 @@ ROUNDS = 1000
 TIMEOUT = 120.0
 """Seconds for a round, on a busy machine."""
 SHORTEST_LIMIT = 0.9
-"""Seconds: no store gives up earlier than this for want of an answer."""
+"""Seconds: the shortest time limit of a store for a missing reply."""
 _OF_TIME = re.compile(r"(?i)time|is locked")
 _LEAD = 0.05
-"""Seconds from the word to the moment, for everybody to hear it."""
+"""Seconds from the command to the moment of the attempts, so that every process has received the command."""
 
 
 @dataclass
 class Outcome:
-    """Of one round."""
+    """The result of a round."""
 
     granted: list[str] = field(default_factory=list)
     skipped: int = 0
     errors: list[str] = field(default_factory=list)
     slow: int = 0
-    """Errors that say that a time limit was over: two cores may not be enough for so many. Still nobody is granted."""
+    """Errors that say that a time limit was over: two cores may be too few. These attempts got no lease."""
     seconds: list[float] = field(default_factory=list)
-    """From the moment to each answer."""
+    """From the moment of the attempts to each reply."""
 
     @classmethod
     def total(cls, outcomes: Sequence[Outcome]) -> Outcome:
@@ -66,7 +66,7 @@ class Outcome:
 
 @scenario(12, "200 attempts at one instant", least=2)
 def herd(store: Store, budget: Budget, seed: int) -> Report:
-    """Cold, with every connection still to be opened, and once more, warm: one grant and no error each time."""
+    """Cold, with every connection still to be opened, and again, warm: one grant and no error each time."""
     report, slowest, most = Report(), [], 0
     for _ in budget.trials():
         rounds = [[f"herd-{uuid4().hex[:8]}"] for _ in range(2)]
@@ -110,7 +110,7 @@ def race_of_sixteen(store: Store, budget: Budget, number: int) -> Report:
 
 @scenario(12, "5000 names", least=1)
 def many_names(store: Store, budget: Budget, seed: int) -> Report:
-    """Four processes race for every name; for fewer where a server reads all records one after another."""
+    """Four processes race for every name. There are fewer names if a server reads all records one after another."""
     is_slow = any(isinstance(server, (PrivateMongoServer, S3Server)) for server in store.servers)
     return race(store, budget, FEW_NAMES if is_slow else NAMES)
 
@@ -130,7 +130,7 @@ def race(store: Store, budget: Budget, number: int) -> Report:
         provider = store.open()
         records = len(provider.records(prefix))
         provider.close()
-        # Who gave up after a time limit may have been granted the lock, and have given it back.
+        # An attempt that gave up after a time limit may have been granted the lock, and have given it back.
         if records < len(outcome.granted) or (not outcome.slow and records > len(outcome.granted)):
             report.findings.append(Finding("herd", prefix, f"{records} records of {len(outcome.granted)} grants", 0.0))
         report.notes.append(
@@ -144,12 +144,12 @@ def race(store: Store, budget: Budget, number: int) -> Report:
 def run(
     store: Store, rounds: list[list[str]], processes: int = PROCESSES, each: int = EACH
 ) -> tuple[list[Outcome], int]:
-    """What came of each round, and how many connections there were at most.
+    """Run the rounds. Return their outcomes, and the largest number of connections.
 
-    ``each`` threads or tasks in each of the ``processes``, and one moment for each round: every process attempts each
-    of its names; if it is one name, everybody in it does.
+    Each of the ``processes`` has ``each`` threads or tasks. At the moment of a round, every process attempts each of
+    its names. If the round has only one name, every thread or task attempts it.
     """
-    context = multiprocessing.get_context("forkserver")  # no provider is opened before, and no thread runs
+    context = multiprocessing.get_context("forkserver")  # no provider is opened before the fork, and no thread runs
     context.set_forkserver_preload([__name__])
     with MostConnections(store.direct_addresses) as connections:
         workers = []
@@ -174,14 +174,14 @@ def run(
 
 
 def _receive(pipe: Any) -> Any:
-    """What a worker sends; :raises TimeoutError: nothing, for too long."""
+    """Receive from a worker. :raises TimeoutError: no message came for too long."""
     if not pipe.poll(TIMEOUT):
         raise TimeoutError("a worker of the herd hangs")
     return pipe.recv()
 
 
 def _worker(arguments: dict[str, Any], rounds: list[list[str]], each: int, pipe: Connection) -> None:
-    """One process: its threads attempt at the moments that the pipe gives; an async provider has one event loop."""
+    """A process: its threads attempt at the moments that the pipe gives. An async provider has one event loop."""
     make: Any = partial(open_provider, **arguments)
 
     def attempt(names: Sequence[str], moment: float, outcome: Outcome) -> None:
@@ -196,7 +196,7 @@ def _worker(arguments: dict[str, Any], rounds: list[list[str]], each: int, pipe:
     opened: Any = BlockingLockProvider(make) if arguments["is_async"] else closing(make())
     with opened as provider, ThreadPoolExecutor(each) as threads:
         everybody = threading.Barrier(each)
-        list(threads.map(lambda _: everybody.wait(TIMEOUT), range(each)))  # all threads are there
+        list(threads.map(lambda _: everybody.wait(TIMEOUT), range(each)))  # wait for all threads
         for names in rounds:
             pipe.send("ready")
             moment = pipe.recv()
@@ -237,5 +237,5 @@ def judge(report: Report, names: Sequence[str], outcome: Outcome, attempts: int)
 def _judge_connections(report: Report, store: Store, connections: int, processes: int = PROCESSES) -> None:
     """``connections``: the most in all trials. A herd may be over before the first count of them."""
     most = processes * store.most_connections
-    if connections > most or (store.addresses and not connections):  # none: they were not counted at all
+    if connections > most or (store.addresses and not connections):  # 0: they were never counted
         report.findings.append(Finding("connections", "", f"{connections}; 1 to {most} are due", 0.0))

@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM while an acquire in sync code waits for its reply: nothing stays locked for a caller that is gone.
+"""Ctrl-C and SIGTERM while an acquire in sync code waits for its reply: nothing stays locked for a dead caller.
 
-``python -m tests.faults.scenarios.interrupts`` is the process whose acquire is interrupted, after the store has granted
-it and before the reply is there. It does what the JSON on its standard input says, then waits for the next line.
+``python -m tests.faults.scenarios.interrupts`` is a process with an acquire that is interrupted after the grant and
+before the reply. It obeys the JSON on its standard input, then waits for the next line.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TIMEOUT = 30.0
 @scenario(16, "acquire interrupted by a signal", stores=WITH_NETWORK, kinds=("sync",), weight=0.5, least=2)
 @by_trial
 def interrupts(store: Store, seed: int, number: int) -> Report:
-    """A process acquires for hours; the reply does not come, and a signal does."""
+    """A process acquires for hours. The reply does not come, and a signal does."""
     signum = SIGNALS[number % len(SIGNALS)]
     wrong = interrupt(store, signum)
     findings = [Finding("interrupted acquire", signum.name, wrong, 0.0)] if wrong else []
@@ -45,7 +45,7 @@ def interrupts(store: Store, seed: int, number: int) -> Report:
 
 
 def interrupt(store: Store, number: signal.Signals) -> str:
-    """Interrupt an acquire in mid-flight; what is wrong afterwards, or nothing."""
+    """Interrupt an acquire in mid-flight. Return the fault that it left, or ""."""
     name, fire_time = f"job-{uuid4().hex[:8]}", datetime.now(UTC) - timedelta(minutes=1)
     with ExitStack() as stack:
         observer = stack.enter_context(closing(store.open()))
@@ -87,14 +87,14 @@ def _is_held(observer: LockProvider, name: str) -> bool:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored, as in a shell's background jobs
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # SIGINT may be ignored, as in a shell's background jobs
     what = json.loads(sys.stdin.readline())
     release_on_sigterm(wait=0)
     provider: Any = open_provider(**what["arguments"])
     if not is_async_provider(provider):
         acquire(provider, what)
         return
-    with closing(OnOwnLoop(lambda: provider)) as facade:  # as the command line has it
+    with closing(OnOwnLoop(lambda: provider)) as facade:  # like the command line
         acquire(facade, what)
 
 

@@ -1,6 +1,6 @@
-"""The store is away at the fire times of a job that several schedulers have.
+"""The store is unreachable at the fire times of a job that several schedulers have.
 
-Each of these fire times runs once, late, or is a ``RunMissed``: none is lost in silence, and none runs twice.
+These fire times run once, late, or emit ``RunMissed``. A run is not lost silently, and does not run twice.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def one_trial(store: Store, seed: int) -> Report:
             stack.callback(scheduler.shutdown)
         _wait_for_a_run(runs)
         for _ in range(OUTAGES_PER_TRIAL):
-            # From shortly before a fire time, or in the middle of its requests, to before or after the next one.
+            # From shortly before a fire time, or in the middle of its requests, to before or after the next fire time.
             due = max(runs) + 2 * EVERY
             begin = due - timedelta(seconds=choice.choice((choice.uniform(0.0, 1.0), choice.uniform(-0.02, 0.0))))
             let_pass(max(0.0, (begin - datetime.now(UTC)).total_seconds()))
@@ -91,13 +91,13 @@ def one_trial(store: Store, seed: int) -> Report:
 
 
 def _wait_for_a_run(runs: Counter[datetime]) -> None:
-    """Until a later fire time has run."""
+    """Wait until a later fire time has run."""
     now = datetime.now(UTC)
     wait_until(lambda: any(at > now for at in [*runs]), timeout=TIMEOUT, what="a run")
 
 
 def judge(runs: Counter[datetime], missed: Counter[datetime]) -> Iterator[Finding]:
-    """Of each fire time from the first run to the last one."""
+    """Check each fire time from the first run to the last run."""
     first, last = min(runs), max(runs)
     due = {first + EVERY * number for number in range((last - first) // EVERY + 1)}
     for at in sorted(due | set(runs)):
@@ -108,7 +108,7 @@ def judge(runs: Counter[datetime], missed: Counter[datetime]) -> Iterator[Findin
 
 
 def outage_of(store: Store, stack: ExitStack) -> tuple[list[TcpProxy], Outage]:
-    """What providers connect through, and how to make the store unreachable."""
+    """Return the proxies for providers, and a context manager that makes the store unreachable."""
     if store.name == "sqlite":
         return [], lambda: _locked(make_url(str(store.where((), is_async=False))).database or "")
     proxies = [stack.enter_context(TcpProxy(address)) for address in store.addresses]
@@ -137,7 +137,7 @@ def _locked(file: str) -> Iterator[None]:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep what is logged of the outages from the page of ``make faults``."""
+    """Keep log lines about the outages off the page of ``make faults``."""
     logging.disable()
     try:
         yield

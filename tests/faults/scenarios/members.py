@@ -1,4 +1,4 @@
-"""A cluster of etcd: members die, the leader stands still or is cut off from them, the majority stands still."""
+"""An etcd cluster: members die, the leader is stopped or cut off from the members, the majority is stopped."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tests.support.stores import EtcdStore, Store
 NAMES = 3
 WORKERS = Behaviour(at_most=1.0, work=(0.0, 0.15), pause=(0.0, 0.05), extends=0.3, keeps_alive=0.2, lengths=(0.5, 1.5))
 CUT_OFF = replace(WORKERS, work=(3.0, 5.0), keeps_alive=1.0, is_careless=True)
-"""Of a worker that only knows the member that is cut off, and writes when others have its lock."""
+"""A worker that only knows the member that is cut off. It goes on writing when other workers have its lock."""
 GRANTS, ROUNDS = 25, 4
-"""How many leases are granted, at least, while a member is away; how often that happens in a trial."""
+"""The least number of leases that are granted while a member is away; how often a member goes away in a trial."""
 THOUSAND = 1000
 
 Fault = Callable[[Fleet, EtcdCluster], AbstractContextManager[None]]
-"""Something that happens to a member, and is over at the end of the block."""
+"""A fault of a member, which ends with the block."""
 
 
 @contextmanager
 def kill_any(fleet: Fleet, cluster: EtcdCluster) -> Iterator[None]:
-    """SIGKILL, the leader every other time."""
+    """SIGKILL a member, every other time the leader."""
     member = cluster.leader if fleet.random.random() < 0.5 else fleet.random.choice(cluster.members)
     with _disturbed(fleet, fleet.wait_for_holder(), member.kill):
         yield
@@ -42,9 +42,9 @@ def kill_any(fleet: Fleet, cluster: EtcdCluster) -> Iterator[None]:
 
 @contextmanager
 def stop_leader(fleet: Fleet, cluster: EtcdCluster) -> Iterator[None]:
-    """SIGSTOP: the others elect another one, of which this one knows nothing when it goes on."""
+    """SIGSTOP the leader. The others elect a new leader; the old leader does not know this when it goes on."""
     member = cluster.leader
-    # A member that stood still carries out late what it was sent, also for callers that have given up.
+    # A stopped member carries out late requests, also for callers that have given up.
     with _disturbed(fleet, fleet.wait_for_holder(), member.pause):
         yield
         member.resume()
@@ -52,7 +52,7 @@ def stop_leader(fleet: Fleet, cluster: EtcdCluster) -> Iterator[None]:
 
 @contextmanager
 def cut_leader_off(fleet: Fleet, cluster: EtcdCluster) -> Iterator[None]:
-    """From the other members: both ways, or one way only. All clients reach it, and the holder knows no other."""
+    """Cut the leader off from the members, in one or both directions. Clients reach it; the holder knows no other."""
     assert isinstance(cluster, CuttableEtcdCluster)
     leader = cluster.leader
     victim = fleet.add(via=[leader.address], behaviour=CUT_OFF)
@@ -81,9 +81,9 @@ def _disturbed(fleet: Fleet, holder: WorkerProcess, disturb: Callable[[], None])
 def members(
     store: Store, budget: Budget, seed: int, *faults: Fault, rounds: int = ROUNDS, grants: int = GRANTS, whole: int = 0
 ) -> Report:
-    """Each trial: members go away one after the other, and each comes back when the others have granted some leases.
+    """In each trial, members go away in turn. Each comes back when some leases were granted without it.
 
-    :param whole: how many leases are granted in a trial, at least, however many rounds that takes.
+    :param whole: the least number of leases in a trial, however many rounds that takes.
     """
 
     def trial(cluster: EtcdCluster, own: EtcdStore, number: int) -> Report:
@@ -106,7 +106,7 @@ def members(
 
 
 def judge(history: History, rules: Rules) -> Report:
-    """The checker's findings, and each reply of a member that is cut off to an acquire: only errors are allowed."""
+    """Run the checker. Also find each reply of a cut-off member to an acquire: only errors are allowed."""
     report = check(history, rules)
     cuts = [mark.after for mark in history.marks if mark.kind == "cut"]
     for healed in (mark for mark in history.marks if mark.kind == "healed"):
@@ -153,7 +153,7 @@ thousand_grants = _members(
 
 @scenario(3, "etcd: two of three stand still", stores=("etcd",), least=2)
 def majority_stopped(store: Store, budget: Budget, seed: int) -> Report:
-    """Nobody is granted anything, and no outage is a skip; when they go on, all is as before."""
+    """Grant no lease, and report no outage as a skip. When the members go on, all is as before."""
 
     def trial(cluster: EtcdCluster, own: EtcdStore, number: int) -> Report:
         with Fleet(own, size=3, names=NAMES, behaviour=WORKERS, seed=seed + number) as fleet:

@@ -1,4 +1,4 @@
-"""The network before the store: cut one way or both, losing replies, slow, delivering late, or silent."""
+"""The network before the store is cut, one way or both ways, loses replies, is slow, delivers late, or is silent."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ OTHERS = Behaviour(at_most=LEASE, work=(0.0, 0.05), pause=(0.03, 0.1))
 
 
 def _cut_and_healed(store: Store, seed: int, number: int, *, cut_off: Callable[[TcpProxy], None]) -> Report:
-    """A holder is cut off until others have had the lock, and then gets it again."""
+    """Cut a holder off until others have had the lock. Then it gets the lock again."""
     victims = Behaviour(at_most=LEASE, work=(0.3, 1.2), pause=(0.0, 0.02), extends=0.5, keeps_alive=0.5)
-    arrives = number % 2 == 0 and cut_off is not _close  # what was held back is passed on in the end
+    arrives = number % 2 == 0 and cut_off is not _close  # requests that were held back are passed on in the end
     with ExitStack() as stack:
         proxies = [stack.enter_context(TcpProxy(address)) for address in store.addresses]
         fleet = stack.enter_context(Fleet(store, size=2, behaviour=OTHERS, seed=seed))
@@ -60,7 +60,7 @@ def _cut_and_healed(store: Store, seed: int, number: int, *, cut_off: Callable[[
                     proxy.resume()
                     proxy.accept()
         fleet.wait_for_grants(1, worker=victim)
-        fleet.run_for(GRACE + LEASE)  # what arrived last is over, and no skip is excused any more
+        fleet.run_for(GRACE + LEASE)  # the last requests are over, and no skip is excused any more
         fleet.wait_for_grants(2)
         return check(fleet.end(), rules_of(store))
 
@@ -79,13 +79,13 @@ to_the_store = _cut("network cut, to the store", lambda proxy: proxy.stall(to_cl
 to_the_worker = _cut("network cut, to the worker", lambda proxy: proxy.stall(to_server=False))
 closed = _cut("connections closed and refused", _close)
 
-# The store did what was requested, and its reply is lost
+# The store carries out the request, and its reply is lost
 
 LOSSES_PER_TRIAL = 4
 
 
 def _reply_lost(store: Store, seed: int, number: int, *, operation: str) -> Report:
-    """Replies to one worker's ``operation`` are lost: once, so that a retry helps, or as often as it retries."""
+    """Lose replies to a worker's ``operation``: once, so that a retry helps, or at every retry."""
     extends = {"extend": 1.0, "release": 0.0}.get(operation, 0.5)
     victims = Behaviour(at_most=LEASE, at_least=0.05, work=(0.02, 0.15), pause=(0.0, 0.02), extends=extends)
     with ExitStack() as stack:
@@ -117,16 +117,16 @@ reply_to_acquire, reply_to_extend, reply_to_release = (
 # Slow
 
 SHARES = (2.0, 1.0, 0.25)
-"""The longest round trip, in leases; the trials take turns."""
+"""The longest round trip, in leases. Trials use these values in rotation."""
 SECONDS = 3.0
 
 
 @scenario(6, "latency up to twice the lease", stores=WITH_NETWORK, least=3)
 @by_trial
 def slow(store: Store, seed: int, number: int) -> Report:
-    """Every worker is behind a slow proxy of its own; in the end the network is quick again."""
+    """Every worker has a slow proxy. In the end the network is quick again."""
     behaviour = Behaviour(at_most=LEASE, work=(0.0, 0.4), pause=(0.0, 0.05), extends=0.5, keeps_alive=0.3, forgets=0.1)
-    longest = SHARES[number % len(SHARES)] * LEASE / 2  # of each direction
+    longest = SHARES[number % len(SHARES)] * LEASE / 2  # in each direction
     with ExitStack() as stack:
         fleet = stack.enter_context(Fleet(store, size=0, behaviour=behaviour, seed=seed))
         proxies = []
@@ -144,7 +144,7 @@ def slow(store: Store, seed: int, number: int) -> Report:
         return check(fleet.end(), rules_of(store, late=2 * longest + LATE))
 
 
-# A take-over is sent twice, and the first copy is delivered when the lock has passed on to somebody else
+# A take-over is sent twice, and the first copy arrives after the lock has passed to another holder
 
 AT_MOST = "1m"
 
@@ -168,7 +168,7 @@ def late_takeovers(store: Store, budget: Budget, seed: int) -> Report:
 def one_trial(
     store: Store, provider: LockProvider, others: LockProvider, proxy: TcpProxy, rng: random.Random
 ) -> Report:
-    """The record is held, free or absent when it is taken over; then the lock passes on, in one of three ways."""
+    """The take-over finds the record held, free or absent. Then the lock passes on, in one of three ways."""
     name = f"taken-{uuid4().hex[:12]}"
     request = LockRequest(name, AT_MOST)
     if rng.random() < 0.7:
@@ -198,7 +198,7 @@ def one_trial(
     return report
 
 
-# Two stores in one process: one does not answer, and the other's leases are kept alive all the same
+# Two stores in one process: one does not reply, and the other store's leases are kept alive all the same
 
 POLLERS, KEPT = 30, 2.0
 LEASES_PER_TRIAL = 3
@@ -207,14 +207,14 @@ LEASES_PER_TRIAL = 3
 @scenario(15, "async code: a silent store beside a healthy one", stores=WITH_NETWORK, kinds=("sync",))
 @by_trial
 def silent_neighbour(store: Store, seed: int, number: int) -> Report:
-    """Thirty tasks poll through proxies that pass nothing; a lease on the same store, reached directly, is kept alive.
+    """Thirty tasks poll through silent proxies. A lease on the same store, reached directly, is kept alive.
 
-    Sync providers under asyncio: each has threads of its own.
+    Sync providers under asyncio: each has its own threads.
     """
     events: list[Event] = []
     name = f"neighbour-{uuid4().hex[:8]}"
     with ExitStack() as stack:
-        logging.disable()  # each poller that fails is a line
+        logging.disable()  # each failed poll logs a line
         stack.callback(logging.disable, logging.NOTSET)
         stack.enter_context(configure(listeners=[events.append]))
         proxies = [stack.enter_context(TcpProxy(address)) for address in store.addresses]

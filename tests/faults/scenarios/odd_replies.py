@@ -1,4 +1,4 @@
-"""Front ends of HTTP stores that send a wrong ``Date``, or the reply to another request.
+"""Front ends of HTTP stores that send a wrong ``Date``, or the reply to a different request.
 
 While a replica trusts its lease, no other replica gets the lock.
 """
@@ -30,7 +30,7 @@ OddProxy = Callable[[Address, int], OneReplyWrong | ShiftingProxy]
 
 
 class Holders:
-    """Who has which lock, as the replicas themselves see it."""
+    """The replicas' own knowledge of who holds which lock."""
 
     def __init__(self, report: Report) -> None:
         self._report = report

@@ -1,6 +1,6 @@
-"""Operators act on records that they have read a while ago, while holders come and go.
+"""Operators act on records that they read some time ago, while holders come and go.
 
-A living holder keeps its lease, unless the operator has read the record of that very lease.
+A living holder keeps its lease, unless the operator has read the record of this lease.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _operate(provider: Any, randomness: random.Random, targets: set[str], report
             record = provider.record(name)
             if record is not None:
                 read.append(record)
-        if len(read) <= randomness.randrange(8):  # some records are acted on at once, others when they are old
+        if len(read) <= randomness.randrange(8):  # some actions use a fresh record, others an old one
             continue
         expected = read.pop(randomness.randrange(len(read)))
         targets.add(expected.locked_by)

@@ -1,6 +1,6 @@
 """N processes call ``run_once`` for the same keys. Runners are killed, tasks raise, and the store is cut for a moment.
 
-Each key is done, every process learns it, and a task that was known to be done never runs again.
+Each key is done, every process learns it, and a task that was known to be done does not run again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def one_trial(store: Store, seed: int, *, provider: str | None = None) -> Report
 
 
 def judge(history: History, rules: Rules) -> Report:
-    """What :func:`check` says of the leases; and that the keys are done once."""
+    """Run :func:`check` on the leases; and check that each key is done once."""
     report = check(without_skips(as_acquires(history)), rules)
     report.findings += [*_run_again(history), *_learned_early(history), *_not_told(history), *_stuck(history)]
     report.counts = counts_of(history)
@@ -69,7 +69,7 @@ def judge(history: History, rules: Rules) -> Report:
 
 
 def without_skips(history: History) -> History:
-    """A skip says nothing: the key was done, or somebody ran it. Late copies are left: they may have been granted."""
+    """Leave out skips: the key was done, or another process ran it. Keep late copies: they may have been granted."""
     operations = []
     for operation in history.operations:
         if operation.outcome != "skipped":
@@ -80,7 +80,7 @@ def without_skips(history: History) -> History:
 
 
 def _run_again(history: History) -> Iterator[Finding]:
-    """A grant of a key whose task was done and released."""
+    """Yield grants of a key after its task was done and released."""
     ends = {end.name: end for end in reversed([*_ends_of_done(history)]) if end.outcome == "done"}
     for run in history.of("acquire", "recover", outcome="granted"):
         end = ends.get(run.name)
@@ -89,7 +89,7 @@ def _run_again(history: History) -> Iterator[Finding]:
 
 
 def _learned_early(history: History) -> Iterator[Finding]:
-    """A process learned that the key is done before a runner began to release the lease of a task that was done."""
+    """Yield calls that learned that the key is done before a runner began to release the lease of a done task."""
     ends = _by_name(_ends_of_done(history))
     for call in history.of("once", outcome="learned"):
         if not any(end.started < call.end for end in ends[call.name]):
@@ -97,7 +97,7 @@ def _learned_early(history: History) -> Iterator[Finding]:
 
 
 def _not_told(history: History) -> Iterator[Finding]:
-    """A call ended with TaskNotDone, although its last read began after the end of a task that was done."""
+    """Yield calls that ended with TaskNotDone, although their last read began after the end of a done task."""
     ends = _by_name(end for end in _ends_of_done(history) if end.outcome == "done")
     reads = _by_name(history.of("record", outcome="done"))
     for call in history.of("once"):
@@ -109,13 +109,13 @@ def _not_told(history: History) -> Iterator[Finding]:
 
 
 def _stuck(history: History) -> Iterator[Finding]:
-    """Nobody has run the task while a call waited, although nothing was wrong."""
+    """Yield calls that waited while nobody ran the task, although nothing was wrong."""
     for call in history.of("once", outcome="stuck"):
         yield Finding("once", call.name, f"{call.worker} waited in vain, although nothing was wrong", call.end)
 
 
 def _ends_of_done(history: History) -> Iterator[Operation]:
-    """The releases of the leases under which a task was done."""
+    """Yield the releases of leases under which a task was done."""
     done = {task.claim for task in history.of("task", outcome="done")}
     return (end for end in history.of("release") if end.claim in done)
 

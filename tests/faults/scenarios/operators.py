@@ -1,9 +1,9 @@
-"""People and tools among the workers: a process that frees names by force, takes them over and prunes, in mid-hold.
+"""Operators among the workers: a process force-releases names, takes them over and prunes, in mid-hold.
 
-A force release is a release by somebody else: the name is free at once, and the former holder, who cannot know it yet,
-is told with the next thing that it asks. A take-over is a force release and an acquire in one. So whom they met is
-trusted only until they began; for how long two were really trusted is a note in the report. All else must hold: tokens
-increase, no stale write is accepted, nobody is refused a free name. A prune is no excuse for anything.
+After a force release the name is free at once. The former holder cannot know this yet, and learns it with its next
+request. A take-over is a force release and an acquire in one. So the judge counts a lease as trusted only until an
+operator's action on it began. The report notes how long two leases were really trusted. All other rules hold: tokens
+increase, no stale write is accepted, and an attempt on a free name is granted. A prune excuses nothing.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
 from tests.support.stores import SqlStore, Store
 
-# Some go on and write, whatever their lease says, so that the fencing token must catch it.
+# Careless workers go on writing without a trusted lease. The fencing token must catch them.
 CAREFUL = Behaviour(at_most=0.8, at_least=0.05, work=(0.05, 0.3), pause=(0.0, 0.03), extends=0.7, keeps_alive=0.3)
 CARELESS = replace(CAREFUL, keeps_alive=0.0, is_careless=True)
 OPERATOR = Behaviour(
     at_most=0.8, work=(0.0, 0.1), pause=(0.02, 0.12), extends=0.3, force_releases=0.4, prunes=0.6, takes_over=1.0
 )
 RELEASED = frozenset({"overlap", "refused write", "minimum hold", "crash bound", "grant lost"})
-"""Rules that take whoever was freed or taken over for released; to all others it makes no difference."""
+"""Rules that treat a freed or taken-over lease as released; they treat all other leases as before."""
 SKIPPED = frozenset({"crash bound", "grant lost"})
-"""Those of them that say that a skip was wrong."""
+"""The rules among them that find wrong skips."""
 INFINITY = float("inf")
 ACTIONS = (("force_release", "done", 2), ("take_over", "granted", 1), ("prune", "done", 1))
-"""So many are waited for in each trial, at least."""
+"""The least number of each action in a trial."""
 
 
 @scenario(10, "freed, taken over, pruned in mid-hold", weight=1.5, least=2)
@@ -47,7 +47,7 @@ def operators(store: Store, budget: Budget, seed: int) -> Report:
 
 @scenario(10, "operator, Java's table", stores=("sqlite", "postgres", "mariadb", "mysql"), least=2)
 def without_extra_columns(store: Store, budget: Budget, seed: int) -> Report:
-    """The same on a table that keeps no tokens: nothing is fenced, all else holds."""
+    """The same on a table that keeps no tokens: no write is fenced, all other rules hold."""
     with javas_table(store) as plain:
         return _operators(plain, budget, seed, has_tokens=False)
 
@@ -69,14 +69,14 @@ def _operators(store: Store, budget: Budget, seed: int, *, has_tokens: bool) -> 
 
 
 def _is_enough(store: Store, fleet: Fleet, has_tokens: bool) -> bool:
-    due = [action for action in ACTIONS if action[0] != "prune" or not store.kept_longer]  # such prune no young record
+    due = [action for action in ACTIONS if action[0] != "prune" or not store.kept_longer]  # they prune no young record
     is_done = all(fleet.count(kind, outcome) >= number for kind, outcome, number in due)
     return is_done and fleet.losses() > 0 and (not has_tokens or fleet.count("write", "refused") > 0)
 
 
 @contextmanager
 def javas_table(store: Store) -> Iterator[Store]:
-    """The same store with a lock table such as ShedLock for Java has."""
+    """Yield the same store with a lock table like the table of ShedLock for Java."""
     table = f"java_{uuid4().hex[:8]}"
     plain = copy.copy(store)
     plain.options = {"table_name": table, "extra_columns": False}
@@ -86,18 +86,18 @@ def javas_table(store: Store) -> Iterator[Store]:
         connection.exec_driver_sql(f"DROP TABLE {table}")
 
 
-# What is asked of them
+# The judge
 
 
 @dataclass
 class Met:
-    """What a force release or a take-over does to one lease."""
+    """The effect of a force release or a take-over on a lease."""
 
     action: Operation
     at: float
-    """When it was done, at the earliest."""
+    """The earliest moment of the action."""
     is_certain: bool
-    """The holder had its lease before, and has it no more after. Otherwise the lease may have come later."""
+    """The holder certainly had its lease before, and has lost it after. Otherwise the lease may have come later."""
 
 
 def judge(history: History, rules: Rules) -> Report:
@@ -108,25 +108,25 @@ def judge(history: History, rules: Rules) -> Report:
     strict = check(as_released(plain, met), rules)
     found = [finding for finding in strict.findings if finding.rule in RELEASED]
     if any(finding.rule in SKIPPED for finding in found):
-        # What may have ended a minimum hold may as well have left it as it was.
+        # An action that may have ended a minimum hold may also have kept it.
         held = check(as_released(plain, met, ends_minimum_holds=False), rules)
         found = [finding for finding in found if finding.rule not in SKIPPED]
         found += [finding for finding in held.findings if finding.rule in SKIPPED]
     report.findings += found
     report.worst_overlap = strict.worst_overlap
     report.findings += [*_own_writes(plain, met), *_lost_by_nobody(plain, met), *_not_held(plain, met)]
-    report.counts = check(history).counts  # where a take-over is a take-over
+    report.counts = check(history).counts  # where a take-over counts as a take-over
     return report
 
 
 def as_acquires(history: History) -> History:
-    """A take-over is an acquire."""
+    """Replace each take-over by an acquire."""
     operations = (replace(o, kind="acquire") if o.kind == "take_over" else o for o in history.operations)
     return replace(history, operations=tuple(operations))
 
 
 def met_leases(history: History, late: float) -> dict[str, list[Met]]:
-    """By claim: what was done to the lock while the lease may have been there, in the order in which it began."""
+    """Return, by claim, the actions on the lock while the lease may have been there, in the order of their begin."""
     met: dict[str, list[Met]] = {}
     actions = history.of("force_release", "take_over")
     released = {release.claim: release.end for release in reversed(history.of("release"))}
@@ -135,7 +135,7 @@ def met_leases(history: History, late: float) -> dict[str, list[Met]]:
             if action.name != lease.name or action.claim == lease.claim:
                 continue
             has_answer = action.outcome in ("done", "free", "granted")
-            # After a release, what is left of the minimum hold ends as well.
+            # After a release, an action may end the minimum hold.
             latest = max(released.get(lease.claim, INFINITY), lease.end + lease.at_least)
             moment = _meets(action, lease.granted_from, latest, action.end if has_answer else action.end + late)
             if moment is not None:
@@ -145,9 +145,9 @@ def met_leases(history: History, late: float) -> dict[str, list[Met]]:
 
 
 def _meets(action: Operation, begin: float, end: float, latest: float) -> float | None:
-    """When, at the earliest, ``action`` can have been done to a lease that was there between ``begin`` and ``end``.
+    """Return the earliest moment of ``action`` on a lease that was there between ``begin`` and ``end``. None if never.
 
-    Each copy does it to the lease that the action has read before. If it is not known when: until ``latest``.
+    Each copy acts on the lease that the action has read before. If its moment is unknown, it lies before ``latest``.
     """
     if begin > action.end:
         return None
@@ -157,9 +157,9 @@ def _meets(action: Operation, begin: float, end: float, latest: float) -> float 
 
 
 def as_released(history: History, met: dict[str, list[Met]], *, ends_minimum_holds: bool = True) -> History:
-    """Leases that were ended by force were released then; where it is not certain, only not trusted any more.
+    """End the leases of certain actions as a release does. After uncertain actions, only end the trust in the lease.
 
-    :param ends_minimum_holds: whether a minimum hold ends, too, where it is not certain.
+    :param ends_minimum_holds: whether uncertain actions end minimum holds, too.
     """
     operations = []
     for operation in history.operations:
@@ -180,7 +180,7 @@ def as_released(history: History, met: dict[str, list[Met]], *, ends_minimum_hol
             operations.append(operation)
         if operation.kind == "acquire" and certain:
             action = certain[0].action
-            # Its first request reads the record, and the last of the copies that it waited for may have freed the lock.
+            # Its first request reads the record. The last copy that it waited for may have freed the lock.
             at_store = action.at_store and (max(moment for moment in action.at_store if moment <= action.end),)
             operations.append(
                 replace(action, kind="release", outcome="done", claim=operation.claim, at_least=0.0, at_store=at_store)
@@ -189,11 +189,11 @@ def as_released(history: History, met: dict[str, list[Met]], *, ends_minimum_hol
 
 
 def _own_writes(history: History, met: dict[str, list[Met]]) -> Iterator[Finding]:
-    """I2: whoever was freed or taken over extends and releases nothing any more."""
+    """I2: a holder whose lease was freed or taken over cannot extend or release it any more."""
     for operation in history.of("extend", "release", outcome="done"):
         was_sent_twice = operation.requests > 1 or (operation.at_store is not None and len(operation.at_store) != 1)
         if operation.kind == "release" and was_sent_twice:
-            continue  # the provider reports it as done, because the first copy may have done it
+            continue  # the provider reports success, because the first copy may have done it
         before = [each for each in met.get(operation.claim, ()) if each.is_certain]
         if any(each.action.end < operation.started for each in before):
             text = f"{operation.worker}'s {operation.kind} was done after a {before[0].action.kind} of its lock"
@@ -201,7 +201,7 @@ def _own_writes(history: History, met: dict[str, list[Met]]) -> Iterator[Finding
 
 
 def _lost_by_nobody(history: History, met: dict[str, list[Met]]) -> Iterator[Finding]:
-    """Who is told that a lease is lost that is still trusted knows that somebody ended it; pruning does not."""
+    """Find trusted leases that are reported lost although no operator ended them. A prune ends no lease."""
     for operation in history.of("extend", "release", outcome="lost"):
         was_met = any(each.action.started < operation.end for each in met.get(operation.claim, ()))
         is_second = operation.kind == "release" and (operation.replied_at or NEVER) > operation.granted_from
@@ -211,7 +211,7 @@ def _lost_by_nobody(history: History, met: dict[str, list[Met]]) -> Iterator[Fin
 
 
 def _not_held(history: History, met: dict[str, list[Met]]) -> Iterator[Finding]:
-    """Who frees a lock by force is not told that it was free while its holder trusted the lease."""
+    """Find force releases that report a free lock while its holder trusted the lease."""
     asked = {o.claim: o.started for o in reversed(history.of("extend", "release"))}
     for lease in history.of("acquire", outcome="granted"):
         for each in met.get(lease.claim, ())[:1]:

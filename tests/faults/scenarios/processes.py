@@ -1,4 +1,4 @@
-"""Holders that die without a word, or stand still past their lease: a garbage collection, a laptop's lid."""
+"""Holders that die silently, or are stopped past their lease, as in a garbage collection or under a laptop's lid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.faults.worker import Behaviour
 from tests.support.stores import Store
 
 MORTAL = Behaviour(at_most=0.7, at_least=0.1, work=(0.0, 0.2), pause=(0.0, 0.04), extends=0.5, keeps_alive=0.3)
-# Careless: they go on and write, whatever their lease says, so that the fencing token must catch it.
+# Careless workers go on writing without a trusted lease. The fencing token must catch them.
 CARELESS = Behaviour(at_most=0.6, work=(0.05, 0.3), pause=(0.0, 0.04), extends=0.3, keeps_alive=0.3, is_careless=True)
 KILLS_PER_TRIAL = 4
 STOPS_PER_TRIAL = 3
@@ -22,7 +22,7 @@ STOPS_PER_TRIAL = 3
 @scenario(1, "kill -9 of holders", weight=1.5, least=5)
 @by_trial
 def kills(store: Store, seed: int, number: int) -> Report:
-    """Workers on two names; one of them dies at a random moment, most often a holder, and a new one takes its place."""
+    """Workers on two names. A worker, most often a holder, dies at a random moment, and a new worker replaces it."""
     with Fleet(store, size=3, names=2, behaviour=MORTAL, seed=seed) as fleet:
         for _ in range(KILLS_PER_TRIAL):
             fleet.run_for(fleet.random.uniform(0.0, 0.2))
@@ -36,7 +36,7 @@ def kills(store: Store, seed: int, number: int) -> Report:
 @scenario(2, "SIGSTOP past the lease", least=3)
 @by_trial
 def stops(store: Store, seed: int, number: int) -> Report:
-    """A holder is stopped at work until the next has written, and goes on: it knows at once, its writes are refused."""
+    """A holder is stopped at work until another worker has written. It goes on, and knows at once."""
     with Fleet(store, size=3, behaviour=CARELESS, seed=seed) as fleet:
         for _ in range(STOPS_PER_TRIAL):
             victim = fleet.stop_at_work()
@@ -50,7 +50,7 @@ def stops(store: Store, seed: int, number: int) -> Report:
 
 
 def knows_too_late(history: History) -> Iterator[Finding]:
-    """Whatever a holder does with a lease that it was stopped in is refused, and it knows if it looks."""
+    """Yield operations of a holder, stopped past its lease, that were not refused, and checks that say trusted."""
     for stopped in (mark for mark in history.marks if mark.kind == "stopped"):
         own = [mark for mark in history.marks if mark.worker == stopped.worker]
         resumed = next(mark for mark in own if mark.kind == "resumed" and mark.before > stopped.after)

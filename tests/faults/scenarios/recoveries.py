@@ -1,6 +1,6 @@
-"""Holders die in the middle of a run, and the replicas that were refused watch the run and recover it.
+"""Holders die in the middle of a run. The replicas that were skipped watch the run and recover it.
 
-A run that was ended is never recovered, and no two replicas ever trust a lease at the same moment.
+A run that was ended is never recovered. Two replicas never trust a lease at the same moment.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def recoveries(store: Store, seed: int, number: int) -> Report:
 def one_trial(store: Store, seed: int, *, provider: str | None = None, kills: int = KILLS_PER_TRIAL) -> Report:
     """Holders die, or forget to release, and others take their place."""
     rules = rules_of(store)
-    # A dead holder's lease must end before the next fire time: otherwise that one is granted in its place.
+    # A dead holder's lease must end before the next fire time: otherwise the next fire time is granted in its place.
     every = 2 * (AT_MOST + rules.kept)
     behaviour = replace(BEHAVIOUR, fires_every=every)
     with Fleet(store, size=4, behaviour=behaviour, seed=seed, provider=provider) as fleet:
@@ -48,7 +48,7 @@ def one_trial(store: Store, seed: int, *, provider: str | None = None, kills: in
 
 
 def judge(history: History, rules: Rules) -> Report:
-    """What the fire times must show, and that only runs were recovered that were not ended."""
+    """Check the fire times, and that only runs without an end were recovered."""
     report = check(fire_times.without_refusals(as_acquires(history)), rules)
     report.findings += [*fire_times.repeated(history), *_ended_before(history), *_granted_after(history)]
     report.counts = check(history).counts
@@ -56,7 +56,7 @@ def judge(history: History, rules: Rules) -> Report:
 
 
 def as_acquires(history: History) -> History:
-    """A recovery is an acquire. One that was refused says nothing: the record was another one."""
+    """Replace each recovery by an acquire. Leave out refused recoveries: the record was a different record."""
     operations = []
     for operation in history.operations:
         if operation.kind != "recover":
@@ -69,7 +69,7 @@ def as_acquires(history: History) -> History:
 
 
 def _ended_before(history: History) -> Iterator[Finding]:
-    """A recovery of a run that its holder had released, or after which a later fire time was granted."""
+    """Yield recoveries of a run that its holder had released, or after a grant of a later fire time."""
     runs = history.of("acquire", "recover", outcome="granted")
     released = {release.claim: release for release in history.of("release", outcome="done")}
     for recovery in history.of("recover", outcome="granted"):
@@ -87,7 +87,7 @@ def _ended_before(history: History) -> Iterator[Finding]:
 
 
 def _granted_after(history: History) -> Iterator[Finding]:
-    """An acquire of a fire time that was recovered before."""
+    """Yield acquires of a fire time that was recovered before."""
     for recovery in history.of("recover", outcome="granted"):
         for run in history.of("acquire", outcome="granted"):
             same = (run.name, run.fire_time) == (recovery.name, recovery.fire_time)

@@ -1,4 +1,4 @@
-"""A scheduler that works on the leader only: its job store fails when a job is updated, or its thread dies."""
+"""A scheduler that works on the leader only. Its job store fails when a job is updated, or its thread dies."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class JobStore(SQLAlchemyJobStore):  # type: ignore[misc]  # APScheduler has no 
 
 class Node:
     def __init__(self, holder: str, store: Store, url: str, table: str) -> None:
-        # Before SQLAlchemy's and SQLite's own limit of 5 s: the scenario is to be short.
+        # Shorter than SQLAlchemy's and SQLite's own limit of 5 s, to keep the scenario short.
         arguments = {"timeout": 0.2} if url.startswith("sqlite") else {}
         engine = create_engine(url, poolclass=NullPool, connect_args=arguments)
         self.jobs = JobStore(engine=engine, tablename=table)
@@ -73,7 +73,7 @@ class Node:
 @scenario(15, "job store fails under a leader", stores=("sqlite", "postgres"), kinds=("sync",), least=2)
 @by_trial
 def job_store_fails(store: Store, seed: int, number: int) -> Report:
-    """The leader goes on, and runs each fire time once; if its scheduler dies, the next leader goes on."""
+    """The leader goes on, and runs each fire time once. If its scheduler dies, the next leader goes on."""
     report, choice = Report(trials=1), random.Random(seed)
     table = f"jobs_{uuid4().hex[:8]}"
     url = _url(store)
@@ -96,7 +96,7 @@ def job_store_fails(store: Store, seed: int, number: int) -> Report:
                 let_pass(choice.uniform(0, 2 * STEP))
             _wait_for_runs(nodes, 8)
         report.counts["update failed"] += len(failures)
-        if leader.elector.is_leader():  # else a busy machine has kept it from renewing
+        if leader.elector.is_leader():  # otherwise a busy machine has kept it from renewing
             leader.jobs.ends_its_thread = True
             died = time.monotonic()
             wait_until(follower.elector.is_leader, timeout=TIMEOUT, what="another leader after the thread died")
@@ -127,7 +127,7 @@ def _judge(job: str, nodes: list[Node]) -> Iterator[Finding]:
 
 @contextmanager
 def _broken(store: Store, url: str, table: str) -> Iterator[None]:
-    """While the block runs, jobs can be read, and not updated."""
+    """While the block runs, jobs can be read, but not updated."""
     if store.name == "sqlite":
         with closing(sqlite3.connect(make_url(url).database or "", isolation_level=None, timeout=TIMEOUT)) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -158,7 +158,7 @@ def _broken(store: Store, url: str, table: str) -> Iterator[None]:
 
 @contextmanager
 def _failures() -> Iterator[list[str]]:
-    """The errors that ``lead`` logs of the job store, kept from the page of ``make faults``."""
+    """Yield the errors of the job store that ``lead`` logs, and keep them off the page of ``make faults``."""
     seen: list[str] = []
     logger = logging.getLogger("shedlock_py")
 
@@ -176,7 +176,7 @@ def _failures() -> Iterator[list[str]]:
 
 
 def _url(store: Store) -> str:
-    """Of the jobs: in a file of their own, or a table beside the locks."""
+    """Return the URL of the jobs: a separate file, or a table beside the locks."""
     url = str(store.sync().where(()))
     return url.replace("locks.db", "jobs.db") if store.name == "sqlite" else url
 

@@ -1,4 +1,4 @@
-"""The server stands still, is restarted, or dies, and comes back; alone, or one of a quorum's three."""
+"""A server is stopped, restarted, or dies, and comes back: a single server, or a server of a quorum."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from tests.support.redis import RedisServer
 from tests.support.stores import ONE_SERVER, QuorumStore, RedisStore, Store
 
 DURABLE = tuple(name for name in ONE_SERVER if name != "redis")
-"""They have on disk what they have answered. Redis and the quorum have scenarios of their own below."""
+"""Stores that have every answered write on disk. Redis and the quorum have their own scenarios below."""
 OTHERS = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.03, 0.1), lengths=(0.3, 1.2))
 HOLDER = Behaviour(at_most=0.8, work=(0.3, 1.0), pause=(0.0, 0.02), extends=0.5, keeps_alive=0.5, lengths=(0.3, 1.2))
 FORGOTTEN = frozenset({"overlap", "refused write", "minimum hold"})
-"""What a store that forgets its leases cannot keep. Tokens follow its clock, and go on being checked."""
+"""Rules that break if a store forgets its leases. Tokens follow the store's clock, and are still checked."""
 SHORTER = Behaviour(at_most=2.0, work=(0.0, 0.6), pause=(0.03, 0.1), extends=0.0)
 LONG = Behaviour(at_most=2.0, work=(0.8, 1.6), pause=(0.0, 0.02), extends=0.0)
-"""Its lease is not over when the server is back; if that has forgotten it, others are granted theirs meanwhile."""
+"""Its lease is still valid when the server is back. If the server has forgotten it, others get leases meanwhile."""
 LONGEST_LEASE = 1.0
 
 Outage = Callable[[Fleet, Any], None]
 
 
 def stand_still(fleet: Fleet, server: Any) -> None:
-    """SIGSTOP: sometimes for less than a lease, sometimes until every lease and every attempt is over."""
+    """SIGSTOP the server, for less than a lease, or until every lease and every attempt is over."""
     server.pause()
     try:
         fleet.run_for(fleet.random.uniform(0.3, 2.0))
@@ -44,7 +44,7 @@ def stand_still(fleet: Fleet, server: Any) -> None:
 
 
 def _away(end: str, at_most: float) -> Outage:
-    """The server is stopped, or killed in the middle of whatever it does, and started again."""
+    """Stop the server, or kill it in the middle of its work, and start it again."""
 
     def outage(fleet: Fleet, server: Any) -> None:
         getattr(server, end)()
@@ -71,18 +71,18 @@ def outages(
     holds: Behaviour = HOLDER,
     off: frozenset[str] = frozenset(),
 ) -> Report:
-    """Each trial: workers, an outage of the store's server while one of them holds the lock, and work as before."""
+    """In each trial, the server has an outage while a worker holds the lock. Afterwards the workers go on as before."""
 
     def trial(number: int) -> Report:
         with Fleet(store, size=2, behaviour=others, seed=seed + number) as fleet:
             holder = fleet.add(behaviour=holds)
             fleet.wait_until_working(holder)
-            # What was sent to a server that stood still is done when it goes on, whoever has given up meanwhile.
+            # When a stopped server goes on, it carries out requests, even if their callers have given up meanwhile.
             with fleet.disturbed(EVERYBODY, store.addresses), fleet.marked("cut", holder):
                 outage(fleet, store.servers[0])
             fleet.wait_for_answers()
             if not off:
-                fleet.run_for(GRACE + others.at_most)  # what arrived last is over, and no skip is excused any more
+                fleet.run_for(GRACE + others.at_most)  # the last requests are over, and no skip is excused any more
             fleet.wait_for_grants(3)
             return judge(fleet.end(), rules_of(store), off)
 
@@ -93,7 +93,7 @@ def outages(
 
 
 def judge(history: History, rules: Rules, off: frozenset[str]) -> Report:
-    """``off``: rules that an outage breaks for the leases that it meets, and for no other."""
+    """``off``: rules that an outage breaks for the leases that it meets, and for no other lease."""
     report = check(history, replace(rules, off=off))
     if off:
         report.findings += check(without_deleted(history, "cut"), replace(rules, off=ALL_RULES - off)).findings
@@ -109,13 +109,13 @@ restarted = _outages("server restarted", DURABLE, restart)
 killed = _outages("server killed (kill -9)", DURABLE, kill, replace(LONG, extends=0.5, keeps_alive=0.5))
 
 
-# Redis, by what it keeps
+# Redis, by persistence
 
 
 def _redis_that_keeps(
     name: str, appendfsync: str | None, outage: Outage, *, least: int = 2, sync_seconds: float = 0.0
 ) -> Run:
-    """A scenario on a private Redis; with ``appendfsync`` None it keeps nothing. ``*``: it may forget its leases."""
+    """A scenario on a private Redis. ``appendfsync`` None: no persistence. ``*``: it may forget its leases."""
 
     def make() -> RedisServer:
         if appendfsync is None:
@@ -137,11 +137,11 @@ def _redis_that_keeps(
 
 kept_always = _redis_that_keeps("killed, AOF appendfsync always", "always", kill_briefly)
 redis_restarted = _redis_that_keeps("restarted, AOF appendfsync everysec", "everysec", restart)
-# While a sync is under way, Redis answers and writes later, up to 2 s: kill -9 loses what it has answered.
+# During a slow sync, Redis replies up to 2 s before it writes: kill -9 loses these writes.
 kept_every_second_on_a_slow_disk = _redis_that_keeps(
     "killed, AOF everysec, slow disk *", "everysec", kill_briefly, sync_seconds=1.5
 )
-# As good as the disk is quick: measured, not promised.
+# Depends on the speed of the disk: measured, not promised.
 kept_every_second = _redis_that_keeps("killed, AOF appendfsync everysec *", "everysec", kill_briefly)
 forgetful = _redis_that_keeps("killed, no persistence *", None, kill_briefly, least=3)
 
@@ -151,7 +151,7 @@ forgetful = _redis_that_keeps("killed, no persistence *", None, kill_briefly, le
 
 @contextmanager
 def own_quorum(store: Store) -> Iterator[QuorumStore]:
-    """Servers that keep nothing, and are kept out for ``LONGEST_LEASE`` when they come back."""
+    """Yield servers without persistence, which are kept out for ``LONGEST_LEASE`` when they come back."""
     with ExitStack() as stack:
         servers = [stack.enter_context(private_server("redis", RedisServer)) for _ in range(3)]
         yield QuorumStore(servers, longest_lease=LONGEST_LEASE).like(store)
@@ -159,7 +159,7 @@ def own_quorum(store: Store) -> Iterator[QuorumStore]:
 
 @scenario(3, "one of three: still, restarted, killed", stores=("quorum",), least=3)
 def minority(store: Store, budget: Budget, seed: int) -> Report:
-    """The others go on while it is away, and while it is kept out afterwards; then the next one's turn comes."""
+    """A server goes away in turn. The others go on while it is away, and while it is kept out afterwards."""
 
     def trial(own: QuorumStore, number: int) -> Report:
         stands_still = number % 3 == 1

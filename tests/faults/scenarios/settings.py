@@ -1,9 +1,9 @@
-"""Databases whose defaults are not what one expects, and a pooler between the workers and PostgreSQL.
+"""Databases with unexpected defaults, and a pooler between the workers and PostgreSQL.
 
-Settings belong to a role and a database of their own (PostgreSQL) or are the server's for a while (MariaDB, MySQL).
-Workers open a URL, so that the connections are ours, or an engine as an application has it, which leaves everything at
-its default. Settings that must not be noticed at all make every error a finding; where errors are due (a statement that
-waits for longer than it may), the rest of the rules must hold, and the workers go on afterwards.
+Settings belong to a separate role and database (PostgreSQL), or to the whole server for a while (MariaDB, MySQL).
+Workers open a URL, so that the library makes the connections, or an engine with all defaults, as an application has it.
+If a setting must have no effect, every error is a finding. If errors are due (a statement waits for longer than it
+may), the other rules must hold, and the workers go on afterwards.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.0, 0.02), extends=
 SLOW = replace(BEHAVIOUR, pause=(0.0, 0.3))
 """Connections are idle for longer than a server may allow."""
 BUSY = replace(BEHAVIOUR, work=(0.0, 0.002), pause=(0.0, 0.001), keeps_alive=0.0)
-"""As many statements at the same moment as may be: for isolation levels."""
+"""As many concurrent statements as possible, for isolation levels."""
 GRANTS_PER_TRIAL = 8
 PASSWORD = "s3cret-pw"
 CONFLICTS = "conflict error"
@@ -49,22 +49,22 @@ _CONFLICT = re.compile("could not serialize access|deadlock|Record has changed s
 class Setting:
     name: str
     values: Mapping[str, str]
-    """By variable; of ``default_transaction_isolation`` and its like."""
+    """By variable; for ``default_transaction_isolation`` and similar variables."""
     may_fail: bool = False
     """Errors are due."""
     connections: int = -1
-    """So many may the workers have together; -1 is no limit."""
+    """How many connections the workers may have together; -1: no limit."""
     behaviour: Behaviour = BEHAVIOUR
     disturb: Callable[[Fleet, SqlServerStore], None] | None = None
-    """What else is done, while the workers run."""
+    """A further fault, while the workers run."""
 
 
 def lock_the_records(fleet: Fleet, store: SqlServerStore) -> None:
-    """Somebody has the rows locked in a transaction of his own, until operations of the workers have failed."""
+    """Lock the rows in a separate transaction until operations of the workers have failed."""
     table = store.options["table_name"]
     with store.server.connect(make_url(store.where(())).database) as connection:
         connection.exec_driver_sql("BEGIN")
-        # Wait for no one: a worker's own lock is gone in a moment.
+        # Wait for no lock: a worker's own lock is gone in a moment.
         connection.exec_driver_sql(f"SELECT * FROM {table} FOR UPDATE")
         before = errors(fleet)
         fleet.wait(lambda: errors(fleet) >= before + 2, "errors of workers that wait for a row")
@@ -84,7 +84,8 @@ POSTGRES = (
             {"datestyle": "German, DMY", "intervalstyle": "sql_standard", "timezone": "America/St_Johns",
              "extra_float_digits": "-15", "bytea_output": "escape", "standard_conforming_strings": "off",
              "escape_string_warning": "off", "lc_messages": "C", "array_nulls": "off", "transform_null_equals": "on"}),
-    # A session that the server ends at the very moment of a statement is an error; one ended before is not noticed.
+    # If the server ends a session in the middle of a statement, that is an error. A session that ended before is not
+    # noticed.
     Setting("idle sessions ended", {"idle_session_timeout": "100ms"}, may_fail=True, behaviour=SLOW),
     Setting("time limits",
             {"statement_timeout": "200ms", "lock_timeout": "50ms", "idle_in_transaction_session_timeout": "20ms"},
@@ -127,7 +128,7 @@ SETTINGS = {"postgres": POSTGRES, "mariadb": MARIADB, "mysql": MYSQL}
 
 @scenario(8, "hostile defaults", stores=tuple(SETTINGS), weight=1.5, least=2 * len(MARIADB))
 def hostile_defaults(store: Store, budget: Budget, seed: int) -> Report:
-    """One setting after the other, by URL and by engine."""
+    """Apply each setting in turn, by URL and by engine."""
     settings = SETTINGS[store.name]
     with on_private_server(store) as own:
         report = budget.total(
@@ -139,13 +140,13 @@ def hostile_defaults(store: Store, budget: Budget, seed: int) -> Report:
 
 
 def one_setting(store: Store, setting: Setting, seed: int, *, by_engine: bool) -> Report:
-    """On a private server: MariaDB and MySQL have such settings for everybody."""
+    """Run on a private server: such settings of MariaDB and MySQL apply to every session."""
     server = cast(SqlServerStore, store).server
     make = postgres_role if store.name == "postgres" else partial(mysql_user, name=store.name)
     drivers = random.Random(seed).choice(_DRIVERS[store.name])
     with make(server, setting, drivers) as hostile:
         hostile.like(store)
-        # Of a few connections the pools of four processes want more.
+        # If there are few connections, the pools of four processes want more of them.
         size = 4 if setting.connections >= 0 or setting.behaviour is BUSY else 3
         provider = ENGINE if by_engine else None
         with Fleet(hostile, size=size, names=2, behaviour=setting.behaviour, seed=seed, provider=provider) as fleet:
@@ -163,9 +164,9 @@ def one_setting(store: Store, setting: Setting, seed: int, *, by_engine: bool) -
 
 
 def judge_errors(report: Report, history: History, where: str) -> None:
-    """None, but for a few that the database has undone again and again in favour of others.
+    """Allow no errors, except a few conflicts that the database undid again and again in favour of others.
 
-    A statement is asked again five times; a process that two busy cores keep waiting each time may lose all of them.
+    A statement is retried five times. On two busy cores, a slow process may lose every conflict.
     """
     failed = [operation for operation in history.operations if operation.outcome == "error"]
     conflicts = [operation for operation in failed if _CONFLICT.search(operation.error)]
@@ -181,7 +182,7 @@ def judge_errors(report: Report, history: History, where: str) -> None:
 
 @scenario(8, "transaction pooling", stores=("postgres",), least=4)
 def transaction_pooling(store: Store, budget: Budget, seed: int) -> Report:
-    """PgBouncer with two sessions for everybody, and the drivers that docs/providers/postgresql.md says to take."""
+    """PgBouncer with two sessions for all workers, and the drivers that docs/providers/postgresql.md recommends."""
 
     def trial(own: Store, pooler: PgBouncer, number: int) -> Report:
         driver = ("postgresql+psycopg", "postgresql+psycopg2")[number % 2 if not store.is_async else 0]
@@ -195,7 +196,7 @@ def transaction_pooling(store: Store, budget: Budget, seed: int) -> Report:
 
 @scenario(8, "transaction pooling, asyncpg", stores=("postgres",), kinds=("async",), least=2)
 def asyncpg_pooling(store: Store, budget: Budget, seed: int) -> Report:
-    """It prepares statements, which are then in another session: errors, and never two leases."""
+    """asyncpg prepares statements, which are then in another session: errors, but two leases never overlap."""
     with on_private_server(store) as own, pooler_before(own) as pooler:
         report = budget.total(
             lambda trial: through_pooler(own, pooler, "postgresql+asyncpg", seed + trial, by_engine=trial % 2 == 1)[1]
@@ -229,7 +230,7 @@ def through_pooler(
 
 
 class RedirectedStore(SqlServerStore):
-    """Reached by another URL than its server's own."""
+    """A store with a different URL than its server's own."""
 
     redirect: Callable[[URL], URL] | None = None
 
@@ -282,7 +283,7 @@ def postgres_role(server: DatabaseServer, setting: Setting, drivers: tuple[str, 
 def mysql_user(
     server: DatabaseServer, setting: Setting, drivers: tuple[str, str], *, name: str
 ) -> Iterator[RedirectedStore]:
-    """``name`` is that of the store: MariaDB, or MySQL."""
+    """``name``: of the store, MariaDB or MySQL."""
     user = f"hostile_{uuid4().hex[:8]}"
     most = max(0, setting.connections)
     with server.connect() as connection:
@@ -314,7 +315,7 @@ def _set_globals(server: DatabaseServer, values: Mapping[str, Any]) -> None:
 
 
 def open_with_engine(provider_class: str, is_async: bool, where: str, options: dict[str, Any]) -> Any:
-    """In a worker: an application's engine, with nothing set that a pooler does not ask for."""
+    """In a worker: open with an application's engine, with only the options that a pooler needs."""
     url = make_url(where)
     pooled = str(url.database).startswith("pooled_") and url.get_driver_name() == "psycopg"
     arguments: dict[str, Any] = {"prepare_threshold": None} if pooled else {}

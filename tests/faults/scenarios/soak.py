@@ -1,7 +1,7 @@
-"""Hours of work in minutes: memory, file descriptors, threads and connections of workers stay as they are.
+"""Hours of work in minutes: memory, descriptors, threads and connections of workers do not grow.
 
-Samples are taken of a fleet at work. What is compared is the second half with the first, after a warm-up: a leak grows,
-whatever a process needs at most. The tolerances are below.
+Samples are taken of a fleet at work. After a warm-up, the second half is compared with the first half: a leak grows,
+and the normal need of a process does not. The tolerances are below.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from tests.support.stores import Store
 BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.005), pause=(0.0, 0.005), extends=0.3, keeps_alive=0.3, forgets=0.01)
 SIZE = 3
 SECONDS = 50.0
-"""Of each of the twelve: six stores, sync and async, are ten minutes."""
+"""For every run: six stores, sync and async, take ten minutes."""
 GRANTS = 50
-"""To each worker, at least."""
+"""The least number, for each worker."""
 WARM_UP = 0.2
-"""Of the time, and of the grants: pools fill, imports are made, memory is taken once."""
+"""Part of the time, and of the grants, in which pools fill, modules are imported, and caches grow."""
 SAMPLES = 10
-"""At least. Each worker does its share of the grants between each two, so that a leak shows however slow this machine
-is."""
+"""The least number. Each worker gets its share of the grants between two samples, so that a leak shows even on a slow
+machine."""
 SAMPLE_SECONDS = 0.1
 
 MEMORY_TOLERANCE = 2048
-"""KiB by which the median of all workers' memory together may grow from one half to the other: 0.7 MiB for each."""
+"""KiB by which the median memory of all workers together may grow between the halves: 0.7 MiB for each worker."""
 COUNT_TOLERANCE = {"descriptors": 3, "threads": 3, "connections": 3}
-"""One for each worker: a connection that is just being replaced, the thread of a heartbeat."""
+"""One per worker: a connection that is just being replaced, the thread of a heartbeat."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Of all workers together."""
+    """A sample of all workers together."""
 
     memory: int
     """Resident, in KiB."""
@@ -62,7 +62,7 @@ class Sample:
 
 @scenario(14, "soak", weight=0.5)
 def soak(store: Store, budget: Budget, seed: int) -> Report:
-    """As long as there is time for it, and 50 s at least."""
+    """Run as long as the budget allows, and 50 s at least."""
     return soak_for(store, max(budget.seconds, SECONDS), seed)
 
 
@@ -76,10 +76,10 @@ def soak_for(
     counts: Mapping[str, int] = COUNT_TOLERANCE,
     provider: str | None = None,
 ) -> Report:
-    """So many seconds, and so many ``grants`` to each worker at least: what leaks does so with what is done.
+    """Run for ``seconds``, and until each worker has ``grants``: leaks grow with the number of operations.
 
-    ``memory``, ``counts``: more is due where there are few, and much that a process needs is touched for the first
-    time.
+    ``memory``, ``counts``: tolerances. Short runs need larger tolerances, as processes touch much of their memory for
+    the first time.
     """
     samples: list[Sample] = []
     with Fleet(store, size=SIZE, names=2, behaviour=BEHAVIOUR, seed=seed, provider=provider) as fleet:
@@ -110,7 +110,7 @@ def compare(
     memory: int = MEMORY_TOLERANCE,
     counts: Mapping[str, int] = COUNT_TOLERANCE,
 ) -> list[Finding]:
-    """The median of the second half with that of the first."""
+    """Compare the median of the second half with the median of the first half."""
     half = len(samples) // 2
     findings, words = [], []
     for what, tolerance in {"memory": memory, **counts}.items():

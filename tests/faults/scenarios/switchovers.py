@@ -1,6 +1,6 @@
-"""A planned switchover: the old primary turns read-only and lives on, the name moves to the new one.
+"""A planned switchover: the old primary turns read-only and lives on, and the name moves to the new primary.
 
-Sessions that are open stay with the old primary. A worker that kept them would be refused for the rest of its life.
+Open sessions stay with the old primary. If a worker kept such a session, its requests would be refused for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.stores import STORES, Store
 
 BEHAVIOUR = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.01, 0.05), extends=0.2)
 NOT_REPLICATED = frozenset({"overlap", "refused write", "minimum hold", "grant lost", "stale write"})
-"""The new primary has none of the old one's records. That is not what is tried here."""
+"""The new primary has no records of the old primary. This scenario does not test replication."""
 
 
 def _postgres_read_only(store: Store, is_read_only: bool) -> None:
@@ -35,12 +35,12 @@ def _postgres_read_only(store: Store, is_read_only: bool) -> None:
 
 
 TURN_READ_ONLY: dict[str, Callable[[Store, bool], None]] = {"postgres": _postgres_read_only}
-"""By store: make its server refuse writes in the sessions that are open, or accept them again."""
+"""By store: make its server refuse writes in open sessions, or accept them again."""
 
 
 @contextmanager
 def _another(store: Store) -> Iterator[Store]:
-    """A second server of the same kind, with the same table."""
+    """Start a second server of the same kind, with the same table."""
     opened: AbstractContextManager[Store] = STORES[store.name].open()
     with opened as other:
         other.options.update(store.options)
@@ -65,7 +65,7 @@ def switchover(store: Store, budget: Budget, seed: int) -> Report:
                             fleet.wait_for_count("acquire", "error", 1, worker=worker)
                         proxy.retarget(new.servers[0].address)
                     for worker in fleet.workers:
-                        fleet.wait_for_grants(2, worker=worker)  # fails unless each comes back by itself
+                        fleet.wait_for_grants(2, worker=worker)  # fails unless each worker comes back by itself
                 finally:
                     turn(store, False)
                 report.add(check(fleet.end(), rules_of(store, off=NOT_REPLICATED)))

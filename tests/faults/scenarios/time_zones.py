@@ -1,6 +1,6 @@
-"""Time zones of servers and workers, when clocks there are set forward or back, and at the end of a year.
+"""Time zones of servers and workers, when local clocks are set forward or back, and at the end of a year.
 
-``python -m tests.faults.scenarios.time_zones CONFIG`` is one replica of an app with a cron job; see :func:`main`.
+``python -m tests.faults.scenarios.time_zones CONFIG`` runs a replica of an app with a cron job; see :func:`main`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ GAP, FOLD = "clocks set forward", "clocks set back"
 MOMENTS = (
     Moment("America/New_York", _utc(2027, 3, 14, 7), GAP),
     Moment("America/New_York", _utc(2027, 11, 7, 6), FOLD),
-    # What a clock in UTC shows then is a time that New York does not have, or has twice.
+    # Read as local time of New York, the UTC time does not exist then, or exists twice.
     Moment("America/New_York", _utc(2027, 3, 14, 2), "a local time in UTC that does not exist"),
     Moment("America/New_York", _utc(2027, 11, 7, 1), "a local time in UTC that exists twice"),
     Moment("Australia/Lord_Howe", _utc(2027, 4, 3, 15), FOLD),  # by half an hour
@@ -81,7 +81,7 @@ def time_zones(store: Store, budget: Budget, seed: int) -> Report:
 
 
 def pass_moment(store: Store, clocks: Sequence[tuple[Clock, ForkServer]], moment: Moment, trial: int) -> Report:
-    """One trial: a worker for each clock, from shortly before the moment until shortly after it."""
+    """Run a trial: a worker for each clock, from shortly before the moment until shortly after it."""
     with clocked(store.name, is_async=store.is_async, environment={"TZ": moment.zone}) as ours:
         start = moment.at - timedelta(seconds=BEFORE)
         began = time.monotonic()
@@ -112,7 +112,7 @@ def _wrong_times(store: Store, begin: datetime, end: datetime, moment: Moment) -
 
 
 def _set_zone(store: Store, zone: str, trial: int) -> None:
-    """For every session, in the ways in which administrators do it; the server itself has it from its environment."""
+    """Set the zone for every session, as administrators do. The server itself has it from its environment."""
     if store.name not in ("postgres", "mariadb", "mysql"):
         return
     with store.servers[0].connect() as connection:
@@ -126,14 +126,14 @@ def _set_zone(store: Store, zone: str, trial: int) -> None:
 
 @scenario(7, "cron around clock changes", stores=OF_ANY_CLOCK, kinds=("sync",), least=2)
 def cron(store: Store, budget: Budget, seed: int) -> Report:
-    """Three replicas with a job every second of a zone's local time: each of its fire times has one run."""
+    """Three replicas have a job every second of a zone's local time. Each of its fire times has one run."""
     return budget.total(lambda trial: _cron(store, CHANGES[(seed + trial) % len(CHANGES)]))
 
 
 def _cron(store: Store, moment: Moment) -> Report:
     start = moment.at - timedelta(seconds=BEFORE)
     last = moment.at + timedelta(seconds=1)
-    # Replicas of one file have one clock.
+    # Replicas that share a file share a clock.
     skews = SKEWS if store.addresses else (0.0,) * len(SKEWS)
     with clocked(store.name, environment={"TZ": moment.zone}) as ours, ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shedlock-cron-")))
@@ -165,9 +165,9 @@ def _cron(store: Store, moment: Moment) -> Report:
 class Run:
     fire_time: datetime
     reason: str
-    """Why it was skipped; "ran" if it was not."""
+    """The reason for a skip, or "ran"."""
     at: float
-    """When, by the clock of the machine."""
+    """The time by the machine's clock."""
 
 
 def _judged(runs: Sequence[Run], moment: Moment, last: datetime) -> Report:
@@ -190,7 +190,7 @@ def _judged(runs: Sequence[Run], moment: Moment, last: datetime) -> Report:
 
 
 def _was_late(fire_time: datetime, runs: Sequence[Run]) -> bool:
-    """On a machine so busy that the run before was still going on, or the run after already over, it has none."""
+    """Whether a busy machine explains the missing run: the run before went on, or the run after was already over."""
     skips = [run for run in runs if run.fire_time == fire_time and run.reason != "ran"]
     later = [run.at for run in runs if run.fire_time > fire_time and run.reason == "ran"]
     return any(run.reason == "held" or min(later, default=run.at) < run.at for run in skips)
@@ -228,10 +228,10 @@ def cron_job() -> None: ...
 
 
 def main(config: dict[str, Any]) -> None:
-    """A cron job every second in a zone of its own.
+    """Run a cron job every second in the zone of ``config``.
 
-    ``config`` is what ``Store.arguments`` gives, and ``"zone"``. Starts the scheduler, says "ready", waits for a line,
-    adds the job, and writes "fire-time reason seconds" for each run and each skip, until its standard input ends.
+    ``config`` is ``Store.arguments`` plus ``"zone"``. Starts the scheduler, prints "ready", waits for a line, adds the
+    job, and writes "fire-time reason seconds" for each run and each skip, until its standard input ends.
     """
     zone = config.pop("zone")
     provider: Any = open_provider(**config)
@@ -246,7 +246,7 @@ def main(config: dict[str, Any]) -> None:
 
     scheduler.add_listener(report, EVENT_JOB_EXECUTED | EVENT_JOB_SKIPPED)
     scheduler.start()
-    provider.record("cron")  # what takes long on a busy machine has been done: it shall fire before the moment
+    provider.record("cron")  # the slow first steps are done: even on a busy machine, the job fires before the moment
     print("ready", flush=True)
     sys.stdin.readline()
     options: dict[str, Any] = {"misfire_grace_time": None, "max_instances": 5, "coalesce": False}

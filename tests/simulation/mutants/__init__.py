@@ -1,6 +1,6 @@
-"""Mutants: the real code with one thing wrong in each, which the checker must find within one simulated hour.
+"""Mutants: the real code with one fault. The checker must find every mutant within one simulated hour.
 
-Each replaces one public method or constant of the real code while a simulation runs.
+A mutant replaces one public method or constant of the real code while a simulation runs.
 """
 
 from tests.simulation.mutants import dates, elections, holders, keepalives, once, records, recoveries

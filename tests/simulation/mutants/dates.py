@@ -1,6 +1,6 @@
-"""Faults of the stores that only compare and swap, and of DynamoDB: in what they write, compare, and take for the time.
+"""Faults of the compare-and-swap stores and of DynamoDB: in writes, in conditions, and in the time they use.
 
-Most change a command of the real program on its way to the store, or the reply to it.
+Most mutants change a command of the real program on its way to the store, or the reply to it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shedlock_py.providers.dynamodb.wire import Change as Update
 from tests.simulation.mutants.mutant import Change, mutate
 
 Carry = Callable[[Any], Any]
-"""A program that carries one command out, in its own way, and returns the reply."""
+"""A program that carries out one command in its own way, and returns the reply."""
 
 _cas = partial(mutate, CasPrograms, part="compare and swap", store="cas")
 _dynamodb = partial(mutate, DynamoDBPrograms, part="DynamoDB", store="dynamodb")
@@ -28,7 +28,7 @@ _ALWAYS = "attribute_exists(lockUntil)"
 
 
 def _with(program: Any, carry_out: Carry) -> Any:
-    """``program``, with each of its commands carried out by ``carry_out``."""
+    """Return ``program``, with ``carry_out`` for each of its commands."""
     try:
         command = next(program)
         while True:
@@ -50,7 +50,7 @@ def _is_grant(command: Any) -> bool:
 
 
 def _in_any_case(command: Any) -> Any:
-    """Write over what is there, whatever it is."""
+    """Write over any version."""
     if isinstance(command, Write) and command.if_version is not None:
         newest = (yield Read(command.record.name)).value
         command = replace(command, if_version=newest and newest.version)
@@ -59,7 +59,7 @@ def _in_any_case(command: Any) -> Any:
 
 @_cas("claim", kind="retries")
 def a_grant_is_written_without_the_version(original: Change, programs: CasPrograms, claim: Claim, **how: Any) -> Any:
-    """A claim writes over whatever the store has by then."""
+    """A claim writes over any version that the store has by then."""
     return _with(original(programs, claim, **how), _in_any_case)
 
 
@@ -67,13 +67,13 @@ def a_grant_is_written_without_the_version(original: Change, programs: CasProgra
 def a_hold_is_written_without_the_version(
     original: Change, programs: CasPrograms, lease: Lease, lock_for: timedelta, *, releasing: bool
 ) -> Any:
-    """An extension or a release writes over whatever the store has by then."""
+    """An extension or a release writes over any version that the store has by then."""
     return _with(original(programs, lease, lock_for, releasing=releasing), _in_any_case)
 
 
 @_cas("claim", kind="locks")
 def any_conflict_passes_for_a_grant(original: Change, programs: CasPrograms, claim: Claim, **how: Any) -> Any:
-    """A write that the store has refused passes for one that was repeated: the lock counts as granted."""
+    """A refused write passes for a repeated write: the lock counts as granted."""
 
     def carry_out(command: Any) -> Any:
         reply = yield command
@@ -84,7 +84,7 @@ def any_conflict_passes_for_a_grant(original: Change, programs: CasPrograms, cla
 
 @_cas("claim", kind="retries")
 def a_conflict_with_itself_is_no_grant(original: Change, programs: CasPrograms, claim: Claim, **how: Any) -> Any:
-    """An acquire that was repeated finds its own claim in the record, and reports a skip."""
+    """A repeated acquire finds its own claim in the record, and reports a skip."""
 
     def carry_out(command: Any) -> Any:
         reply = yield command
@@ -103,7 +103,7 @@ def _with_token(
     how: dict[str, Any],
     token_of: Callable[[LockRecord | None, LockRecord], int | None],
 ) -> Any:
-    """Grant another token. ``token_of`` gets the former record, and the new one."""
+    """Grant a different token. ``token_of`` gets the previous and the new record."""
     former: LockRecord | None = None
     token: int | None = None
 
@@ -130,7 +130,7 @@ def tokens_from_the_date_only(original: Change, programs: CasPrograms, claim: Cl
 
 @_cas("claim", kind="operators")
 def a_take_over_keeps_the_token(original: Change, programs: CasPrograms, claim: Claim, **how: Any) -> Any:
-    """Who takes a lock over gets the token of the former holder."""
+    """A take-over gets the token of the previous holder."""
     if not how["force"]:
         return original(programs, claim, **how)
     return _with_token(
@@ -140,7 +140,7 @@ def a_take_over_keeps_the_token(original: Change, programs: CasPrograms, claim: 
 
 @_cas("claim", kind="operators")
 def tokens_without_the_date(original: Change, programs: CasPrograms, claim: Claim, **how: Any) -> Any:
-    """The fencing token counts from the record only: a name that was pruned begins again."""
+    """The fencing token counts from the record only: a pruned name begins again."""
     return _with_token(
         original, programs, claim, how, lambda former, record: ((former and former.fencing_token) or 0) + 1
     )
@@ -148,13 +148,13 @@ def tokens_without_the_date(original: Change, programs: CasPrograms, claim: Clai
 
 @mutate(ServerTime, "latest", kind="retries", part="compare and swap", store="cas")
 def the_date_is_not_rounded_up(latest: Change, time: ServerTime, now: float) -> datetime:
-    """What is written goes by the earliest time that it can be."""
+    """Writes use the earliest possible time."""
     return time.earliest(now)
 
 
 @_cas("claim", kind="locks")
 def the_local_clock_decides(original: Change, programs: CasPrograms, claim: Claim, **how: Any) -> Any:
-    """A claim goes by its own clock, which may be half a minute wrong, in place of the date of the reply."""
+    """A claim uses its own clock, which may be half a minute wrong, instead of the date of the reply."""
 
     def carry_out(command: Any) -> Any:
         reply = yield command
@@ -184,7 +184,7 @@ def _without(part: str, command: Any) -> Any:
 def a_take_over_keeps_the_token_of_the_item(
     original: Change, programs: DynamoDBPrograms, claim: Claim, *, before: LockRecord | None, force: bool
 ) -> Any:
-    """Who takes a lock over gets the token of the former holder."""
+    """A take-over gets the token of the previous holder."""
     token = None
 
     def carry_out(command: Any) -> Any:
@@ -202,13 +202,13 @@ def a_take_over_keeps_the_token_of_the_item(
 def a_claim_does_not_ask_whether_it_is_held(
     original: Change, programs: DynamoDBPrograms, claim: Claim, **how: Any
 ) -> Any:
-    """A claim compares the token only, which is greater where the clock goes on."""
+    """A claim compares only the token, which is greater if the clock goes on."""
     return _with(original(programs, claim, **how), partial(_without, "lockUntil <= :now"))
 
 
 @_dynamodb("claim", kind="locks")
 def the_latest_time_decides(original: Change, programs: DynamoDBPrograms, claim: Claim, **how: Any) -> Any:
-    """A claim compares the end of the lease with the latest time that it can be."""
+    """A claim compares the end of the lease with the latest possible time."""
 
     def carry_out(command: Any) -> Any:
         if isinstance(command, Update) and "now" in command.values:
@@ -222,7 +222,7 @@ def the_latest_time_decides(original: Change, programs: DynamoDBPrograms, claim:
 
 @_dynamodb("claim", kind="retries")
 def an_own_item_is_no_grant(original: Change, programs: DynamoDBPrograms, claim: Claim, **how: Any) -> Any:
-    """An acquire that was repeated finds its own claim in the item, and reports a skip."""
+    """A repeated acquire finds its own claim in the item, and reports a skip."""
 
     def carry_out(command: Any) -> Any:
         reply = yield command
@@ -238,7 +238,7 @@ def an_own_item_is_no_grant(original: Change, programs: DynamoDBPrograms, claim:
 def an_undo_by_name(
     original: Change, programs: DynamoDBPrograms, name: str, locked_by: str, former_fire_time: datetime | None
 ) -> Any:
-    """An undo frees the lock also when another holder has it."""
+    """An undo frees the lock even if another holder has it."""
     return _with(original(programs, name, locked_by, former_fire_time), partial(_without, "lockedBy = :lockedBy"))
 
 

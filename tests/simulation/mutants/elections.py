@@ -1,7 +1,7 @@
 """Faults of leader election.
 
-A fault of the program is a fault of its replies, or of its term after a reply: a generator around the real ``run``
-replaces it.
+A mutant changes the replies to the program, or its term after a reply: a generator around the real ``run`` replaces
+``run``.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def _run(
     replied: Callable[[Command, Any], Any] = _unchanged,
     continued: Callable[[Term | None, float], None] = lambda term, trusted_until: None,
 ) -> Any:
-    """The program of ``election``, with a fault in its replies or after them.
+    """Run the program of ``election``, with a fault in its replies or after them.
 
-    :param replied: gets a command and the reply to it, or the error, and returns what the program gets.
+    :param replied: gets a command and the reply to it, or the error, and returns the reply for the program.
     :param continued: called after the program got a reply, with the term and the trust before.
     """
     program = run(election)
@@ -61,7 +61,7 @@ def _is(operation: str, command: Command) -> bool:
 
 
 class NeverFree(Observation):
-    """Of a node that is not a candidate any more."""
+    """The observation of a node that is not a candidate any more."""
 
     def is_free(self) -> bool:
         return False
@@ -80,7 +80,7 @@ def _with_deadline(election: Election, leases: float) -> None:
 
 @_handed("is_leader")
 def leadership_is_a_flag(is_leader: Change, election: Election) -> bool:
-    """A node leads until its thread notices that it does not: a paused one leads on."""
+    """A node leads until its thread notices that it does not lead: a paused node leads on."""
     term = election.term
     return term is not None and term.is_leading and election.may_lead() and "resign" not in election.intents
 
@@ -211,11 +211,11 @@ def observed_takeover_uses_the_stores_clock(is_free: Change, observation: Observ
 def a_jump_passes_for_a_release(
     was_released: Change, observation: Observation, before: LockRecord, record: LockRecord, passed: float
 ) -> bool:
-    """A lease that a jump of the store's clock has ended passes for one that was released."""
+    """A lease that a jump of the store's clock has ended passes for a released lease."""
     return not record.is_held and before.locked_by == record.locked_by
 
 
 @_observed("is_overdue")
 def a_silent_leader_is_waited_for(is_overdue: Change, observation: Observation) -> bool:
-    """With takeover="observed", a dead leader whose lease the store keeps for an hour is waited for."""
+    """With takeover="observed", nodes wait for a dead leader if the store keeps its lease for an hour."""
     return False if observation.record is not None and observation.record.is_held else is_overdue(observation)

@@ -1,4 +1,4 @@
-"""Faults of what a holder trusts, and of the operations that all stores share."""
+"""Faults of a holder's trust, and of the operations that all stores share."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def a_shorter_extension_is_trusted_longer(begin: Change, lease: Lease, lock_at_m
 
 @_lease(Lease, "_begin_extension")
 def a_shorter_extension_is_trusted_late(begin: Change, lease: Lease, lock_at_most_for: Duration) -> Extension:
-    """While a shorter extension is under way, the holder trusts the former, longer time."""
+    """While a shorter extension is under way, the holder trusts the old, longer time."""
     with pytest.MonkeyPatch.context() as meanwhile:
         meanwhile.setattr(shedlock_py.model.lease, "trust_ends", lambda sent_at, lock_for: lease.trusted_until)
         extension: Extension = begin(lease, lock_at_most_for)
@@ -74,7 +74,7 @@ def a_shorter_extension_is_trusted_late(begin: Change, lease: Lease, lock_at_mos
 
 @_lease(Lease, "_lose")
 def a_loss_is_ignored(lose: Change, lease: Lease) -> None:
-    """The store replies that the lease is gone, and the holder trusts it to the end."""
+    """The store replies that the lease is lost, and the holder trusts it to the end."""
 
 
 # Operations

@@ -22,7 +22,7 @@ def a_failed_heartbeat_ends_keep_alive(failed: Change, plan: HeartbeatPlan, lock
 
 @_plan("extended")
 def there_is_only_one_heartbeat(extended: Change, plan: HeartbeatPlan, lock_for: timedelta, now: float) -> None:
-    """The first heartbeat is the last one."""
+    """The first heartbeat is the last heartbeat."""
     is_first = not hasattr(plan, "due")
     extended(plan, lock_for, now)
     if not is_first:

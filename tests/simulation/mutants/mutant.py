@@ -1,4 +1,4 @@
-"""What a mutant is, and how it takes the place of the real code."""
+"""Mutants, and how they replace the real code."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class Mutant:
-    """One mutant: another method or constant in the place of the real one.
+    """A method or constant that replaces a real method or constant.
 
-    :ivar part: the part of the library that it is in.
-    :ivar wrong: what is wrong, in one line.
-    :ivar kind: the kind of schedule that is to find it.
+    :ivar part: the changed part of the library.
+    :ivar wrong: the fault, in one line.
+    :ivar kind: the kind of schedule that must find it.
     :ivar change: the new constant, or a function that gets the original method as its first argument.
     """
 
@@ -29,11 +29,11 @@ class Mutant:
     attribute: str
     change: Any
     store: str = "memory"
-    """Whose programs run."""
+    """The store that supplies the programs."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Run the block with the mutant in the place of the real code."""
+        """Replace the real code while the block runs."""
         before = vars(self.owner).get(self.attribute, _MISSING)
         setattr(self.owner, self.attribute, self._replacement())
         try:
@@ -56,7 +56,7 @@ class Mutant:
 
 
 ALL: dict[str, Mutant] = {}
-"""By their names."""
+"""Mutants by name."""
 
 
 def add(mutant: Mutant) -> None:
@@ -66,7 +66,7 @@ def add(mutant: Mutant) -> None:
 
 
 def mutate(owner: Any, attribute: str, *, kind: str, part: str, store: str = "memory") -> Callable[[Change], Change]:
-    """Register a function as the replacement of ``owner.attribute``. Its name and its docstring say what is wrong."""
+    """Register a function as the replacement of ``owner.attribute``. Its name and its docstring describe the fault."""
 
     def register(change: Change) -> Change:
         wrong = " ".join((change.__doc__ or "").split())

@@ -1,4 +1,4 @@
-"""Faults of ``run_once``: of what a waiting caller reads in the record, and of the end of a task that raised."""
+"""Faults of ``run_once``: in the reading of the record by a waiting caller, and in the end of a task that raised."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _once = partial(mutate, _Once, kind="one-time tasks", part="run_once")
 
 @_watch("decide")
 def a_key_that_is_done_passes_for_a_dead_one(original: Change, watch: Watch, record: LockRecord) -> Decision:
-    """A waiting caller takes a lease that was released for the lease of a dead holder."""
+    """A waiting caller takes a released lease for the lease of a dead holder."""
     decision: Decision = original(watch, replace(record, is_released=False) if record.is_released else record)
     return decision
 
 
 @_watch("decide")
 def a_key_that_is_held_passes_for_done(original: Change, watch: Watch, record: LockRecord) -> Decision:
-    """A caller does not wait for the one that runs the task."""
+    """A caller does not wait for the process that runs the task."""
     decision: Decision = original(watch, record)
     return Over("released") if isinstance(decision, Wait) else decision
 
@@ -47,5 +47,5 @@ def nobody_takes_a_dead_run_over(original: Change, watch: Watch, record: LockRec
 
 @_once("release_of")
 def a_task_that_raises_keeps_its_fire_time(original: Change, block: _Once, lease: Lease, store: Any) -> Any:
-    """After a task that raised, the lease is released, as after one that has succeeded."""
+    """After a task that raised, the lease is released, as after a success."""
     return BaseBlock.release_of(block, lease, store)

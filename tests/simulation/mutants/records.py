@@ -1,4 +1,4 @@
-"""Faults of the store: of the functions that it carries out with its records."""
+"""Faults of the store: of the functions that it applies to its records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _fired = partial(mutate, RecordPrograms, kind="fire times", part="store")
 
 
 def _with(program: Any, alter: Callable[[Step, Records, datetime], Any]) -> Any:
-    """Carry ``program`` out, with ``alter`` in the place of its only command."""
+    """Run ``program``, with ``alter`` in place of its only command."""
     step = next(program)
     reply = yield lambda records, now: alter(step, records, now)
     try:
@@ -79,7 +79,7 @@ def _then(
     how: dict[str, Any],
     change: Callable[[LockRecord | None, LockRecord, datetime], LockRecord],
 ) -> Any:
-    """Grant as usual, and then change the record. ``change`` gets the former one as well."""
+    """Grant as usual, and then change the record. ``change`` also gets the previous record."""
 
     def grant(step: Step, records: Records, now: datetime) -> Any:
         before = records.by_name.get(claim.request.name)
@@ -105,7 +105,7 @@ def tokens_without_the_clock(original: Change, programs: RecordPrograms, claim: 
 
 @_store("claim")
 def a_token_is_given_twice(original: Change, programs: RecordPrograms, claim: Claim, **how: Any) -> Any:
-    """An acquisition within a minute of the last one gets the same fencing token."""
+    """An acquire within a minute of the last acquire gets the same fencing token."""
 
     def repeat(before: LockRecord | None, record: LockRecord, now: datetime) -> LockRecord:
         if before is None or now - before.locked_at > timedelta(minutes=1):
@@ -129,7 +129,7 @@ def acquire_is_not_idempotent(original: Change, programs: RecordPrograms, claim:
 
 @_fired("claim")
 def a_fire_time_is_granted_again(original: Change, programs: RecordPrograms, claim: Claim, **how: Any) -> Any:
-    """A fire time is compared with <=: the newest one is granted again once the lock is free."""
+    """A fire time is compared with <=: the newest fire time is granted again once the lock is free."""
     return _with(original(programs, claim, **how), partial(_with_last_fire_time, claim, timedelta(microseconds=1)))
 
 
@@ -140,7 +140,7 @@ def fire_times_are_not_compared(original: Change, programs: RecordPrograms, clai
 
 
 def _with_last_fire_time(claim: Claim, earlier: timedelta, step: Step, records: Records, now: datetime) -> Any:
-    """Grant as if the newest fire time that was granted were ``earlier``."""
+    """Grant as if the newest granted fire time were ``earlier``."""
     name = claim.request.name
     before = records.by_name.get(name)
     if before is None or before.last_fire_time is None:
@@ -156,7 +156,7 @@ def _with_last_fire_time(claim: Claim, earlier: timedelta, step: Step, records: 
 
 
 def _shown_as(lease: Lease, name: str, step: Step, records: Records, now: datetime) -> Any:
-    """Carry ``step`` out as if the record of ``name`` were that of ``lease``."""
+    """Run ``step`` as if the record of ``name`` belonged to ``lease``."""
     before = records.by_name.get(name)
     if before is None:
         return step(records, now)
@@ -189,7 +189,7 @@ def an_extension_by_name(
 def an_extension_matches_the_holder_only(
     original: Change, programs: RecordPrograms, lease: Lease, lock_for: timedelta, *, releasing: bool
 ) -> Any:
-    """An extension compares the holder and not the claim id: a former acquisition of the same process passes."""
+    """An extension compares the holder and not the claim id: an earlier acquire of the same process passes."""
 
     def hold(step: Step, records: Records, now: datetime) -> Any:
         record = records.by_name.get(lease.name)
@@ -203,7 +203,7 @@ def an_extension_matches_the_holder_only(
 def extensions_add_up(
     original: Change, programs: RecordPrograms, lease: Lease, lock_for: timedelta, *, releasing: bool
 ) -> Any:
-    """An extension adds to what is left of the lease."""
+    """An extension adds to the remaining time of the lease."""
 
     def hold(step: Step, records: Records, now: datetime) -> Any:
         before = records.by_name.get(lease.name)
@@ -232,7 +232,7 @@ def a_release_does_nothing(
     return _with(program, hold) if releasing else program
 
 
-# Undo, and what operators do
+# Undo, and operators
 
 
 @_store("undo_claim")

@@ -1,4 +1,4 @@
-"""Faults of recovery: of the conditional claim, and of the mark of a run that was ended."""
+"""Faults of recovery: in the conditional claim, and in the mark of an ended run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _operations = partial(mutate, locking, kind="recoveries", part="operations")
 
 @_store("claim")
 def a_recovery_ignores_which_run_it_was(original: Change, programs: RecordPrograms, claim: Claim, **how: Any) -> Any:
-    """A recovery claims the record that is there, and not the one that was read."""
+    """A recovery claims the current record, and not the record that was read."""
     if not claim.recoveries:
         return (yield from original(programs, claim, **how))
 
@@ -37,7 +37,7 @@ def a_recovery_ignores_which_run_it_was(original: Change, programs: RecordProgra
 
 @_store("claim")
 def a_held_run_is_recovered(original: Change, programs: RecordPrograms, claim: Claim, **how: Any) -> Any:
-    """A recovery takes the lock from a holder that lives: a take-over."""
+    """A recovery takes the lock from a living holder: a take-over."""
     if not claim.recoveries:
         return (yield from original(programs, claim, **how))
 
@@ -55,7 +55,7 @@ def a_held_run_is_recovered(original: Change, programs: RecordPrograms, claim: C
 def a_release_leaves_no_mark(
     original: Change, programs: RecordPrograms, lease: Lease, lock_for: timedelta, *, releasing: bool
 ) -> Any:
-    """A run that was released looks like the run of a dead holder when its minimum hold is over."""
+    """A released run looks like the run of a dead holder when its minimum hold is over."""
     step = next(original(programs, lease, lock_for, releasing=releasing))
 
     def hold(records: Records, now: datetime) -> Any:
@@ -72,5 +72,5 @@ def a_release_leaves_no_mark(
 def a_recovery_takes_any_record_over(
     original: Change, programs: StorePrograms, request: LockRequest, expected: LockRecord
 ) -> Any:
-    """A recovery is a take-over of whatever record there is."""
+    """A recovery is a take-over of any record."""
     return (yield from locking.take_over(programs, request))

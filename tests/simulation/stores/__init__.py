@@ -1,10 +1,10 @@
-"""Model stores: they carry out the real commands of the real programs in memory, at a time that the caller gives.
+"""Model stores: they run the real commands of the real programs in memory, at a time that the caller sets.
 
-``sql`` is a real SQLite, ``redis`` runs the real scripts in a real Lua 5.1, ``mongodb`` and ``dynamodb`` interpret the
-operators that the commands use, ``cas`` does what etcd, S3 and the Kubernetes API have in common, and ``memory`` is the
-store in memory. ``test_model_stores.py`` compares each with the real store, ``cas`` with etcd.
+``sql`` is a real SQLite. ``redis`` runs the real scripts in a real Lua 5.1. ``mongodb`` and ``dynamodb`` interpret the
+operators of the commands. ``cas`` has the common features of etcd, S3 and the Kubernetes API. ``memory`` is the
+in-memory store. ``test_model_stores.py`` compares each model with the real store, and ``cas`` with etcd.
 
-The statements for PostgreSQL and MySQL cannot run here. The contract tries what they decide, on real servers.
+The statements for PostgreSQL and MySQL cannot run here. The contract tests them on real servers.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ class ModelStore(Protocol):
     """The records of one store. It has no clock, no connections and no threads."""
 
     programs: StorePrograms
-    """The real ones. The caller sets their ``clock``, which is the holder's."""
+    """The real programs. The caller sets their ``clock``, which is the holder's clock."""
 
     def execute(self, command: Any, now_us: int) -> Any:
-        """The reply to ``command``, carried out alone. Raises what the driver would raise.
+        """Run ``command`` alone and return the reply. Raises the errors of the driver.
 
-        :param now_us: the store's clock, in microseconds since 1970. The store rounds it as the real one does.
+        :param now_us: the store's clock, in microseconds since 1970. The store rounds it like the real store.
         """
         ...
 
     @property
     def kept_longer(self) -> float:
-        """Seconds that it may keep a lease longer than asked, a round trip apart."""
+        """Seconds that it may keep a lease longer than requested, apart from a round trip."""
         ...
 
     def has_changed(self, command: Any, reply: Any) -> bool:
-        """Whether ``command`` may have changed a record: not, if it reads, or if its condition did not hold."""
+        """Whether ``command`` may have changed a record: not if it reads, or if its condition did not hold."""
         ...
 
     def received(self, reply: Any, sent_at: float, received_at: float) -> Any:
-        """``reply`` as the client returns it. The moments are of the clock of its process."""
+        """Return ``reply`` as the client returns it. The moments are by the clock of its process."""
         ...
 
     def snapshot(self) -> Hashable:
@@ -48,13 +48,13 @@ class ModelStore(Protocol):
         ...
 
     def restore(self, snapshot: Hashable) -> None:
-        """Go back to what :meth:`snapshot` returned."""
+        """Go back to a :meth:`snapshot`."""
         ...
 
 
 def open_store(name: str) -> ModelStore:
-    """A new, empty model store: one of :data:`NAMES`."""
-    # Late: each needs its driver, and "redis" a Lua.
+    """Open a new, empty model store: one of :data:`NAMES`."""
+    # Late: each model needs its driver, and "redis" needs Lua.
     match name:
         case "sql":
             from tests.simulation.stores.sql import SqlModelStore

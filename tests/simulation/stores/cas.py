@@ -1,4 +1,4 @@
-"""A compare-and-swap store, as etcd, S3 and the Kubernetes API are: versioned records, and the time by ``Date``."""
+"""A compare-and-swap store, like etcd, S3 and the Kubernetes API: versioned records, and the time by ``Date``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.simulation.stores.times import CLOCK_ERROR, TimeByDate
 
 
 class CasModelStore(TimeByDate):
-    """What :class:`CasPrograms` require of a store, and no more.
+    """A store with only the features that :class:`CasPrograms` require.
 
-    The clients of the three stores differ in how they write a record, not in what a program can see of it.
+    The clients of the three stores write records differently, but programs cannot see the difference.
     """
 
     def __init__(self, ahead: float = CLOCK_ERROR) -> None:
@@ -28,7 +28,7 @@ class CasModelStore(TimeByDate):
     def has_changed(self, command: CasCommand, reply: CasReply) -> bool:
         match command:
             case Write(_, if_version):
-                return reply.value is not None and if_version is not None  # a record that is made first grants nothing
+                return reply.value is not None and if_version is not None  # the first write of a record grants nothing
             case Delete():
                 return bool(reply.value)
         return False

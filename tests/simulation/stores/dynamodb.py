@@ -1,6 +1,6 @@
 """The real requests for DynamoDB, with a small interpreter of the expressions that they use.
 
-Any other method, function or operator is an error here: a new one needs its meaning written down, and
+Any other method, function or operator is an error here. Define the meaning of a new operator here:
 ``test_model_stores.py`` compares it with DynamoDB Local.
 """
 
@@ -27,7 +27,7 @@ _TOKEN = re.compile(r"\s*(<=|<>|[()=<>,]|[:#]?\w+)")
 
 
 class DynamoDBModelStore(TimeByDate):
-    """One table, without the TTL: 30 days are longer than a simulation."""
+    """A table without the TTL: 30 days are longer than a simulation."""
 
     def __init__(self, ahead: float = CLOCK_ERROR) -> None:
         super().__init__(ahead)
@@ -111,7 +111,7 @@ def _values(how: Mapping[str, Values]) -> Values:
 
 
 def _updated(item: Item, update: str, values: Values) -> Item:
-    """``SET a = :value, b = c REMOVE d``; what is read is the item as it was."""
+    """``SET a = :value, b = c REMOVE d``. Values are read from the item before the update."""
     assignments, _, removed = update.partition("REMOVE ")
     changed = dict(item)
     for assignment in assignments.removeprefix("SET ").split(","):
@@ -125,7 +125,7 @@ def _updated(item: Item, update: str, values: Values) -> Item:
 
 @cache
 def _condition(text: str) -> _Condition:
-    """A condition expression as a function of an item, which is empty if there is none, and of the values."""
+    """Parse a condition expression to a function of the item (empty if the item does not exist) and the values."""
     if not text:
         return lambda item, values: True
     tokens = _TOKEN.findall(text)
@@ -146,7 +146,7 @@ def _both(tokens: list[str]) -> _Condition:
 def _joined(
     tokens: list[str], parse: Callable[[list[str]], _Condition], word: str, combine: Callable[[Iterable[bool]], bool]
 ) -> _Condition:
-    """One or more conditions with ``word`` between them."""
+    """Parse conditions with ``word`` between them."""
     parts = [parse(tokens)]
     while tokens and tokens[0] == word:
         tokens.pop(0)
@@ -192,7 +192,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _comparison(name: str, compare: Callable[[Any, Any], bool], other: str) -> _Condition:
-    """False where the item has no such attribute, or one of another type."""
+    """False if the item has no such attribute, or the attribute has a different type."""
 
     def holds(item: Item, values: Values) -> bool:
         one, another = _operand(name, item, values), _operand(other, item, values)
@@ -202,7 +202,7 @@ def _comparison(name: str, compare: Callable[[Any, Any], bool], other: str) -> _
 
 
 def _operand(name: str, item: Item, values: Values) -> tuple[str, Any] | None:
-    """Its type, and what is compared: the bytes of a text, or a number."""
+    """Return its type and the compared value: the bytes of a text, or a number."""
     typed = values[name] if name.startswith(":") else item.get(name)
     if typed is None:
         return None

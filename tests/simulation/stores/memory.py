@@ -1,4 +1,4 @@
-"""The store in memory, at a given time."""
+"""The in-memory store, at a given time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.simulation.stores.times import EPOCH, ExactTime
 
 
 class MemoryModelStore(ExactTime):
-    """Calls the commands with records of its own: :class:`MemoryStore` would read a clock."""
+    """Runs the commands on its own records: :class:`MemoryStore` would read a clock."""
 
     def __init__(self) -> None:
         self.programs: StorePrograms = MemoryPrograms(MemoryStore(FakeClock()), None)

@@ -1,6 +1,6 @@
-"""The real commands for MongoDB, with a small interpreter of the operators that they use.
+"""The real commands for MongoDB, with a small interpreter of their operators.
 
-Any other operator, method or option is an error here: a new one needs its meaning written down, and
+Any other operator, method or option is an error here. Define the meaning of a new operator here:
 ``test_model_stores.py`` compares it with a server.
 """
 
@@ -24,7 +24,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class MongoModelStore(ExactTime):
-    """One collection. With ``history``, a snapshot has the runs as well, and no hash."""
+    """A collection. With ``history``, a snapshot also has the runs, and has no hash."""
 
     def __init__(self, history: int = 0) -> None:
         limits = parse_limits(None, None, {}, is_managed=False, history=history)
@@ -48,7 +48,7 @@ class MongoModelStore(ExactTime):
         rows: Any = snapshot
         self._documents = {name: dict(items) for name, items in rows}
 
-    # Methods of a collection, with the arguments that the programs give. The collation is "simple": that of Python.
+    # Methods of a collection, with the arguments of the programs. The collation "simple" is Python's order.
 
     def _find_one_and_update(
         self,
@@ -104,7 +104,7 @@ def _matches(document: Document, filter: Mapping[str, Any], now: datetime) -> bo
             value = document.get(field)
             if not all(_QUERIES[operator](value, operand) for operator, operand in wanted.items()):
                 return False
-        elif document.get(field) != wanted:  # None matches a field that is missing, too
+        elif document.get(field) != wanted:  # None also matches a missing field
             return False
     return True
 
@@ -122,7 +122,7 @@ _QUERIES: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _updated(document: Document, stages: list[Document], now: datetime) -> Document:
-    """The document after a pipeline."""
+    """Apply a pipeline to the document."""
     variables = {"NOW": now}
     for stage in stages:
         [(operator, operand)] = stage.items()
@@ -195,7 +195,7 @@ def _is_true(value: Any) -> bool:
 
 
 _ORDER = {_Missing: 0, type(None): 1, int: 2, Int64: 2, float: 2, str: 3, dict: 4, list: 5, bool: 6, datetime: 7}
-"""That of BSON's types, as aggregations compare them."""
+"""The order of BSON's types in aggregations."""
 
 
 def _key(value: Any) -> tuple[int, Any]:
@@ -285,5 +285,5 @@ _OPERATORS: dict[str, Callable[[Any], Any]] = {
     "$mergeObjects": _merged,
     "$isArray": lambda values: isinstance(values[0], list),
     "$concatArrays": lambda values: [each for array in values for each in array],
-    "$slice": lambda values: values[0][values[1] :],  # the last ones: the number is negative
+    "$slice": lambda values: values[0][values[1] :],  # the last elements: the number is negative
 }

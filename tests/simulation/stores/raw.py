@@ -1,4 +1,4 @@
-"""The records of a store as it keeps them, for the comparison of a model store with the real one."""
+"""The stored form of the records, to compare a model store with the real store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def raw(store: Store) -> Raw:
         case DynamoDBStore():
             return {item["_id"]["S"]: _untyped(item) for item in store.server.items(store.table)}
         case EtcdStore():
-            return {}  # the records, which were compared after each operation, are all that the programs see
+            return {}  # the programs see only records, which were compared after each operation
     raise TypeError(store)
 
 

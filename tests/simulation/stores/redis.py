@@ -20,7 +20,7 @@ Hash = dict[bytes, bytes]
 
 
 class RedisModelStore(ExactTime):
-    """A Redis server that knows hashes only."""
+    """A Redis server with hashes only."""
 
     def __init__(self, key_prefix: str = "shedlock") -> None:
         self.programs: StorePrograms = RedisPrograms(key_prefix, BaseClient({}))
@@ -73,7 +73,7 @@ class RedisModelStore(ExactTime):
         try:
             return _reply(function())
         except lupa.lua51.LuaError as error:
-            # The server appends the place in the script.
+            # The server appends the position in the script.
             raise ResponseError(f"{error} script: {command.script.sha}, on @user_script.") from error
 
     def _compile(self, script: Script) -> Any:
@@ -82,7 +82,7 @@ class RedisModelStore(ExactTime):
     def _call(self, command: bytes, *args: Any) -> Any:
         return self._commands[command](*map(_text, args))
 
-    # Commands. Lua has False for what the protocol calls nil.
+    # Commands. Lua has False for nil of the protocol.
 
     def _time(self) -> Any:
         seconds, microseconds = divmod(self._now_us, 1_000_000)
@@ -122,7 +122,7 @@ class RedisModelStore(ExactTime):
         return self._hashes.pop(key, None) is not None
 
     def _scan(self, command: Scan) -> list[bytes]:
-        # fnmatch knows no backslash: Redis escapes with one, fnmatch with brackets.
+        # fnmatch does not know backslashes: Redis escapes with a backslash, fnmatch with brackets.
         pattern = re.sub(rb"\\([*?\[\]^\\])", lambda found: b"[" + found[1] + b"]", command.pattern)
         return [key for key in self._hashes if fnmatch.fnmatchcase(key, pattern)]
 
@@ -133,7 +133,7 @@ def _text(value: bytes | float) -> bytes:
 
 
 def _reply(value: Any) -> Any:
-    """What a script returns, as redis-py shows it: numbers are cut to integers, and False is None."""
+    """Return a script's result as redis-py shows it: numbers are cut to integers, and False is None."""
     if isinstance(value, bool):
         return 1 if value else None
     if isinstance(value, int | float):

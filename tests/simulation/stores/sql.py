@@ -1,4 +1,4 @@
-"""The real statements for SQLite, in a real SQLite in memory, whose clock the caller sets."""
+"""The real statements for SQLite, in a real SQLite in memory, with a clock that the caller sets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLUMNS = "name, lock_until, locked_at, locked_by, fencing_token, last_fire_tim
 
 
 class _Clock:
-    """The store's clock. The connection refers to it, and must not refer to the store, which closes the connection."""
+    """The store's clock. The connection refers to it, and not to the store, which closes the connection."""
 
     now_us = 0
 
@@ -30,7 +30,7 @@ class _Clock:
 
 
 class SqlModelStore(ExactTime):
-    """Each ``'now'`` of a statement is a call of :class:`_Clock` instead. SQLite does all else."""
+    """Replaces each ``'now'`` of a statement by a call of :class:`_Clock`. SQLite does everything else."""
 
     def __init__(self) -> None:
         self._dialect = SQLiteDialect_pysqlite(dbapi=sqlite3)
@@ -38,7 +38,7 @@ class SqlModelStore(ExactTime):
         self.connection = sqlite3.connect(
             ":memory:", isolation_level=None, cached_statements=64, check_same_thread=False
         )
-        weakref.finalize(self, self.connection.close)  # Python 3.13 warns of a connection that nobody closed
+        weakref.finalize(self, self.connection.close)  # Python 3.13 warns if a connection was never closed
         self._clock = _Clock()
         self.connection.create_function("model_now", 0, self._clock)
         self._sql: dict[str, str] = {}
@@ -50,7 +50,7 @@ class SqlModelStore(ExactTime):
         sql = self._sql.get(statement.sql)
         if sql is None:
             sql = self._sql[statement.sql] = statement.sql.replace("'now'", "model_now()")
-        if "now_us" in values:  # the machine's clock, which the program has read when it made the command
+        if "now_us" in values:  # the machine's clock, read by the program when it made the command
             values = {**values, "now_us": now_us}
         try:
             cursor = self.connection.execute(sql, [values[name] for name in statement.names or ()])

@@ -1,4 +1,4 @@
-"""A model store does what the real store does: the same random operations, the same replies and records."""
+"""A model store behaves like the real store: the same random operations give the same replies and records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REAL = {
     "cas": "etcd", "dynamodb": "dynamodb",
 }  # fmt: skip
 BY_DATE = ("cas", "dynamodb")
-"""Stores whose time comes from replies."""
+"""Stores with the time from replies."""
 SEQUENCES = 100 if tiers.runs("all") else 4 if tiers.runs("full") else 1
 OPERATIONS = 80
 KEPT = 3
@@ -45,7 +45,7 @@ KEPT = 3
 
 
 class World:
-    """Programs, and what carries their commands out: a model store, or a provider on a real store."""
+    """Programs, and the function that runs their commands: a model store, or a provider on a real store."""
 
     def __init__(self, programs: Any, execute: Callable[[Any], Any], clock: FakeClock) -> None:
         self.programs, self.execute = programs, execute
@@ -54,10 +54,10 @@ class World:
         self.leases: list[Lease] = []
         self.befores: list[LockRecord | None] = [None]
         self._ids: list[str] = []
-        """The claim ids, in the order in which they were made."""
+        """The claim ids, in the order of their creation."""
 
     def run(self, program: Program[Any, Any, Any]) -> Any:
-        """What came of it, in a form in which two worlds can be compared."""
+        """Return the result, in a form that two worlds can compare."""
         try:
             result = run(carry_out(self.programs, "tried", "it", program), self._execute)
         except ProviderError as error:
@@ -72,7 +72,7 @@ class World:
         return self.execute(command)
 
     def repeat(self, number: int) -> Any:
-        """A late copy of a command. What the reply is shows in the records, and in the error."""
+        """Send a late copy of a command. The records and the error show its effect."""
 
         def again() -> Program[Any, Any, Any]:
             yield self.commands[number % len(self.commands)]
@@ -93,7 +93,7 @@ class World:
         return re.sub(r" script: .*|in [a-z.0-9_]+ is no lock record", "", message)
 
     def shown(self, value: Any) -> Any:
-        """A record, or what a program returned: claims by their number, times by how far they are away, in hours."""
+        """Return a record or result with claims by number, and times as hours from now."""
         match value:
             case LockRecord():
                 left = round((value.lock_until - value.read_at) / timedelta(hours=1), 2)
@@ -138,7 +138,7 @@ class Pair:
         return world.run(world.claim(self._request(dice), None, force=False))
 
     def _take_over(self, world: World, dice: random.Random) -> Any:
-        """Replaces what was read some time ago, or just now."""
+        """Replace a record that was read some time ago, or just now."""
         request = self._request(dice)
         if dice.random() < 0.5:
             world.befores.append(run(world.programs.record(request.name), world.execute))
@@ -148,7 +148,7 @@ class Pair:
         return world.run(world.claim(request, before, force=True))
 
     def _recover(self, world: World, dice: random.Random) -> Any:
-        """Of what was read some time ago, or just now: held, released, or of a dead holder."""
+        """Recover a record that was read some time ago, or just now: held, released, or of a dead holder."""
         request = self._request(dice)
         if dice.random() < 0.7:
             world.befores.append(run(world.programs.record(request.name), world.execute))
@@ -158,7 +158,7 @@ class Pair:
         return world.run(world.claim(request, before, force=True, recoveries=1))
 
     def _extend(self, world: World, dice: random.Random) -> Any:
-        # Zero: it has ended at once, which else takes waiting.
+        # Zero: the lease ends at once, without waiting.
         length = dice.choice([timedelta(0), timedelta(hours=1), timedelta(hours=3)])
         if not world.leases:
             return None
@@ -268,7 +268,7 @@ def _as_it_is(reply: Any) -> Any:
 
 
 def _at_one_time(clock: FakeClock, begin: datetime, reply: Any) -> Any:
-    """With the same time in both worlds: else one date is cut a moment before a second is over, the other after it."""
+    """Use the same time in both worlds: otherwise the dates may be cut in different seconds."""
     now = clock()
     date = (begin + timedelta(seconds=now)).replace(microsecond=0)
     return reply._replace(time=ServerTime(date, sent_at=now, received_at=now))
@@ -283,7 +283,7 @@ def _alone(command: Any) -> Program[Any, Any, Any]:
 
 
 def _shown(records: Raw, world: World) -> Raw:
-    """With the tokens by their order, the times to the minute, and the claims by their number."""
+    """Return records with tokens by order, times to the minute, and claims by number."""
     return {name: {key: _shown_value(key, value, world) for key, value in fields.items()}
             for name, fields in records.items()}  # fmt: skip
 
@@ -309,11 +309,11 @@ def _shown_value(key: str, value: Any, world: World) -> Any:
             return _minutes(value)
         case "released_token" | "releasedToken" | "freed_token" | "freedToken":
             return _minutes(value)
-    return value  # the holder's clock, and fire times, are the same in both
+    return value  # the holder's clock, and fire times, are the same in both worlds
 
 
 def _minutes(value: Any) -> int:
-    """Until then, from now."""
+    """Minutes from now until then."""
     if isinstance(value, str) and not value.isdigit():
         value = datetime.fromisoformat(value)
     if isinstance(value, datetime):
@@ -324,7 +324,7 @@ def _minutes(value: Any) -> int:
 
 def test_a_store_of_sql_that_is_no_longer_used_closes_its_connection() -> None:
     store: Any = SqlModelStore()
-    connection = store.connection  # it would warn in another test, from Python 3.13 on
+    connection = store.connection  # otherwise it would warn in another test, from Python 3.13 on
     del store
     gc.collect()
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):

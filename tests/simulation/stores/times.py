@@ -1,4 +1,4 @@
-"""What the model stores share: how their programs get to know the store's time."""
+"""How programs get to know the time of model stores."""
 
 from __future__ import annotations
 
@@ -12,41 +12,42 @@ from tests.simulation.dice import Dice
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 CLOCK_ERROR = 1.0
-"""Seconds: the default of ``clock_error``, and how far the clocks of the two front ends really differ."""
+"""Seconds: the default of ``clock_error``, and the real difference between the clocks of the two front ends."""
 
 
 class ExactTime:
     """A store whose commands read its clock."""
 
     kept_longer: ClassVar[float] = 0.0
-    """Seconds that it may keep a lease longer than asked, a round trip apart."""
+    """Seconds that it may keep a lease longer than requested, apart from a round trip."""
 
     def has_changed(self, command: Any, reply: Any) -> bool:
-        """Whether ``command`` may have changed a record: not, if it reads, or if its condition did not hold."""
+        """Whether ``command`` may have changed a record: not if it reads, or if its condition did not hold."""
         return True
 
     def received(self, reply: Any, sent_at: float, received_at: float) -> Any:
-        """``reply`` as the client returns it. The moments are of the clock of its process."""
+        """Return ``reply`` as the client returns it. The moments are by the clock of its process."""
         return reply
 
 
 class TimeByDate:
-    """A store whose replies have a ``Date`` header, cut to seconds, from two front ends: the clock of one is ahead.
+    """A store with two front ends that reply with a ``Date`` header, cut to seconds. One of their clocks is ahead.
 
-    :ivar ahead: by so many seconds.
+    :ivar ahead: seconds by which it is ahead.
     """
 
     kept_longer: ClassVar[float] = 2 * CLOCK_ERROR + 2.0 + DEFAULT_TIMEOUT.total_seconds()
-    """``clock_error``, because the one that grants may be ahead; the same, which is added to what is written; a second
-    for each of the two dates that are cut; and the round trip of the reply by which the time was known."""
+    """Twice ``clock_error``: the granting front end may be ahead, and the programs add it to their writes. A second for
+    each of two dates that are cut. The round trip of the reply that showed the time."""
 
     def __init__(self, ahead: float) -> None:
         self.ahead = ahead
 
     def date(self, now_us: int) -> ServerTime:
-        """What the front end that replies tells at that time; :meth:`received` fills in the other moments.
+        """Return the time in the replying front end's header at that moment; :meth:`received` sets the other moments.
 
-        The microsecond chooses the front end: so it stays the same when another fault is left out of a schedule.
+        The microsecond chooses the front end, so that it stays the same when a different fault is left out of a
+        schedule.
         """
         is_ahead = self.ahead and Dice(now_us, 1)() < 0.5
         seconds = (now_us + (round(self.ahead * 1_000_000) if is_ahead else 0)) // 1_000_000
