@@ -21,7 +21,7 @@ from shedlock_py.model.record import LockRecord
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.runtime.asyncio_tools import ABANDON_SECONDS
 from shedlock_py.runtime.process import monotonic
-from shedlock_py.runtime.program import run_async
+from shedlock_py.runtime.program import drive_async
 from shedlock_py.settings.lookup import as_async_provider
 from shedlock_py.settings.urls import async_provider_from_text
 
@@ -152,14 +152,14 @@ class AsyncLeaderElector(Elector):
         comes before. If the handler has interrupted this task, the exception is raised here.
         """
         try:
-            await run_async(election.run(), self._execute)
+            await drive_async(election.run(), self._execute)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             election.intents.add("stop")
             if (task := asyncio.current_task()) is not None:
                 task.uncancel()  # otherwise timeouts in this task do not work before Python 3.11.3
             with suppress(TimeoutError):
                 async with asyncio.timeout(ABANDON_SECONDS):
-                    await run_async(election.run(), self._execute)
+                    await drive_async(election.run(), self._execute)
             raise
 
     async def _execute(self, command: Command) -> Any:

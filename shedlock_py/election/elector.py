@@ -20,7 +20,7 @@ from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.model.record import LockRecord
 from shedlock_py.provider import LockProvider
 from shedlock_py.runtime.process import monotonic
-from shedlock_py.runtime.program import run
+from shedlock_py.runtime.program import drive
 from shedlock_py.runtime.threads import request_in_worker
 from shedlock_py.settings.emit import emit
 from shedlock_py.settings.options import is_async_callable, is_async_provider, required_provider
@@ -197,7 +197,7 @@ class LeaderElector(Elector):
 
     def _campaign(self, election: Election) -> None:
         try:
-            run(election.run(), self._execute)
+            drive(election.run(), self._execute)
         except BaseException as error:  # even SystemExit: a thread that ends must not leave a leader behind
             self._fail(election, error)
         finally:

@@ -15,7 +15,7 @@ from shedlock_py.guard.keepalive import STOP_SECONDS, BaseKeepAlive
 from shedlock_py.provider import AsyncLockProvider
 from shedlock_py.runtime.asyncio_tools import start_task
 from shedlock_py.runtime.process import is_from_signal, monotonic
-from shedlock_py.runtime.program import run_async
+from shedlock_py.runtime.program import drive_async
 from shedlock_py.runtime.threads import LONGEST_SLEEP
 from shedlock_py.settings.options import OnLost
 
@@ -64,7 +64,7 @@ class TaskKeepAlive(BaseKeepAlive):
 
     async def _send_heartbeat(self) -> None:
         self._sync_wait_until = monotonic() + self._lease.lock_at_most_for.total_seconds() / HeartbeatPlan.REPLY
-        await run_async(self._heartbeat(), lambda lock_for: self._store.extend(self._lease, lock_for))
+        await drive_async(self._heartbeat(), lambda lock_for: self._store.extend(self._lease, lock_for))
         self._schedule()
         self._report()
 

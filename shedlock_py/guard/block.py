@@ -46,7 +46,7 @@ from shedlock_py.model.run import describe_error
 from shedlock_py.model.waiting import FIRST_PAUSE, MILLISECOND, Waiting
 from shedlock_py.provider import AsyncLockProvider, LockProvider, check_store, undo_of
 from shedlock_py.runtime.process import OwningProcess, is_from_signal, monotonic
-from shedlock_py.runtime.program import Program, run, run_async
+from shedlock_py.runtime.program import Program, drive, drive_async
 from shedlock_py.settings.defaults import check_kept_alive, is_kept_alive, keep_alive_limit, lock_request
 from shedlock_py.settings.emit import emit
 from shedlock_py.settings.lookup import resolve_async_provider, resolve_provider
@@ -480,7 +480,7 @@ class Block(BaseBlock):
         self._store = store = resolve_provider(self.options.provider, self.name)
         self._sent_at = monotonic()
         try:
-            lease = run(self.attempts(request), self._take)
+            lease = drive(self.attempts(request), self._take)
             if lease is None:
                 return None
             active = self.start(lease, store)
@@ -554,7 +554,7 @@ class AsyncBlock(BaseBlock):
         self._store = store = resolve_async_provider(self.options.provider, self.name)
         self._sent_at = monotonic()
         try:
-            lease = await run_async(self.attempts(request), self._take)
+            lease = await drive_async(self.attempts(request), self._take)
             if lease is None:
                 return None
             active = self.start(lease, store)

@@ -19,7 +19,7 @@ from shedlock_py.model.lease import Lease
 from shedlock_py.model.request import SLACK, TRUST_MARGIN
 from shedlock_py.provider import LockProvider, waits_for
 from shedlock_py.runtime.process import is_from_signal, monotonic
-from shedlock_py.runtime.program import Program, run
+from shedlock_py.runtime.program import Program, drive
 from shedlock_py.runtime.threads import timer, worker_pool
 from shedlock_py.settings.emit import emit
 from shedlock_py.settings.options import OnLost
@@ -275,7 +275,7 @@ class ThreadKeepAlive(BaseKeepAlive):
 
     def _send_heartbeat(self) -> None:
         try:
-            run(self._heartbeat(), lambda lock_for: self._store.extend(self._lease, lock_for))
+            drive(self._heartbeat(), lambda lock_for: self._store.extend(self._lease, lock_for))
             self._schedule()
             self._report()
         except BaseException:

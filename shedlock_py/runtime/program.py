@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 Program = Generator[Command, Reply, Result]
 
 
-def run(program: Program[Command, Reply, Result], execute: Callable[[Command], Reply]) -> Result:
+def drive(program: Program[Command, Reply, Result], execute: Callable[[Command], Reply]) -> Result:
     """Carry out ``program``, command by command."""
     try:
         command = next(program)
@@ -39,8 +39,10 @@ def run(program: Program[Command, Reply, Result], execute: Callable[[Command], R
         raise
 
 
-async def run_async(program: Program[Command, Reply, Result], execute: Callable[[Command], Awaitable[Reply]]) -> Result:
-    """Carry out ``program`` like :func:`run`, and await each command."""
+async def drive_async(
+    program: Program[Command, Reply, Result], execute: Callable[[Command], Awaitable[Reply]]
+) -> Result:
+    """Carry out ``program`` like :func:`drive`, and await each command."""
     try:
         command = next(program)
         while True:

@@ -20,7 +20,7 @@ import pytest
 from shedlock_py import Lease, LockRequest, ProviderError
 from shedlock_py.providers import cas
 from shedlock_py.providers.kit import Failure, Undo, carry_out, locking
-from shedlock_py.runtime.program import run as drive
+from shedlock_py.runtime.program import drive
 from tests.support import tiers
 
 NAME = "job"

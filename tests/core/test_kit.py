@@ -26,7 +26,7 @@ from shedlock_py.providers.kit import (
 )
 from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider, MemoryPrograms, MemoryStore
 from shedlock_py.runtime.process import monotonic
-from shedlock_py.runtime.program import Program, run
+from shedlock_py.runtime.program import Program, drive
 from shedlock_py.testing import FakeClock
 from tests.support.blocked_loops import compute
 from tests.support.polling import wait_until
@@ -221,7 +221,7 @@ def test_i4_force_release_ends_the_minimum_hold_that_a_release_has_just_left() -
         store.release(lease)
         return reply
 
-    assert run(freeing, execute) is True
+    assert drive(freeing, execute) is True
     assert is_free_for(store, LockRequest("job", "1h"))
 
 

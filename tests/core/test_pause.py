@@ -165,7 +165,7 @@ def test_i12_a_pause_that_fails_after_it_was_granted_is_undone(stepped: Stepped,
     program.send(reply)
     undo = program.throw(error)
     assert isinstance(undo, Undo)
-    assert stepped.provider._run(undo.program) is True
+    assert stepped.provider._drive(undo.program) is True
     with pytest.raises(type(error)):
         program.send(None)
     assert stepped.job()

@@ -12,7 +12,7 @@ from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.election.program import PENDING, Command, Do, Election, Intent, Term, Wait
 from shedlock_py.election.settings import ElectionSettings
 from shedlock_py.events import Event, LeadershipStarted, LeadershipStopped
-from shedlock_py.runtime.program import run_async
+from shedlock_py.runtime.program import drive_async
 from tests.simulation.provider import SimulatedProvider
 from tests.simulation.schedule import Violation
 from tests.simulation.world import Process, Signal, World
@@ -143,7 +143,7 @@ class Elector:
         )
 
     async def run(self) -> None:
-        await run_async(self.election.run(), self._execute)
+        await drive_async(self.election.run(), self._execute)
         self.election.is_over = True
         self._add("has left the election")
 

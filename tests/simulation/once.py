@@ -15,7 +15,7 @@ from shedlock_py.guard.attempts import Attempt, Sleep, Step
 from shedlock_py.model.record import ONCE
 from shedlock_py.model.recovery import Watch
 from shedlock_py.model.waiting import Waiting
-from shedlock_py.runtime.program import run_async
+from shedlock_py.runtime.program import drive_async
 from shedlock_py.settings.options import LockOptions
 from tests.faults.history import Operation
 from tests.simulation.dice import Dice
@@ -81,7 +81,7 @@ class OnceCall(once._Once):
         assert request is not None
         self._store: Any = provider
         self._sent_at = process.clock()
-        lease: Lease | None = await run_async(self.attempts(request), self._take)
+        lease: Lease | None = await drive_async(self.attempts(request), self._take)
         if lease is None:
             return False
         self._worker.resource.holders[self._worker.job.name] = process.number

@@ -13,7 +13,7 @@ from shedlock_py import Lease, LockRecord, LockRequest, ProviderError
 from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.providers.kit import StorePrograms, TimedOut, Undo, carry_out, locking
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
-from shedlock_py.runtime.program import Program, run_async
+from shedlock_py.runtime.program import Program, drive_async
 from tests.faults.history import NEVER, Operation
 from tests.faults.recording import CLAIMS, OUTCOMES
 from tests.simulation.log import Recorder
@@ -134,7 +134,7 @@ class SimulatedProvider:
                 raise TimedOut("its earlier requests", sent=False)
             return await network.request(process, command, seconds, number)
 
-        return await run_async(program, execute)
+        return await drive_async(program, execute)
 
     async def _undo_in_background(self, command: Undo, seconds: float, number: int) -> None:
         """Undo. The caller waits only for the time limit of its own operation."""

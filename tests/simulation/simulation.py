@@ -12,7 +12,7 @@ from typing import Any
 
 from shedlock_py import LockRequest, ProviderError
 from shedlock_py.events import logger
-from shedlock_py.runtime.program import run
+from shedlock_py.runtime.program import drive
 from tests.simulation.backends import open_backend, programs_of
 from tests.simulation.electors import Contest, Elector
 from tests.simulation.judge import Judge
@@ -128,7 +128,7 @@ class Simulation:
         def execute(command: Any) -> Any:
             return backend.received(backend.execute(command, now), clock, clock)
 
-        record = run(self._observer.record(name), execute)
+        record = drive(self._observer.record(name), execute)
         return 0.0 if record is None else record.remaining.total_seconds()
 
     def _start_elector(self, node: Node) -> None:

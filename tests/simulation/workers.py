@@ -12,7 +12,7 @@ from shedlock_py.guard.keepalive import STOP_SECONDS, BaseKeepAlive
 from shedlock_py.model.lease import MOST_RECOVERIES
 from shedlock_py.model.recovery import Acquire, Over, Recover, Wait, Watch
 from shedlock_py.runtime.process import OwningProcess
-from shedlock_py.runtime.program import run_async
+from shedlock_py.runtime.program import drive_async
 from tests.faults.history import Operation
 from tests.simulation.dice import Dice
 from tests.simulation.log import Recorder
@@ -282,7 +282,7 @@ class SimulatedKeepAlive(BaseKeepAlive):
         self._process.spawn(self._send_heartbeat())
 
     async def _send_heartbeat(self) -> None:
-        await run_async(self._heartbeat(), lambda lock_for: self._provider.extend(self._lease, lock_for))
+        await drive_async(self._heartbeat(), lambda lock_for: self._provider.extend(self._lease, lock_for))
         if self._idle is not None and not self._in_flight:
             self._idle.set()
         self._schedule()

@@ -27,7 +27,7 @@ from shedlock_py.providers.aws.errors import are_credentials_unknown
 from shedlock_py.providers.aws.place import Place
 from shedlock_py.providers.kit import NotSent, TimedOut, close_with_loop, within
 from shedlock_py.runtime.process import PerLoop, monotonic
-from shedlock_py.runtime.program import run_async
+from shedlock_py.runtime.program import drive_async
 
 
 class _Tasks:
@@ -116,7 +116,7 @@ class AsyncAwsClient:
 
         try:
             async with within(timeout, A_REPLY, sent=True):
-                return await run_async(self._exchange(command), send)
+                return await drive_async(self._exchange(command), send)
         except TimedOut as error:
             raise TimedOut(error.waiting_for, sent=sending.has_begun) from error.__cause__
 

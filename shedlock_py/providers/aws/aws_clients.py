@@ -19,7 +19,7 @@ from shedlock_py.providers.aws.place import POOL_SIZE, Place
 from shedlock_py.providers.cas import ServerTime
 from shedlock_py.providers.kit import NotSent, TimedOut, call_within
 from shedlock_py.runtime.process import PerProcess, monotonic
-from shedlock_py.runtime.program import Program, run
+from shedlock_py.runtime.program import Program, drive
 from shedlock_py.runtime.threads import WorkerPool
 
 A_REPLY = "a reply"
@@ -148,7 +148,7 @@ class AwsClient:
                 value["Body"] = body.read()
             return reply_of(value, sent_at)
 
-        work = partial(run, self._exchange(command), send)
+        work = partial(drive, self._exchange(command), send)
         try:
             return call_within(mine.workers, timeout, A_REPLY, work)
         except TimedOut as error:

@@ -21,7 +21,7 @@ from shedlock_py.providers.etcd.urls import Place
 from shedlock_py.providers.etcd.wire import Command, EtcdError, reply_of, request_of, value_of
 from shedlock_py.providers.kit import NotSent, TimedOut, call_within, close_with_loop, within
 from shedlock_py.runtime.process import PerLoop, PerProcess, monotonic
-from shedlock_py.runtime.program import Program, run, run_async
+from shedlock_py.runtime.program import Program, drive, drive_async
 from shedlock_py.runtime.threads import WorkerPool
 
 POOL_SIZE = 16
@@ -217,7 +217,7 @@ class EtcdClient:
 
         def work() -> CasReply:
             with mine.in_order():
-                return run(mine.exchange.of(command), post)
+                return drive(mine.exchange.of(command), post)
 
         reply: CasReply = call_within(mine.workers, timeout, "a reply", work, sent=True)
         return reply
@@ -271,7 +271,7 @@ class AsyncEtcdClient:
 
         async with within(timeout, "a reply", sent=True):
             with mine.in_order():
-                return await run_async(mine.exchange.of(command), post)
+                return await drive_async(mine.exchange.of(command), post)
 
     async def close(self) -> None:
         mine = self._of_loop.pop()

@@ -23,7 +23,7 @@ from shedlock_py.providers.kit.reading import read_recent_runs, read_runs
 from shedlock_py.providers.kit.store_clients import AsyncStoreClient, StoreClient
 from shedlock_py.providers.kit.store_programs import StorePrograms
 from shedlock_py.runtime.process import monotonic
-from shedlock_py.runtime.program import Program, run, run_async
+from shedlock_py.runtime.program import Program, drive, drive_async
 from shedlock_py.runtime.threads import WorkerPool, finish_at_exit
 
 __tracebackhide__ = hidden_frames
@@ -69,43 +69,43 @@ class ProgramProvider(_BaseProvider, LockProvider):
         self._undo_workers = WorkerPool(_UNDO_WORKERS, "shedlock-undo")
 
     def acquire(self, request: LockRequest) -> Lease | None:
-        return self._run(locking.acquire(self.programs, request))
+        return self._drive(locking.acquire(self.programs, request))
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        return self._run(locking.extend(self.programs, lease, lock_at_most_for))
+        return self._drive(locking.extend(self.programs, lease, lock_at_most_for))
 
     def release(self, lease: Lease) -> bool:
-        return self._run(locking.release(self.programs, lease))
+        return self._drive(locking.release(self.programs, lease))
 
     def undo(self, lease: Lease) -> bool:
         """Give back an unused acquisition: free at once, without minimum hold.
 
         Its fire time can be granted again. False: the lease had ended.
         """
-        return self._run(locking.undo(self.programs, lease))
+        return self._drive(locking.undo(self.programs, lease))
 
     def record(self, name: str) -> LockRecord | None:
-        return self._run(self.programs.record(validate_name(name)), "record", name)
+        return self._drive(self.programs.record(validate_name(name)), "record", name)
 
     def records(self, prefix: str = "") -> list[LockRecord]:
-        return _by_name(self._run(self.programs.records(validate_prefix(prefix)), "records"), prefix)
+        return _by_name(self._drive(self.programs.records(validate_prefix(prefix)), "records"), prefix)
 
     def runs(self, name: str, limit: int = 50) -> list[Run]:
         """The newest ``limit`` runs of ``name``, newest first, where the provider was opened with ``history``.
 
         :raises ConfigurationError: this provider keeps no history.
         """
-        return self._run(read_runs(self.programs, validate_name(name), limit), "runs", name)
+        return self._drive(read_runs(self.programs, validate_name(name), limit), "runs", name)
 
     def recent_runs(self, names: Iterable[str], limit: int = 10) -> dict[str, list[Run]]:
         """:meth:`runs` of each of ``names``, in few requests: for a view of many jobs, a few hundred names at a time.
 
         Runs with odd values are left out, with a warning. On a cluster or a quorum, one request for each name.
         """
-        return self._run(read_recent_runs(self.programs, map(validate_name, names), limit), "recent_runs")
+        return self._drive(read_recent_runs(self.programs, map(validate_name, names), limit), "recent_runs")
 
     def force_release(self, name: str, expected: LockRecord | None = None) -> bool:
-        return self._run(self.programs.force_release(validate_name(name), expected))
+        return self._drive(self.programs.force_release(validate_name(name), expected))
 
     def forget_fire_time(self, name: str, expected: LockRecord | None = None) -> bool:
         """Forget the newest fire time that was granted for ``name``; then any fire time can be granted again.
@@ -115,7 +115,7 @@ class ProgramProvider(_BaseProvider, LockProvider):
 
         :param expected: the record that the operator saw. Forget its fire time only.
         """
-        return self._run(self.programs.forget_fire_time(validate_name(name), expected), "forget_fire_time", name)
+        return self._drive(self.programs.forget_fire_time(validate_name(name), expected), "forget_fire_time", name)
 
     def pause(
         self,
@@ -140,7 +140,7 @@ class ProgramProvider(_BaseProvider, LockProvider):
         """
         pausing = Pausing(self.programs, name, for_, reason, wait, by, expected)
         while True:
-            record = self._run(pausing.attempt())
+            record = self._drive(pausing.attempt())
             seconds = pausing.seconds_until_next()
             if seconds is None:
                 return record
@@ -151,10 +151,10 @@ class ProgramProvider(_BaseProvider, LockProvider):
 
         :param expected: the record that the operator saw. End this pause only.
         """
-        return self._run(resume(self.programs, validate_name(name), expected))
+        return self._drive(resume(self.programs, validate_name(name), expected))
 
     def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Lease:
-        return self._run(locking.take_over(self.programs, request, expected))
+        return self._drive(locking.take_over(self.programs, request, expected))
 
     def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
         """Claim the fire time of a run that never ended, if the store still has exactly its record ``expected``.
@@ -163,24 +163,24 @@ class ProgramProvider(_BaseProvider, LockProvider):
 
         :raises ConfigurationError: ``expected`` is held, was released, or does not say.
         """
-        return self._run(locking.recover(self.programs, request, expected))
+        return self._drive(locking.recover(self.programs, request, expected))
 
     def prune(self, unused_for: Duration) -> int:
-        return self._run(self.programs.prune(parse_duration(unused_for, "unused_for", zero=True)), "prune")
+        return self._drive(self.programs.prune(parse_duration(unused_for, "unused_for", zero=True)), "prune")
 
     def create_schema(self) -> None:
-        return self._run(self.programs.create_schema(), "create_schema")
+        return self._drive(self.programs.create_schema(), "create_schema")
 
     def checks(self) -> list[Check]:
         """What the store says of its settings and of this user's rights: see :class:`Check`. Writes nothing."""
-        return self._run(self.programs.checks(), "checks")
+        return self._drive(self.programs.checks(), "checks")
 
     def close(self) -> None:
         """Close the connections that the provider has opened; a user-supplied client stays as it is."""
         if hasattr(self._client, "close"):
             self._client.close()
 
-    def _run(self, program: Program[Any, Any, T], operation: str = "", lock_name: str | None = None) -> T:
+    def _drive(self, program: Program[Any, Any, T], operation: str = "", lock_name: str | None = None) -> T:
         """Carry ``program`` out with this provider's client, within its time limit.
 
         :param operation: of a program that makes no :class:`Operation` by itself: the name, for errors.
@@ -197,7 +197,7 @@ class ProgramProvider(_BaseProvider, LockProvider):
             return self._client.execute(command, seconds)
 
         try:
-            return run(program, execute)
+            return drive(program, execute)
         except ProviderError as error:
             if self._is_all_said(error):
                 raise error.with_traceback(None) from None
@@ -212,7 +212,7 @@ class ProgramProvider(_BaseProvider, LockProvider):
         def undo() -> None:
             try:
                 if monotonic() < useful_until:  # it may have waited for a thread
-                    self._run(command.program)
+                    self._drive(command.program)
             except Exception as error:
                 # The lease ends by itself, lock_at_most_for after it was granted.
                 logger.debug("could not undo: %s", error)
@@ -238,38 +238,40 @@ class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
         self._client = client
 
     async def acquire(self, request: LockRequest) -> Lease | None:
-        return await self._run(locking.acquire(self.programs, request), when_abandoned=self.undo)
+        return await self._drive(locking.acquire(self.programs, request), when_abandoned=self.undo)
 
     async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
-        return await self._run(locking.extend(self.programs, lease, lock_at_most_for))
+        return await self._drive(locking.extend(self.programs, lease, lock_at_most_for))
 
     async def release(self, lease: Lease) -> bool:
-        return await self._run(locking.release(self.programs, lease))
+        return await self._drive(locking.release(self.programs, lease))
 
     async def undo(self, lease: Lease) -> bool:
         """See :meth:`ProgramProvider.undo`."""
-        return await self._run(locking.undo(self.programs, lease))
+        return await self._drive(locking.undo(self.programs, lease))
 
     async def record(self, name: str) -> LockRecord | None:
-        return await self._run(self.programs.record(validate_name(name)), "record", name)
+        return await self._drive(self.programs.record(validate_name(name)), "record", name)
 
     async def records(self, prefix: str = "") -> list[LockRecord]:
-        return _by_name(await self._run(self.programs.records(validate_prefix(prefix)), "records"), prefix)
+        return _by_name(await self._drive(self.programs.records(validate_prefix(prefix)), "records"), prefix)
 
     async def runs(self, name: str, limit: int = 50) -> list[Run]:
         """See :meth:`ProgramProvider.runs`."""
-        return await self._run(read_runs(self.programs, validate_name(name), limit), "runs", name)
+        return await self._drive(read_runs(self.programs, validate_name(name), limit), "runs", name)
 
     async def recent_runs(self, names: Iterable[str], limit: int = 10) -> dict[str, list[Run]]:
         """See :meth:`ProgramProvider.recent_runs`."""
-        return await self._run(read_recent_runs(self.programs, map(validate_name, names), limit), "recent_runs")
+        return await self._drive(read_recent_runs(self.programs, map(validate_name, names), limit), "recent_runs")
 
     async def force_release(self, name: str, expected: LockRecord | None = None) -> bool:
-        return await self._run(self.programs.force_release(validate_name(name), expected))
+        return await self._drive(self.programs.force_release(validate_name(name), expected))
 
     async def forget_fire_time(self, name: str, expected: LockRecord | None = None) -> bool:
         """See :meth:`ProgramProvider.forget_fire_time`."""
-        return await self._run(self.programs.forget_fire_time(validate_name(name), expected), "forget_fire_time", name)
+        return await self._drive(
+            self.programs.forget_fire_time(validate_name(name), expected), "forget_fire_time", name
+        )
 
     async def pause(
         self,
@@ -290,7 +292,7 @@ class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
                 await self.undo(pausing.granted)
 
         while True:
-            record = await self._run(pausing.attempt(), when_abandoned=undo)
+            record = await self._drive(pausing.attempt(), when_abandoned=undo)
             seconds = pausing.seconds_until_next()
             if seconds is None:
                 return record
@@ -298,31 +300,31 @@ class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
 
     async def resume(self, name: str, expected: LockRecord | None = None) -> bool:
         """See :meth:`ProgramProvider.resume`."""
-        return await self._run(resume(self.programs, validate_name(name), expected))
+        return await self._drive(resume(self.programs, validate_name(name), expected))
 
     async def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Lease:
         # If the caller is cancelled, the lease is left to expire: the former holder may still trust its own.
-        return await self._run(locking.take_over(self.programs, request, expected))
+        return await self._drive(locking.take_over(self.programs, request, expected))
 
     async def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
-        return await self._run(locking.recover(self.programs, request, expected))
+        return await self._drive(locking.recover(self.programs, request, expected))
 
     async def prune(self, unused_for: Duration) -> int:
-        return await self._run(self.programs.prune(parse_duration(unused_for, "unused_for", zero=True)), "prune")
+        return await self._drive(self.programs.prune(parse_duration(unused_for, "unused_for", zero=True)), "prune")
 
     async def create_schema(self) -> None:
-        return await self._run(self.programs.create_schema(), "create_schema")
+        return await self._drive(self.programs.create_schema(), "create_schema")
 
     async def checks(self) -> list[Check]:
         """See :meth:`ProgramProvider.checks`."""
-        return await self._run(self.programs.checks(), "checks")
+        return await self._drive(self.programs.checks(), "checks")
 
     async def close(self) -> None:
         """Close the connections that this event loop opened; a user-supplied client stays as it is."""
         if hasattr(self._client, "close"):
             await self._client.close()
 
-    async def _run(
+    async def _drive(
         self,
         program: Program[Any, Any, T],
         operation: str = "",
@@ -330,7 +332,7 @@ class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
         *,
         when_abandoned: Callable[[Lease], Any] | None = None,
     ) -> T:
-        """See :meth:`ProgramProvider.run`. The caller's cancellation does not interrupt it.
+        """See :meth:`ProgramProvider._drive`. The caller's cancellation does not interrupt it.
 
         :param when_abandoned: called with the lease if the program gets one and the caller was cancelled.
         """
@@ -339,13 +341,13 @@ class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
         if operation:
             program = carry_out(self.programs, operation, lock_name, program)
         try:
-            return await shielded(self._run_unshielded(program), when_abandoned)
+            return await shielded(self._drive_unshielded(program), when_abandoned)
         except ProviderError as error:
             if self._is_all_said(error):
                 raise error.with_traceback(None) from None
             raise
 
-    async def _run_unshielded(self, program: Program[Any, Any, T]) -> T:
+    async def _drive_unshielded(self, program: Program[Any, Any, T]) -> T:
         timeout = self.programs.timeout
         until = None if timeout is None else monotonic() + timeout
 
@@ -355,7 +357,7 @@ class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
                 return await self._undo_in_background(command, seconds)
             return await self._client.execute(command, seconds)
 
-        return await run_async(program, execute)
+        return await drive_async(program, execute)
 
     async def _undo_in_background(self, command: Undo, seconds: float | None) -> None:
         """In another task: the caller waits for it only as long as its own operation may take."""
@@ -365,7 +367,7 @@ class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
 
         async def undo() -> None:
             try:
-                await self._run_unshielded(command.program)
+                await self._drive_unshielded(command.program)
             except Exception as error:
                 # The lease ends by itself, lock_at_most_for after it was granted.
                 logger.debug("could not undo: %s", error)

@@ -31,7 +31,7 @@ from shedlock_py.providers.kubernetes.wire import (
     value_of,
 )
 from shedlock_py.runtime.process import PerLoop, PerProcess, monotonic
-from shedlock_py.runtime.program import Program, run, run_async
+from shedlock_py.runtime.program import Program, drive, drive_async
 from shedlock_py.runtime.threads import WorkerPool
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class KubernetesClient:
 
         def work() -> CasReply:
             with mine.in_order():
-                return run(exchange(command, self._clock_error), carry_out)
+                return drive(exchange(command, self._clock_error), carry_out)
 
         reply: CasReply = call_within(mine.workers, timeout, "a reply", work, sent=True)
         return reply
@@ -299,7 +299,7 @@ class AsyncKubernetesClient:
 
         async with within(timeout, "a reply", sent=True):
             with mine.in_order():
-                return await run_async(exchange(command, self._clock_error), carry_out)
+                return await drive_async(exchange(command, self._clock_error), carry_out)
 
     async def close(self) -> None:
         mine = self._of_loop.pop()

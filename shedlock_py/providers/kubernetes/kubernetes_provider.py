@@ -78,7 +78,7 @@ class KubernetesLockProvider(ProgramProvider):
     def permissions(self) -> dict[str, bool | None]:
         """Whether a Role allows each verb that it must allow; None: the server does not say."""
         programs: Any = self.programs
-        return self._run(programs.permissions(), "permissions")
+        return self._drive(programs.permissions(), "permissions")
 
 
 class AsyncKubernetesLockProvider(AsyncProgramProvider):
@@ -99,7 +99,7 @@ class AsyncKubernetesLockProvider(AsyncProgramProvider):
     async def permissions(self) -> dict[str, bool | None]:
         """See :meth:`KubernetesLockProvider.permissions`."""
         programs: Any = self.programs
-        return await self._run(programs.permissions(), "permissions")
+        return await self._drive(programs.permissions(), "permissions")
 
 
 def _parsed(

@@ -33,7 +33,7 @@ from shedlock_py.providers.redis.commands import Call, Command, Scan, Setting
 from shedlock_py.providers.redis.errors import is_not_connected, is_temporary
 from shedlock_py.providers.redis.urls import parse_url
 from shedlock_py.runtime.process import OwningProcess, PerLoop, PerProcess, monotonic
-from shedlock_py.runtime.program import Program, run, run_async
+from shedlock_py.runtime.program import Program, drive, drive_async
 
 POOL_SIZE = 20
 """The connections of one process, or of one event loop."""
@@ -136,7 +136,7 @@ class Client(_UserSuppliedClient):
 
     def execute(self, command: Command, timeout: float | None) -> Any:
         try:
-            return list(self._scan(command)) if isinstance(command, Scan) else run(_requests(command), self._send)
+            return list(self._scan(command)) if isinstance(command, Scan) else drive(_requests(command), self._send)
         except Exception as error:
             if self.has_retries or not is_not_connected(error):
                 raise
@@ -159,7 +159,7 @@ class AsyncClient(_UserSuppliedClient):
         try:
             if isinstance(command, Scan):
                 return [key async for key in self._scan(command)]
-            return await run_async(_requests(command), self._send)
+            return await drive_async(_requests(command), self._send)
         except Exception as error:
             if self.has_retries or not is_not_connected(error):
                 raise
@@ -211,7 +211,7 @@ class ManagedClient(_ManagedClient):
             """The reply to one command of Redis. A long scan lets others have the connection in between."""
             return pool.use(lambda pooled: self._send(pooled, words, until), until, is_urgent=command.is_urgent)
 
-        return run(_requests(command), request)
+        return drive(_requests(command), request)
 
     def _send(self, pooled: PooledConnection[Any], words: Words, until: float) -> Any:
         try:
@@ -264,7 +264,7 @@ class AsyncManagedClient(_ManagedClient):
         async def request(words: Words) -> Any:
             return await pool.use(lambda pooled: self._send(pooled, words, until), until, is_urgent=command.is_urgent)
 
-        return await run_async(_requests(command), request)
+        return await drive_async(_requests(command), request)
 
     async def _send(self, pooled: PooledConnection[Any], words: Words, until: float) -> Any:
         seconds = seconds_left(until)

@@ -102,7 +102,7 @@ class S3LockProvider(ProgramProvider):
 
         :raises ProviderError: it does not.
         """
-        self._run(self.programs.check_conditions(), "check_conditions")
+        self._drive(self.programs.check_conditions(), "check_conditions")
 
 
 class AsyncS3LockProvider(AsyncProgramProvider):
@@ -125,7 +125,7 @@ class AsyncS3LockProvider(AsyncProgramProvider):
 
     async def check_conditions(self) -> None:
         """See :meth:`S3LockProvider.check_conditions`."""
-        await self._run(self.programs.check_conditions(), "check_conditions")
+        await self._drive(self.programs.check_conditions(), "check_conditions")
 
 
 class _Parsed(NamedTuple):

@@ -135,7 +135,7 @@ class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
 
         :raises LeaseLostError: the lease has ended; roll back.
         """
-        self._run(self.programs.locate(), "verify", lease.name)
+        self._drive(self.programs.locate(), "verify", lease.name)
         with explained_conflicts():
             _require(lease, connection.execute(text(self.programs.verify_sql), identifiers(lease)).first())
 
@@ -180,7 +180,7 @@ class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
 
     async def verify(self, lease: Lease, connection: AsyncConnection) -> None:
         """See :meth:`SqlAlchemyLockProvider.verify`."""
-        await self._run(self.programs.locate(), "verify", lease.name)
+        await self._drive(self.programs.locate(), "verify", lease.name)
         with explained_conflicts():
             _require(lease, (await connection.execute(text(self.programs.verify_sql), identifiers(lease))).first())
 

@@ -48,7 +48,7 @@ class Store(SlowToFail, InMemoryLockProvider):
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         self.calls += 1
         extension = lease._begin_extension(lock_at_most_for)
-        self._run(self.programs.set_end(lease, 100 * extension.lock_for, releasing=False))
+        self._drive(self.programs.set_end(lease, 100 * extension.lock_for, releasing=False))
         assert self.is_loss_reported.wait(10)
         raise self.lost_reply
 
@@ -57,7 +57,7 @@ class AsyncStore(SlowToFail, AsyncInMemoryLockProvider):
     async def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         self.calls += 1
         extension = lease._begin_extension(lock_at_most_for)
-        await self._run(self.programs.set_end(lease, 100 * extension.lock_for, releasing=False))
+        await self._drive(self.programs.set_end(lease, 100 * extension.lock_for, releasing=False))
         while not self.is_loss_reported.is_set():  # noqa: ASYNC110 (on_lost may be called in a thread)
             await asyncio.sleep(0.005)
         raise self.lost_reply
@@ -95,7 +95,7 @@ class SlowStore(InMemoryLockProvider):
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         extension = lease._begin_extension(lock_at_most_for)
-        assert self._run(self.programs.set_end(lease, extension.lock_for, releasing=False))
+        assert self._drive(self.programs.set_end(lease, extension.lock_for, releasing=False))
         assert self.lost.wait(10)
         return extension.granted()
 

@@ -15,7 +15,7 @@ from shedlock_py.providers.aws import AwsReply, AwsRequest
 from shedlock_py.providers.dynamodb.dynamodb_programs import DynamoDBPrograms
 from shedlock_py.providers.dynamodb.wire import CONDITION_FAILED, KEY, Change, Command, Delete, Reply, Table
 from shedlock_py.providers.kit import StorePrograms
-from shedlock_py.runtime.program import run
+from shedlock_py.runtime.program import drive
 from tests.simulation.stores.times import CLOCK_ERROR, TimeByDate
 
 TABLE = "shedlock"
@@ -53,7 +53,7 @@ class DynamoDBModelStore(TimeByDate):
             reply = self._methods[request.method](**arguments)
             return reply._replace(time=time)
 
-        reply: Reply = run(self._exchange(command), send)
+        reply: Reply = drive(self._exchange(command), send)
         return reply
 
     def has_changed(self, command: Command, reply: Reply) -> bool:

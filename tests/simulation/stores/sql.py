@@ -14,7 +14,7 @@ from shedlock_py.providers.kit import StorePrograms, carry_out
 from shedlock_py.providers.sqlalchemy.errors import translated
 from shedlock_py.providers.sqlalchemy.sql_programs import SqlPrograms
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
-from shedlock_py.runtime.program import run
+from shedlock_py.runtime.program import drive
 from tests.simulation.stores.times import EPOCH, ExactTime
 
 _COLUMNS = "name, lock_until, locked_at, locked_by, fencing_token, last_fire_time"
@@ -43,7 +43,7 @@ class SqlModelStore(ExactTime):
         self.connection.create_function("model_now", 0, self._clock)
         self._sql: dict[str, str] = {}
         schema = carry_out(self.programs, "create_schema", None, self.programs.create_schema())
-        run(schema, lambda command: self.execute(command, 0))
+        drive(schema, lambda command: self.execute(command, 0))
 
     def execute(self, command: SqlCommand, now_us: int) -> SqlReply:
         statement, values, self._clock.now_us = command.statement, command.values, now_us

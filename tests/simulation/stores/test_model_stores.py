@@ -20,7 +20,7 @@ from shedlock_py.model.lease import Claim
 from shedlock_py.model.record import LockRecord
 from shedlock_py.providers.cas import ServerTime
 from shedlock_py.providers.kit import carry_out
-from shedlock_py.runtime.program import Program, run
+from shedlock_py.runtime.program import Program, drive
 from shedlock_py.testing import FakeClock
 from tests.simulation.stores import ModelStore
 from tests.simulation.stores.cas import CasModelStore
@@ -59,7 +59,7 @@ class World:
     def run(self, program: Program[Any, Any, Any]) -> Any:
         """Return the result, in a form that two worlds can compare."""
         try:
-            result = run(carry_out(self.programs, "tried", "it", program), self._execute)
+            result = drive(carry_out(self.programs, "tried", "it", program), self._execute)
         except ProviderError as error:
             return type(error).__name__, self.without_ids(str(error))
         if isinstance(result, Lease):
@@ -141,7 +141,7 @@ class Pair:
         """Replace a record that was read some time ago, or just now."""
         request = self._request(dice)
         if dice.random() < 0.5:
-            world.befores.append(run(world.programs.record(request.name), world.execute))
+            world.befores.append(drive(world.programs.record(request.name), world.execute))
             before = world.befores[-1]
         else:
             before = dice.choice(world.befores)
@@ -151,7 +151,7 @@ class Pair:
         """Recover a record that was read some time ago, or just now: held, released, or of a dead holder."""
         request = self._request(dice)
         if dice.random() < 0.7:
-            world.befores.append(run(world.programs.record(request.name), world.execute))
+            world.befores.append(drive(world.programs.record(request.name), world.execute))
         before = world.befores[-1]
         if before is None or before.name != request.name:
             return None

@@ -12,7 +12,7 @@ from shedlock_py.provider import Check
 from shedlock_py.providers.cas import CasReply, ServerTime
 from shedlock_py.providers.etcd import EtcdLockProvider
 from shedlock_py.providers.etcd.wire import ALARMS, MEMBERS, STATUS
-from shedlock_py.runtime.program import run as run_program
+from shedlock_py.runtime.program import drive
 from tests.cli.harness import run
 from tests.stores.etcd.conftest import Open
 from tests.support.etcd import EtcdServer
@@ -62,7 +62,7 @@ def checks_of_replies(status: dict[str, Any], members: dict[str, Any]) -> list[C
     replies = {STATUS.path: status, MEMBERS.path: members, ALARMS.path: {}}
     time = ServerTime.from_header("Thu, 26 Nov 2026 15:00:00 GMT", 0.0, 0.0)
     with closing(EtcdLockProvider("etcd://localhost")) as provider:
-        return run_program(provider.programs.checks(), lambda command: CasReply(replies[command.path], time))
+        return drive(provider.programs.checks(), lambda command: CasReply(replies[command.path], time))
 
 
 def test_a_member_without_space_fails(etcd_server: EtcdServer, open_url: Open) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from shedlock_py.provider import Check
 from shedlock_py.providers.mongodb import MongoLockProvider
-from shedlock_py.runtime.program import run
+from shedlock_py.runtime.program import drive
 from tests.stores.mongodb.stores import Store
 
 REPLICA_SET = "replica set secantus, members with data: 1; a write waits for a majority"
@@ -31,6 +31,6 @@ def test_a_replica_set_says_how_many_members_it_has(store: Store) -> None:
 )
 def test_doctor_says_what_kind_of_server_it_is(hello: dict[str, Any], status: str, message: str) -> None:
     """By MongoDB's documentation of hello: we have no such servers."""
-    (found,) = run(MongoLockProvider("mongodb://h").programs.checks(), lambda _: hello)
+    (found,) = drive(MongoLockProvider("mongodb://h").programs.checks(), lambda _: hello)
     assert found.status == status
     assert message in found.message

@@ -29,7 +29,7 @@ from shedlock_py.providers.kit.operation import reason
 from shedlock_py.providers.mongodb.commands import Command, undo
 from shedlock_py.providers.mongodb.errors import classify, time_limit
 from shedlock_py.providers.mongodb.mongo_programs import MongoPrograms
-from shedlock_py.runtime.program import run
+from shedlock_py.runtime.program import drive
 
 REQUEST = LockRequest("job", "1m", holder="me")
 
@@ -93,7 +93,7 @@ def test_i13_time_limits_of_the_driver(error: Exception, waiting_for: str, sent:
         raise error
     assert (caught.value.waiting_for, caught.value.sent, caught.value.__cause__) == (waiting_for, sent, error)
     with pytest.raises(ProviderUnreachable, match=f"waited for {waiting_for} .{error}") as unreachable:
-        run(locking.acquire(programs(), REQUEST), Server(lambda _: caught.value).execute)
+        drive(locking.acquire(programs(), REQUEST), Server(lambda _: caught.value).execute)
     assert unreachable.value.__cause__ is error
 
 
@@ -110,7 +110,7 @@ class Server:
 
     def execute(self, command: Command | Undo) -> Any:
         if isinstance(command, Undo):
-            return run(command.program, self.execute)
+            return drive(command.program, self.execute)
         self.requests.append(command)
         reply = self._reply(command)
         if isinstance(reply, Exception):
@@ -129,7 +129,7 @@ def grant(command: Command) -> Any:
 
 def test_i7_the_token_is_the_one_of_the_record() -> None:
     server = Server(grant)
-    lease = run(locking.acquire(programs(), REQUEST), server.execute)
+    lease = drive(locking.acquire(programs(), REQUEST), server.execute)
     assert lease
     assert lease.fencing_token == 5000
     assert server.methods() == "find_one_and_update"
@@ -158,7 +158,7 @@ def test_i12_what_is_retried_and_what_is_undone(error: Exception, requests: str)
                 raise  # the provider ignores an undo that fails
 
     with pytest.raises(KeyError if isinstance(error, KeyError) else ProviderError):
-        run(locking.acquire(programs(), REQUEST), execute)
+        drive(locking.acquire(programs(), REQUEST), execute)
     assert server.methods() == requests
     if "update_one" in requests.split():
         claim = server.requests[0]
@@ -178,19 +178,19 @@ def test_i12_a_grant_in_a_document_that_is_no_lock_record_is_undone() -> None:
         return server.execute(command)
 
     with pytest.raises(ProviderError, match=r"its lastFireTime is"):
-        run(locking.acquire(programs(), REQUEST), execute)
+        drive(locking.acquire(programs(), REQUEST), execute)
     assert methods == ["update_one"]
 
 
 def test_two_first_uses_at_once() -> None:
     met = [DuplicateKeyError("E11000", 11000)] * 3
     server = Server(lambda command: met.pop() if met else grant(command))
-    assert run(locking.acquire(programs(), REQUEST), server.execute)
+    assert drive(locking.acquire(programs(), REQUEST), server.execute)
 
 
 def test_a_collection_that_takes_two_names_for_the_same() -> None:
     """MongoDB says so each time: the record cannot be found, nor made."""
     server = Server(lambda _: DuplicateKeyError("E11000 duplicate key error", 11000))
     with pytest.raises(ProviderError, match=r"shedlock\.shedlock treats two different lock names as equal") as error:
-        run(locking.acquire(programs(), REQUEST), server.execute)
+        drive(locking.acquire(programs(), REQUEST), server.execute)
     assert not isinstance(error.value, ProviderUnreachable)

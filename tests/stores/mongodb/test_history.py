@@ -98,7 +98,7 @@ def only(command: Any) -> Program[Any, Any, Any]:
 
 def test_records_come_without_their_runs(keeper: Any, store: Store, name: str) -> None:
     acquired(keeper, name)
-    [found] = keeper._run(only(read({"_id": name})))
+    [found] = keeper._drive(only(read({"_id": name})))
     assert "lockedBy" in found
     assert "runs" not in found
 

@@ -27,13 +27,13 @@ class ByHand:
         def send() -> Generator[OnEach, list[Any], list[Any]]:
             return (yield replace(command, only=frozenset(servers), is_settled=None))
 
-        return self.provider._run(send())
+        return self.provider._drive(send())
 
     def undo(self, command: Any) -> None:
         """On the servers that can be reached."""
         assert isinstance(command, Undo)
         with suppress(ProviderUnreachable):
-            self.provider._run(command.program)
+            self.provider._drive(command.program)
 
     def votes(self, request: LockRequest, servers: Iterable[int]) -> tuple[Any, list[Any]]:
         """The program of an acquire that has its votes now."""

@@ -34,12 +34,12 @@ def test_i2_the_same_record_again_is_another_version(s3_server: S3Server, prefix
     def write(version: Any) -> Generator[Any, Any, Any]:
         return (yield Write(RECORD, version)).value
 
-    versions = [provider._run(write(None))]
+    versions = [provider._drive(write(None))]
     for _ in range(3):
-        versions.append(provider._run(write(versions[-1])))
+        versions.append(provider._drive(write(versions[-1])))
     assert None not in versions
     assert len(set(versions)) == 4
-    assert [provider._run(write(version)) for version in (None, *versions[:-1])] == [None] * 4
+    assert [provider._drive(write(version)) for version in (None, *versions[:-1])] == [None] * 4
     provider.close()
 
 

@@ -304,7 +304,7 @@ def is_waiting(store: Store) -> bool:
 def run_program(provider: Any, program: Any) -> Any:
     """What ``program`` returns when the provider's client carries its commands out."""
     facade = getattr(provider, "async_provider", None)
-    return provider._run(program) if facade is None else provider.run(facade._run(program))
+    return provider._drive(program) if facade is None else provider.run(facade._drive(program))
 
 
 def carry_out(provider: Any, command: Any) -> Any:

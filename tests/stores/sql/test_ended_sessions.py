@@ -17,7 +17,7 @@ from shedlock_py.providers.kit import MOST_RETRIES, Failure, Undo, locking
 from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 from shedlock_py.providers.sqlalchemy.errors import classify
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
-from shedlock_py.runtime.program import run
+from shedlock_py.runtime.program import drive
 from tests.stores.sql.stores import KINDS, Application, Store, carry_out, drivers_of, on
 from tests.support import tiers
 from tests.support.locks import acquired, record_of
@@ -143,7 +143,7 @@ def ended_after(provider: SqlAlchemyLockProvider, times: int, conflicts: int = 0
 
     def execute(command: SqlCommand | Undo) -> SqlReply | None:
         if isinstance(command, Undo):
-            run(command.program, execute)
+            drive(command.program, execute)
             return None
         if times <= len(done) < times + conflicts:
             done.append(command)
@@ -164,18 +164,18 @@ def test_i12_statements_that_were_done_before_their_sessions_ended_count_once(st
     programs = provider.programs
     assert provider.release(acquired(provider, name))
     with pytest.raises(ProviderUnreachable):
-        run(locking.acquire(programs, LockRequest(name, "1h")), ended_after(provider, 1 + MOST_RETRIES))
+        drive(locking.acquire(programs, LockRequest(name, "1h")), ended_after(provider, 1 + MOST_RETRIES))
     assert not record_of(provider, name).is_held, "undone"
     with pytest.raises(ProviderError):
-        run(locking.acquire(programs, LockRequest(name, "1h")), ended_after(provider, 1, conflicts=1 + MOST_RETRIES))
+        drive(locking.acquire(programs, LockRequest(name, "1h")), ended_after(provider, 1, conflicts=1 + MOST_RETRIES))
     assert not record_of(provider, name).is_held, "undone"
-    lease = run(locking.acquire(programs, LockRequest(name, "1h")), ended_after(provider, 3))
+    lease = drive(locking.acquire(programs, LockRequest(name, "1h")), ended_after(provider, 3))
     assert lease is not None
     assert record_of(provider, name).fencing_token == lease.fencing_token
-    assert run(locking.extend(programs, lease, "2m"), ended_after(provider, 3)) is lease
+    assert drive(locking.extend(programs, lease, "2m"), ended_after(provider, 3)) is lease
     assert provider.extend(lease, "1h") is lease
     assert lease.trusted_for() <= timedelta(minutes=2), "the first of them may be done again"
-    assert run(locking.release(programs, lease), ended_after(provider, 3)) is True
+    assert drive(locking.release(programs, lease), ended_after(provider, 3)) is True
     assert not record_of(provider, name).is_held
 
 

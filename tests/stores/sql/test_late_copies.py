@@ -15,7 +15,7 @@ from shedlock_py.model.lease import Claim
 from shedlock_py.providers.kit import locking
 from shedlock_py.providers.sqlalchemy.statements import SqlReply
 from shedlock_py.runtime.process import monotonic
-from shedlock_py.runtime.program import run
+from shedlock_py.runtime.program import drive
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.sql.stores import (
     DRIVERS,
@@ -120,7 +120,7 @@ def test_i3_an_extension_that_waits_while_the_lock_is_freed_does_not_hold_it_aga
         with record_taken(store, name) as session:
             extending = pool.submit(provider.extend, lease, "1h")
             wait_until(lambda: is_waiting(store), what="the extension waiting for the row")
-            assert run(FREES[frees](provider.programs, lease), in_session(session)) is True
+            assert drive(FREES[frees](provider.programs, lease), in_session(session)) is True
         assert extending.result(30) is None
     assert not record_of(provider, name).is_held
 
@@ -136,7 +136,7 @@ def test_i2_a_transaction_that_waits_to_verify_while_the_lock_is_freed_does_not_
         with record_taken(store, name) as session:
             committing = pool.submit(application.run_verified, lease, lambda _: None)
             wait_until(lambda: is_waiting(store), what="the transaction waiting for the row")
-            assert run(provider.programs.force_release(name), in_session(session)) is True
+            assert drive(provider.programs.force_release(name), in_session(session)) is True
         with pytest.raises(LeaseLostError):
             committing.result(20)
 
@@ -210,7 +210,7 @@ def test_i6_a_late_copy_of_an_acquire_does_not_cut_short_what_was_extended(
     event.listen(application.sync_engine, "connect", connected)
     for _ in range(2):  # a record that is absent, and one that is free
         sent: list[Any] = []
-        lease = run(locking.acquire(provider.programs, LockRequest(name, "1m")), noting(provider, sent))
+        lease = drive(locking.acquire(provider.programs, LockRequest(name, "1m")), noting(provider, sent))
         assert lease is not None
         assert record_of(provider, name).remaining > timedelta(seconds=50)
         assert provider.extend(lease, "10m") is lease
@@ -231,7 +231,7 @@ def test_i12_a_late_copy_during_the_minimum_hold_begins_no_run(driver: str, stor
         provider: Any = store.provider(table_name=table, history=3)
         provider.create_schema()
         sent: list[Any] = []
-        lease = run(locking.acquire(provider.programs, LockRequest(name, "1m", "1m")), noting(provider, sent))
+        lease = drive(locking.acquire(provider.programs, LockRequest(name, "1m", "1m")), noting(provider, sent))
         assert lease is not None
         assert provider.release(lease)
         for command in sent:

@@ -16,7 +16,7 @@ from shedlock_py import ConfigurationError, Lease, LockProvider, LockRequest, Pr
 from shedlock_py.providers.kit import locking
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider, lock_table
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand
-from shedlock_py.runtime.program import run
+from shedlock_py.runtime.program import drive
 from tests.stores.sql.stores import SQLITE_DRIVERS, Store, carry_out
 from tests.support.locks import acquired, record_of
 from tests.support.polling import wait_until
@@ -144,7 +144,7 @@ def test_i7_a_claim_that_waited_while_another_was_granted_and_deleted(
         return carry_out(slow, command)
 
     with closing(SqlAlchemyLockProvider(f"sqlite:///{file}")) as slow:
-        lease = run(locking.acquire(slow.programs, LockRequest(name, "1m")), execute)
+        lease = drive(locking.acquire(slow.programs, LockRequest(name, "1m")), execute)
         assert lease is not None
         assert lease.fencing_token is not None
         assert lease.fencing_token > tokens[0]

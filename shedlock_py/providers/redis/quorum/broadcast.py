@@ -16,7 +16,7 @@ from shedlock_py.providers.redis.commands import Command
 from shedlock_py.providers.redis.redis_clients import AsyncManagedClient, BaseClient, ManagedClient
 from shedlock_py.providers.redis.redis_programs import RedisPrograms
 from shedlock_py.runtime.process import PerLoop, is_from_signal, monotonic
-from shedlock_py.runtime.program import Program, run, run_async
+from shedlock_py.runtime.program import Program, drive, drive_async
 from shedlock_py.runtime.threads import WorkerPool
 
 BROADCAST_SECONDS = 1.2
@@ -110,7 +110,7 @@ class QuorumClient:
         workers = self._claim_workers if command.can_grant else self._workers
         refused: list[tuple[Callable[[], Any], Future[Any]]] = []
         for server in broadcast.addressed:
-            request = partial(run, *broadcast.start(server))
+            request = partial(drive, *broadcast.start(server))
             try:
                 future = workers[server.number].submit(request)
             except RuntimeError:  # no thread can be started
@@ -154,7 +154,7 @@ class AsyncQuorumClient:
             return await asyncio.sleep(_shortest(command.seconds, timeout))
         broadcast, tasks = _Broadcast(command, self._servers, timeout), self._tasks.get()
         for server in broadcast.addressed:
-            task = asyncio.create_task(run_async(*broadcast.start(server)))
+            task = asyncio.create_task(drive_async(*broadcast.start(server)))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
             # So that the event loop does not report its exception as never retrieved.

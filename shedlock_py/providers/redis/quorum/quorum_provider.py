@@ -64,7 +64,7 @@ class RedisQuorumLockProvider(ProgramProvider):
         Without it they vote after ``longest_lease``. Does nothing to a quorum that is in use. But servers that have
         *all* lost their data look new: so this is for an operator, once, and not for the start of an application.
         """
-        return self._run(self.programs.start_new_quorum(), "start_new_quorum")
+        return self._drive(self.programs.start_new_quorum(), "start_new_quorum")
 
 
 class AsyncRedisQuorumLockProvider(AsyncProgramProvider):
@@ -89,7 +89,7 @@ class AsyncRedisQuorumLockProvider(AsyncProgramProvider):
 
     async def start_new_quorum(self) -> None:
         """See :meth:`RedisQuorumLockProvider.start_new_quorum`."""
-        return await self._run(self.programs.start_new_quorum(), "start_new_quorum")
+        return await self._drive(self.programs.start_new_quorum(), "start_new_quorum")
 
 
 def _parse(
