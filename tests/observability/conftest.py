@@ -8,7 +8,7 @@ from shedlock_py.testing import RecordingListener
 
 @pytest.fixture
 def recorder() -> Iterator[RecordingListener]:
-    """Records the events of the test."""
+    """Record the test's events."""
     recorder = RecordingListener()
     with configure(listeners=[recorder]):
         yield recorder

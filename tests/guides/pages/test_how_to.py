@@ -1,4 +1,4 @@
-"""The how-to guides are true: what they show of a file is that file. Their Python runs in ``tests/programs``."""
+"""The how-to guides show files unchanged. Their Python runs in ``tests/programs``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOT_SHOWN = {
     "alembic": {"alembic.ini", "migrations/versions/.gitkeep"},
     "django": {"manage.py"},
 }
-"""As the tools write them, or empty."""
+"""Files as the tools generate them, or empty files."""
 
 
 def test_these_are_the_guides() -> None:
@@ -37,13 +37,13 @@ def test_these_are_the_guides() -> None:
 
 
 def test_every_block_is_understood() -> None:
-    """No test would read a fence that is written in another way."""
+    """Tests would overlook a fence with another spelling."""
     fences = {page.name: len(re.findall(r"^ *(?:```|~~~)", page.text, re.MULTILINE)) for page in PAGES}
     assert fences == {page.name: 2 * len(page.blocks) for page in PAGES}
 
 
 def differences(page: Page) -> list[str]:
-    """The blocks that are not as in their file, and the files that are not shown."""
+    """Return blocks that differ from their file, and files that the page does not show."""
     found, shown = list[str](), set[str]()
     for block in page.blocks:
         if block.title:
