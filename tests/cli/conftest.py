@@ -22,7 +22,6 @@ def _closed_providers() -> Iterator[None]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> str:
-    """The URL of a new SQLite store."""
     return file_store(tmp_path)
 
 

@@ -60,7 +60,6 @@ def close_providers() -> None:
 
 
 def file_store(directory: Path) -> str:
-    """The URL of a new store."""
     (directory / "locks.db").write_bytes(_empty_store())
     return f"sqlite:///{directory}/locks.db"
 

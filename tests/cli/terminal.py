@@ -32,7 +32,6 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 
 def command(*arguments: str, program: str = PROGRAM) -> list[str]:
-    """Return the words that start ``shedlock ARGUMENTS``."""
     return [sys.executable, "-c", NOTHING_IGNORED + program, *arguments]
 
 
@@ -85,7 +84,6 @@ class Terminal:
         os.write(self._side, text.encode())
 
     def hang_up(self) -> None:
-        """Close the terminal."""
         os.close(self._side)
         self._side = os.open(os.devnull, os.O_RDONLY)
 

@@ -287,8 +287,6 @@ class ReleasesNothing(InMemoryLockProvider):
 
 
 class NeverGrantsAgain(InMemoryLockProvider):
-    """A released lock stays refused."""
-
     def acquire(self, request: LockRequest) -> Lease | None:
         return None if super().record(request.name) else super().acquire(request)
 

@@ -223,7 +223,6 @@ def test_by_its_scheduler() -> None:
 
 
 def clock_now() -> datetime:
-    """Return the store's time."""
     store = provider.programs.store
     return store.epoch + timedelta(seconds=store.clock())
 

@@ -53,8 +53,6 @@ def nodes(runs: Runs) -> Nodes:
 
 
 class Nodes:
-    """Starts nodes of one election."""
-
     def __init__(self, runs: Runs) -> None:
         self.runs = runs
 
@@ -66,7 +64,6 @@ class Nodes:
         return self.runs.start("job", *lease, *arguments, **words)  # type: ignore[arg-type]  # as Runs has them
 
     def start_leading(self, *arguments: str, **options: object) -> Process:
-        """Start a node and wait until its command runs."""
         process = self.start(*arguments, **options)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -504,7 +501,6 @@ def test_clients_that_drip_keep_no_probe_waiting_and_no_descriptor(nodes: Nodes)
 
 
 def ended(connections: list[socket.socket]) -> int:
-    """Return how many connections the server has closed."""
     found = 0
     for connection in connections:
         connection.setblocking(False)

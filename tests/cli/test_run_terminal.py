@@ -205,7 +205,6 @@ def stop(runs: Runs, terminal: Terminal) -> None:
 
 
 def assert_shell_replies(terminal: Terminal) -> None:
-    """Check that the shell has the terminal."""
     before = terminal.text.count("still 42")
     terminal.type("echo still $((40 + 2))\n")
     terminal.read_until(lambda text: text.count("still 42") > before)

@@ -241,7 +241,6 @@ def test_a_bad_name_is_refused_inside_of_another_lock_too(provider: InMemoryLock
 
 @pytest.mark.parametrize(("code", "outcome"), [(None, "succeeded"), (0, "succeeded"), (1, "failed"), ("why", "failed")])
 def test_i8_a_task_that_ends_the_program(provider: InMemoryLockProvider, code: Any, outcome: str) -> None:
-    """``sys.exit()`` means success."""
     recorded = RecordingListener()
     with configure(provider=provider, listeners=[recorded]), pytest.raises(SystemExit):
         attempt("job", lambda: sys.exit(code), lock_at_most_for="1m")

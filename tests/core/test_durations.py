@@ -125,7 +125,6 @@ def test_zero_where_it_is_allowed(value: float | str | timedelta) -> None:
 
 
 LETTERS = "0123456789msmhdwyPTYMDHSW.,+-eE_ \n\0²٣µ"
-"""Characters of durations, and some that look like them."""
 
 
 @given(st.integers(min_value=1, max_value=LONGEST // MS))

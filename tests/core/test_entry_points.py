@@ -175,7 +175,6 @@ def install(project: Path, site: Path) -> Path:
 
 
 def lines_of(*arguments: str) -> list[str]:
-    """Return the lines that a new Python prints."""
     done = run_python(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()

@@ -24,8 +24,6 @@ KINDS = ("attempt", "hold", "keep_alive", "extending")
 
 
 class DelayedClient:
-    """Delays commands and replies."""
-
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
@@ -42,8 +40,6 @@ def open_provider(loop: SteppedLoop) -> AsyncProgramProvider:
 
 
 class Run:
-    """A guarded run, in several kinds."""
-
     def __init__(self, provider: AsyncProgramProvider, name: str) -> None:
         self.provider, self.name = provider, name
         self.started = self.finished = False

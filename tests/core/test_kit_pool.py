@@ -96,7 +96,6 @@ async def pool(request: pytest.FixtureRequest, server: Server) -> Pool:
 def held(
     pool: ConnectionPool[Connection], seconds: float = 10, *, is_urgent: bool = False
 ) -> Iterator[PooledConnection[Connection]]:
-    """Use a connection in another thread during the block."""
     lent: Future[PooledConnection[Connection]] = Future()
     is_over = threading.Event()
 
@@ -120,7 +119,6 @@ def held(
 async def connection(
     pool: Pool, seconds: float = 10, *, is_urgent: bool = False
 ) -> AsyncIterator[PooledConnection[Connection]]:
-    """Use a connection during the block."""
     if isinstance(pool, ConnectionPool):
         with held(pool, seconds, is_urgent=is_urgent) as lent:
             yield lent
@@ -403,7 +401,6 @@ async def test_an_idle_connection_is_closed_after_a_while(server: Server) -> Non
 
 
 def take_and_return(pool: ConnectionPool[Connection]) -> float:
-    """Return the seconds until a connection was available."""
     began = monotonic()
     return pool.use(lambda _: monotonic() - began, began + 30, is_urgent=False)
 

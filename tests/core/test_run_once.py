@@ -60,7 +60,6 @@ class World:
         self.while_waiting()
 
     def begin(self, request: LockRequest = REQUEST) -> Lease:
-        """Let another replica begin."""
         lease = self.store.acquire(request)
         assert lease is not None
         return lease

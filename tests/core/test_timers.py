@@ -431,7 +431,6 @@ def test_a_forked_child_does_not_wait_for_its_parents_releases() -> None:
 
 
 def end(timer: Timer) -> None:
-    """End its thread, which otherwise stays."""
     with timer._mutex:
         timer._thread = None
         timer._changed.notify()

@@ -169,8 +169,6 @@ def test_before_a_deployment_a_file_is_warned_of() -> None:
 
 
 class Forbidding:
-    """A router."""
-
     def allow_migrate(self, db: str, app_label: str, **_: Any) -> bool:
         return app_label != "shedlock"
 

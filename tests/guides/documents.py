@@ -71,7 +71,6 @@ def anchors(document: Path) -> list[str]:
 
 
 def yaml_of(page: Path, title: str) -> list[Any]:
-    """Return the YAML documents of a block."""
     found = re.search(rf'^```yaml title="{re.escape(title)}"\n(.*?)^```', page.read_text(), re.DOTALL | re.MULTILINE)
     assert found is not None
     return list(yaml.safe_load_all(found[1]))
@@ -120,5 +119,4 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
 
 
 SECTIONS = dict(_sections(README.read_text()))
-"""Sections of the README."""
 PAGES = [Page(path.stem) for path in sorted(GUIDES.glob("*.md"))]

@@ -8,7 +8,6 @@ from shedlock_py.testing import RecordingListener
 
 @pytest.fixture
 def recorder() -> Iterator[RecordingListener]:
-    """Record the test's events."""
     recorder = RecordingListener()
     with configure(listeners=[recorder]):
         yield recorder

@@ -49,7 +49,6 @@ class Server:
 
 @contextmanager
 def serving(registry: CollectorRegistry) -> Iterator[Server]:
-    """A metrics server on a free port."""
     server, thread = start_http_server(0, "127.0.0.1", registry)
     try:
         yield Server(server.server_port)

@@ -84,7 +84,6 @@ class Service:
         return [request.path for request in self.requests]
 
     def received(self, count: int) -> list[Request]:
-        """Return its requests as soon as it has received ``count``."""
         wait_until(lambda: len(self.requests) >= count, what=f"{count} requests")
         assert len(self.requests) == count, self.paths
         return self.requests

@@ -102,7 +102,6 @@ class Scenario:
     body: Body
     expected: list[str]
     broken: str = ""
-    """The operation that fails."""
     options: dict[str, Any] = field(default_factory=dict)
 
 

@@ -80,7 +80,6 @@ class Tracing(SpanProcessor):
         self.started += 1
 
     def spans(self, name: str = "") -> list[ReadableSpan]:
-        """Return the spans that have ended, in order."""
         return [span for span in self.exporter.get_finished_spans() if span.name.startswith(name)]
 
     def span(self, name: str) -> ReadableSpan:

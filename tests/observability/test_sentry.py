@@ -59,7 +59,6 @@ def start(port: int) -> None:
 
 
 def check_ins(service: Service) -> list[dict[str, Any]]:
-    """Return the payloads of all envelopes that the server has received."""
     sentry_sdk.flush(10)
     found: list[dict[str, Any]] = []
     for request in service.requests:

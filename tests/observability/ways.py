@@ -235,7 +235,6 @@ async def by_executor_async(provider: Any, task: Any, options: Any, **executor_o
 
 
 def listen(scheduler: Any) -> list[Any]:
-    """Return a list that gets the event of the job's end."""
     seen: list[Any] = []
     scheduler.add_listener(
         lambda event: seen.append(event) if hasattr(event, "scheduled_run_time") else None,

@@ -52,7 +52,6 @@ class Client:
         return {name: unescape(value) for name, value in fields}
 
     def change(self, action: str, name: str = "", **values: str) -> httpx.Response:
-        """Confirm a change as a browser does."""
         path = f"/change/{action}"
         fields = self.form(f"{path}?name={quote(name, safe='')}" if name else path)
         return self.request("POST", path, data={**fields, **values})

@@ -22,8 +22,6 @@ SIZES = pytest.mark.parametrize(
 
 
 class Counting:
-    """Counts the page's reads through a provider."""
-
     def __init__(self, provider: Any) -> None:
         self.provider = provider
         self.calls: list[str] = []

@@ -26,18 +26,15 @@ HOSTILE_NAME = "&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&amp;"
 
 
 def names_in(html: str) -> list[str]:
-    """Return the jobs in the list, in order."""
     return re.findall(r'<td role="cell" class="name"><a href="[^"]*">([^<]*)</a>', html)
 
 
 def text_of(html: str, kind: str) -> str:
-    """Return the text of the paragraph of this class."""
     (found,) = re.findall(rf'<p class="{kind}">(.*?)</p>', html, re.S)
     return " ".join(re.sub("<[^>]*>", "", found).split())
 
 
 def row(html: str, name: str) -> str:
-    """Return the text of a job's cells."""
     (found,) = re.findall(
         rf'<tr role="row" class="\w+">\n<td role="cell" class="name"><a [^>]*>{name}</a>.*?</tr>', html, re.S
     )

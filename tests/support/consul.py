@@ -55,7 +55,6 @@ class ConsulServer(ServerProcess):
         return reply_to(request)
 
     def delete(self, key: str) -> None:
-        """Delete a key by hand."""
         self.ask("DELETE", f"/v1/kv/{quote(key)}")
 
     def token_that_reads(self) -> str:

@@ -33,8 +33,6 @@ BUDGET = re.compile(r"^\| `(\w+)/` \|.*\| *(\d+) \|$", re.MULTILINE)
 
 @dataclass
 class Cost:
-    """CPU and wall time in seconds."""
-
     cpu: float = 0.0
     wall: float = 0.0
 

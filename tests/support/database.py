@@ -12,8 +12,6 @@ Address = tuple[str, int]
 
 
 class Server(ABC):
-    """A server of any product."""
-
     @property
     @abstractmethod
     def address(self) -> Address:

@@ -24,7 +24,6 @@ class DateProxy(TcpProxy):
     def __init__(self, upstream: Address, offset: float = 0.0) -> None:
         self.offset = offset
         self.next_offset: float | None = None
-        """The offset for the next reply only."""
         super().__init__(upstream, rewrite=self._with_date)
 
     def _with_date(self, reply: bytes) -> bytes:

@@ -136,6 +136,5 @@ def _run(command: list[str], problem: str) -> str:
 
 
 def _reason(output: str) -> str:
-    """Return apt's first error in one line."""
     found = re.search(r"(?m)^[EW]: (.*)", output)
     return found[1] if found else (output.strip().splitlines() or ["no reason given"])[-1]

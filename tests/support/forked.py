@@ -221,7 +221,7 @@ class _Server:
             return self._connection
 
     def has_replied(self) -> None:
-        """Return whether its first reply has come: it has imported everything."""
+        """Count the CPU time of its start, at its first reply: it has imported everything."""
         with self._starting:
             if not self._has_replied and self._process is not None:
                 self._has_replied = True

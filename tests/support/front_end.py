@@ -87,7 +87,6 @@ class FrontEnd:
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
 
     def reset(self) -> None:
-        """Pass everything on again."""
         self.fault, self.ignored, self.cuts_off = None, set(), False
         self.requests.clear()
 

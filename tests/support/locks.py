@@ -11,7 +11,6 @@ from shedlock_py.provider import Check
 
 
 def acquired(provider: LockProvider, name: str, at_most: str = "1m", **options: Any) -> Lease:
-    """Acquire a lock that must be free."""
     lease = provider.acquire(LockRequest(name, at_most, **options))
     assert lease is not None, f"{name!r} should be free, but {provider.record(name)} has it"
     return lease

@@ -14,7 +14,6 @@ from pathlib import Path
 
 MEMORY = Path("/dev/shm")
 NEEDED = 4 << 30
-"""Bytes that must be free."""
 PREFIX = "shedlock-run-"
 
 

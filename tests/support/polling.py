@@ -25,7 +25,6 @@ def let_pass(seconds: float) -> None:
 
 
 async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Do :func:`wait_until` on an event loop."""
     began = time.monotonic()
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 (tests poll)

@@ -38,7 +38,6 @@ class Installed:
 @dataclass(frozen=True)
 class Fetched:
     source: str
-    """A name in `fetching.SOURCES`."""
     names: Mapping[str, str] = field(default_factory=dict)
     """The product's own names of programs, where they differ."""
 

@@ -23,8 +23,6 @@ class Interrupted(BaseException):
 
 @contextmanager
 def raised_by(number: signal.Signals, error: type[BaseException]) -> Iterator[None]:
-    """Let the signal's handler raise ``error`` during the block."""
-
     def handle(number: int, frame: FrameType | None) -> None:
         raise error
 

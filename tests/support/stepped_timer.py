@@ -24,7 +24,6 @@ STEP = 0.005
 LONGEST = 100.0
 """Virtual seconds that a condition may take."""
 REPORT = "shedlock-on-lost"
-"""The name of a thread that reports a loss."""
 
 
 class SteppedTimer:
@@ -40,7 +39,6 @@ class SteppedTimer:
         self._pools: dict[int, _Pool] = {}
 
     def store(self, kind: Callable[[InMemoryLockProvider], FaultyProvider] = FaultyProvider) -> FaultyProvider:
-        """Return a store on this clock."""
         return kind(InMemoryLockProvider(clock=self.clock))
 
     def schedule(self, callback: Callable[[], object], when: float) -> None:

@@ -149,7 +149,6 @@ class Store(ABC):
         provider.close()
 
     def delete_all(self) -> None:
-        """Delete all records by hand."""
         raise NotImplementedError
 
     def drop(self) -> None:

@@ -59,7 +59,6 @@ def provider() -> InMemoryLockProvider:
 
 
 def workers(provider: InMemoryLockProvider, count: int, job: Callable[[], Any], **options: Any) -> list[Any]:
-    """Return the repeated job of each worker, on one store."""
     options = dict[str, Any](seconds=SLOT, lock="job") | options
     shared = AsyncInMemoryLockProvider(shared_with=provider)
     return [repeat_every(**options, provider=shared)(job) for _ in range(count)]

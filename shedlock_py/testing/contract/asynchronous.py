@@ -159,7 +159,7 @@ class CancellationContract(AsyncContractBase):
     def test_i1_a_cancelled_take_over_does_not_free_the_lock(
         self, facade: BlockingLockProvider, other: LockProvider, name: str
     ) -> None:
-        """The former holder may still trust its lease."""
+        """The previous holder may still trust its lease."""
         provider, locks = facade.async_provider, [f"{name}/{moment}" for moment in self.moments]
         for lock in locks:
             acquired(other, LockRequest(lock, LONG))

@@ -147,7 +147,6 @@ async def test_code_that_cancels_all_tasks_but_the_guarded_one(
 async def test_a_heartbeat_that_is_cancelled_before_its_first_step(
     store: AsyncFaultyProvider, recorded: RecordingListener, virtual_time: FakeClock
 ) -> None:
-    """The next heartbeat is sent."""
     async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
         heartbeats: list[asyncio.Task[Any]] = []
         async with asyncio.timeout(10):

@@ -81,7 +81,6 @@ async def pause_async(seconds: float) -> None:
 
 
 def wait_for_a_lock() -> None:
-    """Let the main thread wait for a lock that is never released."""
     lock = threading.Lock()
     lock.acquire()
     while not lock.acquire(timeout=SLICE):
@@ -276,7 +275,6 @@ def refuse_threads() -> None:
 
 
 def later() -> None:
-    """Let the main thread wait for a signal."""
     try:
         while True:
             time.sleep(SLICE)

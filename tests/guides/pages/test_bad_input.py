@@ -39,8 +39,6 @@ QUORUM = RedisQuorumLockProvider([f"redis://127.0.0.1:{port}" for port in (1, 2,
 
 
 class Refused(NamedTuple):
-    """A call and its error."""
-
     call: Callable[[], object]
     words: str
     error: type[BaseException] = sl.ConfigurationError
