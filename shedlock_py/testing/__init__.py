@@ -1,4 +1,4 @@
-"""Help for tests: a clock to travel in time with, a listener that remembers, and the contract suite for providers.
+"""Test helpers: a clock that tests advance, a listener that records events, and the contract suite for providers.
 
 ``shedlock_py.testing.contract`` needs pytest; nothing else here does.
 """

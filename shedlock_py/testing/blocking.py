@@ -1,4 +1,4 @@
-"""An async provider for callers that are not: on an event loop of its own, in a thread."""
+"""Run an async provider on its own event loop, in a thread, for blocking callers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from shedlock_py.runtime.blocking import OnOwnLoop
 
 
 class BlockingLockProvider(OnOwnLoop):
-    """Presents an :class:`AsyncLockProvider` as a :class:`LockProvider`, so that one suite tests both.
+    """Present an :class:`AsyncLockProvider` as a :class:`LockProvider`, so that one suite tests both.
 
-    ``make`` is called on the event loop. :meth:`close` closes the provider too, if it can be closed. What else the
-    provider can do, such as ``pause`` or ``runs``, this can do.
+    ``make`` is called on the event loop. :meth:`close` also closes the async provider, if it has a ``close``. The async
+    provider's other methods, such as ``pause`` or ``runs``, are available here too.
     """
 
     longest_wait = 60.0

@@ -1,4 +1,4 @@
-"""Stand-ins for tests."""
+"""Test doubles: a clock and a listener."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FakeClock:
         return self._microseconds / 1_000_000
 
     def advance(self, duration: Duration) -> None:
-        """Let ``duration`` ("10m", a ``timedelta``, seconds) pass, to the microsecond."""
+        """Let ``duration`` ("10m", a ``timedelta``, or seconds) pass, to the microsecond."""
         if isinstance(duration, str):
             duration = parse_duration(duration, zero=True)
         microseconds = (
@@ -57,7 +57,7 @@ class RecordingListener:
         self.events.append(event)
 
     def of(self, kind: type[E]) -> list[E]:
-        """The events of one kind: ``events.of(LeaseLost)``."""
+        """Return the events of one class: ``events.of(LeaseLost)``."""
         return [event for event in self.events if isinstance(event, kind)]
 
     @property
@@ -66,5 +66,5 @@ class RecordingListener:
         return self.of(LockSkipped)
 
     def kinds(self) -> list[str]:
-        """The names of the events' classes."""
+        """Return the class names of the events."""
         return [type(event).__name__ for event in self.events]

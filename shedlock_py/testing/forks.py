@@ -15,14 +15,14 @@ _SECONDS = 60
 
 
 def python_fork() -> int:
-    """``os.fork()`` without the warning about other threads."""
+    """Call ``os.fork()`` without the warning about other threads."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
 
 def in_child(work: Callable[[], object], fork: Callable[[], int] = python_fork) -> None:
-    """Run ``work`` in a forked process; fail with its traceback. Skips the test where there is no fork."""
+    """Run ``work`` in a forked process and fail with its traceback. Skip the test on systems without ``fork``."""
     if not hasattr(os, "fork"):
         pytest.skip("this system has no fork()")
     reading, writing = os.pipe()
@@ -36,7 +36,7 @@ def in_child(work: Callable[[], object], fork: Callable[[], int] = python_fork) 
         except BaseException:
             failure = traceback.format_exc().encode()
         os.write(writing, failure)
-        os._exit(0)  # as a worker that is killed: nothing is closed in order
+        os._exit(0)  # end like a killed worker: close nothing
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         failure = pipe.read()

@@ -1,4 +1,4 @@
-"""TCP ports that stay reserved, below the range from which the kernel takes the ports of outgoing connections."""
+"""Reserved TCP ports, below the range that the kernel uses for outgoing connections."""
 
 import random
 import socket
@@ -8,10 +8,11 @@ LOOPBACK = "127.0.0.1"
 
 
 def reserve_port() -> socket.socket:
-    """A socket that reserves a port until it is closed: no other call, in whatever process, gets that port.
+    """Return a socket that reserves a port until it is closed. No other call, in any process, gets that port.
 
     The socket does not listen, so connections are refused until a server listens at the port. Linux lets a server bind
-    it if it sets SO_REUSEADDR, as nearly all do; this function asks without, and so finds the port taken.
+    the port if the server sets SO_REUSEADDR, as nearly all servers do. This function binds without SO_REUSEADDR, and so
+    finds the port taken.
     """
     for port in random.sample(range(20_000, 32_000), 200):
         with suppress(OSError):
@@ -31,7 +32,8 @@ def _bind(port: int, *, may_share: bool) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, may_share)
         sock.bind((LOOPBACK, port))
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # from now on, with others that set it
+        # from now on, other sockets with this option may bind it
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     except BaseException:
         sock.close()
         raise

@@ -1,8 +1,8 @@
-"""A TCP proxy that counts round trips and, on demand, has the faults that networks have.
+"""A TCP proxy that counts round trips and, on demand, makes network faults.
 
-A round trip is a change of direction: the client has sent something and the server then replies. However many packets
-either of them needs, the count is the same on every run. The proxy counts a reply before it passes it on, so a client
-that has the reply finds it counted.
+A round trip is a change of direction: the client has sent something and the server then replies. The count does not
+depend on the number of packets, so it is the same on every run. The proxy counts a reply before it passes it on: a
+client that has the reply finds it counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shedlock_py.testing.ports import listen, reserve_port
 Address = tuple[str, int]
 """Host and port."""
 Delay = tuple[float, float]
-"""The least and the most, in seconds."""
+"""Minimum and maximum, in seconds."""
 NO_DELAY: Delay = (0.0, 0.0)
 
 _CHUNK = 65536
@@ -28,10 +28,10 @@ _JOIN_TIMEOUT = 10.0
 
 
 class TcpProxy:
-    """Listens from its construction to `close()`; usable as a context manager, and from any thread.
+    """A proxy that listens until `close()`. Use it as a context manager; any thread may call it.
 
-    :param upstream: the server's address, or a function of the client's address that returns it.
-    :param rewrite: gets each chunk that the server sends, and returns what the client receives in its place.
+    :param upstream: the server's address, or a function from the client's address to the server's.
+    :param rewrite: gets each chunk that the server sends, and returns the chunk for the client.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class TcpProxy:
         self._changed = threading.Condition()
         self._links: set[_Link] = set()
         self._pumps: set[threading.Thread] = set()
-        self._stalled = {True: False, False: False}  # by direction: True is to the server
+        self._stalled = {True: False, False: False}  # key: True is towards the server
         self._delays = {True: NO_DELAY, False: NO_DELAY}
         self._replies_until_drop: int | None = None
         self._drop_marker = b""
@@ -58,7 +58,7 @@ class TcpProxy:
         self._silences_left: int | None = None
         # Counts since the last reset().
         self.round_trips = 0
-        """Replies, the dropped ones too. A server's greeting, such as MySQL's, is none."""
+        """Replies, including dropped replies. A server's greeting, such as MySQL's, does not count."""
         self.connections = 0
         """Connections that clients opened."""
         self.bytes_to_server = 0
@@ -78,12 +78,12 @@ class TcpProxy:
 
     @property
     def open_connections(self) -> int:
-        """Connections that are open now; `reset()` does not change it."""
+        """Number of connections that are open now; `reset()` does not change it."""
         with self._changed:
             return len(self._links)
 
     def reset(self) -> None:
-        """Count from zero. Connections and faults stay as they are."""
+        """Set the counts to zero. Connections and faults do not change."""
         with self._changed:
             self.connections = self.round_trips = self.replies_dropped = 0
             self.bytes_to_server = self.bytes_to_client = 0
@@ -93,7 +93,7 @@ class TcpProxy:
     def drop_next_reply(self, *, skip: int = 0) -> None:
         """Pass the next request on, drop its reply and close that connection.
 
-        `skip` replies pass before that: those to a ping or a prepare before the statement that the test means.
+        The first `skip` replies pass: for example, replies to a ping or a prepare before the statement under test.
         """
         with self._changed:
             self._replies_until_drop = skip
@@ -101,18 +101,18 @@ class TcpProxy:
     def drop_replies_to(self, marker: str, times: int = 1, *, skip: int = 0) -> None:
         """Pass the next `times` requests that contain `marker` on, drop their replies and close their connections.
 
-        The first `skip` requests get theirs.
+        The first `skip` requests with `marker` get their replies.
         """
         with self._changed:
             self._drop_marker, self._marked_drops, self._drop_skip = marker.encode(), times, skip
 
     @property
     def drops_left(self) -> int:
-        """How many replies :meth:`drop_replies_to` has yet to drop."""
+        """Number of replies that :meth:`drop_replies_to` has still to drop."""
         return self._marked_drops
 
     def hold(self, marker: str, *, skip: int = 0) -> None:
-        """Keep the next request back that contains `marker`, and close the client's end of its connection.
+        """Keep back the next request that contains `marker`, and close the client's end of its connection.
 
         The client sees a broken connection and sends the request again. The first `skip` requests pass.
         """
@@ -125,18 +125,18 @@ class TcpProxy:
         return self._late_request is not None
 
     def deliver(self) -> None:
-        """Pass the request that is kept back on; returns when the server has replied."""
+        """Pass on the request that is kept back, and return when the server has replied."""
         assert self._late_request is not None
         (link, chunk), self._late_request = self._late_request, None
         link.server.sendall(chunk)
-        with self._changed:  # no client is there for the reply, which ends the link
+        with self._changed:  # the client has gone, so the reply ends the link
             assert self._changed.wait_for(lambda: link not in self._links, _JOIN_TIMEOUT), "no reply to a late request"
 
     def silence(self, marker: str = "", *, skip: int = 0, times: int | None = None) -> None:
-        """Pass requests on, and no reply on any connection that is open now. New connections work.
+        """Pass requests on, but drop every reply on the connections that are open now. New connections work.
 
-        With a `marker`, only the connections become silent that carry a request with it, from that request on: all of
-        them, or `times` after the first `skip`.
+        With a `marker`, a connection becomes silent when a request contains the marker. The first `skip` of these
+        requests pass; `times` limits how many connections become silent (None: all).
         """
         with self._changed:
             self._silence_marker, self._silence_skip, self._silences_left = marker.encode(), skip, times
@@ -144,15 +144,13 @@ class TcpProxy:
 
     @property
     def silent_connections(self) -> int:
-        """How many connections have become silent, also if they are closed by now."""
+        """Number of connections that have become silent, including closed connections."""
         with self._changed:
             return len(self._silent)
 
     def stall(self, *, to_server: bool = True, to_client: bool = True) -> None:
-        """Keep all connections, accept new ones, and pass nothing in these directions, until `resume()`.
-
-        Nothing is lost.
-        """
+        """Pass nothing on in these directions until `resume()`. Keep all connections, accept new ones, and lose
+        nothing."""
         with self._changed:
             self._stalled = {True: to_server, False: to_client}
 
@@ -162,14 +160,14 @@ class TcpProxy:
             self._changed.notify_all()
 
     def delay(self, *, to_server: Delay = NO_DELAY, to_client: Delay = NO_DELAY) -> None:
-        """Hold back whatever is sent by a random time between the two; later chunks wait for earlier ones."""
+        """Hold back each chunk for a random time between minimum and maximum. Later chunks wait for earlier chunks."""
         self._delays = {True: to_server, False: to_client}
 
     def refuse(self) -> None:
-        """Refuse new connections until `accept()`; those that are open go on."""
+        """Refuse new connections until `accept()`. Open connections stay."""
         if self._listener is not None and self._acceptor is not None:
             with suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept(), which close() would not
+                self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept(); close() would not
             self._acceptor.join(_JOIN_TIMEOUT)
             self._listener.close()
             self._listener = self._acceptor = None
@@ -181,18 +179,18 @@ class TcpProxy:
             self._acceptor.start()
 
     def retarget(self, upstream: Address) -> None:
-        """Lead new connections elsewhere, as a fail-over does; those that are open stay where they are."""
+        """Lead new connections to another server, as a fail-over does. Open connections stay."""
         self._upstream = upstream
 
     def cut(self) -> None:
-        """Close every connection at once; what a stall has held back is lost."""
+        """Close every connection at once. Chunks that a stall holds back are lost."""
         with self._changed:
             for link in self._links:
                 link.cut()
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Cut everything and give the port back."""
+        """Close all connections and give the port back."""
         self.refuse()
         self._port.close()
         self.cut()
@@ -262,7 +260,7 @@ class TcpProxy:
                     self._drop_skip -= 1
                     if self._drop_skip < 0:
                         self._marked_drops -= 1
-                        self._dropping.add(link)  # on this connection: the reply to another may come before
+                        self._dropping.add(link)  # mark this connection: a reply on another connection may come first
                 if self._silence_marker and self._silence_marker in chunk and self._silences_left != 0:
                     self._silence_skip -= 1
                     if self._silence_skip < 0:

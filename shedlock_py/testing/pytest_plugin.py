@@ -1,4 +1,4 @@
-"""Fixtures for the tests of applications. Pytest loads them by itself where this package is installed."""
+"""Fixtures for applications' tests. Pytest loads them if this package is installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shedlock_py.testing.doubles import FakeClock, RecordingListener
 
 @pytest.fixture
 def shedlock_clock() -> FakeClock:
-    """The clock of ``shedlock_provider``. Time passes when the test calls ``shedlock_clock.advance("10m")``."""
+    """The clock of ``shedlock_provider``. Call ``shedlock_clock.advance("10m")`` to let time pass."""
     return FakeClock()
 
 
@@ -26,9 +26,9 @@ def _shedlock_recorder() -> RecordingListener:
 def shedlock_provider(
     shedlock_clock: FakeClock, _shedlock_recorder: RecordingListener
 ) -> Iterator[InMemoryLockProvider]:
-    """An empty store in memory for all guarded tasks of the test, also those of asyncio.
+    """An empty in-memory store for all guarded tasks of the test, sync and async.
 
-    The other defaults of ``configure()`` stay as they are; its listeners are not called.
+    The other defaults of ``configure()`` stay; its listeners are not called.
     """
     provider = InMemoryLockProvider(clock=shedlock_clock)
     in_async_code = AsyncInMemoryLockProvider(shared_with=provider)
@@ -40,5 +40,5 @@ def shedlock_provider(
 def shedlock_events(
     shedlock_provider: InMemoryLockProvider, _shedlock_recorder: RecordingListener
 ) -> RecordingListener:
-    """All events of the test, in order. ``shedlock_events.skips`` has those of tasks that were skipped."""
+    """All events of the test, in order. ``shedlock_events.skips`` has the events of skipped tasks."""
     return _shedlock_recorder

@@ -1,4 +1,4 @@
-"""The benchmark runs: each figure of a store, and what needs none. Its times mean nothing here."""
+"""The benchmark runs for each figure of a store, and for figures without a store. Its times mean nothing here."""
 
 import json
 import subprocess
@@ -33,14 +33,14 @@ def run(only: list[str], out: Path) -> tuple[dict[str, Any], str]:
 def test_every_figure_of_a_store(store: str, tmp_path: Path) -> None:
     if store == "redis":
         with private_server("redis", RedisServer):
-            pass  # skips where no Redis is installed
+            pass  # skip if Redis is not installed
     figures = [figure for figure in OF_STORES if store == "redis" or figure not in ("wire", "cost")]
     page = (ROOT / "docs" / "results" / "benchmarks.md").read_text()
     results, tables = run([store, *figures], tmp_path / "results.json")
     assert (ROOT / "docs" / "results" / "benchmarks.md").read_text() == page, (
         "a part of a run leaves the documentation alone"
     )
-    # Peers may not be installed; the floor and this library must be there.
+    # Peers may be missing; the floor and this library must be there.
     assert [one for one in results["absent"] if one["name"].startswith(("floor", US, "all"))] == []
     for group in (store, f"{store} async"):
         assert results["latency"][group]["floor"]["ratio"]["middle"] == 1
@@ -69,7 +69,7 @@ def test_what_needs_no_store(tmp_path: Path) -> None:
 
 
 def test_modules_that_are_imported() -> None:
-    """Modules of the package, besides those of Python that most programs load."""
+    """Modules of the package, without Python's modules that most programs load."""
     needed = "concurrent.futures, dataclasses, fractions, inspect, json, logging, pkgutil, random, signal, socket"
     pythons = inprocess.modules(f"import {needed}")
     assert inprocess.modules("import shedlock_py") - pythons <= 50

@@ -22,19 +22,18 @@ def _closed_providers() -> Iterator[None]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> str:
-    """The URL of a new SQLite store."""
     return file_store(tmp_path)
 
 
 @pytest.fixture
 def on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands in this process print for people, as on a terminal of ``COLUMNS``."""
+    """Print as on a terminal of ``COLUMNS``, for commands in this process."""
     monkeypatch.setattr("shedlock_py.cli.tables.is_on_terminal", lambda: True)
 
 
 @pytest.fixture
 def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runs]:
-    """Runs on a SQLite file; with ALSO_ON_ASYNCPG on PostgreSQL as well."""
+    """Runs on a SQLite file, and with ALSO_ON_ASYNCPG on PostgreSQL too."""
     with ExitStack() as stack:
         if getattr(request, "param", "sqlite") == "sqlite":
             runs = Runs(request.getfixturevalue("store"), tmp_path)

@@ -33,9 +33,9 @@ def run(*arguments: str, store: str | None = None, **variables: str) -> Result:
 def shedlock_command(
     *arguments: str, store: str | None = None, cwd: Path | None = None, **variables: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``shedlock ARGUMENTS`` in a process of its own, not on a terminal.
+    """Run ``shedlock ARGUMENTS`` in a new process, not on a terminal.
 
-    :param variables: for its environment; ``stdout`` and ``stderr`` are streams, and pipes unless given.
+    :param variables: added to its environment; ``stdout`` and ``stderr`` are streams, by default pipes.
     """
     streams = {name: variables.pop(name) for name in ("stdout", "stderr") if name in variables}
     environ = {**os.environ, "PYTHONPATH": str(PROJECT), **variables}
@@ -49,7 +49,7 @@ _opened = ExitStack()
 
 
 def provider_at(url: str) -> LockProvider:
-    """A provider that conftest.py closes after the test: from Python 3.13 on, sqlite3 warns of open connections."""
+    """Open a provider; conftest.py closes it after the test. From Python 3.13 on, sqlite3 warns of open connections."""
     provider: Any = provider_from_url(url)
     _opened.callback(provider.close)
     return provider  # type: ignore[no-any-return]  # as provider_from_url says
@@ -60,16 +60,15 @@ def close_providers() -> None:
 
 
 def file_store(directory: Path) -> str:
-    """The URL of a new store."""
     (directory / "locks.db").write_bytes(_empty_store())
     return f"sqlite:///{directory}/locks.db"
 
 
 @cache
 def _empty_store() -> bytes:
-    """The file of a store with a schema and without locks."""
+    """Return the file of a store with a schema but without locks."""
     with TemporaryDirectory() as directory:
-        with opened(f"sqlite:///{directory}/locks.db?timeout=60s") as provider:  # however busy the disk is
+        with opened(f"sqlite:///{directory}/locks.db?timeout=60s") as provider:  # the disk may be busy
             provider.create_schema()
         return Path(directory, "locks.db").read_bytes()
 
@@ -84,7 +83,7 @@ def job_of(store: str) -> LockRecord:
 
 
 def set_fire_time(store: str, name: str, fire_time: datetime) -> None:
-    """Store a fire time that the store would refuse, as an older release left it for a replica with a wrong clock."""
+    """Store a fire time that the store now refuses, as an older release stored it for a replica with a wrong clock."""
     with sqlite3.connect(store.removeprefix("sqlite:///")) as connection:
         values = (f"{fire_time.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}", name)
         connection.execute("UPDATE shedlock SET last_fire_time = ? WHERE name = ?", values)
@@ -92,7 +91,7 @@ def set_fire_time(store: str, name: str, fire_time: datetime) -> None:
 
 
 def insert(store: str, name: str, locked_by: str, *, ago: timedelta, hold: timedelta) -> None:
-    """Write a record past the checks of names and holders."""
+    """Write a record without the checks of names and holders."""
     locked_at = datetime.now(UTC) - ago
     times = [f"{moment:%Y-%m-%d %H:%M:%S.%f}" for moment in (locked_at, locked_at + hold)]
     with sqlite3.connect(store.removeprefix("sqlite:///")) as connection:

@@ -1,4 +1,4 @@
-"""`shedlock run` and `shedlock lead` in processes of its own, away from the terminal on which the tests run."""
+"""`shedlock run` and `shedlock lead` in new processes, away from the tests' terminal."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tests.support.scripts import PROJECT
 
 SECONDS = 30.0
 ALSO_ON_ASYNCPG = pytest.mark.parametrize("runs", ["sqlite", "postgresql+asyncpg"], indirect=True)
-"""For a test of runs that is to show the same where the provider is async."""
+"""Run the test with a sync and with an async provider."""
 LATER_ON_ASYNCPG = pytest.mark.parametrize(
     "runs",
     ["sqlite", pytest.param("postgresql+asyncpg", marks=pytest.mark.slow("the same with an async provider"))],
     indirect=True,
 )
-"""Likewise. A test with ALSO_ON_ASYNCPG is the sample of `make test`."""
+"""The same, but `make test` leaves out the async provider."""
 
 
 class Runs:
-    """Starts runs on one store, and kills what is left of them at the end."""
+    """Starts runs on one store, and kills remaining runs at the end."""
 
     def __init__(self, store: str, directory: Path) -> None:
         self.store = store
@@ -51,12 +51,12 @@ class Runs:
         is_forked: bool = True,
         **options: Any,
     ) -> Process:
-        """Start `shedlock run ARGUMENTS -- COMMAND`, with the program ``under`` as its parent if one is given.
+        """Start `shedlock run ARGUMENTS -- COMMAND`, as a child of the program ``under`` if given.
 
-        A fork is cheap. The program ``under`` needs a new interpreter, and so does a test with ``is_forked=False``.
-        The ``verb`` may be "lead", too. The command is `python`'s code, unless its ``words`` are given.
+        A fork is cheap. The program ``under`` needs a new interpreter, and so does a test with ``is_forked=False``. The
+        ``verb`` may also be "lead". The command is `python`'s code, unless ``words`` are given.
         """
-        path = os.pathsep.join([str(PROJECT), str(self.directory)])  # this very library, wherever the run begins
+        path = os.pathsep.join([str(PROJECT), str(self.directory)])  # use this library from any directory
         given = {"SHEDLOCK_STORE": self.store, "PYTHONPATH": path, **(variables or {})}
         environ = {name: value for name, value in os.environ.items() if not name.startswith("SHEDLOCK_")}
         environ |= {name: value for name, value in given.items() if value is not None}
@@ -81,7 +81,7 @@ class Runs:
         return process.returncode, out, err
 
     def start_ready(self, *arguments: str, **options: Any) -> Process:
-        """Start a run whose command writes the line "ready" first, and wait for that."""
+        """Start a run and wait until its command has written "ready", its first line."""
         process = self.start(*arguments, **options)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -97,7 +97,7 @@ class Runs:
         return record is not None and record.is_held
 
     def use_provider(self, source: str) -> None:
-        """Make the ``provider`` of a module with that source the store of the runs."""
+        """Make the ``provider`` of a module with this source the store of the runs."""
         self.path("mine.py").write_text(source)
         self.store = "mine:provider"
 
@@ -105,7 +105,7 @@ class Runs:
         return self.directory / name
 
     def wait_for(self, name: str) -> str:
-        """Wait until the command has written something to a file of that name, and return it."""
+        """Wait until the command has written to the file ``name``, and return the text."""
         path = self.path(name)
         wait_until(lambda: path.exists() and path.read_text(), timeout=SECONDS, what=f"something in {name}")
         return path.read_text()

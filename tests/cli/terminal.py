@@ -1,4 +1,4 @@
-"""The command line in a process of its own, also on a terminal."""
+"""The command line in a new process, with or without a terminal."""
 
 from __future__ import annotations
 
@@ -21,23 +21,22 @@ from tests.support.forked import Process, Program
 from tests.support.scripts import PROJECT
 
 PROGRAM = "from shedlock_py.__main__ import main; main()"
-# The process that runs the tests may ignore these signals (nohup, a shell's background job), which children inherit.
+# The tests' process may ignore these signals (nohup, a shell's background job), and children inherit that.
 NOTHING_IGNORED = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "[signal.signal(number, signal.SIG_DFL) for number in (signal.SIGHUP, signal.SIGQUIT)]; "
 )
-# The leader of a session gets the terminal that it opens as the controlling one.
+# If the leader of a session opens a terminal, it becomes the controlling terminal.
 _ON_TERMINAL = "import os, sys; os.close(os.open(os.ttyname(0), os.O_RDWR)); os.execvp(sys.argv[1], sys.argv[1:])"
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 
 def command(*arguments: str, program: str = PROGRAM) -> list[str]:
-    """The words that start ``shedlock ARGUMENTS``."""
     return [sys.executable, "-c", NOTHING_IGNORED + program, *arguments]
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """The environment of the tests, without variables that change colours or sizes."""
+    """Return the tests' environment, without variables that change colours or sizes."""
     unwanted = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
     kept = {name: value for name, value in os.environ.items() if name not in unwanted}
     path = {"PYTHONPATH": str(PROJECT)}
@@ -78,19 +77,18 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """The output without colours and movements of the cursor."""
+        """The output without colours and cursor movements."""
         return _ESCAPES.sub("", self.raw)
 
     def type(self, text: str) -> None:
         os.write(self._side, text.encode())
 
     def hang_up(self) -> None:
-        """Close the terminal."""
         os.close(self._side)
         self._side = os.open(os.devnull, os.O_RDONLY)
 
     def read_until(self, expected: str | Callable[[str], object], seconds: float = 20) -> None:
-        """Read until the output contains a text, or fulfils a condition."""
+        """Read until the output contains a text or fulfils a condition."""
         deadline = time.monotonic() + seconds
 
         def is_there() -> object:
@@ -101,14 +99,14 @@ class Terminal:
             assert self.read() or self._process.poll() is None or is_there(), self.text
 
     def end(self, seconds: float = 20) -> int:
-        """Read all output until the program ends. Its exit code."""
+        """Read all output until the program ends. Return its exit code."""
         deadline = time.monotonic() + seconds
         while self.read() or self._process.poll() is None:
             assert time.monotonic() < deadline, f"still running; there is:\n{self.text}"
         return self._process.wait(10)
 
     def read(self, seconds: float = 0.2) -> bool:
-        """Read what comes within so many seconds, if anything does."""
+        """Read for at most so many seconds. Return whether any text came."""
         if not select.select([self._side], [], [], seconds)[0]:
             return False
         try:

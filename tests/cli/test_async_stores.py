@@ -1,4 +1,4 @@
-"""A URL or a reference that an async application has is one for the command line, too. More: ALSO_ON_ASYNCPG."""
+"""The command line accepts an async application's URL or reference. ALSO_ON_ASYNCPG marks further tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DATABASE = "tests_cli_async"
 
 @pytest.fixture
 def urls(postgres_server: DatabaseServer) -> Iterator[Callable[..., str]]:
-    """Makes URLs of one database, for a driver."""
+    """A function that makes URLs of one database, for a driver."""
     with postgres_server.new_database(DATABASE):
 
         def url(driver: str, **options: Any) -> str:
@@ -114,7 +114,7 @@ provider = Provider(create_async_engine({!r}))
 
 
 def test_ctrl_c_while_the_driver_connects(tmp_path: Path) -> None:
-    """It may leave an exception that nobody awaits: asyncpg did once. Asyncio logs those."""
+    """The signal may leave an exception that nothing awaits, which asyncio logs: asyncpg had such a fault."""
     url = file_store(tmp_path).replace("sqlite:", "sqlite+aiosqlite:")
     (tmp_path / "application.py").write_text(CONNECTING.format(url))
     with started("list", store="application:provider", cwd=tmp_path) as listing:
@@ -164,7 +164,7 @@ def test_a_reference_to_an_async_provider_names_a_store(
 
 
 def test_python_may_forbid_to_import_from_the_working_directory(tmp_path: Path) -> None:
-    """As for ``python -m``: others may write into the directory where a command is started."""
+    """The rule is the one for ``python -m``: other users may write into the directory where a command starts."""
     (tmp_path / "application.py").write_text("print('imported')")
     reference = "application:provider"
     assert "imported" in shedlock_command("list", store=reference, cwd=tmp_path).stdout
@@ -188,7 +188,7 @@ main()
 @pytest.mark.parametrize(
     ("driver", "missing", "package"),
     [
-        ("", "psycopg,psycopg2", None),  # what is installed is for asyncio: an application finds it, too
+        ("", "psycopg,psycopg2", None),  # the installed driver is for asyncio; an application finds it too
         ("", "psycopg,psycopg2,asyncpg", "shedlock_py[postgresql]"),
         ("+asyncpg", "asyncpg", "shedlock_py[asyncpg]"),
     ],
@@ -197,7 +197,7 @@ def test_drivers_that_are_not_installed(
     driver: str, missing: str, package: str | None, urls: Callable[..., str]
 ) -> None:
     store = urls("asyncpg").replace("+asyncpg", driver)
-    words = [sys.executable, "-c", WITHOUT, missing, "list"]  # the server of forks has imported drivers
+    words = [sys.executable, "-c", WITHOUT, missing, "list"]  # the fork server has imported drivers
     done = subprocess.run(words, env=environment(SHEDLOCK_STORE=store), capture_output=True, text=True, timeout=60)
     if package is None:
         assert (done.returncode, done.stderr) == (0, "no locks in the store\n")

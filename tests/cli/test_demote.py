@@ -1,4 +1,4 @@
-"""``shedlock demote`` against electors that run."""
+"""``shedlock demote`` with running electors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_another_leads_afterwards_and_never_two(store: str) -> None:
 
     def observe() -> None:
         while not done.is_set():
-            # In this order, and again: both at one moment.
+            # Read the first elector again: both must lead at one moment.
             if first.is_leader() and second.is_leader() and first.is_leader():
                 overlaps.append(time.monotonic())
             time.sleep(0.005)

@@ -1,4 +1,4 @@
-"""``shedlock doctor``: well, and with each thing that can be wrong."""
+"""``shedlock doctor``: a sound store, and each fault that it finds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHECKS = [
 
 
 def check(store: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    """The exit code, and the checks by name."""
+    """Return the exit code, and the checks by name."""
     done = run("doctor", "--json", store=store)
     data = json.loads(done.stdout)
     assert set(data) == {"store", "ok", "checks"}
@@ -94,7 +94,7 @@ def test_a_run_history_that_cannot_be_written_fails_its_check(store: str, kept: 
         connection.exec_driver_sql(
             "CREATE TRIGGER full BEFORE INSERT ON shedlock_runs BEGIN SELECT RAISE(ABORT, 'disk is full'); END"
         )
-    code, checks = check(f"{store}?history={kept}&timeout=4s")  # another URL, so a new provider, which warns
+    code, checks = check(f"{store}?history={kept}&timeout=4s")  # a new URL, so a new provider, which warns
     assert (code, not_ok(checks)) == (1, {"schema": "warning", "history": "failed"})
     assert "disk is full" in checks["schema"]["message"]
 
@@ -124,7 +124,7 @@ def test_a_store_that_cannot_be_used(url: str, names: list[str], message: str, h
 
 @in_a_process
 def test_a_full_disk() -> None:
-    """The store's own, which is another matter than one to which the output goes."""
+    """The store's disk is full, not the disk of the output."""
     try:
         with tmpfs("300k") as directory:
             url = f"sqlite:///{directory}/locks.db"
@@ -134,7 +134,7 @@ def test_a_full_disk() -> None:
             assert (done.exit_code, done.stdout) == (69, "")
             assert re.fullmatch(r"shedlock: records: (disk I/O error|database or disk is full)\n", done.stderr)
             words = ["run", "job", "--at-most", "1m", "--", "true"]
-            ended = shedlock_command(*words, store=url)  # in a process of its own: it blocks signals
+            ended = shedlock_command(*words, store=url)  # in a new process: it blocks signals
             assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (69, "", 1)
             code, checks = check(url)
     except OSError as error:
@@ -145,7 +145,7 @@ def test_a_full_disk() -> None:
 
 def test_locks_in_memory() -> None:
     code, checks = check("memory://")
-    assert code == 0  # a warning: nothing that the store does is wrong
+    assert code == 0  # a warning: the store does nothing wrong
     assert not_ok(checks) == {"shared": "warning"}
     assert checks["shared"]["message"] == "locks in memory guard nothing between processes"
     assert "each replica runs every job" in checks["shared"]["hint"]
@@ -153,7 +153,7 @@ def test_locks_in_memory() -> None:
 
 
 def test_a_fire_time_in_the_future(store: str) -> None:
-    """What a replica with a wrong clock leaves."""
+    """A replica with a wrong clock leaves such a time."""
     take(store, "job")
     set_fire_time(store, "job", datetime.now(UTC) + timedelta(days=2))
     code, checks = check(store)
@@ -187,7 +187,7 @@ def test_a_table_of_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @contextmanager
 def table_with(type_: str, server: DatabaseServer) -> Iterator[str]:
-    """The name of a database with a lock table whose times are of that type."""
+    """Yield the name of a database with a lock table. Its times have that type."""
     database = "tests_cli_doctor"
     with server.new_database(database):
         with server.connect(database) as connection:
@@ -229,7 +229,7 @@ def test_times_that_follow_the_session(
 def test_a_lock_that_is_held_is_not_called_free_in_another_time_zone(
     fixture: str, request: pytest.FixtureRequest
 ) -> None:
-    """Columns of type TIMESTAMP, an application in one zone, an operator in another: an error, not "free"."""
+    """Columns of type TIMESTAMP, an application and an operator in different zones: an error instead of "free"."""
     server: DatabaseServer = request.getfixturevalue(fixture)
     with table_with("TIMESTAMP(6) NOT NULL DEFAULT '2026-01-01'", server) as database:
         here = server.url("mysql+pymysql", database)
@@ -241,7 +241,7 @@ def test_a_lock_that_is_held_is_not_called_free_in_another_time_zone(
             assert (done.exit_code, done.stdout) == (69, ""), arguments
             assert "this session cannot tell whether the lock is held" in done.stderr
             assert "not held" not in done.stderr
-            assert "ALTER TABLE shedlock" in done.stderr  # the provider's hint, with the time zone
+            assert "ALTER TABLE shedlock" in done.stderr  # the provider's hint about the time zone
             assert "time zone is that of the applications that wrote the rows" in done.stderr
         record = application.record("job")
         assert record is not None
@@ -260,7 +260,7 @@ def test_another_doctor_is_at_work(store: str) -> None:
 
 
 class Contested(InMemoryLockProvider):
-    """Another doctor gets the lock as soon as it is free."""
+    """Another doctor gets the lock as soon as the lock is free."""
 
     def release(self, lease: Lease) -> bool:
         is_released = super().release(lease)
@@ -268,7 +268,7 @@ class Contested(InMemoryLockProvider):
         return is_released
 
 
-# Stores that do wrong
+# Stores with faults
 
 
 class GrantsTwice(InMemoryLockProvider):
@@ -287,8 +287,6 @@ class ReleasesNothing(InMemoryLockProvider):
 
 
 class NeverGrantsAgain(InMemoryLockProvider):
-    """A lock that was released stays refused."""
-
     def acquire(self, request: LockRequest) -> Lease | None:
         return None if super().record(request.name) else super().acquire(request)
 

@@ -26,7 +26,7 @@ RED, GREEN, YELLOW = "\x1b[31m", "\x1b[32m", "\x1b[33m"
 
 clock = FakeClock()
 provider = InMemoryLockProvider(clock=clock, history=10)
-"""The store of these tests: ``--store tests.cli.test_history:provider``. Its time passes as a test says."""
+"""The store of these tests: ``--store tests.cli.test_history:provider``. Tests advance its clock."""
 LONG = InMemoryLockProvider(shared_with=provider, history=50)
 without_history = InMemoryLockProvider(shared_with=provider)
 STORE = f"{__name__}:provider"
@@ -163,7 +163,7 @@ def test_a_limit_that_cannot_be(limit: str) -> None:
 
 def test_hostile_errors_control_no_terminal() -> None:
     ran("job")
-    hostile = replace(provider.runs("job")[0], error="\x1b[2J[red]x[/red]\u202e")  # as another program may write it
+    hostile = replace(provider.runs("job")[0], error="\x1b[2J[red]x[/red]\u202e")  # another program may write this
     provider.programs.store.execute(lambda records, _: records.runs.update(job=[hostile]), None)
     done = run("history", "job", store=STORE)
     assert all(line.isprintable() for line in done.stdout.split("\n"))
@@ -223,7 +223,6 @@ def test_by_its_scheduler() -> None:
 
 
 def clock_now() -> datetime:
-    """The time of the store."""
     store = provider.programs.store
     return store.epoch + timedelta(seconds=store.clock())
 
@@ -290,7 +289,8 @@ def test_list_and_show_as_json_know_what_is_stuck(command: str) -> None:
 
 def test_jobs_with_too_few_runs_have_an_exit_code_of_their_own() -> None:
     deque(checks_of(provider), maxlen=0)
-    assert run("overdue", "--unknown-exit-code", "3", store=STORE).exit_code == 0  # the doctor's lock is no job
+    # the doctor's lock does not belong to a job
+    assert run("overdue", "--unknown-exit-code", "3", store=STORE).exit_code == 0
     ran("new")
     done = run("overdue", "--unknown-exit-code", "3", store=STORE)
     assert (done.exit_code, done.stderr) == (3, "no job is overdue: 2 locks, 1 of them with too few runs to know\n")
@@ -322,7 +322,7 @@ def test_overdue_as_json() -> None:
 
 
 def test_the_lock_of_the_doctor_is_no_job() -> None:
-    """It runs many times within milliseconds, when an operator starts it: nothing of it is due."""
+    """An operator runs it many times within milliseconds, so it is never due."""
     deque(checks_of(provider), maxlen=0)
     assert len(provider.runs(DOCTOR)) >= 5
     clock.advance("1d")
@@ -333,7 +333,7 @@ def test_the_lock_of_the_doctor_is_no_job() -> None:
 
 @pytest.mark.parametrize(("hours", "is_overdue"), [(30, False), (37, True)])
 def test_the_page_shows_the_same(hours: int, is_overdue: bool) -> None:
-    """Of a job that was hourly for long and is daily now: the same runs decide for both."""
+    """The job was hourly for long and is daily now. The same runs decide for page and command."""
     every("report", "1h", 40, by=LONG)
     every("report", "1d", 9, by=LONG)
     ran("report", 0, by=LONG)
@@ -360,7 +360,7 @@ def test_many_locks_cost_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Odd(InMemoryLockProvider):
-    """Its store has what another program wrote: names that the library refuses, runs with odd values."""
+    """The store contains another program's data: names that the library refuses, runs with odd values."""
 
     def __init__(self) -> None:
         super().__init__(shared_with=provider, history=10)
@@ -376,7 +376,7 @@ class Odd(InMemoryLockProvider):
 
 
 class OddOneByOne(Odd):
-    """A provider of somebody else, which has no method for many names."""
+    """A foreign provider without a method for many names."""
 
     recent_runs = None  # type: ignore[assignment]  # in place of a class without this method
 

@@ -31,8 +31,8 @@ pytestmark = in_a_process
 
 LEASE = 1.5  # seconds; SIGTERM 0.6 s after the last renewal, SIGKILL 0.4 s later, another leads 0.5 s after that
 SLEEPS = "import os, time; print('ready', flush=True); time.sleep(60)"
-# Appends the time to a file, again and again, whatever signal comes; so does a child of its group, to another file.
-# Ready is when both have begun.
+# Appends the time to a file, again and again, whatever signal comes. A child of its group writes to another file. Ready
+# when both have begun.
 STUBBORN = """
 import os, signal, time
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(number, signal.SIG_IGN)
@@ -53,8 +53,6 @@ def nodes(runs: Runs) -> Nodes:
 
 
 class Nodes:
-    """Starts nodes of one election."""
-
     def __init__(self, runs: Runs) -> None:
         self.runs = runs
 
@@ -66,14 +64,13 @@ class Nodes:
         return self.runs.start("job", *lease, *arguments, **words)  # type: ignore[arg-type]  # as Runs has them
 
     def start_leading(self, *arguments: str, **options: object) -> Process:
-        """Start a node and wait until its command runs."""
         process = self.start(*arguments, **options)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         return process
 
     def start_waiting(self, *arguments: str, **options: object) -> Process:
-        """Start a node and wait until it has reported who leads."""
+        """Start a node and wait until it has reported the leader."""
         process = self.start(*arguments, **options)
         assert "waiting; " in read_line(process)
         return process
@@ -85,7 +82,7 @@ def read_line(process: Process) -> str:
 
 
 def ended_at(runs: Runs, term: int | None) -> float:
-    """When the last process of a stubborn command wrote its last line; they are gone."""
+    """Return when the last process of a stubborn command wrote its last line, after all of them have ended."""
     last = []
     for name in ("parent", "child"):
         pid, moment = runs.path(f"{name}-{term}").read_text().splitlines()[-1].split()
@@ -119,7 +116,7 @@ def test_one_of_two_nodes_runs_it_and_hands_over_at_once(nodes: Nodes) -> None:
 
 @pytest.mark.slow("several leases of real time")
 def test_a_command_that_takes_its_time_after_sigterm_keeps_the_leadership(nodes: Nodes) -> None:
-    """For longer than a lease, and a second SIGTERM reaches it as well. Its exit code is that of the node."""
+    """It takes longer than a lease, and a second SIGTERM reaches it too. The node ends with the command's exit code."""
     python = (
         "import signal, sys, time\ngot = []\n"
         "def trap(*args): got.append(time.monotonic()); print('got', flush=True)\nsignal.signal(15, trap)\n"
@@ -157,7 +154,7 @@ def test_a_node_that_stands_by_ends_at_once(nodes: Nodes, number: signal.Signals
 
 
 def test_a_signal_that_is_for_the_command_ends_no_leadership(nodes: Nodes) -> None:
-    # sigwait() takes a signal that comes before it, too; just before pause(), its handler would not be called.
+    # sigwait() also takes an earlier signal; just before pause(), a handler would not be called.
     python = (
         "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {1}); print('ready', flush=True)\n"
         "signal.sigwait({1}); print('reloaded', flush=True); signal.pause()"
@@ -169,7 +166,7 @@ def test_a_signal_that_is_for_the_command_ends_no_leadership(nodes: Nodes) -> No
     assert nodes.runs.is_held()
 
 
-# When the command ends by itself
+# The command ends by itself
 
 
 def test_on_exit_exit(nodes: Nodes) -> None:
@@ -182,7 +179,7 @@ def test_on_exit_exit(nodes: Nodes) -> None:
 def test_on_exit_resign_another_node_leads_and_then_this_one_again(nodes: Nodes) -> None:
     path = nodes.runs.path("log")
     python = f"import os; open({str(path)!r}, 'a').write(os.environ['NODE'] + '\\n'); raise SystemExit(3)"
-    # Of a rest of 1.6 s the other node needs up to 1 s until its next look, and the remainder is for a busy machine.
+    # If 1.6 s remain, the other node needs up to 1 s until it looks again. A busy machine may need the remaining 0.6 s.
     options: list[str] = ["--on-exit", "resign", "--lease-duration", "6s"]
     started = [nodes.start(*options, python=python, variables={"NODE": node}) for node in ("a", "b")]
     wait_until(lambda: path.exists() and len(path.read_text().split()) >= 4, what="four terms")
@@ -201,7 +198,7 @@ def test_a_signal_that_comes_while_the_command_ends_ends_the_node(nodes: Nodes, 
     command = int(process.stdout.readline())
     stop(process.pid)
     os.kill(command, signal.SIGKILL)
-    process.terminate()  # the kernel hands this signal over before SIGCHLD
+    process.terminate()  # the kernel delivers this signal before SIGCHLD
     process.send_signal(signal.SIGCONT)
     assert nodes.runs.end(process)[0] == 128 + signal.SIGKILL
     assert not nodes.runs.is_held()
@@ -232,7 +229,7 @@ def test_what_the_command_leaves_in_its_group_ends_before_the_leadership_does(no
 
 
 def test_i6_a_store_that_fails_ends_the_command_before_its_lease_ends(nodes: Nodes) -> None:
-    """Whatever the command does about SIGTERM. It runs again when the store is back."""
+    """The command ends whatever it does about SIGTERM. It runs again when the store is back."""
     nodes.runs.store += "?timeout=100ms"
     process = nodes.start_leading("--lease-duration", "3s", python=STUBBORN)
     term = nodes.runs.record("job").fencing_token
@@ -246,7 +243,7 @@ def test_i6_a_store_that_fails_ends_the_command_before_its_lease_ends(nodes: Nod
     assert "the store has not replied for so long that another node may lead soon; the command gets SIGTERM" in lines[2]
     assert 0.1 < float(re.findall(r"SIGKILL after (0\.\d)s", lines[2])[0]) <= 0.8
     assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"  # of the next term
+    assert process.stdout.readline() == "ready\n"  # from the next term
     assert nodes.runs.record("job").fencing_token != term
 
 
@@ -259,13 +256,13 @@ def test_a_store_that_is_back_before_the_lease_ends_makes_no_leader_without_the_
     pid = int(process.stdout.readline())
     with closing(sqlite3.connect(nodes.runs.path("locks.db"), isolation_level=None)) as connection:
         connection.execute("BEGIN EXCLUSIVE")
-        wait_until(lambda: not is_running(pid), what="the command gone")  # of SIGTERM, long before SIGKILL
+        wait_until(lambda: not is_running(pid), what="the command gone")  # from SIGTERM, long before SIGKILL
         connection.execute("ROLLBACK")
     assert process.stdout.readline() == "ready\n"
 
 
 def test_i6_a_redis_that_stands_still(nodes: Nodes) -> None:
-    """The command has ended before the lease could be given to another, by the time at which the server stopped."""
+    """By the time of the stopped server, the command has ended before another node could get the lease."""
     with private_server("redis", RedisServer) as server:
         nodes.runs.store = f"{server.url()}?timeout=300ms"
         nodes.runs.provider = provider_at(server.url())
@@ -312,8 +309,8 @@ def test_i3_a_node_that_is_killed_takes_its_command_along(nodes: Nodes) -> None:
 
 @pytest.mark.slow("several leases of real time")
 def test_a_node_that_was_stopped_kills_its_command_when_it_goes_on(nodes: Nodes) -> None:
-    """Nothing can do it before: SHEDLOCK_TERM is for that time."""
-    # Long enough for the second node to start meanwhile, on a busy machine, too
+    """Until then the node cannot act; SHEDLOCK_TERM is for that time."""
+    # Long enough to start the second node meanwhile, even on a busy machine
     first = nodes.start_leading("--lease-duration", "6s", "--grace", "700ms", python=STUBBORN)
     term = nodes.runs.record("job").fencing_token
     second = nodes.start_waiting()
@@ -440,7 +437,7 @@ def has_ipv6() -> bool:
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 def test_health_checks_over_ipv6(nodes: Nodes) -> None:
-    """All addresses are those of both families, for probes of clusters that have IPv6 only."""
+    """ "All addresses" includes both families, for probes of clusters with IPv6 only."""
     ports = [free_port(), free_port()]
     nodes.start_leading("--health-port", str(ports[0]), "--health-host", "::")
     nodes.start_waiting("--health-port", str(ports[1]), "--health-host", "::1")
@@ -461,7 +458,7 @@ def test_a_port_that_is_taken(nodes: Nodes) -> None:
 
 
 def test_a_check_that_resets_its_connection_prints_nothing(nodes: Nodes) -> None:
-    """As a load balancer does, every few seconds."""
+    """A load balancer does so every few seconds."""
     port = free_port()
     leader = nodes.start_leading("--health-port", str(port), "--health-host", "127.0.0.1")
     for request in (b"", b"GET / HTTP/1.0\r\n\r\n") * 3:
@@ -484,7 +481,7 @@ def test_a_health_check_listens_on_the_loopback_address_only(nodes: Nodes) -> No
 
 
 def test_clients_that_drip_keep_no_probe_waiting_and_no_descriptor(nodes: Nodes) -> None:
-    """Forty of them: beyond the most connections, the server closes a connection at once."""
+    """Forty clients: beyond its limit, the server closes a connection at once."""
     port = free_port()
     leader = nodes.start_leading("--health-port", str(port))
     with ExitStack() as stack:
@@ -504,7 +501,6 @@ def test_clients_that_drip_keep_no_probe_waiting_and_no_descriptor(nodes: Nodes)
 
 
 def ended(connections: list[socket.socket]) -> int:
-    """How many of them the server has closed."""
     found = 0
     for connection in connections:
         connection.setblocking(False)

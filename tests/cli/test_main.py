@@ -1,4 +1,4 @@
-"""`python -m shedlock_py` and `shedlock`: the same command, and its message where the extra is missing."""
+"""`python -m shedlock_py` and `shedlock` are the same command, with the same message if the extra is missing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_both_names_are_the_same_command() -> None:
 @in_a_process
 @pytest.mark.parametrize("package", ["click", "rich"])
 def test_without_the_extra_it_says_which(package: str) -> None:
-    """As in an environment where the package was never installed: nothing finds it."""
+    """Nothing finds the package, as if it was never installed."""
     code = (
         "import sys, importlib.machinery as m\n"
         "find = m.PathFinder.find_spec\n"
@@ -99,7 +99,8 @@ OF_NO_OPTION = {"SHEDLOCK_HISTORY", "SHEDLOCK_ACTIVE"}
 
 
 def test_help_and_the_page_name_every_variable() -> None:
-    """Only for commands that run unattended, and for the durations of electors, which a demotion must know."""
+    """Variables exist only for commands that run unattended, and for the durations of electors, which a demotion must
+    know."""
     assert isinstance(shedlock, Commands)
     page = PAGE.read_text()
     section = page.partition("## Environment variables")[2].partition("\n## ")[0]
@@ -148,7 +149,7 @@ def test_the_main_help_says_what_each_command_does_without_an_ellipsis() -> None
 
 
 def test_bash_completes_names_with_colons(tmp_path: Path) -> None:
-    """Bash breaks words there, and replaces what is after the last colon."""
+    """Bash breaks words at colons, and replaces the text after the last colon."""
     store = file_store(tmp_path)
     for name in ("reports:eu:daily", "reports:us:daily", "reports", "team@mail"):
         provider_at(store).release(take(store, name))
@@ -183,7 +184,7 @@ def test_completion_offers_commands_and_options() -> None:
 @pytest.mark.slow("starts three interpreters")
 @in_a_process
 def test_where_there_are_neither_unix_signals_nor_posix_spawn_only_run_and_lead_are_refused(tmp_path: Path) -> None:
-    """As on Windows."""
+    """Windows has neither."""
     program = (
         "import os, signal\n"
         "for name in ('SIGHUP', 'SIGQUIT', 'SIGUSR1', 'SIGUSR2', 'SIGPIPE', 'SIGXFSZ', 'SIGCHLD'):\n"
@@ -214,7 +215,7 @@ def test_an_error_message_controls_no_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n", " "])
 def test_white_space_around_the_url_is_the_same_store_for_command_and_application(tmp_path: Path, ending: str) -> None:
-    """As of a Secret made with ``echo``, or of a file with the line ends of Windows."""
+    """For example, a Secret made with ``echo``, or a file with the line ends of Windows."""
     store = file_store(tmp_path)
     with Settings.from_env({"SHEDLOCK_STORE": store + ending}).apply(), hold("job", lock_at_most_for="1m"):
         for done in (run("list", "--json", store=store + ending), run("list", "--json", "--store", store + ending)):

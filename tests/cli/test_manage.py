@@ -60,7 +60,7 @@ def test_release_what_is_free(force: tuple[str, ...], store: str) -> None:
 
 
 def take_with_wrong_clock(store: str) -> Lease:
-    """Its fire time is a day ahead."""
+    """Acquire a lock with a fire time a day ahead."""
     lease = take(store, "job", holder="web-1:7")
     set_fire_time(store, "job", datetime.now(UTC) + timedelta(days=1))
     return lease
@@ -214,11 +214,11 @@ def test_the_ddl_of_a_server(fixture: str, driver: str, request: pytest.FixtureR
         with engine.begin() as connection:
             assert inspect(connection).get_table_names() == []
             connection.exec_driver_sql(printed)
-            connection.exec_driver_sql(printed)  # it need not be missing
+            connection.exec_driver_sql(printed)  # does not require the table to be missing
         provider = SqlAlchemyLockProvider(engine)
-        provider.create_schema()  # finds nothing missing
+        provider.create_schema()  # finds everything there
         lease = take(provider, "Job", fire_time=datetime.now(UTC))
-        assert provider.acquire(LockRequest("job", "1m")) is not None  # byte by byte, on MySQL too
+        assert provider.acquire(LockRequest("job", "1m")) is not None  # names are compared byte by byte, on MySQL too
         assert provider.acquire(LockRequest("Job", "1m")) is None
         assert provider.release(lease)
         SqlAlchemyLockProvider(engine, table_name="created").create_schema()
@@ -228,7 +228,7 @@ def test_the_ddl_of_a_server(fixture: str, driver: str, request: pytest.FixtureR
 
 @pytest.mark.parametrize("query", ["?history=50", ""])
 def test_the_ddl_of_the_table_of_runs(query: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With history in the URL, or in the variable; ``--create`` makes it, and so does the SQL."""
+    """Set history in the URL or in the variable. Both ``--create`` and the printed SQL make the table."""
     if not query:
         monkeypatch.setenv("SHEDLOCK_HISTORY", "50")
     for number, scheme in enumerate(("postgresql", "mysql", "mariadb")):

@@ -1,4 +1,4 @@
-"""``shedlock once``: a command runs once per key, and what operators see and do to keys."""
+"""``shedlock once`` runs a command once per key; operators can see keys and free them."""
 
 from __future__ import annotations
 

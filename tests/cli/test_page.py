@@ -27,7 +27,7 @@ TOKEN = "correct-horse-battery-staple"
 
 @contextmanager
 def served(*arguments: str, store: str, **variables: str) -> Iterator[tuple[str, Program]]:
-    """The address of a page that a process of its own serves."""
+    """Serve a page in a new process. Yield its address."""
     process = Program(
         ["-m", "shedlock_py", "page", "--port", "0", *arguments],
         env={**os.environ, "PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1", "SHEDLOCK_STORE": store, **variables},
@@ -89,7 +89,7 @@ def test_with_a_token(store: str) -> None:
 
 @in_a_process
 def test_a_long_head_is_refused_by_any_installation_of_uvicorn(store: str, tmp_path: Path) -> None:
-    """uvicorn prefers httptools where that is installed, and knows no limit with it."""
+    """uvicorn prefers httptools if it is installed, and then does not limit the head."""
     (tmp_path / "httptools.py").write_text("raise RuntimeError('must not be used')")
     path = f"{tmp_path}{os.pathsep}{PROJECT}"
     with served(store=with_history(store), PYTHONPATH=path) as (address, _):
@@ -175,7 +175,7 @@ def test_what_is_no_regular_file_is_written_and_not_replaced(store: str, tmp_pat
     reader = Thread(target=lambda: found.append(pipe.read_text()), daemon=True)
     reader.start()
     done = run("page", "--out", str(pipe), store=store)
-    assert (done.exit_code, done.output) == (0, "")  # more on standard output would be in the file of /dev/stdout
+    assert (done.exit_code, done.output) == (0, "")  # any further output would be in the file of /dev/stdout
     assert pipe.is_fifo()
     reader.join(10)
     assert found[0].startswith("<!doctype html>")

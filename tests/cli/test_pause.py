@@ -1,4 +1,4 @@
-"""``shedlock pause`` and ``resume``, and what the other commands show of a paused lock."""
+"""``shedlock pause`` and ``resume``, and the output of other commands for a paused lock."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_pause_holds_the_lock_and_says_by_whom_and_why(store: str) -> None:
 
 
 def test_a_name_that_the_store_does_not_know_may_be_mistyped(store: str) -> None:
-    """It is paused, because its first run may be due."""
+    """The lock is paused anyway, because its first run may be due."""
     take(store, "nightly-report")
     done = run("pause", "nightly-reprot", "--for", "1h", store=store)
     assert done.exit_code == 0
@@ -242,7 +242,7 @@ def test_yes_is_for_paused_locks_only(store: str) -> None:
     assert run("release", "job", "--force", store=store).exit_code == 0
 
 
-# What others show
+# Output of other commands
 
 
 def test_list_and_show(store: str) -> None:
@@ -282,7 +282,7 @@ def test_a_free_lock_that_was_paused(store: str) -> None:
 
 
 def test_a_hostile_pause_controls_no_terminal(store: str) -> None:
-    """Others may have written anything to the store."""
+    """Another program may have written any text to the store."""
     insert(store, "job", f"paused by {HOSTILE}: {HOSTILE}", ago=timedelta(0), hold=timedelta(hours=1))
     shown = [run(*words, store=store) for words in (("list",), ("show", "job"), ("release", "job"), ("leader", "job"))]
     shown += [run("pause", "job", "--for", "1ms", "--wait", "0s", store=store), run("resume", "job", store=store)]
@@ -321,7 +321,7 @@ def test_watch_shows_each_pause_and_how_it_ends() -> None:
         return [(kind, record.name) for kind, record in watch.update(provider.records())]
 
     first = provider.pause("job", "1m", by="alice")
-    assert changes() == [("paused", "job")]  # when the watch began
+    assert changes() == [("paused", "job")]  # at the start of the watch
     clock.advance("10s")
     provider.pause("job", "1m", "again", by="alice", expected=first)
     assert changes() == [("paused", "job")]

@@ -1,4 +1,4 @@
-"""`shedlock run`: what is passed through, exit codes, skips, mistakes."""
+"""`shedlock run`: arguments and streams, exit codes, skips, mistakes."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def test_streams_arguments_environment_and_exit_code_are_passed_through(runs: Ru
     ],
 )
 def test_the_environment_is_passed_through_also_without_a_locale(store: str, given: list[str]) -> None:
-    """As under cron, where Python sets LC_CTYPE at its start."""
+    """Under cron, Python sets LC_CTYPE at its start."""
     variables = [f"SHEDLOCK_STORE={store}", f"PYTHONPATH={PROJECT}", *given]
     words = ["env", "-i", *variables, *terminal.command("run", "job", "--at-most", "1m", "--", "/usr/bin/env")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    added = ("SHEDLOCK_LOCK", "SHEDLOCK_FENCING", "PWD=")  # the last by the shell, where it starts the Python of a row
+    added = ("SHEDLOCK_LOCK", "SHEDLOCK_FENCING", "PWD=")  # the shell adds the last when it starts the Python of a row
     found = {line for line in done.stdout.splitlines() if not line.startswith(added)}
     assert found == set(variables)
 
@@ -131,7 +131,7 @@ def test_a_command_that_cannot_run_takes_no_lock(runs: Runs) -> None:
 
 @in_a_process
 def test_a_script_without_an_interpreter_is_run_by_the_shell(runs: Runs) -> None:
-    """As by shells, cron, timeout and flock."""
+    """Shells, cron, timeout and flock do so too."""
     script = runs.path("script")
     script.write_text('echo "$0" "$2" "$SHEDLOCK_LOCK_NAME"; exit 3\n')
     script.chmod(0o755)
@@ -170,7 +170,7 @@ def test_a_skip_is_silent_and_a_success_unless_one_asks(runs: Runs) -> None:
 
 @in_a_process
 def test_a_skip_reads_the_record_only_to_print_it(runs: Runs) -> None:
-    """Otherwise a skip would cost two requests, and a store that fails after it would make an error of it."""
+    """Otherwise a skip would cost two requests, and fail if the store fails after the first."""
     take(runs.provider, "job")
     runs.use_provider(
         "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider\n"
@@ -192,7 +192,7 @@ def test_wait_gets_the_lock_when_it_is_released(runs: Runs) -> None:
     lease = take(runs.provider, "job")
     waiting = runs.start("job", "--at-most", "1m", "--wait", "25s", python="print('ran')")
     with pytest.raises(subprocess.TimeoutExpired):
-        waiting.wait(2.5)  # it retries, and goes on waiting
+        waiting.wait(2.5)  # it retries and waits on
     runs.provider.release(lease)
     assert runs.end(waiting) == (0, "ran\n", "")
 
@@ -211,7 +211,7 @@ def test_only_the_command_is_waited_for_and_not_what_it_leaves_behind(runs: Runs
     assert process.wait(20) == 0
     assert process.stdout is not None
     left = int(process.stdout.readline())
-    os.kill(left, 9)  # it was there, with our standard output open
+    os.kill(left, 9)  # the process was there, with our standard output open
     assert not runs.is_held()
 
 
@@ -254,7 +254,7 @@ def test_what_its_variables_are_for(runs: Runs) -> None:
     assert not untried, f"give {', '.join(untried)} a value in this test"
     assert runs.run("job", python="print('ran')", variables={**variables}) == (0, "ran\n", "")
     record = runs.record()
-    assert (record.holder, record.is_held) == ("me", True)  # for its minimum
+    assert (record.holder, record.is_held) == ("me", True)  # during its minimum hold
     code, out, err = runs.run("job", "-v", python="print('ran')", variables={**variables})
     assert (code, out) == (44, "")
     assert "held by me" in err
@@ -384,7 +384,7 @@ def test_debug_shows_more_but_no_password(runs: Runs) -> None:
 @pytest.mark.slow("imports a large client")
 @in_a_process
 def test_debug_shows_no_credentials_of_aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a pod of EKS: botocore trades a token for credentials, and logs both at DEBUG."""
+    """In a pod of EKS, botocore trades a token for credentials, and logs both at DEBUG."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     (tmp_path / "token").write_text("s3cret-web-identity")
@@ -416,7 +416,7 @@ def test_debug_shows_no_credentials_of_aws(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.slow("imports a large client")
 @in_a_process
 def test_debug_shows_no_credentials_of_a_kubeconfig(tmp_path: Path) -> None:
-    """The official client renews a login of OpenID Connect through requests_oauthlib, which logs all of it at DEBUG."""
+    """The official client renews a login of OpenID Connect through requests_oauthlib, which logs it at DEBUG."""
     expired = "e30.eyJleHAiOiAxfQ.x"  # {}, {"exp": 1}
     with closing(Service()) as service:
         service.body = json.dumps({
@@ -478,7 +478,7 @@ def test_a_mistake_is_one_line_with_a_hint(store: str, arguments: list[str], tex
     ],
 )
 def test_the_command_needs_two_dashes(words: str, hint: str) -> None:
-    """Or `run job rsync -v` would take an option of rsync's for its own."""
+    """Otherwise `run job rsync -v` would take an option of rsync."""
     done = run(*words.split(), store="sqlite:///x.db")
     assert done.exit_code == 64
     assert hint in done.stderr

@@ -1,4 +1,4 @@
-"""`shedlock run --expected-every`: `shedlock overdue` finds a command that is not started any more, after one run."""
+"""`shedlock run --expected-every`: after one run, `shedlock overdue` finds a command that is no longer started."""
 
 from __future__ import annotations
 

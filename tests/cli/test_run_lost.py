@@ -39,7 +39,7 @@ def test_i6_an_overrun_ends_the_command_before_its_lease_ends(runs: Runs) -> Non
     record = runs.record()
     code, out, err = runs.end(process)
     at, _, report = out.partition("\n")
-    # The command got SIGTERM before the store, which is a file, could give the lock away: 1 % of 6 s.
+    # The command got SIGTERM before the store, a file, could give the lock to another holder: 1 % of 6 s.
     assert float(at) < record.lock_until.timestamp()
     assert (code, report) == (75, "got SIGTERM\n")
     assert err == (
@@ -106,7 +106,7 @@ def test_one_that_is_stopped_is_ended(runs: Runs) -> None:
 
 
 def test_a_pipeline_is_ended_wholly(runs: Runs) -> None:
-    """Its second half ignores SIGTERM, so that it outlives the shell by the grace period."""
+    """Its second half ignores SIGTERM, and so outlives the shell by the grace period."""
     script = "sh -c 'trap \"\" TERM; echo $$ > pid; echo ready >&2; sleep 60; sleep 60' | sleep 60"
     process = runs.start("job", "--at-most", "2s", "--grace", "500ms", words=["sh", "-c", script], cwd=runs.directory)
     pid = int(runs.wait_for("pid"))
@@ -115,7 +115,7 @@ def test_a_pipeline_is_ended_wholly(runs: Runs) -> None:
 
 
 def test_each_member_of_a_pipeline_has_the_grace_period(runs: Runs) -> None:
-    """The shell dies of SIGTERM at once; the member that tidies up is waited for."""
+    """The shell dies of SIGTERM at once; the run waits for the member that tidies up."""
     script = "sh -c 'trap \"sleep 0.7; echo tidy > tidied; exit\" TERM; echo > up; while :; do sleep 0.1; done' | cat"
     process = runs.start("job", "--at-most", "2s", "--grace", "1h", words=["sh", "-c", script], cwd=runs.directory)
     assert runs.end(process)[0] == 75
@@ -123,7 +123,7 @@ def test_each_member_of_a_pipeline_has_the_grace_period(runs: Runs) -> None:
 
 
 def test_i6_a_lease_that_ended_before_the_command_was_started(runs: Runs) -> None:
-    """The process stood still after the grant: the command does not run."""
+    """The process was stopped after the grant, so the command does not run."""
     program = (
         "import time\nfrom shedlock_py.cli import guarded\ncurrent_lease = guarded.current_lease\n"
         f"guarded.current_lease = lambda: (time.sleep(1.1), current_lease())[1]\n{PROGRAM}"
@@ -133,7 +133,7 @@ def test_i6_a_lease_that_ended_before_the_command_was_started(runs: Runs) -> Non
 
 
 def test_i6_a_lease_that_ended_while_all_stood_still_continues_nothing(runs: Runs) -> None:
-    """SIGCONT is in the queue before the guard's ``LeaseLost``: the clock decides, not the order of messages."""
+    """SIGCONT is in the queue before the guard's ``LeaseLost``. The clock decides, not the order of messages."""
     program = (
         "import signal, time\nfrom shedlock_py.cli.guarded import Child, Guarded\n"
         "supervise, pass_on = Guarded.supervise, Child.pass_on\n"
@@ -191,9 +191,9 @@ def test_a_reader_that_is_behind_gets_the_line_all_the_same(runs: Runs) -> None:
 
 @pytest.mark.slow("six commands")
 def test_a_terminal_that_is_nearly_full_keeps_nothing_alive(runs: Runs) -> None:
-    """The kernel calls it writable, and would wait for room for the rest of a line: SIGKILL must come all the same."""
+    """The kernel calls the terminal writable, but blocks until a whole line fits. SIGKILL must come anyway."""
     masters, started = [], []
-    for size in (14_950, 15_650, 16_700, 17_700, 18_800, 19_000):  # some have room for half a line, in Linux
+    for size in (14_950, 15_650, 16_700, 17_700, 18_800, 19_000):  # on Linux, some of these leave room for half a line
         master, terminal = pty.openpty()
         masters.append(master)
         os.set_blocking(terminal, False)
@@ -201,7 +201,7 @@ def test_a_terminal_that_is_nearly_full_keeps_nothing_alive(runs: Runs) -> None:
             for _ in range(size // 50):
                 os.write(terminal, b"x" * 50)
         os.set_blocking(terminal, True)
-        name = "\U000e0001" * 61 + str(size)[:3]  # ten bytes each, as they are printed
+        name = "\U000e0001" * 61 + str(size)[:3]  # ten bytes for each character, as printed
         options = ("--at-most", "1s", "--grace", "500ms")
         started.append(runs.start(name, *options, python=STUBBORN, stderr=terminal))
         os.close(terminal)
@@ -212,7 +212,7 @@ def test_a_terminal_that_is_nearly_full_keeps_nothing_alive(runs: Runs) -> None:
             os.close(master)
 
 
-# A store that does not answer
+# A store that does not reply
 
 
 @pytest.fixture

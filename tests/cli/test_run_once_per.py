@@ -16,7 +16,7 @@ from tests.cli.test_run_signals import SIGNAL_IN_ACQUIRE
 
 @in_a_process
 def test_five_hosts_run_a_short_command_once(runs: Runs) -> None:
-    """Each starts when the one before is done: no lock is held then."""
+    """Each host starts when the previous host has finished, so the lock is free."""
     options = ("--at-most", "1m", "--once-per", "3000d", "--skip-exit-code", "9")
     ended = [runs.run("job", *options, "--holder", f"host-{number}", python="print('ran')") for number in range(5)]
     assert ended == [(0, "ran\n", ""), *[(9, "", "")] * 4]
@@ -45,11 +45,11 @@ def test_the_next_period_runs_again(runs: Runs) -> None:
     assert runs.run("job", *options, python="print(2)")[1] == "2\n"
 
 
-# A command that was never started
+# A command that never started
 
 
 class Undoing(SqlAlchemyLockProvider):
-    """Prints which operation gave the lease back; its `undo` is a release, so that the rest goes on."""
+    """Prints the operation that gave the lease back. Its `undo` is a release, so that later hosts go on."""
 
     undo_fails = False
 
@@ -78,7 +78,7 @@ OPTIONS = ("--at-most", "1m", "--at-least", "1m", "--once-per", "3000d")
 
 
 def not_a_program(runs: Runs, first_line: str = "#!/no/such/interpreter") -> str:
-    """The system refuses to execute it, which is seen when the lock has been taken."""
+    """The system refuses to execute it, which shows only after the lock was acquired."""
     script = runs.path("script")
     script.write_text(f"{first_line}\n")
     script.chmod(0o755)

@@ -1,4 +1,4 @@
-"""`shedlock run` and signals, at each moment at which one can come."""
+"""`shedlock run` and signals, at each moment when a signal can come."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_signal_for_the_command_alone_ends_no_other_process_of_its_group(runs:
     assert runs.end(process) == (0, f"{-signal.SIGTERM}\n", "")
 
 
-# Signals that end a process without a handler, but for faults of its own.
+# Signals that end a process without a handler, except signals for its own faults.
 NAMES = ("TERM", "INT", "ALRM", "VTALRM", "PROF", "XCPU", "ABRT", "IO", "PWR", "STKFLT", "RTMIN", "RTMAX")
 ENDING = [getattr(signal, f"SIG{name}") for name in NAMES if hasattr(signal, f"SIG{name}")]
 ENDING[3:] = [pytest.param(number, marks=pytest.mark.slow("as the first three")) for number in ENDING[3:]]
@@ -67,13 +67,13 @@ def test_whatever_would_kill_shedlock_ends_the_command(runs: Runs, number: int) 
     script = "sleep 50 | { echo ready; sleep 60; }"
     process = runs.start_ready("job", "--at-most", "1m", words=["sh", "-c", script], cwd=runs.directory)
     process.send_signal(number)
-    # Their standard output ends only when all members of the pipeline have ended.
+    # Standard output ends only when all members of the pipeline have ended.
     assert runs.end(process) == (128 + number, "", "")
     assert not runs.is_held()
 
 
 def test_what_is_ignored_stays_ignored(runs: Runs) -> None:
-    """As under nohup."""
+    """nohup ignores SIGHUP."""
     program = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); {PROGRAM}"
     python = "import time; print('ready', flush=True); time.sleep(60)"
     process = runs.start_ready("job", "--at-most", "1m", python=python, program=program)
@@ -91,7 +91,7 @@ def test_the_command_inherits_no_signal_mask_and_nothing_that_python_ignores(run
 
 
 def test_a_parent_that_ignores_sigchld(runs: Runs) -> None:
-    """The kernel would then take the exit code away."""
+    """Then the kernel would take the exit code away."""
     program = f"import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); {PROGRAM}"
     assert runs.run("job", "--at-most", "1m", python="raise SystemExit(3)", program=program)[0] == 3
 
@@ -121,7 +121,7 @@ AT = {
 @pytest.mark.parametrize("side", ["before", "after"])
 @pytest.mark.parametrize("moment", AT)
 def test_sigterm_at_the_worst_moment_ends_the_command_and_releases(runs: Runs, moment: str, side: str) -> None:
-    """The process sends itself SIGTERM just before, or just after, one of its functions is called."""
+    """The process sends itself SIGTERM just before or just after a call of one of its functions."""
     program = (
         f"import os\n{AT[moment]}\nfunction = getattr(It, name)\n"
         "def around(*args, **options):\n"
@@ -156,7 +156,7 @@ def test_a_signal_before_the_start_keeps_the_command_from_starting(runs: Runs) -
         f"os.posix_spawn = lambda *args, **options: (print('started'), spawn(*args, **options))[1]\n{SIGNAL_IN_ACQUIRE}"
     )
     assert runs.run("job", "--at-most", "1m", python="", program=program) == (143, "", "")
-    assert not runs.record().is_held  # it was granted
+    assert not runs.record().is_held  # the lock was granted
 
 
 def test_a_store_that_never_answers_is_not_waited_for_twice(runs: Runs) -> None:
@@ -177,7 +177,7 @@ def test_a_store_that_never_answers_is_not_waited_for_twice(runs: Runs) -> None:
     assert process.returncode == 130
 
 
-# As the process that gets orphans
+# As the process that adopts orphans
 
 
 def namespaces() -> list[str]:
@@ -189,7 +189,7 @@ def namespaces() -> list[str]:
 
 @pytest.mark.slow("starts an interpreter in a namespace")
 def test_as_pid_1_it_reaps_orphans_while_the_command_runs(runs: Runs) -> None:
-    """Of any session: no other process does."""
+    """The run reaps orphans of any session, because no other process does."""
     python = """
 import os, time
 reader, writer = os.pipe()
@@ -209,7 +209,7 @@ print(os.getppid(), "left" if os.path.exists(f"/proc/{orphan}") else "reaped")
 
 @pytest.mark.slow("starts an interpreter in a namespace")
 def test_as_pid_1_it_does_not_pay_the_grace_for_an_orphan_that_has_ended(runs: Runs) -> None:
-    """The shell ends at once, the rest of the pipeline a moment later: then nothing is left to wait for."""
+    """The shell ends at once, and its pipeline a moment later. Then the run has nothing to wait for."""
     script = "sh -c 'trap \"sleep 0.3; exit\" TERM; echo up; while :; do sleep 0.1; done' & exec sleep 60"
     process = runs.start("job", "--at-most", "1s", "--grace", "1h", words=["sh", "-c", script], under=namespaces())
     assert process.wait(20) == 75

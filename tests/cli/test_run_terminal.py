@@ -26,7 +26,8 @@ needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="there is n
 
 
 def on_terminal(runs: Runs, python: str, *options: str, script: str = "", is_in_shell: bool = False) -> Terminal:
-    """A run of `python`'s code or of a shell `script`; or a shell in which `sh ./start` starts that run."""
+    """Run `python`'s code or a shell `script` on a terminal; ``is_in_shell`` starts the run in a shell, by `sh
+    ./start`."""
     code = ["sh", "-c", script] if script else [sys.executable, "-c", python]
     words = command("run", "job", "--store", runs.store, *(options or ("--at-most", "1m")), "--", *code)
     if is_in_shell:
@@ -64,7 +65,7 @@ READS_FIRST = COUNTS.replace('os.write(1, b"ready', 'print("read", input(), flus
 @pytest.mark.parametrize("is_typed", [True, False])
 @pytest.mark.parametrize("python", [COUNTS, READS_FIRST], ids=["in the background", "in the foreground"])
 def test_sigint_reaches_the_command_once_each_time(runs: Runs, python: str, is_typed: bool) -> None:
-    """Ctrl-C, or a SIGINT to the run alone; a command that reads is in the foreground from its first read on."""
+    """Press Ctrl-C, or send SIGINT to the run alone. A command that reads gets the foreground."""
     with on_terminal(runs, python) as terminal:
         if python == READS_FIRST:
             terminal.type("one line\n")
@@ -115,7 +116,7 @@ def test_a_command_on_a_terminal_can_read_from_it_and_is_ended_when_the_lease_is
         assert "was lost: the command takes longer than --at-most 3.0s" in terminal.text
 
 
-# Ends after two lines that are typed.
+# Ends after two typed lines.
 ECHOES = "print('ready', flush=True); print('read', input(), flush=True); print('read', input(), flush=True)"
 
 
@@ -135,7 +136,7 @@ def test_a_run_inside_a_run_can_read_from_the_terminal(runs: Runs) -> None:
 
 @pytest.mark.slow("starts two interpreters")
 def test_what_follows_a_command_that_read_can_read_from_the_terminal(runs: Runs) -> None:
-    """In a script, whose shell has no job control and takes no terminal back."""
+    """A script's shell works without job control, so it does not take the terminal back."""
     run = command("run", "job", "--store", runs.store, "--at-most", "1m", "--", sys.executable, "-c", ECHOES)
     with Terminal(["sh", "-c", f"{shlex.join(run)}; read line; echo after $line"]) as terminal:
         terminal.read_until("ready")
@@ -147,7 +148,7 @@ def test_what_follows_a_command_that_read_can_read_from_the_terminal(runs: Runs)
 
 
 def test_ctrl_z_where_no_shell_could_continue_it(runs: Runs) -> None:
-    """As in a container with a terminal: neither the kernel nor the run stops anything."""
+    """In a container with a terminal, neither the kernel nor the run stops anything."""
     with on_terminal(runs, "import time; print('ready', flush=True); time.sleep(1); print('done')") as terminal:
         terminal.read_until("ready")
         terminal.type("\x1a")
@@ -179,7 +180,7 @@ def test_a_pipeline_on_a_terminal_is_ended_wholly_by_a_signal(runs: Runs, number
 @pytest.mark.slow("job control in a shell")
 @needs_bash
 def test_a_pipeline_on_a_terminal_is_ended_wholly_when_the_lease_is_lost(runs: Runs) -> None:
-    """Its first half ignores SIGTERM, so that it outlives the shell by the grace period."""
+    """Its first half ignores SIGTERM, and so outlives the shell by the grace period."""
     options = ("--at-most", "2s", "--grace", "300ms")
     with start_in_shell(runs, "", *options, script=f"trap '' TERM; {PIPELINE}") as terminal:
         terminal.read_until("ready")
@@ -197,14 +198,13 @@ def is_stopped(pid: int) -> bool:
 
 
 def stop(runs: Runs, terminal: Terminal) -> None:
-    """Ctrl-Z. The shell between them reports it; the run stops a moment later."""
+    """Press Ctrl-Z. The shell between them reports the stop; the run stops a moment later."""
     terminal.type("\x1a")
     terminal.read_until(lambda text: "$ " in text.rpartition("Stopped")[2])
     wait_until(lambda: is_stopped(int(runs.wait_for("parent"))), what="the run stopped, too")
 
 
 def assert_shell_replies(terminal: Terminal) -> None:
-    """The shell has the terminal."""
     before = terminal.text.count("still 42")
     terminal.type("echo still $((40 + 2))\n")
     terminal.read_until(lambda text: text.count("still 42") > before)
@@ -220,7 +220,7 @@ def leave(terminal: Terminal) -> None:
     "is_read_before", [pytest.param(False, marks=pytest.mark.slow("job control in a shell")), True]
 )
 def test_ctrl_z_and_fg_in_a_shell(runs: Runs, is_read_before: bool) -> None:
-    """Whether the command has the terminal when Ctrl-Z comes or not: both are stopped, both go on."""
+    """Command and run stop and go on, whether or not the command has the terminal when Ctrl-Z comes."""
     python = ECHOES if is_read_before else f"import time; print('up', flush=True); time.sleep(1); {ECHOES}"
     with start_in_shell(runs, f"{PARENT}; {python}") as terminal:
         terminal.read_until("ready" if is_read_before else "up")
@@ -277,11 +277,11 @@ def test_a_lease_that_ended_while_both_were_stopped_ends_the_command(runs: Runs)
 
 
 def blocks_signals(pid: int) -> bool:
-    """Whether the process is a run that receives its signals in a thread."""
+    """Return whether the process is a run that receives its signals in a thread."""
     with suppress(OSError):
         status = dict(re.findall(r"(\w+):\t(.*)", Path(f"/proc/{pid}/status").read_text()))
         is_blocked = int(status["SigBlk"], 16) & 1 << (signal.SIGTSTP - 1)
-        return int(status["Threads"]) > 1 and bool(is_blocked)  # a shell that starts one blocks signals, too
+        return int(status["Threads"]) > 1 and bool(is_blocked)  # a shell that is starting a process blocks signals too
     return False
 
 

@@ -1,4 +1,4 @@
-"""What a person sees: on terminals of 80 and 120 columns, and wherever there is no terminal."""
+"""Screens for people, on terminals of 80 and 120 columns, and without a terminal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> str:
 
 
 def column(lines: list[str], title: str) -> list[str]:
-    """The cells below ``title``, one for each line."""
+    """Return the cells below ``title``, one per line."""
     start = lines[0].index(title)
     width = len(re.match(rf"{title}(?: |$)*", lines[0][start:]).group())  # type: ignore[union-attr]  # it is there
     return [line[start : start + width].rstrip() for line in lines[1:]]
@@ -77,7 +77,7 @@ def test_a_list_fits_its_terminal_and_cuts_no_name(columns: int, store: str) -> 
     assert max(map(len, lines)) <= columns
     titles = ["Lock", "State", "Holder", "Last start", "Until"]
     assert re.split(r"  +", lines[0].strip()) == titles + (["Token", "Fire time"] if columns == 120 else [])
-    # Folded and not cut: the pieces together are the whole name.
+    # Names are folded, not cut: the pieces make up the whole name.
     names, holders = "".join(column(lines, "Lock")), "".join(column(lines, "Holder"))
     for whole in (LONG_NAME, "cleanup", "[red]markup[/red]", "clear\\x1b[2Jscreen"):
         assert whole in names

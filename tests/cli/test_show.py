@@ -1,4 +1,4 @@
-"""``shedlock list`` and ``shedlock show``: what they print, off a terminal and as JSON."""
+"""``shedlock list`` and ``shedlock show``: their output without a terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def test_columns_stand_below_each_other_whatever_the_script(store: str) -> None:
     take(store, "名前🐑")
     take(store, "größe")
     title, first, second = run("list", store=store).stdout.splitlines()
-    assert title.index("STATE") == first.index("held") == second.index("held") + 3  # three characters are two wide
+    # three characters have two columns each
+    assert title.index("STATE") == first.index("held") == second.index("held") + 3
 
 
 def test_without_a_command_the_locks_that_matter_most(store: str) -> None:
@@ -181,7 +182,7 @@ def test_show_tells_everything_about_one_lock(time_zone: str, store: str) -> Non
 
 
 def test_a_token_of_zero_is_not_taken_for_none(store: str) -> None:
-    """As ``ADD COLUMN fencing_token BIGINT NOT NULL DEFAULT 0`` leaves it."""
+    """``ADD COLUMN fencing_token BIGINT NOT NULL DEFAULT 0`` leaves such a token."""
     insert(store, "job", "a-host", ago=timedelta(minutes=5), hold=timedelta(hours=1))
     with sqlite3.connect(store.removeprefix("sqlite:///")) as connection:
         connection.execute("UPDATE shedlock SET fencing_token = 0")
@@ -306,7 +307,7 @@ def test_the_file_of_a_mistyped_path_is_not_created(
     monkeypatch.chdir(tmp_path)
     forget_moved(url)  # `run` stays in this process, which has opened the same URL in another directory
     path = tmp_path / url.partition(":///")[2]
-    if arguments == RUNNING:  # which blocks signals in its process
+    if arguments == RUNNING:  # it blocks signals in its process
         completed = shedlock_command(*arguments, store=url)
         exit_code, stdout, stderr = completed.returncode, completed.stdout, completed.stderr
     else:
@@ -350,12 +351,12 @@ def test_a_fire_time_in_the_future_is_named_with_its_cure(arguments: tuple[str, 
 
 @pytest.mark.parametrize("arguments", [("list", "right"), ("show", "right")])
 def test_a_fire_time_of_a_moment_ahead_is_no_fault(arguments: tuple[str, ...], store: str) -> None:
-    """A period of --once-per begins half a minute before the moment that names it."""
+    """A period of --once-per begins half a minute before its nominal time."""
     with_future_fire_time(store)
     assert run(*arguments, store=store).stderr == ""
 
 
-# What is printed cannot be written
+# Output that cannot be written
 
 
 @in_a_process
@@ -374,7 +375,7 @@ def test_an_output_on_a_full_disk(arguments: tuple[str, ...], store: str) -> Non
     [("list",), ("list", "--json"), ("show", "job"), ("doctor",), ("watch",), ("schema",), ("--help",), ("list", "-h")],
 )
 def test_a_reader_that_has_closed_the_output(arguments: tuple[str, ...], store: str) -> None:
-    """Exit code 1 would mean that the answer is no."""
+    """Exit code 1 would mean the answer no."""
     take(store, "job")
     reader, writer = os.pipe()
     os.close(reader)
@@ -434,7 +435,7 @@ def test_lock_names_are_completed(store: str, monkeypatch: pytest.MonkeyPatch) -
     take(store, "other")
     take(store, "größe/2:a@b")
     hostile = ["nightly\nhostile", "nightly;reboot", "nightly$(reboot)", "nightly`reboot`", "nightly a", "night*", "-f"]
-    for name in hostile:  # bash would put them on the command line as they are
+    for name in hostile:  # bash would copy them to the command line unchanged
         insert(store, name, "x", ago=timedelta(0), hold=timedelta(0))
     assert completed("night", "show", "--store", store) == ["nightly-mail", "nightly-report"]
     monkeypatch.setenv("SHEDLOCK_STORE", store)
@@ -454,7 +455,7 @@ def test_completion_is_silent_about_errors(
 
 @pytest.mark.parametrize("time_zone", ["America/New_York"], indirect=True)
 def test_moments_at_the_end_of_time(time_zone: str, store: str) -> None:
-    """West of UTC there is no local time for the first moments of the year 1."""
+    """West of UTC, the first moments of the year 1 do not have a local time."""
     take(store, "job", fire_time=datetime.min.replace(tzinfo=UTC))
     for arguments in (("list",), ("show", "job")):
         assert run(*arguments, store=store).exit_code == 0

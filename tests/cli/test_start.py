@@ -1,6 +1,6 @@
 """Commands start fast, because they import only what they need.
 
-A test of seconds would test the machine. So these count modules: those that a command loads beside its store's driver.
+A limit in seconds would test the machine. These tests count the modules that a command loads beside its store's driver.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FOR_ASYNCIO_OR_OTHER_STORES |= {"shedlock_py.runtime.blocking", "shedlock_py.run
 
 
 def modules(code: str, *arguments: str) -> set[str]:
-    """What a new interpreter has loaded when ``code`` has run."""
+    """Return the modules of a new interpreter that has run ``code``."""
     words = [sys.executable, "-c", code, *arguments]
     return set(subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=True).stdout.split())
 
@@ -43,12 +43,12 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.slow("starts two interpreters")
 @pytest.mark.parametrize(("words", "most"), [("run job --at-most 1m", 115), ("lead job", 121)])
 def test_a_command_loads_little_beside_the_driver_of_its_store(words: str, most: int, store: str) -> None:
-    # Reading the version of a package loads Python's email, from Python 3.13 on not before it is read.
+    # Reading a package's version loads Python's email module; from Python 3.13 on, only when the metadata is read.
     read_version = "import importlib.metadata as metadata; metadata.version('click')"
     driver = modules(f"{MODULES} import {DRIVERS[store.partition(':')[0]]}; {read_version}")
     loaded = modules(COMMAND, *words.split(), "--store", store, "--", "true")
     assert f"shedlock_py.cli.{words.split()[0]}" in loaded
-    assert "garbage=True" in loaded  # collected again: a command may run for weeks
+    assert "garbage=True" in loaded  # collection is on again: a command may run for weeks
     assert not loaded & (FOR_OTHER_COMMANDS | FOR_ASYNCIO_OR_OTHER_STORES)
     assert words.startswith("lead") or not any(name.startswith("shedlock_py.election") for name in loaded)
     assert len(loaded - driver) <= most, sorted(loaded - driver)

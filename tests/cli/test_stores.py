@@ -1,4 +1,4 @@
-"""All commands but run and watch, once on each kind of server."""
+"""All commands except run and watch, once on each kind of server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class KeptOpen:
 
 @pytest.fixture(params=DRIVERS, ids=lambda param: "-".join(filter(None, param)))
 def store(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """The name of a store, and the driver if there are several."""
+    """The name of a store, and its driver if there are several."""
     found: tuple[str, str] = request.param
     return found
 
@@ -73,7 +73,7 @@ def url(store: tuple[str, str], request: pytest.FixtureRequest, make_store: Call
 
 @pytest.fixture
 def provider(url: str) -> Iterator[LockProvider]:
-    """A sync one, also where the command line has a URL with an async driver."""
+    """Open a sync provider, even if the command line has the URL of an async driver."""
     provider: Any = provider_from_url(re.sub(r"\+(asyncpg|asyncmy)", "", url))
     yield provider
     provider.close()
@@ -128,5 +128,5 @@ def test_the_commands_on_each_store(
         deleted.append(json.loads(ok("prune", "--unused-for", "0s", "--json"))["deleted"])
         return sum(deleted) >= len(dry["names"])
 
-    wait_until(are_pruned, what="pruned")  # at once; not where the store's clock is coarse, as etcd's
+    wait_until(are_pruned, what="pruned")  # later only if the store's clock is coarse, as etcd's is
     assert ok("list", prefix) == ""

@@ -1,4 +1,4 @@
-"""``shedlock watch``: a line for each change, and how it ends."""
+"""``shedlock watch``: a line for each change, and its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.forked import Program
 from tests.support.polling import wait_until
 from tests.support.redis import RedisServer
 
-# What changed
+# Changes
 
 
 class Reads:
@@ -111,7 +111,7 @@ def test_a_new_lock_that_ran_and_one_that_was_deleted(reads: Reads) -> None:
 
 
 def test_a_lease_of_java_that_expires_after_one_that_was_released() -> None:
-    """ShedLock for Java has no claim ids: two acquisitions of one host look like one that is extended."""
+    """ShedLock for Java does not write claim ids, so two acquisitions of one host look like an extension."""
     watch, epoch = Watch(), datetime(2026, 1, 1, tzinfo=UTC)
 
     def read(locked_at: int, lock_until: int, now: int) -> list[str]:
@@ -162,7 +162,7 @@ Lines = Callable[[int], list[str]]
 
 @contextmanager
 def watching(tmp_path: Path, store: str, *arguments: str, **variables: str) -> Iterator[Lines]:
-    """``shedlock watch`` in a process of its own, writing to a file; ended by Ctrl-C."""
+    """Run ``shedlock watch`` in a new process that writes to a file, and end it by Ctrl-C."""
     output = tmp_path / "output"
     with output.open("wb") as file:
         words = ["-m", "shedlock_py", "watch", "--every", "100ms", *arguments]

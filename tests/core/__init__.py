@@ -1,1 +1,1 @@
-"""What needs no server."""
+"""Tests that need no server."""

@@ -9,7 +9,7 @@ from shedlock_py.testing import FakeClock, RecordingListener
 
 @pytest.fixture(autouse=True)
 def _restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every test starts with the defaults of a fresh process and leaves them behind."""
+    """Start every test with the defaults of a new process, and restore them."""
     monkeypatch.delenv("SHEDLOCK_ACTIVE", raising=False)
     with reset():
         yield
@@ -28,14 +28,14 @@ def recorded() -> RecordingListener:
 
 @pytest.fixture
 def provider(clock: FakeClock, recorded: RecordingListener) -> Iterator[InMemoryLockProvider]:
-    """A store whose clock stands still, configured as the default."""
+    """A store with a stopped clock, configured as the default."""
     provider = InMemoryLockProvider(clock=clock)
     with configure(provider=provider, listeners=[recorded]):
         yield provider
 
 
 class SlowProvider(InMemoryLockProvider):
-    """A store that takes so many seconds to reply to an acquire."""
+    """A store that takes some seconds to reply to an acquire."""
 
     def __init__(self, clock: FakeClock, seconds: float = 0) -> None:
         super().__init__(clock=clock)

@@ -1,4 +1,4 @@
-"""An operation goes on to its end even if its caller is cancelled; nothing is lost, reported twice or left over."""
+"""An operation finishes even if its caller is cancelled; nothing is lost, reported twice or left over."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Work:
 
 @pytest.fixture(autouse=True)
 async def nothing_is_reported() -> AsyncIterator[None]:
-    """asyncio reports neither an unseen exception nor a destroyed task, and no task is left."""
+    """Check that asyncio reports no unseen exception and no destroyed task, and that no task is left."""
     reports: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: reports.append(context))
@@ -72,7 +72,7 @@ async def cancelled(task: asyncio.Task[Any]) -> bool:
     return task.cancelled()
 
 
-# Nobody is cancelled
+# Without cancellation
 
 
 async def failing_work() -> None:
@@ -150,7 +150,7 @@ async def test_i12_a_caller_cancelled_twice_does_not_wait_and_its_grant_is_undon
 
 
 async def waiting() -> tuple[asyncio.Future[str], asyncio.Task[str], list[Any]]:
-    """A caller who waits for work, which waits for the future; and what was undone."""
+    """A caller, the future that its work waits for, and a list of undone results."""
     outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     undone: list[Any] = []
 
@@ -167,7 +167,7 @@ async def waiting() -> tuple[asyncio.Future[str], asyncio.Task[str], list[Any]]:
 async def test_i12_cancelled_when_the_operation_has_just_ended(
     times: int, error: Exception | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The operation is over, and the caller has not got its outcome yet."""
+    """The operation has ended, but the caller does not have its outcome yet."""
     outcome, task, undone = await waiting()
     if error is None:
         outcome.set_result("granted")
@@ -208,7 +208,7 @@ async def test_an_error_after_a_cancellation_is_logged(fails: str, caplog: pytes
     assert_logged(caplog)
 
 
-# The operation itself is cancelled: the event loop is being closed
+# The operation itself is cancelled: the event loop is closing
 
 
 async def test_the_operation_is_cancelled() -> None:
@@ -223,7 +223,7 @@ async def test_the_operation_is_cancelled() -> None:
 
 
 async def test_work_that_is_cancelled_before_its_first_step_cancels_its_caller() -> None:
-    """By code that cancels all tasks but some when it shuts down. The caller must not wait for ever."""
+    """Shutdown code may cancel all tasks but some. The caller must not wait for ever."""
     work = Work()
     before = asyncio.all_tasks()
     caller = asyncio.create_task(shielded(work.run()))
@@ -238,7 +238,7 @@ async def test_work_that_is_cancelled_before_its_first_step_cancels_its_caller()
 async def test_an_event_loop_that_ends_when_work_was_just_begun(
     caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
 ) -> None:
-    """At any of its iterations."""
+    """The task is cancelled at each of its iterations."""
 
     async def work() -> None:
         await iterations(3)
@@ -260,7 +260,7 @@ async def test_an_event_loop_that_ends_when_work_was_just_begun(
 
 
 async def test_an_event_loop_that_is_closed_in_the_middle_is_not_kept() -> None:
-    """With its tasks: a program that makes a loop for each job would keep them all."""
+    """A program that makes a loop for each job would keep all loops and their tasks."""
 
     async def main() -> None:
         caller = asyncio.create_task(shielded(Work().run()))

@@ -1,6 +1,6 @@
 # Calls without a type checker; the types are tested in tests/core/typing.
 # mypy: disable-error-code="arg-type, call-arg, union-attr, unreachable"
-"""``.attempt`` is bound as the method is; and a guarded method is still a method."""
+"""``.attempt`` is bound like its method, and a guarded method stays a method."""
 
 import abc
 import asyncio
@@ -23,7 +23,7 @@ from shedlock_py import Executed, InMemoryLockProvider, LockRequest, Skipped, sc
 
 
 def traced(function: Any) -> Any:
-    """A decorator of somebody else's, which keeps what it wraps."""
+    """A foreign decorator that keeps the function it wraps."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""However a block is entered and left: the lease goes back, and what was raised comes out unharmed."""
+"""A block may be entered and left in any way: the lease is released, and exceptions pass unchanged."""
 
 import asyncio
 import itertools
@@ -35,7 +35,7 @@ Place = tuple[CodeType, str]
 
 
 class Interruption:
-    """Ctrl-C at the n-th moment, between two places, at which Python notices it: a call, or the end of one into C."""
+    """Ctrl-C at the n-th moment, between two places, when Python notices it: a call, or the return of a C function."""
 
     def __init__(self, number: int, begins: Place, ends: Place) -> None:
         self._left = number
@@ -78,11 +78,12 @@ def test_i3_an_interruption_releases(provider: InMemoryLockProvider, begins: Pla
     for number in itertools.count():
         interruption = Interruption(number, begins, ends)
         with suppress(KeyboardInterrupt), interruption:
-            copy_context().run(attempt, "job", task)  # what an interruption of the very end leaves behind ends with it
+            # in its own context, so that leftovers of an interruption at the very end go with it
+            copy_context().run(attempt, "job", task)
         assert not provider.records()[0].is_held, number
-        running.clear()  # likewise
+        running.clear()  # leftovers are here too
         if not interruption.has_come:
-            break  # there are no more moments
+            break  # all moments were tried
     assert number >= 10
 
 
@@ -163,7 +164,7 @@ def test_a_generator_that_is_closed_inside_of_a_block_releases(provider: InMemor
 
 
 def interrupted_on_the_way_out() -> None:
-    """Ctrl-C at the first moment of ``__exit__``, which Python cannot undo; an interactive session lives on."""
+    """Press Ctrl-C at the first moment of ``__exit__``, which Python cannot undo; an interactive session goes on."""
 
     def interrupt(frame: FrameType, event: str, argument: object) -> None:
         if (frame.f_code, event) == (Block.__exit__.__code__, "call"):
@@ -183,7 +184,7 @@ def test_i3_a_block_that_is_never_left_is_not_kept_alive(way: Callable[[], None]
     provider, recorded = InMemoryLockProvider(), RecordingListener()
     with configure(provider=provider, listeners=[recorded]):
         copy_context().run(way)
-        running.clear()  # what such a block leaves behind
+        running.clear()  # left behind by such a block
         sent = len(recorded.of(LockExtended))
         wait_until(lambda: not provider.records()[0].is_held)
     assert len(recorded.of(LockExtended)) <= sent + 1, "but for one that was under way"
@@ -194,7 +195,7 @@ async def test_i3_nor_is_one_on_an_event_loop() -> None:
     provider, recorded = InMemoryLockProvider(), RecordingListener()
     with configure(provider=provider, listeners=[recorded]):
         await asyncio.create_task(hold_async("job", lock_at_most_for="300ms", keep_alive=True).__aenter__())
-        running.clear()  # likewise
+        running.clear()  # left behind by such a block
         sent = len(recorded.of(LockExtended))
         await until(lambda: not provider.records()[0].is_held)
     assert len(recorded.of(LockExtended)) <= sent + 1, "but for one that was under way"
@@ -230,7 +231,7 @@ async def test_a_block_is_either_for_ordinary_or_for_async_code(provider: InMemo
 
 @pytest.mark.parametrize("name", [None, 7, "", "x" * 65])
 def test_a_bad_name_is_refused_inside_of_another_lock_too(provider: InMemoryLockProvider, name: Any) -> None:
-    """None matches any enclosing lease: the task would have run under another lock."""
+    """A bad name matches no enclosing lease, so the task would run under another lock."""
     with hold("job"):
         with pytest.raises(ConfigurationError):
             hold(name)
@@ -240,7 +241,6 @@ def test_a_bad_name_is_refused_inside_of_another_lock_too(provider: InMemoryLock
 
 @pytest.mark.parametrize(("code", "outcome"), [(None, "succeeded"), (0, "succeeded"), (1, "failed"), ("why", "failed")])
 def test_i8_a_task_that_ends_the_program(provider: InMemoryLockProvider, code: Any, outcome: str) -> None:
-    """``sys.exit()`` says that all went well."""
     recorded = RecordingListener()
     with configure(provider=provider, listeners=[recorded]), pytest.raises(SystemExit):
         attempt("job", lambda: sys.exit(code), lock_at_most_for="1m")

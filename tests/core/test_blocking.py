@@ -1,4 +1,4 @@
-"""Async providers in sync code: an event loop in a thread carries each call out."""
+"""Async providers in sync code: an event loop in a thread executes each call."""
 
 from __future__ import annotations
 
@@ -94,14 +94,14 @@ def test_ctrl_c_cancels_the_call_and_the_end_of_the_loop_waits_for_what_it_must_
 
 
 def test_ctrl_c_at_any_line_leaves_no_call(opened: Callable[[Any], Any]) -> None:
-    """Warnings fail a test: a coroutine without an owner would be one that "was never awaited"."""
+    """Warnings fail a test: a coroutine without an owner "was never awaited"."""
     begun: list[str] = []
     ended: list[str] = []
 
     async def pause() -> None:
         begun.append("pause")
         try:
-            await asyncio.Event().wait()  # nobody sets it
+            await asyncio.Event().wait()  # never set
         finally:
             ended.append("pause")
 
@@ -111,13 +111,14 @@ def test_ctrl_c_at_any_line_leaves_no_call(opened: Callable[[Any], Any]) -> None
     lines = 0
     while interrupted_at(lines, facade.pause):
         lines += 1
-        facade.record("job")  # on the loop, after what the interrupted call has left there
+        facade.record("job")  # runs on the loop after anything the interrupted call has left there
         wait_until(lambda: len(begun) == len(ended), what="the end of the call")
     assert lines > 20
 
 
 def interrupted_at(line: int, call: Callable[[], Any]) -> bool:
-    """Raise KeyboardInterrupt after so many lines of ``call``; whether that was before it waited for its result."""
+    """Raise KeyboardInterrupt after so many lines of ``call``. Return whether the call had not yet waited for its
+    result."""
     is_waiting = False
     lines = 0
 
@@ -164,7 +165,7 @@ def test_a_call_that_never_ends_does_not_keep_the_loop(monkeypatch: pytest.Monke
 def test_a_name_lookup_that_hangs_keeps_neither_the_loop_nor_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     before = set(threading.enumerate())
     facade, found = OnOwnLoop(AsyncInMemoryLockProvider), threading.Event()
-    monkeypatch.setattr("socket.getaddrinfo", lambda *_: found.wait())  # as one of a name server that does not reply
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_: found.wait())  # as a name server that does not reply
 
     async def look_up() -> None:
         loop = asyncio.get_running_loop()

@@ -1,8 +1,8 @@
-"""I1, I2, I4, I7 of compare-and-swap stores, in virtual time: the real programs, two front ends, a network that fails.
+"""I1, I2, I4, I7 of compare-and-swap stores in virtual time: the real programs, two front ends, a network that fails.
 
-The clocks of the front ends differ by the allowed error, those of the holders run at speeds of their own. Requests are
-late, lost, or carried out twice, the second time at any later moment; replies are late or lost. An operator frees and
-takes over, and prunes. Mutants of the programs and of the store show that the check can fail.
+The clocks of the front ends differ by the allowed error, and the holders' clocks run at different speeds. Requests are
+late, lost, or executed twice, the second time at any later moment; replies are late or lost. An operator frees locks,
+takes them over, and prunes. Mutants of the programs and of the store show that the check can fail.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ERROR = 0.7
 """Seconds between the clocks of the two front ends."""
 SEEDS = range(400 if tiers.runs("all") else 80)
 SECONDS = 60.0
-"""Of each run."""
+"""The length of each run."""
 Life = Generator[Any, Any, None]
 
 
 class Lost(Exception):
-    """What a client raises when no reply comes."""
+    """A client's error if no reply comes."""
 
 
 class Programs(cas.CasPrograms):
@@ -43,30 +43,30 @@ class Programs(cas.CasPrograms):
 
 
 class Broken(Exception):
-    """A promise is."""
+    """A promise is broken."""
 
 
 class World:
-    """The store, and everything that happens, in seconds of true time."""
+    """The store and all events, in seconds of true time."""
 
     def __init__(self, seed: int, clock_error: float = ERROR, checks_versions: bool = True) -> None:
         self.random = random.Random(seed)
         self.clock_error, self.checks_versions = clock_error, checks_versions
         self.now = 0.0
         self.slowness = self.random.choice((1.0, 0.02))
-        """Of the network, and of those who wait for the lock."""
+        """How slow the network is, and how slowly nodes wait for the lock."""
         self.offset = self.random.random()
-        """Where in a second the run begins."""
+        """The fraction of a second when the run begins."""
         self.entries: dict[str, cas.Entry] = {}
         self.versions = count(1)
         self.newest_token = 0
         self.kept_until = 0.0
-        """Of the minimum hold."""
+        """The end of the minimum hold."""
         self.leases: list[tuple[Lease, Holder]] = []
         self.revoked: set[str] = set()
-        """Claims whose leases were ended by hand."""
+        """Claims with leases that were ended by hand."""
         self.replaced: dict[str, str] = {}
-        """The claim, and the claim in the record that it has replaced."""
+        """From a claim to the claim in the record that it replaced."""
         self.grants = self.skips = self.refused = self.pruned = 0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
@@ -129,9 +129,9 @@ class World:
         if before is not None and before.record.locked_by == record.locked_by:
             return
         if before is None and write.is_free:
-            return  # made so that the write that grants has a version to compare
+            return  # created so that the granting write has a version to compare
         if by == "undo" and before and self.replaced.get(before.record.locked_by) == record.locked_by:
-            return  # the record that its own grant has replaced comes back
+            return  # the record that its own grant replaced comes back
         if by not in ("acquire", "take over"):
             raise Broken(f"I2: {by} of {record.locked_by} changed the record of {before and before.record.locked_by}")
         assert record.fencing_token is not None
@@ -149,7 +149,7 @@ AT_LEAST, LONGEST = 0.8, 3.0
 
 
 class Holder:
-    """A node, or the operator: its clock, its programs, and what it does."""
+    """A node, or the operator: its clock, its programs, and its actions."""
 
     def __init__(self, world: World, name: str, life: Callable[[Holder], Life]) -> None:
         self.world, self.name, self.random = world, name, world.random
@@ -163,7 +163,7 @@ class Holder:
         return self._zero + self.world.now * self._speed
 
     def go_on(self, life: Life, value: Any = None, error: BaseException | None = None) -> None:
-        """``life`` yields seconds to wait, or a program and what it is called; its result is sent back."""
+        """Run ``life``, which yields seconds to wait, or a program and its name. Send the program's result back."""
         try:
             wanted = life.send(value) if error is None else life.throw(error)
         except StopIteration:
@@ -246,7 +246,7 @@ def worker(me: Holder) -> Life:
 
 
 def operator(me: Holder) -> Life:
-    """Take-overs keep no minimum hold of the former holder; nor does a force release."""
+    """Neither a take-over nor a force release keeps the minimum hold of the previous holder."""
     for _ in range(30):
         yield me.random.uniform(0.0, 2.0) * (me.world.slowness + 0.1)
         try:
@@ -269,7 +269,7 @@ def run(seed: int, **options: Any) -> World:
     Holder(world, "operator", operator)
     while world.is_busy:
         world.run(world.now + SECONDS)
-    world.run(world.now + LONGEST + 2.0 + ERROR)  # all leases are over
+    world.run(world.now + LONGEST + 2.0 + ERROR)  # all leases have ended
     last = Holder(world, "last", acquires_at_once)
     last.trouble = 0.0
     world.run(world.now + 10.0)
@@ -294,7 +294,7 @@ def test_no_promise_is_broken() -> None:
 
 
 def test_i7_a_first_acquire_whose_write_is_late_brings_no_old_token_back() -> None:
-    """Another node has had the lock meanwhile, and its record was pruned."""
+    """Another node had the lock meanwhile, and its record was pruned."""
     world = World(0)
 
     def idle(me: Holder) -> Life:

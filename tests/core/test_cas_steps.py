@@ -1,4 +1,4 @@
-"""The programs for compare-and-swap stores, step by step: a test decides the moments of a store in memory."""
+"""The programs for compare-and-swap stores, step by step: a test times each command of an in-memory store."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Store:
         self.epoch = datetime(2026, 1, 1, tzinfo=UTC)
         self.commands: list[str] = []
         self.before: dict[int, Callable[[], object]] = {}
-        """What happens before the command of this number is carried out, counted from now."""
+        """Calls before the command with this number, counted from now."""
         self.ahead: dict[int, float] = {}
-        """By how many seconds the clock is wrong of the server that replies to the command of this number."""
+        """Seconds: how wrong the server's clock is for the command with this number."""
         self.lost: dict[int, Exception] = {}
-        """What a client raises in place of the reply to the command of this number, which is carried out."""
+        """The client's error instead of the reply to the command with this number, which is executed."""
 
     def meanwhile(self, command: int, happens: Callable[[], object]) -> None:
         self.before[len(self.commands) + command] = happens
@@ -108,7 +108,7 @@ def test_i1_a_pause_does_not_replace_a_job_that_began_while_it_was_decided(store
 
 
 def test_i1_a_pause_does_not_replace_what_an_elector_of_client_go_took_while_it_was_decided(store: Store) -> None:
-    """Such an elector leaves our fencing token as it is."""
+    """Such an elector does not change our fencing token."""
     operator = replica(store)
     paused = operator.pause("job", "1m")
 
@@ -122,7 +122,7 @@ def test_i1_a_pause_does_not_replace_what_an_elector_of_client_go_took_while_it_
 
 @pytest.mark.parametrize("jump", [30, 3600])
 def test_i6_an_extension_after_the_servers_clock_was_set_forward_is_as_long_as_it_says(store: Store, jump: int) -> None:
-    """The extension is computed from an old reply. The reply to it shows the jump."""
+    """The extension is computed from an old reply; the next reply shows the jump."""
     node = replica(store)
     lease = acquired(node, LockRequest("job", "2h"))
     store.clock.advance(60)
@@ -133,7 +133,7 @@ def test_i6_an_extension_after_the_servers_clock_was_set_forward_is_as_long_as_i
 
 
 def test_i6_an_extension_that_is_late_does_not_shorten_a_newer_one(store: Store) -> None:
-    """An elector got no reply in time, and extended once more. The first request arrives after the second."""
+    """An elector got no reply in time and extended again. The first request arrives after the second."""
     node = replica(store)
     lease = acquired(node, LockRequest("job", "10s"))
 
@@ -149,7 +149,8 @@ def test_i6_an_extension_that_is_late_does_not_shorten_a_newer_one(store: Store)
 
 @pytest.mark.parametrize("old_note", [True, False])
 def test_i3_an_extension_that_finds_the_lock_released_does_not_hold_it_again(store: Store, old_note: bool) -> None:
-    """During its minimum hold. Without a note it reads first; with one, its write is refused first."""
+    """The lock is in its minimum hold. Without a note the extension reads first; with a note, its write is refused
+    first."""
     node = replica(store)
     lease = acquired(node, LockRequest("job", "1m", "20s"))
     lease._note = lease._note if old_note else None
@@ -160,7 +161,7 @@ def test_i3_an_extension_that_finds_the_lock_released_does_not_hold_it_again(sto
 
 
 def test_a_write_of_another_tool_at_the_same_moment_is_no_loss(store: Store) -> None:
-    """Such as one that sets a label on the object: the record is as it was, and its version has changed."""
+    """For example, a tool sets a label on the object: the record is unchanged, but its version is new."""
     provider = replica(store)
     lease = acquired(provider, LockRequest("job", "1m"))
 
@@ -175,7 +176,7 @@ def test_a_write_of_another_tool_at_the_same_moment_is_no_loss(store: Store) -> 
 
 
 def test_front_ends_whose_clocks_differ_are_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind a balancer that takes them in turn, each reply contradicts the one before."""
+    """A balancer takes them in turn, so each reply contradicts the one before."""
     node = replica(store, clock_error="1s")
     lease, execute, ahead = acquired(node, LockRequest("job", "1m")), store.execute, cycle([4 * SECOND, -4 * SECOND])
 
@@ -190,7 +191,7 @@ def test_front_ends_whose_clocks_differ_are_named(store: Store, monkeypatch: pyt
 
 
 def test_a_slow_reply_is_no_jump_of_the_clock(store: Store) -> None:
-    """A reply that takes longer than the two seconds by which dates are cut."""
+    """The reply takes longer than two seconds, the error of rounded dates."""
     node = replica(store)
     lease = acquired(node, LockRequest("job", "1m"))
     store.meanwhile(0, lambda: store.clock.advance(4.5))
@@ -199,7 +200,7 @@ def test_a_slow_reply_is_no_jump_of_the_clock(store: Store) -> None:
 
 
 def test_a_lease_that_is_over_by_an_old_note_only_is_extended(store: Store) -> None:
-    """Of two extensions at once, the reply to the shorter one came last, although the store carried it out first."""
+    """Two extensions ran at once. The reply to the shorter one came last, although the store executed it first."""
     node = replica(store)
     lease = acquired(node, LockRequest("job", "2s"))
     old = lease._note
@@ -230,7 +231,7 @@ def test_a_skip_only_reads_and_extend_and_release_only_write(store: Store) -> No
         return store.commands[before:]
 
     request, leases = LockRequest("job", "1m"), list[Lease]()
-    assert commands(lambda: leases.append(acquired(node, request))) == ["Read", "Write", "Write"]  # makes it first
+    assert commands(lambda: leases.append(acquired(node, request))) == ["Read", "Write", "Write"]  # create it first
     assert commands(lambda: node.acquire(request)) == ["Read"]
     assert commands(lambda: node.extend(leases[0], "2m")) == ["Write"]
     assert commands(lambda: node.release(leases[0])) == ["Write"]
@@ -250,7 +251,7 @@ def test_i11_a_fire_time_that_was_granted_since_the_first_copy_is_not_forgotten(
 
 
 def test_i12_a_grant_that_a_second_copy_does_not_settle_is_undone(store: Store) -> None:
-    """The second copy finds another version, as the first one has granted the lock. The next read would tell."""
+    """The second copy finds a new version, as the first copy has granted the lock. The next read would show it."""
     node = replica(store)
     store.lost = {2: ConnectionResetError(), 4: TimeoutError()}
     with pytest.raises(ProviderUnreachable):
@@ -277,7 +278,7 @@ def test_i1_a_read_by_a_clock_that_is_ahead_grants_no_lock_that_is_held(store: S
 @pytest.mark.parametrize("ahead", [-60.0, 60.0])
 @pytest.mark.parametrize("wrong", [0, 1, 2], ids=["read", "make", "grant"])
 def test_i1_no_lease_is_shorter_for_its_holder_than_for_the_servers(store: Store, wrong: int, ahead: float) -> None:
-    """The reply of one server to one request is wrong by a minute. The name is new."""
+    """One server's reply to one request is wrong by a minute. The lock name is new."""
     provider = replica(store)
     store.ahead = {len(store.commands) + wrong: ahead}
     lease = acquired(provider, LockRequest("job", "30s"))
@@ -289,7 +290,7 @@ def test_i1_no_lease_is_shorter_for_its_holder_than_for_the_servers(store: Store
 @pytest.mark.parametrize("ahead", [-60.0, 60.0])
 @pytest.mark.parametrize("wrong", [0, 1, 2, 3], ids=["reply before", "extension", "second reply", "third reply"])
 def test_i1_nobody_gets_the_lock_while_it_is_extended(store: Store, wrong: int, ahead: float) -> None:
-    """The reply of one server to one request is wrong by a minute."""
+    """One server's reply to one request is wrong by a minute."""
     holder, other, request = replica(store), replica(store), LockRequest("job", "30s")
     lease, granted = acquired(holder, request), list[Lease | None]()
     begin = len(store.commands)
@@ -304,7 +305,7 @@ def test_i1_nobody_gets_the_lock_while_it_is_extended(store: Store, wrong: int, 
 
 
 def test_i1_a_lease_that_was_kept_for_hours_is_extended_by_a_time_of_now(store: Store) -> None:
-    """A minute is within the drift of 20 hours, so a wrong reply would seem to agree."""
+    """A minute is within the drift of 20 hours, so a wrong reply would seem right."""
     holder, other = replica(store), replica(store)
     lease = acquired(holder, LockRequest("job", "24h"))
     store.clock.advance("20h")

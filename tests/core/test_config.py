@@ -97,7 +97,7 @@ class TestConfigure:
         assert lock_request("job").lock_at_most_for == timedelta(minutes=7)
 
     def test_a_new_store_replaces_that_for_async_code(self) -> None:
-        """Otherwise one lock would be in two stores: for a function in the new one, for a coroutine in the old one."""
+        """Otherwise one lock would be in two stores: functions would use the new store, coroutines the old."""
         new, former, for_async = InMemoryLockProvider(), InMemoryLockProvider(), AsyncInMemoryLockProvider()
         configure(former, async_provider=for_async)
         configure(holder="replica-1")
@@ -138,14 +138,14 @@ class TestConfigure:
         url = f"sqlite:///{tmp_path}/locks.db"
         configure(url, create_schema=True)
         assert isinstance(attempt("job", nothing_sync), Executed)
-        configure(create_schema=True)  # of the store that is configured; again changes nothing
+        configure(create_schema=True)  # in the configured store; a repetition changes nothing
         set_active(False)
-        configure(f"sqlite:///{tmp_path}/no/such/directory/locks.db", create_schema=True)  # nothing is locked
+        configure(f"sqlite:///{tmp_path}/no/such/directory/locks.db", create_schema=True)  # the call locks nothing
 
     def test_a_relative_path_in_another_working_directory(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """configure() means the file in the directory of today; a guard keeps the file of its first call."""
+        """configure() means the file in the current directory; a guard keeps the file of its first call."""
         url, in_guard = "sqlite:///relative.db", "sqlite:///guards.db"
         for name in ("first", "second"):
             (tmp_path / name).mkdir()
@@ -213,7 +213,7 @@ class TestConfigure:
         configure(provider=InMemoryLockProvider(), listeners=[recorded])
         attempt("job", lambda: None)
         assert len(recorded.events) == len(records_of(caplog)) == 3
-        Settings(provider=InMemoryLockProvider(), listeners=(recorded,)).apply()  # in place of the log
+        Settings(provider=InMemoryLockProvider(), listeners=(recorded,)).apply()  # instead of the log
         attempt("job", lambda: None, lock_at_most_for="1m")
         assert (len(recorded.events), len(records_of(caplog))) == (6, 3)
 
@@ -260,7 +260,7 @@ class TestProviderNotConfigured:
         monkeypatch.delenv("SHEDLOCK_STORE", raising=False)
 
     async def messages(self) -> set[str]:
-        """The messages for an ordinary and for an async function."""
+        """Return the messages for a sync and for an async function."""
         with pytest.raises(ProviderNotConfigured) as caught:
             attempt("nightly", nothing_sync)
         with pytest.raises(ProviderNotConfigured) as caught_async:
@@ -299,7 +299,7 @@ class TestProviderNotConfigured:
 
     @pytest.mark.parametrize("resolve", [resolve_provider, resolve_async_provider])
     def test_another_thread_that_configures_meanwhile(self, resolve: Callable[[object, str], object]) -> None:
-        """At each moment, the result is of the settings before, or of those after."""
+        """At each moment, all settings are old, or all are new."""
         number, is_over, refused = 0, False, 0
         found: list[object] = []
         while not is_over:
@@ -326,9 +326,9 @@ class TestProviderNotConfigured:
 def test_each_setting_is_a_parameter_has_a_variable_and_is_in_the_docs() -> None:
     parameters = list(signature(configure).parameters)
     names = [field.name for field in fields(Settings)]
-    assert parameters.pop() == "create_schema"  # it is done once, and kept nowhere
+    assert parameters.pop() == "create_schema"  # it happens once and is not kept
     assert parameters == names, "config.py: Settings and configure() must have the same fields, in one order"
-    # SHEDLOCK_STORE may name an async provider, too; listeners are objects.
+    # SHEDLOCK_STORE may name an async provider too; listeners are objects.
     without = set(names) - {"async_provider", "listeners"} - {field for field, _ in VARIABLES.values()}
     assert not without, f"config.py: no variable in VARIABLES for {', '.join(without)}"
     guards, django = (DOCS / "guards.md").read_text(), (DOCS / "reference/django.md").read_text()
@@ -426,7 +426,7 @@ class TestFromEnv:
 
     @pytest.mark.not_quick("starts a Python")
     def test_a_store_in_a_package_that_configures_itself_when_it_is_imported(self, tmp_path: Path) -> None:
-        """As ``shedlock`` imports it, where the variable of the command line is the application's as well."""
+        """``shedlock`` imports the package while the command line and the application share the variable."""
         package = tmp_path / "application"
         package.mkdir()
         (package / "__init__.py").write_text("from shedlock_py import Settings\nSettings.from_env().apply()\n")
@@ -514,7 +514,7 @@ class TestUrls:
 
 
 class TestProviderArguments:
-    """A URL may stand wherever a provider does. All users of one URL share one provider."""
+    """A URL may replace a provider anywhere. All users of a URL share one provider."""
 
     def test_in_guards(self, tmp_path: Path) -> None:
         url = f"sqlite:///{tmp_path}/locks.db"
@@ -524,7 +524,8 @@ class TestProviderArguments:
 
         @scheduler_lock("job", provider=f" {url}\n")
         def job() -> bool:
-            assert isinstance(attempt("job", nothing_sync, provider=url), Executed)  # it is inside
+            # the current code is inside the lock
+            assert isinstance(attempt("job", nothing_sync, provider=url), Executed)
             return bool(provider.record("job").is_held)
 
         assert job()
@@ -536,7 +537,7 @@ class TestProviderArguments:
 
     @pytest.mark.anyio
     async def test_in_async_guards(self, tmp_path: Path) -> None:
-        """As with configure(): in worker threads, unless the URL names an async driver."""
+        """As with configure(): guards use worker threads, unless the URL names an async driver."""
         url = f"sqlite:///{tmp_path}/locks.db"
         configure(url, create_schema=True)
         reset()
@@ -632,7 +633,7 @@ class TestActive:
 
     @pytest.mark.anyio
     async def test_async_code_waits_for_nothing(self) -> None:
-        """Neither for a thread, which a test's event loop may not know, nor for an iteration of the loop."""
+        """It waits neither for a thread, which a test's event loop may not know, nor for an iteration of the loop."""
         set_active(False)
         iterations: list[str] = []
         asyncio.get_running_loop().call_soon(iterations.append, "one")
@@ -644,7 +645,7 @@ class TestActive:
                 extend_lock("1h")
 
     def test_a_lease_that_locks_nothing_does_not_end(self, caplog: pytest.LogCaptureFixture) -> None:
-        """A job with keep-alive has a short one, and nothing extends it."""
+        """A job with keep-alive has a short lease that nothing extends."""
         set_active(False)
         lost: list[LeaseLost] = []
         with hold("job", lock_at_most_for="3ms", keep_alive=True, on_lost=lost.append) as lease:
@@ -693,7 +694,7 @@ class TestActive:
 
 
 class TestOneStore:
-    """However a store is written, it is one provider in a process."""
+    """All spellings of a store share one provider in a process."""
 
     async def test_a_lease_on_the_async_provider_counts_for_the_url(self, tmp_path: Path) -> None:
         url = f"sqlite:///{tmp_path}/locks.db"

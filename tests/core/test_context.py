@@ -1,4 +1,4 @@
-"""Which lease the running code is inside of."""
+"""The lease that the running code is inside of."""
 
 import asyncio
 import contextvars

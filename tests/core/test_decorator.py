@@ -240,7 +240,7 @@ class TestWhatCannotBeGuarded:
 
     @pytest.mark.anyio
     async def test_a_task_or_a_future(self, provider: InMemoryLockProvider) -> None:
-        """Its work may end after the release; a caller of ``attempt`` would take it for done."""
+        """Its work may end after the release, while a caller of ``attempt`` believes it done."""
         loop = asyncio.get_running_loop()
         running = loop.create_task(asyncio.sleep(0))
         with ThreadPoolExecutor(1) as pool:

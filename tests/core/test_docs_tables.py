@@ -1,4 +1,4 @@
-"""The tables of stores in the docs are up to date, and each store has its page and its extras."""
+"""The docs' tables of stores are up to date, and each store has its page and its extras."""
 
 import tomllib
 

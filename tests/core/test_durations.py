@@ -37,7 +37,7 @@ def test_a_duration_can_be_written_in_many_forms(value: Duration, expected: time
 
 
 def test_a_duration_of_another_package_becomes_an_ordinary_one() -> None:
-    """Such as a Timedelta of pandas, which has methods and a text of its own."""
+    """A pandas Timedelta, for example, has its own methods and text."""
 
     class Other(timedelta):
         pass
@@ -125,7 +125,6 @@ def test_zero_where_it_is_allowed(value: float | str | timedelta) -> None:
 
 
 LETTERS = "0123456789msmhdwyPTYMDHSW.,+-eE_ \n\0²٣µ"
-"""Those of durations, and some that look like them."""
 
 
 @given(st.integers(min_value=1, max_value=LONGEST // MS))

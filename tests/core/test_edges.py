@@ -1,4 +1,4 @@
-"""Blocks that are used in other ways than meant: forks, late extensions, mixed-up stores, wrong arguments."""
+"""Unusual uses of blocks: forks, late extensions, mixed-up stores, wrong arguments."""
 
 import asyncio
 from collections.abc import Callable
@@ -75,14 +75,14 @@ class TestExtensions:
         assert not extension.granted().is_trusted()
 
     def test_i12_a_cancelled_one_ends_before_the_release(self, provider: InMemoryLockProvider) -> None:
-        """The request is in a worker thread, which cannot be stopped."""
+        """The request runs in a worker thread, which cannot be stopped."""
         order: list[str] = []
         extending: list[Callable[[], object]] = []
         extend, release = provider.extend, provider.release
 
         def slow_extend(lease: Lease, lock_at_most_for: Duration) -> Lease | None:
             extending[0]()
-            let_pass(0.05)  # a release that does not wait would begin
+            let_pass(0.05)  # long enough for a release that does not wait to begin
             extended = extend(lease, lock_at_most_for)
             order.append("extended")
             return extended

@@ -39,13 +39,13 @@ def __getattr__(name):
 
 @pytest.fixture(scope="module")
 def acme(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory into which the package of :data:`ACME` is installed."""
+    """The directory with the installed package of :data:`ACME`."""
     return install(ACME, tmp_path_factory.mktemp("acme"))
 
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As :func:`acme`: a package with entry points that cannot work."""
+    """Like :func:`acme`: a package with entry points that cannot work."""
     project = tmp_path_factory.mktemp("project")
     (project / "pyproject.toml").write_text(FAULTY)
     (project / "shedlock_faulty.py").write_text(FAULTY_MODULE)
@@ -117,7 +117,7 @@ class TestAFaultyPackage:
 
 @pytest.fixture
 def core_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package can be imported without site-packages, also if it was installed there."""
+    """Make the package importable without site-packages, even if it was installed there."""
     (tmp_path / "shedlock_py").symlink_to(Path(shedlock_py.__file__).parent)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
@@ -125,7 +125,7 @@ def core_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("core_alone")
 @pytest.mark.not_quick("starts a Python")
 class TestMissingPackages:
-    """Without site-packages: as on a machine where only the core was installed."""
+    """Without site-packages, as if only the core was installed."""
 
     def test_the_pip_install_line(self) -> None:
         cases = [
@@ -161,7 +161,7 @@ class TestMissingPackages:
 
 
 def install(project: Path, site: Path) -> Path:
-    """Lay the project, of modules only, out in ``site`` as pip installs it: importlib finds its entry points there."""
+    """Install the project, which has only modules, into ``site`` like pip, so that importlib finds its entry points."""
     metadata = tomllib.loads((project / "pyproject.toml").read_text())["project"]
     info = site / f"{metadata['name']}-{metadata['version']}.dist-info"
     info.mkdir()
@@ -175,20 +175,19 @@ def install(project: Path, site: Path) -> Path:
 
 
 def lines_of(*arguments: str) -> list[str]:
-    """The lines that a new Python prints."""
     done = run_python(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 
 
 def run_with(site: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The lines that the script prints where the package in ``site`` is installed."""
+    """Return the lines that the script prints if the package in ``site`` is installed."""
     monkeypatch.setenv("PYTHONPATH", str(site))
     return lines_of("-c", script)
 
 
 def refusals(*calls: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The message of the ConfigurationError that each call raises there."""
+    """Return the message of each call's ConfigurationError there."""
     errors = run_with(site, _catching(calls), monkeypatch)
     assert len(errors) == len(calls)
     return errors

@@ -49,7 +49,8 @@ EVENTS: list[tuple[Event, int, str]] = [
     (LeaseLost("job", lease, "kept_too_long"), logging.WARNING, "longer than keep_alive allows"),
     (ProviderFailed("job", "acquire", OSError("gone")), logging.ERROR, "acquire failed: gone"),
     (ProviderFailed("job", "release", OSError("gone"), lease), logging.ERROR, "release failed: gone"),
-    (ProviderFailed("job", "extend", OSError("gone"), lease), logging.WARNING, "extend failed: gone"),  # tried again
+    # will be tried again
+    (ProviderFailed("job", "extend", OSError("gone"), lease), logging.WARNING, "extend failed: gone"),
     (ProviderFailed("job", "record", OSError("gone")), logging.WARNING, "record failed: gone"),
     (LeadershipStarted("job", "me", 7), logging.INFO, "me leads, term 7"),
     (LeadershipStopped("job", "me", 7, "resigned"), logging.INFO, "does not lead any more (resigned), term 7"),
@@ -83,7 +84,7 @@ HOSTILE = "me\n2026-01-01 CRITICAL\x1b]0;x\x07\x1b[2J\u202e\u2028\x85"
     ids=lambda event: type(event).__name__,
 )
 def test_what_others_have_written_stays_on_one_line_of_the_log(event: Event, caplog: pytest.LogCaptureFixture) -> None:
-    """A holder comes from the store, where another program may have written anything."""
+    """A holder comes from the store, where another program may have written any text."""
     caplog.set_level(logging.DEBUG, "shedlock_py")
     log_listener(event)
     (record,) = records_of(caplog)

@@ -1,4 +1,4 @@
-"""I12 in virtual time: guards, their heartbeats and electors on asyncio are given up at every await, one by one."""
+"""I12 in virtual time: guards, their heartbeats and electors on asyncio are cancelled at every await."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ KINDS = ("attempt", "hold", "keep_alive", "extending")
 
 
 class DelayedClient:
-    """Commands reach the store late, and so do its replies."""
-
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
@@ -42,8 +40,6 @@ def open_provider(loop: SteppedLoop) -> AsyncProgramProvider:
 
 
 class Run:
-    """One guarded run, of several kinds."""
-
     def __init__(self, provider: AsyncProgramProvider, name: str) -> None:
         self.provider, self.name = provider, name
         self.started = self.finished = False
@@ -79,7 +75,7 @@ async def is_held(provider: AsyncProgramProvider, name: str) -> bool:
 
 
 async def at_each_await(loop: SteppedLoop, one: Callable[[Moment, int], Awaitable[str]]) -> list[str]:
-    """What became of the run that was given up at the first await, at the second one, …"""
+    """Cancel a run at each await, and return the outcomes in order."""
     before, ends = asyncio.all_tasks(), []
     for number in count():
         assert number < MOST_AWAITS, "it never got to its end"
@@ -117,14 +113,14 @@ def test_i12_a_guard_that_is_given_up_at_any_await(way: str, kind: str, monkeypa
         return await at_each_await(loop, one)
 
     ends: list[str] = run_stepped(main, monkeypatch)
-    gc.collect()  # a coroutine that nothing awaited complains here
+    gc.collect()  # reports a coroutine that was never awaited
     assert ends[-1] == "ran to its end"
     assert {"did not run", "was given up"} <= set(ends[:-1])
 
 
 @pytest.mark.usefixtures("small_heap")
 def test_i12_a_heartbeat_that_is_cancelled_at_any_await(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By code that cancels all tasks but its own, for example. The task keeps its lease, and its result is sacred."""
+    """For example, code cancels all tasks but its own. The task keeps its lease and its result."""
 
     async def main(loop: SteppedLoop) -> list[str]:
         provider = open_provider(loop)
@@ -140,7 +136,7 @@ def test_i12_a_heartbeat_that_is_cancelled_at_any_await(monkeypatch: pytest.Monk
             moment.strike(cancel_others)
             try:
                 result = await own
-            except asyncio.CancelledError:  # the request of its own acquire or release was one of them
+            except asyncio.CancelledError:  # it was the request of its own acquire or release
                 result = None
             moment.strike(lambda: None)
             assert run.finished or not run.started, "the task itself was interrupted"
@@ -157,7 +153,8 @@ def test_i12_a_heartbeat_that_is_cancelled_at_any_await(monkeypatch: pytest.Monk
 @pytest.mark.usefixtures("small_heap")
 @pytest.mark.parametrize("whom", ["the program", "its owner", "all tasks"])
 def test_i12_an_elector_that_is_cancelled_at_any_await(whom: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It leads no more, calls ``on_stopped_leading`` as often as the other, and another node leads after a lease."""
+    """It stops leading, calls ``on_stopped_leading`` as often as the other elector, and another node leads after a
+    lease."""
 
     async def main(loop: SteppedLoop) -> list[str]:
         provider = open_provider(loop)
@@ -194,7 +191,7 @@ def test_i12_an_elector_that_is_cancelled_at_any_await(whom: str, monkeypatch: p
             except asyncio.CancelledError:
                 end = "was given up"
             moment.strike(lambda: None)
-            if elector.is_leader():  # the owner was cancelled while it waited for the program to stop
+            if elector.is_leader():  # the elector was cancelled while it waited for the program to stop
                 await elector.stop()
             assert not elector.is_leader()
             await asyncio.sleep(LEASE)

@@ -1,4 +1,4 @@
-"""``expected_every``: a run says when the next one is due, so that a monitor in another process can know it."""
+"""``expected_every``: a run says when the next run is due, for a monitor in another process."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_what_cannot_work_is_refused(every: Any) -> None:
 
 
 def test_a_single_run_is_enough_to_find_that_the_job_is_overdue() -> None:
-    """In any process, by the store's clock; a cadence would need four runs."""
+    """Any process can tell, by the store's clock. A cadence would need four runs."""
     clock = FakeClock()
     provider = InMemoryLockProvider(clock=clock, history=5)
     attempt("job", lambda: None, lock_at_most_for="1m", provider=provider, expected_every="1h")
@@ -106,7 +106,7 @@ def test_a_single_run_is_enough_to_find_that_the_job_is_overdue() -> None:
 
 
 def test_it_goes_before_what_the_request_says() -> None:
-    """Which is what the scheduler means; the user knows better."""
+    """The request has the scheduler's value; the user knows better."""
     provider = InMemoryLockProvider(history=5)
     request = LockRequest("job", "1m", next_fire_time=datetime(2020, 1, 1, tzinfo=UTC))
     attempt(request, lambda: None, provider=provider)

@@ -36,7 +36,7 @@ def test_a_child_requests_the_same_lock_under_its_own_name() -> None:
 
 def test_a_host_whose_name_no_holder_may_have_runs_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "paused by nobody")
-    for _ in range(2):  # the second request is the checked one
+    for _ in range(2):  # only the second request is checked
         assert lock_request("job").holder == f"paused by nobody:{os.getpid()}"
 
 
@@ -74,7 +74,7 @@ def test_a_block_that_was_made_before_the_fork_is_the_childs_where_it_is_entered
 
 
 def test_a_child_that_is_forked_while_a_thread_is_in_the_memory_store() -> None:
-    """The thread that would leave it does not exist in the child."""
+    """The child does not have the thread that would release the store's lock."""
     provider = InMemoryLockProvider()
     is_in, is_over = threading.Event(), threading.Event()
 
@@ -87,7 +87,7 @@ def test_a_child_that_is_forked_while_a_thread_is_in_the_memory_store() -> None:
     is_in.wait(60)
 
     def child() -> None:
-        signal.alarm(20)  # it would wait for ever
+        signal.alarm(20)  # otherwise it would wait for ever
         assert provider.acquire(LockRequest("job", "1m"))
 
     in_child(child)

@@ -1,4 +1,4 @@
-"""The decision to skip a task: which gate refuses it, when, and how long the acquire took."""
+"""The decision to skip a task: the gate that refuses it, when, and how long the acquire took."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

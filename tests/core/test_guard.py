@@ -1,4 +1,5 @@
-"""hold and attempt: acquire, run, release, and what the caller sees, beyond what the contract shows for each store."""
+"""hold and attempt: acquire, run, release, and the results for the caller that the contract does not show for each
+store."""
 
 import functools
 import signal
@@ -204,7 +205,7 @@ class TestAttempt:
 
     @pytest.mark.anyio
     async def test_what_is_done_when_it_is_used_is_refused(self, provider: InMemoryLockProvider) -> None:
-        """As aiohttp's requests, a query of Tortoise, and what ``@contextmanager`` makes of a job."""
+        """Such as aiohttp's requests, a Tortoise query, and a job with ``@contextmanager``."""
 
         class Request:
             def __await__(self) -> Generator[None, None, str]:
@@ -295,7 +296,7 @@ class TestI8TheResultIsSacred:
 
 
 def test_async_code_without_an_event_loop_of_asyncio_is_refused() -> None:
-    """As under trio."""
+    """For example, under trio."""
     entering = hold_async("job", lock_at_most_for="1m", provider=InMemoryLockProvider()).__aenter__()
     with pytest.raises(ConfigurationError, match=r"no event loop of asyncio is running; trio is"):
         entering.send(None)

@@ -1,4 +1,4 @@
-"""hold_async and attempt_async: what differs from their twins is cancellation."""
+"""hold_async and attempt_async: they differ from their sync twins in cancellation."""
 
 import asyncio
 import threading
@@ -119,7 +119,7 @@ async def test_i12_a_release_is_finished_although_its_caller_is_cancelled(record
 
 
 async def test_releases_work_when_the_default_pool_is_full_of_jobs() -> None:
-    """Jobs in asyncio.to_thread that wait for a lock's release must not keep that release from a thread."""
+    """Jobs in asyncio.to_thread that wait for a lock's release must not take all threads from that release."""
     store = InMemoryLockProvider()
     released = threading.Event()
     async with hold_async("job", provider=store):

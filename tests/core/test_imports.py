@@ -1,4 +1,4 @@
-"""A module imports only from those above it in a list, and importing the package loads next to nothing."""
+"""A module imports only from modules above it in a list, and importing the package loads next to nothing."""
 
 import ast
 import pickle
@@ -21,7 +21,8 @@ PACKAGE = Path(shedlock_py.__file__).parent
 PROJECT = Path(__file__).parents[2]
 
 PUBLIC = {"errors", "events", "provider"}
-"""The modules of the root. ``events`` and ``provider`` stand on ``model``, all other folders stand on the three."""
+"""The modules of the root. ``events`` and ``provider`` import from ``model``; all other folders import from these
+three."""
 FOLDERS: dict[str, set[str]] = {
     "model": set(),
     "runtime": {"model"},
@@ -35,16 +36,16 @@ FOLDERS: dict[str, set[str]] = {
     "cli": {"model", "runtime", "settings", "guard", "election", "operators", "providers", "page"},
     "testing": {"model", "runtime", "settings", "guard", "election", "operators", "providers"},
 }
-"""What each folder imports from, besides itself and the root."""
+"""The folders that each folder imports from, besides itself and the root."""
 MORE_OF_DJANGO = {"cli", "integrations"}
 KITS: dict[str, set[str]] = {"kit": set(), "cas": {"kit"}, "aws": {"kit", "cas"}}
-"""What those import that the stores share; a store imports from all of them."""
+"""Imports between the modules that stores share. A store may import from all of them."""
 IMPURE_MODULES = {"asyncio", "threading", "time", "_thread", "concurrent"}
 MODULES = sorted(path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
 
 
 def python(script: str) -> list[str]:
-    """The words that ``script`` prints, in a new interpreter."""
+    """Return the words that ``script`` prints in a new interpreter."""
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
 
 
@@ -55,7 +56,7 @@ def tree_of(module: Path) -> ast.Module:
 
 @cache
 def imports_of(module: Path, *, late: bool = True) -> set[str]:
-    """What a module imports, dotted; without those inside functions and TYPE_CHECKING unless ``late``."""
+    """Return the dotted names that a module imports; without ``late``, not those in functions and TYPE_CHECKING."""
     names: set[str] = set()
     todo: list[ast.AST] = [tree_of(module)]
     while todo:
@@ -76,7 +77,7 @@ def imports_of(module: Path, *, late: bool = True) -> set[str]:
 
 
 def own_imports(module: Path, *, late: bool = True) -> set[str]:
-    """The modules of the package that a module imports: ``{"lease", "providers.memory"}``."""
+    """Return the package's modules that a module imports: ``{"lease", "providers.memory"}``."""
     return {
         name.removeprefix("shedlock_py.") for name in imports_of(module, late=late) if name.startswith("shedlock_py.")
     }
@@ -91,7 +92,7 @@ def test_the_version_stands_in_one_place() -> None:
 
 
 def folder_of(name: str) -> str:
-    """Of a dotted module; of a module of the root, its name."""
+    """Return the folder of a dotted module, or the name of a module of the root."""
     return name.partition(".")[0]
 
 
@@ -120,7 +121,7 @@ def test_the_public_face_stands_on_the_model() -> None:
 def test_no_modules_import_each_other() -> None:
     left: dict[str, set[str]] = {}
     for module in MODULES:
-        its_package = ".".join(module.parent.parts)  # from here, another module of the same folder is imported
+        its_package = ".".join(module.parent.parts)  # an import from here names another module of the same folder
         left[".".join(module.parts).removesuffix(".__init__")] = own_imports(module, late=False) - {its_package}
     while free := {name for name, imported in left.items() if not imported & left.keys()}:
         for name in free:
@@ -163,7 +164,7 @@ def test_integrations_and_testing_see_public_names() -> None:
 
 
 AT_ONCE = ("integrations", "testing", "providers", "page")
-"""What is imported only where it is used."""
+"""Folders that are imported only where they are used."""
 
 
 def test_only_the_modules_for_asyncio_import_it_at_once() -> None:
@@ -177,11 +178,11 @@ def test_only_the_modules_for_asyncio_import_it_at_once() -> None:
             assert "runtime.asyncio_tools" not in own_imports(module, late=False), module
 
 
-# What is loaded at its first use
+# Loaded at first use
 
 
 def names_for_type_checkers(module: str = "__init__") -> dict[str, str]:
-    """The public names that are imported under TYPE_CHECKING only, and where from."""
+    """Return the public names that are imported under TYPE_CHECKING only, and their modules."""
     (block,) = (node for node in tree_of(Path(module)).body if isinstance(node, ast.If))
     assert ast.unparse(block.test) == "TYPE_CHECKING"
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
@@ -194,7 +195,7 @@ LATE_PROVIDERS = names_for_type_checkers("providers/__init__")
 
 @pytest.mark.not_quick("starts a Python")
 def test_importing_the_package_loads_few_modules_no_driver_no_asyncio_and_nothing_that_is_late() -> None:
-    # And what these load, which depends on Python.
+    # The modules that these load depend on the Python version.
     needed = "concurrent.futures, contextvars, dataclasses, datetime, fractions, json, logging, pkgutil, random, signal"
     loaded = python(
         f"import sys, socket, typing, {needed}; before = set(sys.modules); import shedlock_py; "
@@ -275,7 +276,7 @@ def test_a_name_that_there_is_not() -> None:
 def test_a_sync_sql_provider_does_not_load_the_orm() -> None:
     loaded = python("import sys, shedlock_py; shedlock_py.provider_from_url('sqlite:///x.db'); print(*sys.modules)")
     assert "sqlalchemy.engine" in loaded
-    assert "sqlalchemy.orm" not in loaded  # SQLAlchemy's asyncio part brings it along
+    assert "sqlalchemy.orm" not in loaded  # SQLAlchemy's asyncio part loads it
 
 
 @pytest.mark.not_quick("starts a Python")

@@ -1,4 +1,4 @@
-"""Who is inside of a lease: the code that the task calls or awaits, in this process, while the lease lives."""
+"""Code is inside a lease if the task calls or awaits it, in this process, while the lease lives."""
 
 import asyncio
 import copy
@@ -86,9 +86,9 @@ class TestForkedChildren:
         async with hold_async("job"):
             in_child(assert_the_child_is_not_inside)
 
-    @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on: of a fork while threads run
+    @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # from Python 3.12 on, for a fork while threads run
     def test_i1_a_worker_of_a_pool_stays_outside_when_its_parent_has_released(self, tmp_path: Path) -> None:
-        """It ran the lock's task beside the replica that had got the lock meanwhile."""
+        """The worker would run the lock's task while another replica has the lock."""
         url = f"sqlite:///{tmp_path}/locks.db"
         with (
             closing(cast(SqlAlchemyLockProvider, provider_from_url(url))) as provider,
@@ -151,7 +151,7 @@ class TestTasksAndTimers:
     async def test_a_scheduler_that_the_task_starts_is_inside_until_the_task_ends(
         self, provider: InMemoryLockProvider
     ) -> None:
-        """Its timer has the context of the task. The documentation says to start it outside."""
+        """The timer has the task's context. The documentation says to start it outside."""
         seen: asyncio.Queue[Lease | None] = asyncio.Queue()
         scheduler = AsyncIOScheduler()
 
@@ -168,7 +168,7 @@ class TestTasksAndTimers:
             scheduler.shutdown(wait=False)
 
     async def test_an_event_loop_in_a_thread_of_the_task_is_inside(self, provider: InMemoryLockProvider) -> None:
-        """As asgiref's ``async_to_sync`` makes it."""
+        """As in asgiref's ``async_to_sync``."""
         async with hold_async("job"):
             await asyncio.to_thread(lambda: asyncio.run(assert_inside()))
 
@@ -206,7 +206,7 @@ class TestTasksAndTimers:
 
 
 async def test_the_caller_of_a_suspended_generator_is_inside(provider: InMemoryLockProvider) -> None:
-    """Python cannot distinguish it from the body of a ``@contextmanager`` around ``hold``, which must be."""
+    """Python cannot tell it from the body of a ``@contextmanager`` around ``hold``, which must be inside."""
 
     def generator() -> Iterator[None]:
         with hold("job"):

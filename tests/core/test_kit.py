@@ -1,4 +1,4 @@
-"""The provider kit: its time limit for asyncio, and what a store may decide by itself."""
+"""The provider kit: its time limit for asyncio, and the choices that a store may make."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Line = tuple[asyncio.StreamReader, socket.socket]
 
 @pytest.fixture
 async def line() -> AsyncIterator[Line]:
-    """What is read from, and the socket of the other side."""
+    """A stream to read from, and the socket of the other side."""
     near, far = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=near)
     yield reader, far
@@ -77,7 +77,7 @@ async def test_i13_a_reply_that_has_not_arrived_does_not(line: Line, is_blocked:
 
 
 async def test_i13_a_driver_that_loses_the_cancellation(line: Line) -> None:
-    """As ``asyncio.wait_for`` of Python 3.11 does when what it waits for is done at that moment."""
+    """In Python 3.11, ``asyncio.wait_for`` does so if its future is done at that moment."""
 
     async def request() -> None:
         async with within(LIMIT, "a connection", sent=False):
@@ -104,7 +104,7 @@ async def test_a_cancellation_is_no_time_limit(line: Line) -> None:
 
 
 async def test_a_cancelled_caller_does_not_interrupt_an_operation_that_has_begun() -> None:
-    """Else a late extension could arrive after the release, and the driver would lose its connection."""
+    """Otherwise a late extension could arrive after the release, and the driver would lose its connection."""
     memory = AsyncInMemoryLockProvider()
     store, gate, ended = memory.programs.store, asyncio.Event(), []
 
@@ -133,7 +133,7 @@ async def test_a_cancelled_caller_does_not_interrupt_an_operation_that_has_begun
 
 
 class ReadsByItself(MemoryPrograms):
-    """A store whose claim reads what it replaces."""
+    """A store with a claim that reads the record it replaces."""
 
     def read_before_take_over(self, request: LockRequest) -> Program[Any, Any, LockRecord | None]:
         yield from ()
@@ -161,7 +161,7 @@ class Refused(Exception):
 
 
 class Scripted(MemoryPrograms):
-    """The store in memory, with errors that a network has."""
+    """The in-memory store, with network errors."""
 
     def classify(self, error: Exception) -> Failure:
         known = {Lost: Failure.CONNECTION_LOST, Refused: Failure.REFUSED}
@@ -169,7 +169,7 @@ class Scripted(MemoryPrograms):
 
 
 class FaultyStore:
-    """Carries commands out; what it raises after that, one for each command, is given beforehand."""
+    """Executes commands, then raises the given error for each command."""
 
     def __init__(self, provider: InMemoryLockProvider) -> None:
         self._store = provider.programs.store
@@ -193,7 +193,7 @@ def faulty(
 
 
 def is_free_for(provider: InMemoryLockProvider, request: LockRequest) -> bool:
-    """Whether the same run can begin elsewhere, at once."""
+    """Return whether the same run can begin elsewhere at once."""
     wait_until(lambda: not provider.records("job")[0].is_held, what="the undo")
     return provider.acquire(request) is not None
 
@@ -226,7 +226,7 @@ def test_i4_force_release_ends_the_minimum_hold_that_a_release_has_just_left() -
 
 
 class ScriptedReadsByItself(Scripted):
-    """As a quorum, whose claim reads what it takes over: the kit does not know whether the lock is held."""
+    """Like a quorum: its claim reads the record that it replaces, so the kit does not know if the lock is held."""
 
     def read_before_take_over(self, request: LockRequest) -> Program[Any, Any, LockRecord | None]:
         yield from ()
@@ -242,7 +242,7 @@ class ScriptedReadsByItself(Scripted):
 def test_i1_a_take_over_that_may_have_happened_does_not_free_the_lock(
     kind: type[Scripted], error: BaseException
 ) -> None:
-    """Found by the simulation: the former holder trusts its lease until it learns of the take-over."""
+    """The simulation found this: the previous holder trusts its lease until it learns of the take-over."""
     store = InMemoryLockProvider()
     provider, client = faulty(store, kind=kind)
     former = store.acquire(LockRequest("job", "1m"))
@@ -256,7 +256,7 @@ def test_i1_a_take_over_that_may_have_happened_does_not_free_the_lock(
 
 
 def test_i3_a_take_over_of_a_free_lock_that_may_have_happened_is_left_to_expire() -> None:
-    """The store's clock, which calls the lock free, may have jumped: the former holder may trust its lease here too."""
+    """The store's clock, which calls the lock free, may have jumped, so the previous holder may trust its lease."""
     store = InMemoryLockProvider()
     provider, client = faulty(store)
     client.raises = [None, Lost(), Lost()]
@@ -269,7 +269,7 @@ def test_i3_a_take_over_of_a_free_lock_that_may_have_happened_is_left_to_expire(
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, TimeoutError])
 def test_i12_an_exception_of_a_signal_handler_right_after_the_reply(interruption: type[BaseException]) -> None:
-    """The lease is granted, and its clock is read, when the handler raises: Ctrl-C, or a job's own time limit."""
+    """When the handler raises, the lease is granted and its clock is read: Ctrl-C, or a job's own time limit."""
     store = InMemoryLockProvider()
     raises: list[BaseException] = []
 
@@ -287,7 +287,7 @@ def test_i12_an_exception_of_a_signal_handler_right_after_the_reply(interruption
 
 
 class SlowStore(FaultyStore):
-    """Each command takes so many seconds, of the one that an operation has."""
+    """Each command takes some seconds; an operation has one command."""
 
     def __init__(self, provider: InMemoryLockProvider, clock: FakeClock) -> None:
         super().__init__(provider)
@@ -308,7 +308,7 @@ class SlowAsyncStore(SlowStore):
 
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_i13_the_time_limit_is_that_of_the_operation(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second copy has only the time that is left. When the time is over, none is sent."""
+    """A second copy has only the remaining time. It is not sent if the time is over."""
     store, clock = InMemoryLockProvider(), FakeClock()
     monkeypatch.setattr(program_provider, "monotonic", clock)
     programs = Scripted(store.programs.store, None)
@@ -331,7 +331,7 @@ async def test_i13_the_time_limit_is_that_of_the_operation(is_async: bool, monke
 
 
 def test_i2_a_release_whose_reply_was_lost_is_a_release() -> None:
-    """The second copy finds nothing to do: the first has done it."""
+    """The second copy finds nothing to do, because the first copy has released the lock."""
     provider, client = faulty(InMemoryLockProvider())
     lease = provider.acquire(LockRequest("job", "1h"))
     assert lease is not None
@@ -370,7 +370,7 @@ def test_a_lease_whose_release_failed_is_extended_no_more_and_can_be_released() 
 
 
 def test_a_repeated_release_of_a_lease_that_was_over_is_no_success() -> None:
-    """Only of a trusted one it is known that it was the first copy which has ended it."""
+    """Only for a trusted lease is it known that the first copy has ended it."""
     store, clock = InMemoryLockProvider(), FakeClock()
     provider, client = faulty(store, clock)
     lease = provider.acquire(LockRequest("job", "1h"))
@@ -403,12 +403,12 @@ def test_the_run_of_a_release_that_is_interrupted_after_it_was_carried_out_is_no
 
 
 def test_i5_an_outage_is_no_absence_of_runs(caplog: pytest.LogCaptureFixture) -> None:
-    """Of a store that reads the runs of one name at a time."""
+    """The store reads the runs of one name at a time."""
     provider, client = faulty(InMemoryLockProvider())
     provider.programs.history = 5
     for name in ("a", "b"):
         assert provider.acquire(LockRequest(name, "1h"))
-    client.raises = [Refused()]  # its runs have odd values, for example
+    client.raises = [Refused()]  # for example, its runs have odd values
     assert [len(runs) for runs in provider.recent_runs(["a", "b"]).values()] == [0, 1]
     assert "Refused" in caplog.text
     client.raises = [None, Lost(), Lost()]
@@ -432,7 +432,7 @@ def test_an_undo_that_has_waited_for_longer_than_its_lease_is_not_begun() -> Non
         client.raises = [Lost(), Lost()]
         with pytest.raises(ProviderError):
             provider.acquire(request)
-    time.sleep(0.1)  # the last lease
+    time.sleep(0.1)  # longer than the last lease
     gate.set()
     client.raises = [Lost(), Lost()]
     with pytest.raises(ProviderError):

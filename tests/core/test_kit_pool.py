@@ -1,4 +1,4 @@
-"""The pools of connections: never too many, in time, none lost to a signal handler, and when one is closed."""
+"""Connection pools: the limit, the time limit, signal handlers that must not lose a connection, and closing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.timing import BUSY, Stopwatch
 
 COUNT = 3
 FOR_EVER = 30.0
-"""Seconds: nobody has woken the thread."""
+"""Seconds. A thread that waits so long was not woken."""
 
 
 class Connection:
@@ -45,7 +45,7 @@ class Connection:
 
 
 class Server:
-    """Opens and closes connections; it may be down, or slow to accept."""
+    """A server that opens and closes connections. It may be down, or slow to accept."""
 
     def __init__(self) -> None:
         self.opened: list[Connection] = []
@@ -96,7 +96,6 @@ async def pool(request: pytest.FixtureRequest, server: Server) -> Pool:
 def held(
     pool: ConnectionPool[Connection], seconds: float = 10, *, is_urgent: bool = False
 ) -> Iterator[PooledConnection[Connection]]:
-    """A connection that another thread uses while the block is carried out."""
     lent: Future[PooledConnection[Connection]] = Future()
     is_over = threading.Event()
 
@@ -120,7 +119,6 @@ def held(
 async def connection(
     pool: Pool, seconds: float = 10, *, is_urgent: bool = False
 ) -> AsyncIterator[PooledConnection[Connection]]:
-    """A connection that is in use while the block is carried out."""
     if isinstance(pool, ConnectionPool):
         with held(pool, seconds, is_urgent=is_urgent) as lent:
             yield lent
@@ -197,7 +195,7 @@ async def test_connections_are_closed_and_outdated(pool: Pool) -> None:
 
 
 async def test_a_connection_opened_while_another_failed_is_not_kept(pool: Pool, server: Server) -> None:
-    """Its host name may have been looked up before the server was replaced."""
+    """Its host name may have been resolved before the server was replaced."""
     server.accepts.clear()
     opening = asyncio.create_task(used(pool)) if isinstance(pool, AsyncConnectionPool) else None
     threads = ThreadPoolExecutor(1)
@@ -212,7 +210,7 @@ async def test_a_connection_opened_while_another_failed_is_not_kept(pool: Pool, 
 
 
 async def test_i13_nothing_is_opened_when_the_time_is_over(pool: Pool, server: Server) -> None:
-    """The threads that had a connection until now gave up at the same moment."""
+    """The threads with a connection gave up at the same moment."""
     with pytest.raises(TimedOut, match="a free connection"):
         async with connection(pool, 0):
             pass
@@ -220,7 +218,7 @@ async def test_i13_nothing_is_opened_when_the_time_is_over(pool: Pool, server: S
 
 
 async def test_an_event_loop_closes_its_connections_at_its_end(server: Server) -> None:
-    """Afterwards, drivers could close nothing."""
+    """Afterwards, drivers could not close anything."""
 
     async def main() -> None:
         pool = AsyncConnectionPool(server.connect_async, server.disconnect_async, size=COUNT, reserved=1)
@@ -234,7 +232,8 @@ async def test_an_event_loop_closes_its_connections_at_its_end(server: Server) -
 
 
 async def test_a_close_that_is_cancelled_closes_all(server: Server) -> None:
-    """As by a time limit for the end of an application, while a server does not answer the end of a TLS session."""
+    """For example, the application's shutdown has a time limit, and a server does not reply to the end of a TLS
+    session."""
 
     async def end(_: Connection) -> None:
         await asyncio.sleep(60)
@@ -249,7 +248,7 @@ async def test_a_close_that_is_cancelled_closes_all(server: Server) -> None:
 
 
 async def test_connections_end_together(server: Server) -> None:
-    """With a server that does not answer, each may take as long as its time limit."""
+    """If the server does not reply, closing each connection may take a whole time limit."""
     together = asyncio.Barrier(2)
 
     async def end(connection: Connection) -> None:
@@ -310,7 +309,7 @@ def threaded() -> ConnectionPool[Connection]:
 
 
 def all_are_free(pool: ConnectionPool[Connection]) -> bool:
-    """Whether as many threads as there are connections get one at the same time."""
+    """Return whether all connections can be used at the same time."""
     together = threading.Barrier(COUNT, timeout=30)
 
     def take(_: int) -> bool:
@@ -363,7 +362,7 @@ def test_a_connection_opened_just_after_another_failed_is_kept() -> None:
     newer: list[Connection] = []
 
     def disconnect(_: Connection) -> None:
-        """Meanwhile another request opens one."""
+        """Another request opens a connection meanwhile."""
         if not newer:
             kept.use(keep, monotonic() + 10, is_urgent=False)
 
@@ -402,7 +401,6 @@ async def test_an_idle_connection_is_closed_after_a_while(server: Server) -> Non
 
 
 def take_and_return(pool: ConnectionPool[Connection]) -> float:
-    """The seconds until there was a connection."""
     began = monotonic()
     return pool.use(lambda _: monotonic() - began, began + 30, is_urgent=False)
 
@@ -419,7 +417,7 @@ def _alarm() -> Iterator[None]:
 def test_exceptions_of_a_signal_handler_lose_none(
     threaded: ConnectionPool[Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "call_within", lambda *call: call[3]())  # in this thread
+    monkeypatch.setattr(module, "call_within", lambda *call: call[3]())  # run it in this thread
 
     def use() -> None:
         def use_two(one: PooledConnection[Connection]) -> None:
@@ -433,18 +431,18 @@ def test_exceptions_of_a_signal_handler_lose_none(
     randomness = random.Random(1)
     for _ in range(1000):
         with suppress(TooLong):
-            # The second one comes if Python ignores the first: in a callback of a weak reference.
+            # The second signal comes if Python ignores the first, in a callback of a weak reference.
             signal.setitimer(signal.ITIMER_REAL, randomness.uniform(0.00001, 0.0003), 0.1)
             use()
     signal.setitimer(signal.ITIMER_REAL, 0)
     assert all_are_free(threaded)
 
 
-# What nobody waits for any more is discarded
+# Results that nobody waits for are discarded
 
 
 class Exhausted(WorkerPool):
-    """No thread can be started, as at a container's limit, or while the interpreter ends."""
+    """Threads cannot be started, as at a container's limit, or while the interpreter ends."""
 
     def submit(self, function: Any) -> Future[Any]:
         raise RuntimeError("can't start new thread")
@@ -474,7 +472,7 @@ def test_a_late_result_is_discarded(end: str) -> None:
 
     def interrupt() -> None:
         begun.wait(30)
-        # Python handles a signal that arrives just before a thread waits for a lock when the wait ends: send another.
+        # If a signal arrives just before a thread waits for a lock, Python handles it when the wait ends: send another.
         while not raised.wait(0.2):
             os.kill(os.getpid(), signal.SIGALRM)
 
@@ -494,7 +492,7 @@ def test_a_late_result_is_discarded(end: str) -> None:
 
 
 class Interrupting(WorkerPool):
-    """Ctrl-C arrives when the thread has finished, and before its result is taken."""
+    """Ctrl-C arrives when the thread has finished, before its result is taken."""
 
     def submit(self, function: Any) -> Future[Any]:
         function()

@@ -1,4 +1,4 @@
-"""Passwords are taken out of messages, and other words stay."""
+"""Passwords are removed from messages; other words stay."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def guarded(template: str) -> Any:
 
 @pytest.fixture(autouse=True)
 def _configured(provider: InMemoryLockProvider) -> None:
-    """All of these need a store."""
+    """Configure a store for every test."""
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_an_argument_that_makes_no_name_is_refused_at_the_call(
 
 
 class Bare:
-    """An object without a text of its own."""
+    """An object with the default ``repr``."""
 
     def method(self) -> None: ...
 
@@ -176,7 +176,7 @@ class Sensor:
 def test_i1_an_object_whose_text_is_another_one_in_each_process_is_refused(
     provider: InMemoryLockProvider, template: str, argument: object, field: str
 ) -> None:
-    """Three processes had three locks, and all ran."""
+    """Otherwise three processes have three locks, and all run."""
     options = {"bare": argument} if "kwargs" in template else {}
     with pytest.raises(ConfigurationError, match="differs in each process") as caught:
         guarded(template)(argument, **options)
@@ -255,7 +255,7 @@ def test_a_bad_name_is_refused_at_decoration(name: Any, words: str) -> None:
 
 
 def test_names_are_listed_while_another_thread_decorates() -> None:
-    """As an exporter of metrics does while the application imports its jobs."""
+    """An exporter of metrics does so while the application imports its jobs."""
     jobs: list[object] = []
 
     def decorate() -> None:

@@ -45,13 +45,13 @@ def at(text: str) -> datetime:
 @pytest.mark.parametrize(
     ("now", "period", "expected"),
     [
-        # an hour: from half a minute before to half a minute before
+        # an hour's slot begins half a minute before the hour
         ("2026-03-01T11:59:29.999+00:00", timedelta(hours=1), "2026-03-01T11:00:00+00:00"),
         ("2026-03-01T11:59:30+00:00", timedelta(hours=1), "2026-03-01T12:00:00+00:00"),
-        # short ones: half of the period before
+        # a short slot begins half a period before
         ("2026-03-01T12:00:04.999+00:00", timedelta(seconds=10), "2026-03-01T12:00:00+00:00"),
         ("2026-03-01T12:00:05+00:00", timedelta(seconds=10), "2026-03-01T12:00:10+00:00"),
-        # days are those of UTC, wherever the host is
+        # days are UTC days, whatever the host's zone is
         ("2026-03-02T00:30:00+01:00", timedelta(days=1), "2026-03-01T00:00:00+00:00"),
         # weeks begin on Thursdays, as 1970 did
         ("2026-03-04T12:00:00+00:00", timedelta(days=7), "2026-02-26T00:00:00+00:00"),
@@ -98,7 +98,7 @@ def newest(store: InMemoryLockProvider) -> datetime | None:
 
 
 def test_i11_a_function_runs_once_per_slot(store: InMemoryLockProvider) -> None:
-    """Also if it ends at once: no lock is held then."""
+    """This holds even if it ends at once, when the lock is free again."""
     ran: list[str] = []
     job = scheduler_lock("job", once_per="3000d")(ran.append)
     job("first")

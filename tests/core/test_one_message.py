@@ -1,4 +1,4 @@
-"""An error of the store is raised, or logged, and not both. Listeners get it in both cases."""
+"""An error of the store is either raised or logged. Listeners get it in both cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What macOS and Windows do otherwise, as far as Linux can show it: a part of Python is replaced or taken away."""
+"""Behaviour of macOS and Windows, as far as Linux can show it: the tests replace or remove a part of Python."""
 
 import runpy
 import subprocess
@@ -19,7 +19,7 @@ CLOCKS = {time.CLOCK_BOOTTIME: 2.0, time.CLOCK_MONOTONIC_RAW: 3.0}
 def test_i6_a_lease_is_measured_by_a_clock_that_counts_sleep(
     platform: str, reading: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On Windows by the one with steps below 15.6 ms, which time.monotonic() has there before Python 3.13."""
+    """On Windows, time.monotonic() has steps of 15.6 ms before Python 3.13, so another clock is used."""
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(time, "clock_gettime", CLOCKS.__getitem__)
     monkeypatch.setattr(time, "monotonic", lambda: 1.0)
@@ -65,14 +65,14 @@ asyncio.run(main(AsyncInMemoryLockProvider()))
 
 @pytest.mark.not_quick("starts a Python")
 def test_i6_no_moment_of_a_lease_is_taken_from_another_clock(tmp_path: object) -> None:
-    """After days of sleep the clock of leases and ``time.monotonic()`` are days apart."""
+    """After days of sleep, the clock of leases and ``time.monotonic()`` differ by days."""
     program = SLEPT.replace("{file}", f"{tmp_path}/locks.db")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 class Ancient(datetime):
-    """As on Windows, whose C library has no local time before 1970 and after 3000."""
+    """Like Windows: its C library has no local time before 1970 and after 3000."""
 
     def astimezone(self, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]  # of our own kind
         if tz is None:

@@ -1,4 +1,4 @@
-"""The outbox of listeners: messages are sent in a worker, and nothing that happens there reaches a job."""
+"""The outbox of listeners: a worker sends the messages, and its errors never reach a job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def outbox(send: Callable[[Any], None]) -> Outbox[Any]:
 
 
 class Gated:
-    """A sender that keeps each message until the gate is open."""
+    """A sender that holds each message until the gate opens."""
 
     def __init__(self, gate: threading.Event, first: int = 10**9) -> None:
         self.gate = gate
@@ -215,14 +215,14 @@ def test_what_many_threads_put_in_is_sent_once() -> None:
 
 
 def test_a_forked_child_has_an_outbox_of_its_own(gate: threading.Event) -> None:
-    """Also while the parent's worker is busy, and with messages of the parent that wait."""
+    """This holds while the parent's worker is busy and the parent's messages wait."""
     send = Gated(gate, first=2)
     sent, box = send.sent, outbox(send)
     box.put(0)
     box.put(1)
 
     def child() -> None:
-        assert box.flush("10ms")  # nothing waits here
+        assert box.flush("10ms")  # the child has no message to send
         box.put(2)
         assert box.flush("10s")
         assert sent == [2]

@@ -1,4 +1,4 @@
-"""Which jobs are overdue: decided without a store."""
+"""The decision that a job is overdue, without a store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECOND = timedelta(seconds=1)
 
 
 def run(minutes: float, holder: str = "web-1", **values: Any) -> Run:
-    """A run of a second that started ``minutes`` after :data:`START`."""
+    """Return a run of one second that started ``minutes`` after :data:`START`."""
     started = START + minutes * MINUTE
     number = int(minutes * 60) + 1
     ended = {"ended": started + SECOND, "outcome": "ok"}
@@ -26,13 +26,13 @@ def run(minutes: float, holder: str = "web-1", **values: Any) -> Run:
 
 
 def runs_at(*minutes: float, **values: Any) -> list[Run]:
-    """The newest first; ``values`` are those of the newest."""
+    """Return runs, newest first; ``values`` belong to the newest."""
     newest, *others = sorted(minutes, reverse=True)
     return [run(newest, **values), *map(run, others)]
 
 
 def record_of(last: Run, now: float, until: float | None = None) -> LockRecord:
-    """The record that ``last`` has left, read ``now`` minutes after :data:`START`."""
+    """Return the record of ``last``, read ``now`` minutes after :data:`START`."""
     lock_until = (last.ended or last.started) if until is None else START + until * MINUTE
     return LockRecord(
         last.name, last.locked_by, last.started, lock_until, last.fencing_token, None, read_at=START + now * MINUTE
@@ -43,12 +43,12 @@ def judged(runs: list[Run], now: float, **options: Any) -> Punctuality:
     return punctuality(record_of(runs[0], now), runs, **options)
 
 
-# What is due
+# Due runs
 
 
 @pytest.mark.parametrize(("now", "state"), [(46, "on_time"), (46.01, "overdue")])
 def test_the_next_fire_time(now: float, state: str) -> None:
-    """However often it has run before."""
+    """The number of earlier runs does not matter."""
     job = judged(runs_at(0, 10, 20, 30, 40, next_fire_time=START + 45 * MINUTE), now)
     assert (job.state, job.due, job.basis) == (state, START + 45 * MINUTE, "next_fire_time")
     assert job.last_started == START + 40 * MINUTE
@@ -83,14 +83,14 @@ def test_three_gaps_at_least(number: int) -> None:
     assert job.last_started == START + 10 * (number - 1) * MINUTE
 
 
-# What runs
+# Runs in progress
 
 
 END = datetime.max.replace(tzinfo=UTC)
 
 
 def test_times_at_the_end_of_the_calendar() -> None:
-    """One odd record must not hide the others."""
+    """One odd record must not hide other records."""
     never_again = run(0, next_fire_time=END)
     assert judged([never_again], 10).state == "on_time"
     odd = replace(never_again, started=END, next_fire_time=None)
@@ -98,13 +98,13 @@ def test_times_at_the_end_of_the_calendar() -> None:
 
 
 def test_a_clock_of_the_store_that_was_set_back_again_and_again() -> None:
-    """Tokens rise all the same, so each run seems to have started before the one that it follows."""
+    """Tokens grow anyway, so each run seems to have started before the run that it follows."""
     runs = [replace(run(minute), fencing_token=token) for token, minute in enumerate((30, 20, 10, 0), 1)]
     assert judged(runs[::-1], 40).state == "overdue"
 
 
 def running(*runs: Run, now: float, **options: Any) -> Punctuality:
-    """Of a job whose newest run has no end, and whose lock is held."""
+    """Return the punctuality of a job with a held lock and a newest run that has no end."""
     return punctuality(record_of(runs[0], now, until=now + 1), runs, **options)
 
 
@@ -117,7 +117,7 @@ def test_a_job_that_runs_is_not_overdue() -> None:
 
 @pytest.mark.parametrize(("now", "state"), [(41, "running"), (41.01, "stuck")])
 def test_i14_a_job_that_still_runs_when_its_next_run_is_due_is_stuck(now: float, state: str) -> None:
-    """However long it has run before."""
+    """The duration of earlier runs does not matter."""
     runs = runs_at(0, 10, 20, 30, ended=None, outcome=None, next_fire_time=START + 40 * MINUTE)
     job = running(*runs, now=now)
     assert (job.state, job.basis) == (state, "next_fire_time" if state == "stuck" else None)
@@ -129,7 +129,7 @@ OPEN: dict[str, Any] = {"ended": None, "outcome": None}
 
 
 def lasted(*durations: float, gap: float = 60) -> list[Run]:
-    """One run an hour, of so many minutes each, newest first; then a run without an end, an hour later."""
+    """Return one run per hour, of so many minutes each, newest first; then a run without an end, an hour later."""
     runs = [run(gap * n, ended=START + (gap * n + each) * MINUTE) for n, each in enumerate(durations)]
     return [run(gap * len(durations), **OPEN), *reversed(runs)]
 
@@ -152,7 +152,7 @@ def test_three_runs_that_ended_well_say_what_is_usual() -> None:
 
 
 def test_an_election_is_not_stuck_however_long_its_leader_leads() -> None:
-    """A term begins when another ends, so a name is held nearly all the time."""
+    """A term begins when another term ends, so the lock is held nearly all the time."""
     assert running(*lasted(59.5, 59.5, 59.5, 59.5), now=10_000).state == "running"
     assert running(*lasted(50, 50, 50, 50), now=10_000).state == "stuck"
 
@@ -177,7 +177,7 @@ def test_a_minimum_hold_is_no_run() -> None:
 
 
 def test_a_run_by_a_replica_without_history() -> None:
-    """Only the record shows it."""
+    """The run is in the record, but not in the history."""
     runs, newest = runs_at(0, 10, 20, 30, next_fire_time=START + 40 * MINUTE), run(40, "web-2")
     assert punctuality(record_of(newest, 44, until=50), runs).state == "running"
     job = punctuality(record_of(newest, 54), runs)
@@ -202,7 +202,7 @@ def test_a_paused_job_is_not_overdue() -> None:
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_after_a_pause_it_is_due_a_gap_later(ended: bool) -> None:
-    """Nothing could run before; its scheduler has the times that it meant to run at, and they were skipped."""
+    """The job could not run during the pause; the fire times that its scheduler planned were skipped."""
     end: dict[str, Any] = {} if ended else {"ended": None, "outcome": None}
     runs = [paused(35, **end), *runs_at(0, 10, 20, 30, next_fire_time=START + 40 * MINUTE)]
     for now, state in ((605, "on_time"), (615.1, "overdue")):
@@ -228,7 +228,7 @@ def test_what_was_paused_before_it_ever_ran() -> None:
 
 
 def test_i5_the_runs_of_a_provider_that_reads_one_name_at_a_time(caplog: pytest.LogCaptureFixture) -> None:
-    """Odd values of one name hide no others. An outage is no absence of runs."""
+    """Odd values of one name must not hide other names. An outage does not mean that no runs exist."""
 
     class OneAtATime:
         errors: ClassVar[dict[str, ProviderError]] = {"odd": ProviderError("odd values", operation="runs")}

@@ -1,4 +1,4 @@
-"""Pauses: their text in a record, holders that would be taken for one, and what happens between two of their steps."""
+"""Pauses: their text in a record, holders that look like a pause, and events between two of their steps."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def test_who_pauses_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_operator() == f"alice@{os.uname().nodename}"
 
     def no_name() -> str:
-        raise OSError("no username set in the environment")  # as Python 3.13 says it; a KeyError before
+        # the message of Python 3.13; earlier versions raise KeyError
+        raise OSError("no username set in the environment")
 
     monkeypatch.setattr(getpass, "getuser", no_name)
     assert default_operator().endswith(f":{os.getpid()}")
@@ -84,7 +85,7 @@ def test_who_pauses_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Stepped:
-    """Two replicas on one store, and a program whose commands are carried out one by one."""
+    """Two replicas on one store, and a program that the test steps through command by command."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -96,7 +97,7 @@ class Stepped:
         return Pausing(self.provider.programs, "job", "1h", "", None, "alice", read).attempt()
 
     def step(self, program: Program[Any, Any, Any], reply: Any = None) -> Any:
-        """Carry out the next command of ``program``, and return its reply."""
+        """Execute the next command of ``program`` and return its reply."""
         return self.store.execute(program.send(reply), None)
 
     def finish(self, program: Program[Any, Any, Any], reply: Any) -> Any:
@@ -119,7 +120,7 @@ def stepped() -> Stepped:
 
 @pytest.mark.parametrize("how", ["resumed", "expired"])
 def test_i2_a_pause_that_ends_before_it_is_replaced_gives_the_lock_to_a_job(stepped: Stepped, how: str) -> None:
-    """The new pause was about to replace the one that it had read."""
+    """The new pause was about to replace the pause that it had read."""
     stepped.provider.pause("job", "1m")
     program = stepped.pausing()
     read = stepped.step(program)
@@ -146,7 +147,7 @@ def test_a_lock_that_a_job_acquires_first(stepped: Stepped) -> None:
 def test_a_record_that_is_deleted_while_it_is_paused(stepped: Stepped) -> None:
     program = stepped.pausing()
     reply = None
-    for _ in range(3):  # read twice, as there is no record, and acquire
+    for _ in range(3):  # read twice, as the record does not exist, and acquire
         reply = stepped.step(program, reply)
     assert reply
     stepped.provider.force_release("job")
@@ -157,10 +158,10 @@ def test_a_record_that_is_deleted_while_it_is_paused(stepped: Stepped) -> None:
 
 @pytest.mark.parametrize("error", [ProviderUnreachable("away", operation="pause"), SystemExit(143)], ids=repr)
 def test_i12_a_pause_that_fails_after_it_was_granted_is_undone(stepped: Stepped, error: BaseException) -> None:
-    """To the operator it has failed, so it must not keep the job from running for an hour."""
+    """The operator gets an error, so the pause must not stop the job for an hour."""
     program = stepped.pausing()
     reply = None
-    for _ in range(3):  # read twice, as there is no record, and acquire
+    for _ in range(3):  # read twice, as the record does not exist, and acquire
         reply = stepped.step(program, reply)
     program.send(reply)
     undo = program.throw(error)
@@ -172,7 +173,7 @@ def test_i12_a_pause_that_fails_after_it_was_granted_is_undone(stepped: Stepped,
 
 
 def test_a_pause_that_has_replaced_another_is_not_undone(stepped: Stepped) -> None:
-    """The lock was not free before."""
+    """The lock was not free before the pause."""
     stepped.provider.pause("job", "1m")
     program = stepped.pausing()
     reply = stepped.step(program)
@@ -201,7 +202,7 @@ def test_i2_a_resume_ends_the_pause_that_it_has_read(stepped: Stepped, how: str)
 
 
 class RestlessProvider(InMemoryLockProvider):
-    """The lock is free each time when a pause reads its record, and held when the pause claims it."""
+    """A lock that is free each time when a pause reads its record, and held when the pause claims it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -216,13 +217,13 @@ class RestlessProvider(InMemoryLockProvider):
 
 def test_a_record_that_changes_again_and_again_is_an_error() -> None:
     provider = RestlessProvider()
-    provider.record("job")  # so there is a record, and the job has the lock
+    provider.record("job")  # so the record exists, and the job has the lock
     with pytest.raises(ProviderError, match="pause of lock 'job': the record changed again and again"):
         provider.pause("job", "1m")
 
 
 class LosesReply(InMemoryLockProvider):
-    """The reply to one command is lost, after the store has carried it out."""
+    """The reply to one command is lost after the store has executed it."""
 
     def __init__(self, lost: int) -> None:
         super().__init__()
@@ -238,8 +239,8 @@ class LosesReply(InMemoryLockProvider):
 
 
 def test_i12_a_pause_of_unknown_outcome_is_undone() -> None:
-    """The operator gets an error, so no job may be kept from running for an hour."""
-    provider = LosesReply(3)  # after it has read the record twice, as there is none
+    """The operator gets an error, so the pause must not stop the job for an hour."""
+    provider = LosesReply(3)  # after two reads, as the record does not exist
     with pytest.raises(ProviderUnreachable):
         provider.pause("job", "1h")
     record = provider.record("job")

@@ -1,4 +1,4 @@
-"""Which proxy of the environment a URL has, by the rules of curl and kubectl."""
+"""The proxy for a URL from the environment, by the rules of curl and kubectl."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ COLOURS = ["sync", "async"]
 
 
 class Store(InMemoryLockProvider):
-    """A store that counts requests, and is away at will."""
+    """A store that counts requests and can be switched off."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock=clock)
@@ -69,7 +69,7 @@ class Store(InMemoryLockProvider):
 
 
 class World:
-    """One store, on a clock that moves while a guard waits. ``at(5, action)``: the action happens after 5 s."""
+    """One store, on a clock that moves while a guard waits. ``at(5, action)`` runs the action after 5 s."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, colour: str) -> None:
         self.clock = FakeClock()
@@ -104,7 +104,7 @@ class World:
         return lease
 
     def run(self, **options: Any) -> str:
-        """ "ran", or the reason of the skip."""
+        """Return "ran", or the reason of the skip."""
 
         def task() -> str:
             self.ran += 1
@@ -230,7 +230,7 @@ def test_a_lock_that_is_held_for_another_fire_time_is_not_watched(world: World) 
 
 
 def test_wait_is_for_the_lock_and_recover_for_the_run(world: World) -> None:
-    """Another fire time holds the lock; then this one begins elsewhere, and dies there, long after the wait."""
+    """Another fire time holds the lock. Then this one begins elsewhere, and its holder dies long after the wait."""
     other = world.runs_elsewhere("1m", fire_time=NOON - timedelta(hours=1))
     world.at(2, lambda: (world.store.release(other), world.runs_elsewhere("10m")))
     assert world.run(wait="10s") == "ran"
@@ -275,7 +275,7 @@ def test_i14_a_recovered_lease_whose_task_never_began_is_given_back(
 
 
 def test_i14_a_run_that_on_lost_cancelled_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if the store still has the lease, because the trust window is shorter."""
+    """This holds even if the store still has the lease, because the trust window is shorter."""
     world = World(monkeypatch, "async")
 
     async def hang() -> None:
@@ -296,7 +296,7 @@ def test_i14_a_run_that_on_lost_cancelled_has_not_ended(monkeypatch: pytest.Monk
 
 
 class Cancelled(BaseException):
-    """What asyncio raises has this name."""
+    """An exception with the name that asyncio's has."""
 
 
 Cancelled.__name__ = "CancelledError"
@@ -370,7 +370,7 @@ def test_i14_without_it_a_cancelled_run_is_missed(
     assert missed == ([(NOON, "cancelled")] if has_fire_time else [])
 
 
-# What cannot work
+# Cases that cannot work
 
 
 @pytest.mark.parametrize(

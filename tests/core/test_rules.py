@@ -1,4 +1,4 @@
-"""Requests, leases and records: pure rules, with a clock of the test."""
+"""Pure rules of requests, leases and records, with the test's clock."""
 
 import dataclasses
 import os
@@ -103,7 +103,7 @@ class TestRequest:
         assert len(validate_holder(default_holder())) <= 200
 
     def test_a_host_name_that_no_store_can_carry(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("socket.gethostname", lambda: "Büro-\udce4\t#1")  # Latin-1, where names are UTF-8
+        monkeypatch.setattr("socket.gethostname", lambda: "Büro-\udce4\t#1")  # Latin-1 where names should be UTF-8
         assert validate_holder(default_holder()) == f"Büro-??#1:{os.getpid()}"
 
 
@@ -111,7 +111,7 @@ Calls = tuple[Callable[[], object], Callable[[], object]]
 
 
 def check_interleavings(clock: FakeClock, prepare: Callable[[Lease], Calls], is_right: Callable[[Lease], bool]) -> None:
-    """Make the second call of ``prepare`` before each instruction of the first: afterwards the lease is right."""
+    """Call the second of ``prepare``'s calls before each instruction of the first. Check the lease after both calls."""
     number, is_over = 0, False
     while not is_over:
         lease = granted(clock)
@@ -169,7 +169,7 @@ class TestTrust:
 
     def test_i6_a_shorter_extension_whose_reply_was_lost_may_still_be_executed(self, clock: FakeClock) -> None:
         lease = granted(clock)
-        lease._begin_extension("5s")  # it may reach the store after the next one
+        lease._begin_extension("5s")  # it may reach the store after the next extension
         clock.advance("1s")
         assert lease._begin_extension("1h").granted().trusted_for() == timedelta(seconds=4.948)
 
@@ -198,7 +198,7 @@ class TestTrust:
     def test_i6_an_extension_that_is_confirmed_after_a_release_began_gives_no_trust_back(
         self, clock: FakeClock
     ) -> None:
-        """The release may have been executed, and its reply lost."""
+        """The store may have executed the release, but the reply was lost."""
         lease = granted(clock)
         extension = lease._begin_extension("1h")
         assert lease._begin_release() == timedelta(0)
@@ -209,7 +209,7 @@ class TestTrust:
     def test_i6_an_extension_that_is_confirmed_while_the_lease_ends_gives_no_trust_back(
         self, clock: FakeClock, end: str
     ) -> None:
-        """One thread confirms it, and another one reports the loss, or releases the lease."""
+        """One thread confirms it while another thread reports the loss or releases the lease."""
         check_interleavings(
             clock, lambda lease: (lease._begin_extension("1h").granted, getattr(lease, end)), is_untrusted
         )
@@ -226,7 +226,7 @@ class TestTrust:
     def test_i6_a_shorter_extension_begins_while_a_longer_one_is_confirmed(
         self, clock: FakeClock, interrupted: str
     ) -> None:
-        """Another thread sends it. The store may carry it out last, so only its own time may be trusted."""
+        """Another thread sends it. The store may execute it last, so the lease may be trusted only for its duration."""
 
         def calls(lease: Lease) -> Calls:
             confirm, begin = lease._begin_extension("10m").granted, partial(lease._begin_extension, "5s")

@@ -41,7 +41,7 @@ REQUEST = LockRequest("migrate", "1m", holder="other", fire_time=ONCE)
 
 
 class World:
-    """A store whose clock moves while a caller waits; ``while_waiting`` is called in each pause."""
+    """A store with a clock that moves while a caller waits. ``while_waiting`` is called in each pause."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = FakeClock()
@@ -60,7 +60,6 @@ class World:
         self.while_waiting()
 
     def begin(self, request: LockRequest = REQUEST) -> Lease:
-        """Another replica begins."""
         lease = self.store.acquire(request)
         assert lease is not None
         return lease

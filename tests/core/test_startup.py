@@ -1,4 +1,4 @@
-"""``check()``: the problems that an application has at its start, before the first job runs."""
+"""``check()``: problems that an application has at its start, before the first job runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHARED = "locks in memory guard nothing between processes"
 
 @pytest.fixture(autouse=True)
 def nothing_is_declared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The functions of other tests are no functions of this application."""
+    """Hide functions that other tests have declared."""
     monkeypatch.setattr(spec, "declared", type(spec.declared)())
     monkeypatch.setattr("shedlock_py.guard.decorator.declared", spec.declared)
     with reset():

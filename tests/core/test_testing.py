@@ -51,7 +51,7 @@ def test_a_store_in_memory_that_is_made_with_a_clock_in_the_wrong_place() -> Non
 
 
 def test_i1_a_store_in_memory_has_no_copy_elsewhere() -> None:
-    """A worker of a process pool would lock in a memory of its own."""
+    """A worker of a process pool would lock in its own memory."""
     for copied in (pickle.dumps, copy.deepcopy):
         with pytest.raises(TypeError, match="a copy elsewhere would exclude nobody"):
             copied(InMemoryLockProvider())

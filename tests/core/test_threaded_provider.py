@@ -1,4 +1,4 @@
-"""Async code on a provider for ordinary functions: which threads it gets, and what becomes of an abandoned acquire."""
+"""Async code on a sync provider: its threads, and an abandoned acquire."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Undoing(Silent):
 
 @pytest.fixture
 async def pollers(gate: threading.Event) -> AsyncIterator[list[asyncio.Task[object]]]:
-    """Tasks that acquire a lock from a silent store, which replies when the test ends."""
+    """Tasks that acquire a lock from a silent store, which replies at the end of the test."""
     pollers: list[asyncio.Task[object]] = []
     yield pollers
     gate.set()
@@ -153,7 +153,7 @@ async def test_a_forked_child_has_threads_of_its_own(
 
 @pytest.mark.parametrize("operation", ["acquire", "take_over"])
 async def test_i12_an_abandoned_acquire_is_undone(operation: str, gate: threading.Event) -> None:
-    """Not a take-over: the former holder may still trust its lease, so the lock must not be free at once."""
+    """A take-over is not undone: the previous holder may still trust its lease, so the lock must stay held."""
 
     class Slow(Undoing):
         def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Lease:
@@ -180,7 +180,7 @@ async def test_i12_or_released_if_the_provider_cannot_undo(gate: threading.Event
             self.released += 1
             return super().release(lease)
 
-        undo = property()  # not readable: a provider that was written before there was one
+        undo = property()  # unreadable, as in a provider written before ``undo`` existed
 
     store = Releasing(gate)
     task = asyncio.create_task(ThreadedProvider(store).acquire(LockRequest("job", "1h")))

@@ -1,4 +1,4 @@
-"""Worker pools and the timer: what they run, what they survive, and when their threads end."""
+"""Worker pools and the timer: their work, the faults that they survive, and the end of their threads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS = [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException, ValueError
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """Of the pool's threads; those of another test may be idle yet."""
+    """The name of the pool's threads; threads of another test may still be idle."""
     return str(request.node.name)
 
 
@@ -85,7 +85,7 @@ def test_what_a_function_or_a_callback_of_its_future_raises_ends_no_worker(
 
 
 class NoMemory:
-    """Lets the next ``Condition.wait`` of a new thread of that name fail: it allocates a lock."""
+    """Let the next ``Condition.wait`` of a new thread with that name fail: it allocates a lock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, thread_name: str) -> None:
         self.has_failed = False
@@ -171,7 +171,7 @@ def test_without_a_new_thread_the_workers_there_are_do_it(
 
 
 def test_what_was_interrupted_by_ctrl_c_does_not_run(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller has no future, so it could not know."""
+    """The caller has no future, so it could not know of the call."""
     ran: list[str] = []
     with NoThreads(monkeypatch, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
         pool.submit(lambda: ran.append("interrupted"))
@@ -182,7 +182,7 @@ def test_what_was_interrupted_by_ctrl_c_does_not_run(pool: WorkerPool, monkeypat
 def test_a_worker_that_has_no_memory_to_begin_a_function_ends_its_future(
     pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise its caller would wait for ever."""
+    """Otherwise the caller would wait for ever."""
 
     def begin(_: object) -> bool:
         monkeypatch.undo()
@@ -281,7 +281,7 @@ def test_the_number_of_threads_for_heartbeats(
     for future in futures:
         future.result(SOON)
     worker_pool(InMemoryLockProvider(), "heartbeats")
-    assert caplog.text.count("SHEDLOCK_HEARTBEAT_THREADS") == (value in ("0", "many"))  # once for all pools
+    assert caplog.text.count("SHEDLOCK_HEARTBEAT_THREADS") == (value in ("0", "many"))  # one message for all pools
 
 
 # Elections
@@ -336,7 +336,7 @@ def test_the_timer_survives_a_target_that_raises_and_calls_it_again(
 def test_the_timer_survives_an_error_of_its_waiting(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its thread would be gone, and no lease of this process would be kept alive any more."""
+    """Otherwise its thread would end, and no lease of this process would be kept alive any more."""
     no_memory = NoMemory(monkeypatch, "shedlock-timer")
     timer, target = Timer(), Target()
     timer.schedule(target.wake, monotonic() + 0.05)
@@ -354,7 +354,7 @@ def test_a_timer_that_cannot_start_tries_again(no_threads: NoThreads) -> None:
 
 
 def test_a_timer_without_targets_keeps_its_thread(no_threads: NoThreads) -> None:
-    """Python 3.12 and later start none while the interpreter ends."""
+    """Python 3.12 and later start no threads while the interpreter ends."""
     timer, target = Timer(), Target()
     threads: list[threading.Thread] = []
     timer.schedule(lambda: threads.append(threading.current_thread()), monotonic())
@@ -393,8 +393,8 @@ print("bye", flush=True)
 @pytest.mark.parametrize(
     ("seconds", "is_waited_for", "output"),
     [
-        (0.3, True, ["bye", "finished", "closed"]),  # a release that is under way
-        (3600, True, ["bye", "closed"]),  # one at a store that hangs
+        (0.3, True, ["bye", "finished", "closed"]),  # a release in progress
+        (3600, True, ["bye", "closed"]),  # a release at a store that hangs
         (3600, False, ["bye", "closed"]),  # anything else
     ],
 )
@@ -431,7 +431,6 @@ def test_a_forked_child_does_not_wait_for_its_parents_releases() -> None:
 
 
 def end(timer: Timer) -> None:
-    """Let its thread end, which otherwise stays."""
     with timer._mutex:
         timer._thread = None
         timer._changed.notify()
@@ -446,7 +445,8 @@ def ends_in_another_thread(call: Callable[[], object]) -> bool:
 
 @pytest.fixture
 def no_garbage_collection() -> Iterator[None]:
-    """Hypothesis, where another test has loaded it, runs code at each one, and the handler would interrupt that."""
+    """If another test has loaded Hypothesis, it runs code at each collection, and the handler would interrupt that
+    code."""
     gc.disable()
     yield
     gc.enable()
@@ -456,7 +456,7 @@ def no_garbage_collection() -> Iterator[None]:
 @pytest.mark.usefixtures("no_garbage_collection")
 @pytest.mark.parametrize("method", ["submit", "schedule", "cancel"])
 def test_an_exception_of_a_signal_handler_keeps_no_lock(method: str, name: str) -> None:
-    """At no moment. The thread is there already: what an interrupted ``Thread.start`` leaves is Python's."""
+    """The thread exists already: leftovers of an interrupted ``Thread.start`` are Python's."""
     number, is_over = 0, False
     while not is_over:
         pool, timer = WorkerPool(1, name), Timer()
@@ -477,7 +477,7 @@ def test_an_exception_of_a_signal_handler_keeps_no_lock(method: str, name: str) 
 
 
 def test_a_suspended_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sleeping does not count the time for which it was suspended. The clock of leases does."""
+    """Sleeping does not count the time of a suspension. The clock of leases does."""
     jump = 0.0
     monkeypatch.setattr(threads, "monotonic", lambda: monotonic() + jump)
     monkeypatch.setattr(threads, "LONGEST_SLEEP", 0.05)

@@ -1,4 +1,4 @@
-"""Twins stay twins: what is written twice, sync and async, differs in nothing but that."""
+"""Sync and async twins of the code differ only in being sync and async."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ PACKAGE = Path(shedlock_py.__file__).parent
 FACADE = ("acquire", "extend", "release", "record", "records", "force_release", "take_over", "prune", "create_schema")
 
 
-# The module of the sync one, its name and the name of the async one, which may be in another "module:".
+# The module and name of the sync twin, and the name of the async twin, which may be in another "module:".
 PAIRS = [
     ("runtime/program.py", "run", "run_async"),
     ("guard/block.py", "Block", "AsyncBlock"),
@@ -62,7 +62,7 @@ RENAMES = {
 
 
 class WithoutAsync(ast.NodeTransformer):
-    """The sync twin of an async tree."""
+    """Turns an async tree into its sync twin."""
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> Any:
         return self.visit(ast.FunctionDef(**{field: getattr(node, field) for field in node._fields}))
@@ -72,7 +72,7 @@ class WithoutAsync(ast.NodeTransformer):
 
     def visit_With(self, node: ast.With) -> Any:
         match node.body:
-            case [ast.With() | ast.AsyncWith() as inner]:  # "with" and "async with" cannot be one statement
+            case [ast.With() | ast.AsyncWith() as inner]:  # "with" and "async with" cannot share a statement
                 return self.visit(ast.With([*node.items, *inner.items], inner.body))
         return self.generic_visit(node)
 

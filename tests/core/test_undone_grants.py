@@ -1,4 +1,5 @@
-"""A grant under which no task will run is undone: free at once, without minimum hold, its fire time as it was."""
+"""A grant is undone if no task will run under it: the lock is free at once, without minimum hold, and its fire time is
+given back."""
 
 import itertools
 from collections.abc import Iterator
@@ -125,19 +126,19 @@ async def test_a_keep_alive_that_cannot_start(
 
 
 def test_i12_an_interruption_between_the_grant_and_the_task(store: SlowProvider) -> None:
-    """Ctrl-C, or the SystemExit of SIGTERM, at each moment at which Python notices it."""
+    """Ctrl-C, or a SystemExit from SIGTERM, at each moment when Python notices it."""
     begins = (SlowProvider.acquire.__code__, "return")
     ends = (block.Block.__enter__.__code__, "return")
     for number in itertools.count():
         interruption = Interruption(number, begins, ends)
         with suppress(KeyboardInterrupt), interruption:
             copy_context().run(attempt, REQUEST, lambda: None)
-        running.clear()  # what an interruption of the very end leaves behind
+        running.clear()  # left behind by an interruption at the very end
         if not interruption.has_come:
-            break  # there are no more moments
+            break  # all moments were tried
         assert_undone(store)
     assert number >= 5
-    assert store.records()[0].is_held  # the one that ran keeps its minimum hold
+    assert store.records()[0].is_held  # the run that happened keeps its minimum hold
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
@@ -162,7 +163,7 @@ def test_an_interruption_of_the_acquire_itself_is_no_event(
 def test_a_provider_without_undo_releases(
     has_name: bool, provider: InMemoryLockProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``undo = None`` in a class says that it has none, as ``__hash__ = None`` does."""
+    """``undo = None`` in a class means that the method does not exist, like ``__hash__ = None``."""
     if has_name:
         monkeypatch.setattr(ProgramProvider, "undo", None)
     else:
@@ -188,7 +189,7 @@ def test_i8_an_undo_that_fails_is_reported_and_does_not_replace_the_error(
 
 @pytest.mark.parametrize("error", [ProviderUnreachable("no reply", operation="record"), OSError("odd"), KeyError("x")])
 class TestALookUpThatFails:
-    """The record that explains a skip is read after the refusal; the task is skipped in any case."""
+    """The record that explains a skip is read after the refusal. The task is skipped in any case."""
 
     @ways
     async def test_i5_is_no_error(

@@ -1,4 +1,4 @@
-"""A package that is too old is named with its version; the oldest one that works is the one in pyproject.toml."""
+"""The error for an old package names its version. The oldest version that works is in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OLD = {
     "redis": ("4.6.0", "redis://127.0.0.1", "redis", "RedisLockProvider"),
     "pymongo": ("4.12.1", "mongodb://127.0.0.1", "mongodb", "MongoLockProvider"),
 }
-"""A release below the oldest one that works, a URL that needs the package, and the provider for it."""
+"""A release just too old, a URL that needs the package, and its provider."""
 
 
 def test_the_oldest_packages_are_those_of_pyproject() -> None:

@@ -63,7 +63,7 @@ class World:
         return lease
 
     def run(self, guard: str, **options: Any) -> str:
-        """ "ran", or the reason of the skip."""
+        """Return "ran", or the reason of the skip."""
         store = self.async_store if guard.endswith("_async") else self.store
         options = {"lock_at_most_for": "1m", "provider": store} | options
         if guard.endswith("_async"):
@@ -146,7 +146,7 @@ def test_pauses_grow_to_a_second_and_differ(world: World) -> None:
 
 
 def test_i11_a_fire_time_that_has_run_ends_the_wait_at_once(world: World) -> None:
-    """Another fire time holds the lock; then that one runs elsewhere."""
+    """Another fire time holds the lock; then this fire time runs elsewhere."""
     lease = world.holds_elsewhere("1h")
 
     def run_elsewhere() -> None:
@@ -268,7 +268,7 @@ def test_a_pause_ends_with_the_time() -> None:
     assert waiting.pause(5.01) is None
 
 
-# A fire time that was refused, although nobody runs it
+# A refused fire time that no replica runs
 
 
 @pytest.mark.parametrize(("refusals", "outcome"), [(3, "ran"), (1000, "held")])
@@ -276,7 +276,7 @@ def test_a_pause_ends_with_the_time() -> None:
 def test_i14_a_fire_time_that_nobody_runs_is_attempted_again(
     world: World, guard: str, refusals: int, outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A quorum refuses it if the attempts of several replicas refuse each other."""
+    """The attempts of several replicas may refuse each other on a quorum."""
     assert world.run("attempt", fire_time=NOON) == "ran"
     programs, left = world.store.inner.programs, iter(range(refusals))
     claim = programs.claim

@@ -12,7 +12,7 @@ APP = "shedlock_py.integrations.django"
 
 @pytest.fixture(scope="session")
 def started_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What startproject makes, once."""
+    """A project from startproject, made once."""
     return Project.new(tmp_path_factory.mktemp("django") / "project").directory
 
 
@@ -26,6 +26,6 @@ def project(started_project: Path, tmp_path: Path) -> Project:
 
 @pytest.fixture
 def small_project(project: Project) -> Project:
-    """With our application only: it needs neither the admin nor users, and "migrate" makes its tables alone."""
+    """A project with our application only: no admin, no users, and "migrate" makes only our tables."""
     project.add_settings(INSTALLED_APPS=[APP], ROOT_URLCONF=None)
     return project

@@ -1,4 +1,4 @@
-"""Tests that Django's own runner runs in a real project, on a test database: ``test_site.py`` starts them."""
+"""Tests that Django's runner runs in a real project, on a test database: ``test_site.py`` starts them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def guarded_async() -> str:
 
 
 class PageTest(TestCase):
-    """Short messages: Django's would show the whole page."""
+    """A test case with short messages: Django's would show the whole page."""
 
     def assertContains(self, page: Any, text: str, count: int | None = None, status_code: int = 200) -> None:
         shown = html.unescape(page.content.decode()).partition('id="content-start"')[2].partition("<footer")[0]
@@ -50,7 +50,7 @@ class PageTest(TestCase):
 
 
 class TestDatabaseTest(TransactionTestCase):
-    """Django's test database has the locks as well, and the real one is not touched."""
+    """The locks are in Django's test database; the real database is not touched."""
 
     def test_a_guard_uses_the_test_database(self) -> None:
         assert guarded() == "done"
@@ -81,7 +81,7 @@ class TestDatabaseTest(TransactionTestCase):
         assert lock_provider().release(lease)
 
     def test_async_code_uses_the_sync_provider_in_a_worker_thread(self) -> None:
-        assert asyncio.run(guarded_async()) == threading.current_thread().name  # the task itself is on the event loop
+        assert asyncio.run(guarded_async()) == threading.current_thread().name  # the task itself runs on the event loop
         assert lock_provider().record("guarded-async") is not None
 
     def test_flush_keeps_the_locks(self) -> None:
@@ -91,7 +91,7 @@ class TestDatabaseTest(TransactionTestCase):
 
 
 class OrmTest(TestCase):
-    """The models have no rows, whatever is in the table."""
+    """The models never have rows, whatever the table contains."""
 
     def test_dumpdata_leaves_locks_out(self) -> None:
         guarded()
@@ -104,7 +104,7 @@ class OrmTest(TestCase):
         call_command("makemigrations", "--check", "--dry-run", verbosity=0)
 
     def test_call_command_does_not_run_or_lead(self) -> None:
-        """They would block the signals of this process, and replace its settings of the library."""
+        """They would block this process's signals and replace the library's settings."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
         for words in (["run", "job", "--at-most", "1m"], ["lead", "election"]):
             with self.assertRaisesRegex(CommandError, "subprocess"):  # noqa: PT027 (Django runs this, not pytest)
@@ -116,7 +116,7 @@ class OrmTest(TestCase):
         guarded()
         output, errors = io.StringIO(), io.StringIO()
         if connection.vendor == "sqlite":
-            return  # locks in memory are private to this process: shedlock list refuses or warns
+            return  # locks in memory belong to this process: shedlock list refuses or warns
         call_command("shedlock", "list", "guarded", stdout=output)
         assert "guarded" in output.getvalue()
         with self.assertRaises(SystemExit) as raised:  # noqa: PT027 (Django runs this, not pytest)
@@ -178,7 +178,7 @@ class AdminTest(PageTest):
         page = self.client.post(LOCKS, {"action": "pause", "name": ["a", "b"]})
         self.assertContains(page, "No replica runs a until the pause ends")
         self.assertContains(page, "No replica runs b until the pause ends")
-        assert lock_provider().record("a") is None  # nothing was done yet
+        assert lock_provider().record("a") is None  # nothing has happened yet
         data = {"action": "pause", "confirmed": "yes", "name": ["a", "b"], "seen": ["", ""], "for": "2h", "why": "move"}
         page = self.client.post(LOCKS, data, follow=True)
         self.assertContains(page, "Lock 'a' is paused.")
@@ -211,7 +211,8 @@ class AdminTest(PageTest):
         assert not record.is_held
 
     def test_with_atomic_requests_an_action_is_in_no_transaction(self) -> None:
-        """On SQLite the view's own writes would wait for one another: it was done, answered 500, and was not logged."""
+        """On SQLite the view's own writes would wait for each other: the action worked, returned 500, and was not
+        logged."""
         depths: list[int] = []
         with (
             mock.patch.dict(connections.settings["default"], ATOMIC_REQUESTS=True),

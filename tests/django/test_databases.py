@@ -1,4 +1,4 @@
-"""What an entry of DATABASES becomes. Nothing is connected, unless a test says so."""
+"""The provider of an entry of DATABASES. Tests do not connect, unless they say so."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _needs_driver(engine: str) -> None:
     ids=lambda value: None,
 )
 def test_the_rest_is_refused(values: dict[str, Any], options: dict[str, Any], part: str) -> None:
-    """The error names the entry, what is wrong and what to do, and no value: it may be a password."""
+    """The error names the entry, the fault and the cure, but no value: it may be a password."""
     _needs_driver(values["ENGINE"])
     add_database("refused", {**values, "OPTIONS": options})
     with pytest.raises(ConfigurationError, match=part) as raised:
@@ -132,7 +132,7 @@ def test_a_database_in_memory_is_refused_where_no_test_runner_has_made_it() -> N
 
 @pytest.mark.slow("starts a Python with Django")
 def test_pymysql_in_the_place_of_mysqlclient() -> None:
-    """``pymysql.install_as_MySQLdb()``: the locks use the driver that Django uses, whatever else is installed."""
+    """``pymysql.install_as_MySQLdb()``: the locks use Django's driver, whatever else is installed."""
     script = (
         "import pymysql; pymysql.install_as_MySQLdb(); "
         "from tests.django.test_databases import MYSQL, url_of; print(url_of(MYSQL, ssl={'ca': '/ca.pem'}))"
@@ -169,8 +169,6 @@ def test_before_a_deployment_a_file_is_warned_of() -> None:
 
 
 class Forbidding:
-    """A router."""
-
     def allow_migrate(self, db: str, app_label: str, **_: Any) -> bool:
         return app_label != "shedlock"
 
@@ -202,7 +200,7 @@ def test_no_password_in_its_repr() -> None:
 
 
 def test_a_role_is_assumed(postgres_server: DatabaseServer) -> None:
-    """OPTIONS["assume_role"] on a real server: the locks are those of the role."""
+    """OPTIONS["assume_role"] on a real server: the role owns the locks."""
     with postgres_server.new_database("django_role"):
         values = database(postgres_server.url("postgresql", "django_role"))
         admin = create_engine(postgres_server.url("postgresql+psycopg", "django_role"), isolation_level="AUTOCOMMIT")
@@ -241,7 +239,7 @@ def test_a_lock_on_a_server_through_the_driver_of_django(server: str, request: p
 def test_short_lived_credentials_are_made_for_each_connection_and_not_for_each_call(
     postgres_server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the tokens of Amazon RDS: a backend of Django makes them whenever it is asked for its parameters."""
+    """Like tokens of Amazon RDS: a Django backend makes them when its parameters are read."""
     with postgres_server.new_database("django_rotating"):
         admin = create_engine(
             postgres_server.url("postgresql+psycopg", "django_rotating"), isolation_level="AUTOCOMMIT"

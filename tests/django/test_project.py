@@ -23,7 +23,7 @@ JAVA = (
     "CREATE TABLE shedlock (name VARCHAR(64) NOT NULL, lock_until TIMESTAMP NOT NULL, locked_at TIMESTAMP NOT NULL, "
     "locked_by VARCHAR(255) NOT NULL, PRIMARY KEY (name))"
 )
-"""As ShedLock's README creates it on PostgreSQL."""
+"""The table of ShedLock's README for PostgreSQL."""
 
 
 LIKE_SQLITE = pytest.mark.slow("the migration is the same")
@@ -38,7 +38,7 @@ LIKE_SQLITE = pytest.mark.slow("the migration is the same")
     ]
 )
 def url(request: pytest.FixtureRequest, small_project: Project) -> Iterator[str]:
-    """A database of its own, which the project has as its default."""
+    """A new database, the default of the project."""
     if request.param == "sqlite":
         yield f"sqlite:///{small_project.directory}/db.sqlite3"
         return
@@ -52,7 +52,7 @@ def url(request: pytest.FixtureRequest, small_project: Project) -> Iterator[str]
 
 
 def definition(connection: Connection, table: str) -> Any:
-    """What the database knows of a table, without its name."""
+    """Return the database's definition of a table, without its name."""
     match connection.dialect.name:
         case "mysql" | "mariadb":
             found = connection.execute(text(f"SHOW CREATE TABLE {table}")).one()[1]
@@ -94,7 +94,7 @@ def test_a_table_that_is_there_stays_as_it_is(small_project: Project, url: str) 
 @pytest.mark.slow("runs manage.py several times")
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 def test_a_table_of_shedlock_for_java_does_not_make_migrate_fail(small_project: Project, url: str) -> None:
-    """It says what the table lacks, as does the check; with EXTRA_COLUMNS = False it works as it is."""
+    """Both migrate and check say what the table lacks. With EXTRA_COLUMNS = False it works unchanged."""
     engine = create_engine(url)
     with engine.begin() as connection:
         connection.execute(text(JAVA))
@@ -115,7 +115,7 @@ def test_before_migrate_the_check_says_so_and_history_can_be_switched_on_later(s
         return small_project.manage("check", "--database", "default")[1]
 
     assert "(shedlock.W004) reach the store: records: no such table" in check()
-    assert small_project.manage("migrate")[1] == ""  # also no warning that it is about to mend
+    assert small_project.manage("migrate")[1] == ""  # no warning about tables that it adds itself
     assert check() == ""
     small_project.add_settings(SHEDLOCK={"HISTORY": HISTORY})
     assert "(shedlock.W004) history: runs" in check()
@@ -152,7 +152,7 @@ def test_the_command_line_uses_the_store_of_the_settings(small_project: Project,
     output, _ = small_project.manage("shedlock", "list", "--json")
     assert [record["name"] for record in json.loads(output)] == ["nightly"]
     output, _ = small_project.manage("shedlock", "list", "--json", "--store", elsewhere)
-    assert json.loads(output) == []  # --store is stronger than the settings, the variable is weaker
+    assert json.loads(output) == []  # --store overrides the settings, which override the variable
     _, errors = small_project.manage("shedlock", "shwo", code=64)
     assert errors.startswith("shedlock: No such command 'shwo'")
     assert "manage.py shedlock --help" in errors
@@ -183,7 +183,7 @@ def test_a_wrong_setting_is_reported_and_nothing_runs_without_a_lock(small_proje
 
 
 def test_nothing_is_connected_and_no_driver_is_used_before_the_first_lock(small_project: Project) -> None:
-    """On a database that does not exist, everything that needs no lock works."""
+    """Everything that needs no lock works, although the database does not exist."""
     small_project.add_settings(DATABASES={"default": {**database("postgresql://a:b@127.0.0.1:1/none")}})
     script = (
         "import sys, threading; from shedlock_py.settings.lookup import configured_providers; "
@@ -198,7 +198,7 @@ def test_nothing_is_connected_and_no_driver_is_used_before_the_first_lock(small_
         "-v0",
         "-c",
         script,
-    ]  # the server of forks has drivers
+    ]  # the fork server has imported drivers
     done = subprocess.run(
         words,
         cwd=small_project.directory,
@@ -213,7 +213,7 @@ def test_nothing_is_connected_and_no_driver_is_used_before_the_first_lock(small_
 
 @pytest.mark.slow("waits for a server that is not there")
 def test_a_url_is_not_shown(small_project: Project) -> None:
-    """No password in what an operator sees, also of a server that cannot be reached."""
+    """An operator sees no password, even if the server cannot be reached."""
     url = make_url("postgresql://alice:s3cret%40pw@127.0.0.1:1/none")
     small_project.add_settings(DATABASES={"default": database(url.render_as_string(hide_password=False))})
     output, errors = small_project.manage("shedlock", "doctor", code=1)

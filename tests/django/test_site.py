@@ -1,4 +1,4 @@
-"""``site_tests.py`` in a real project, by Django's own runner."""
+"""Run ``site_tests.py`` in a real project with Django's runner."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_on_a_test_database_in_memory(project: Project) -> None:
 
 
 def test_on_a_test_database_of_postgresql(project: Project, postgres_server: DatabaseServer) -> None:
-    """Django drops it at the end, which no open connection of the library may prevent."""
+    """Django drops the database at the end; an open connection of the library must not prevent it."""
     with postgres_server.new_database("django_site"):
         project.add_settings(DATABASES={"default": database(postgres_server.url("postgresql", "django_site"))})
         run_site_tests(project)
@@ -39,7 +39,7 @@ def test_on_a_test_database_of_postgresql(project: Project, postgres_server: Dat
 
 @pytest.mark.matrix("the same tests in parallel")
 def test_on_clones_of_a_test_database(project: Project, postgres_server: DatabaseServer) -> None:
-    """``manage.py test --parallel``: each process has a database of its own."""
+    """``manage.py test --parallel``: each process has its own database."""
     shutil.copy(TESTS, project.directory)
     project.add_settings(SHEDLOCK={"HISTORY": 20})
     with postgres_server.new_database("django_site"):

@@ -1,4 +1,4 @@
-"""The pages of the documentation as the tests read them: fenced blocks, headings, and their Python as scripts."""
+"""The documentation's pages for the tests: fenced blocks, headings, and their Python as scripts."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _FENCED = re.compile(r"^( *)```(\w+) *([^\n]*)\n(.*?)^\1```$", re.DOTALL | re.MU
 class Block:
     language: str
     title: str
-    """The path of an example's file, perhaps with "(excerpt)"; empty where the block is from no file."""
+    """The path of an example's file, perhaps with "(excerpt)"; empty if the block is not from a file."""
     is_run: bool
-    """False for a block that is marked ``norun``."""
+    """False for a block marked ``norun``."""
     text: str
 
 
 def blocks(text: str, language: str = "python") -> list[Block]:
-    """The blocks of one language, also indented ones."""
+    """Return the blocks of one language, including indented blocks."""
     return [block for block in all_blocks(text) if block.language == language]
 
 
@@ -46,12 +46,12 @@ def all_blocks(text: str) -> list[Block]:
 
 
 def script_of(text: str) -> str:
-    """The Python of a page that is from no file: one script."""
+    """Return the page's Python that is not from a file, as one script."""
     return "\n".join(block.text for block in blocks(text) if block.is_run and not block.title)
 
 
 def check_script(script: str, directory: Path) -> None:
-    """Run a script in a directory, where any warning is an error; with pytest if it defines tests."""
+    """Run a script in a directory, with warnings as errors. Use pytest if it defines tests."""
     assert not re.search(r":\w+@[\w.-]+\.example", script), "an address was not replaced"
     path = directory / "test_page.py"
     path.write_text(script)
@@ -65,13 +65,12 @@ def without_code(text: str) -> str:
 
 
 def anchors(document: Path) -> list[str]:
-    """The anchors of its headings, as GitHub makes them; the site makes the same."""
+    """Return the anchors of its headings, as GitHub and the site make them."""
     headings = re.findall(r"^#+ (.*)$", without_code(document.read_text()), re.MULTILINE)
     return [re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings]
 
 
 def yaml_of(page: Path, title: str) -> list[Any]:
-    """The documents of a block."""
     found = re.search(rf'^```yaml title="{re.escape(title)}"\n(.*?)^```', page.read_text(), re.DOTALL | re.MULTILINE)
     assert found is not None
     return list(yaml.safe_load_all(found[1]))
@@ -107,7 +106,7 @@ class Page:
         return [block for block in self.blocks if block.language == language]
 
     def commands(self, beginning: str = "") -> list[str]:
-        """The lines of its shell blocks that begin so, without their comments."""
+        """Return the lines of its shell blocks with this beginning, without comments."""
         lines = "".join(block.text.replace("\\\n", " ") for block in self.of("sh")).splitlines()
         return [line.partition("  #")[0].strip() for line in lines if line.startswith(beginning)]
 
@@ -118,7 +117,7 @@ class Page:
 
 
 def _sections(text: str) -> Iterator[tuple[str, str]]:
-    """Title and text of each part that begins with a ``##`` heading; the first has no title."""
+    """Yield title and text of each part with a ``##`` heading. The first part has an empty title."""
     title, lines, fenced = "(top)", list[str](), False
     for line in text.splitlines():
         fenced ^= line.startswith("```")
@@ -130,5 +129,4 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
 
 
 SECTIONS = dict(_sections(README.read_text()))
-"""Of the README."""
 PAGES = [Page(path.stem) for path in sorted(GUIDES.glob("*.md"))]

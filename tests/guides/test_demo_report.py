@@ -1,4 +1,4 @@
-"""The demo's verdict on observations that a test writes: each broken promise is found, and nothing else is reported."""
+"""The demo's verdict on observations that a test writes: it reports each broken promise, and nothing else."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +16,7 @@ REPLICAS = ("one", "two", "three")
 
 
 class Story:
-    """Observations from second 100 to 110, as replicas would send them. Monotonic time is the fire time's."""
+    """Observations from second 100 to 110, as replicas send them. Monotonic time equals the fire time."""
 
     def __init__(self) -> None:
         self.seen: list[Observation] = []
@@ -52,7 +52,7 @@ class Story:
 
 @pytest.fixture
 def story() -> Story:
-    """All is well: "one" is killed at 103.5, in its run of 102; its lease ends at 107; "two" runs 108."""
+    """A sound story: "one" is killed at 103.5, in its run of 102; its lease ends at 107; "two" runs 108."""
     story = Story()
     for fire_time in range(101, 111):
         lucky = ("two", "three")[fire_time % 2]
@@ -67,7 +67,7 @@ def story() -> Story:
         for replica in others.split():
             story.skip("slow", fire_time, replica)
     story.skip("slow", 110, "three")
-    story.skip("slow", 110, "two")  # a second instance, while its first one runs
+    story.skip("slow", 110, "two")  # a second instance while its first runs
     return story
 
 
@@ -86,7 +86,7 @@ def test_a_story_in_which_all_is_well(story: Story) -> None:
 
 
 def refuse(story: Story, took: float) -> None:
-    """APScheduler refuses 105 on every replica; their attempts at 104 took so long."""
+    """Let APScheduler refuse 105 on every replica; their attempts at 104 took so long."""
     story.seen = [seen for seen in story.seen if (seen.job, seen.fire_time) not in {("tick", 104), ("tick", 105)}]
     for replica in ("two", "three"):
         story.add("submitted", replica, 104, job="tick", fire_time=104)
@@ -117,7 +117,7 @@ def not_even_seen(story: Story) -> None:
 
 
 def skipped_for_another_reason(story: Story) -> None:
-    """One skip with another reason is no excuse."""
+    """One skip for another reason does not excuse it."""
     story.without("skipped", "slow", 104)
     story.skip("slow", 104, "two")
     story.skip("slow", 104, "three", "already_ran")
@@ -165,7 +165,7 @@ def taken_over_too_late(story: Story) -> None:
 
 
 def skips_of_a_free_lock(story: Story) -> None:
-    """Two say "held", but the dead one's lease had ended at 107: nobody ran 110, and no run was in progress."""
+    """Two "held" skips, but the dead replica's lease had ended at 107: nobody ran 110, and nothing was running."""
     nobody_took_over(story)
     for fire_time in (108, 110):
         for replica in ("two", "three"):

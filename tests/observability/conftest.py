@@ -8,7 +8,6 @@ from shedlock_py.testing import RecordingListener
 
 @pytest.fixture
 def recorder() -> Iterator[RecordingListener]:
-    """Records the events of the test."""
     recorder = RecordingListener()
     with configure(listeners=[recorder]):
         yield recorder

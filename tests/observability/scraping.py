@@ -1,4 +1,4 @@
-"""Metrics as a Prometheus server scrapes them, over HTTP."""
+"""Metrics over HTTP, as a Prometheus server scrapes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 class Scrape:
-    """One scrape: ``scrape("shedlock_running", lock="job")``; None if there is no such series."""
+    """A scrape. ``scrape("shedlock_running", lock="job")`` is None if the series does not exist."""
 
     def __init__(self, text: str) -> None:
         self.families = list(text_string_to_metric_families(text))
@@ -49,7 +49,6 @@ class Server:
 
 @contextmanager
 def serving(registry: CollectorRegistry) -> Iterator[Server]:
-    """A metrics server on a free port."""
     server, thread = start_http_server(0, "127.0.0.1", registry)
     try:
         yield Server(server.server_port)

@@ -1,4 +1,4 @@
-"""A monitoring service as listeners meet it: a real HTTP server, which may also fail."""
+"""A monitoring service for listeners: a real HTTP server, which may also fail."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Request(NamedTuple):
 
 
 class Service:
-    """Remembers each request before it replies.
+    """Record each request before replying.
 
-    :ivar statuses: of its next replies; 200 after them.
-    :ivar is_silent: it takes requests and does not reply until the end of the test.
-    :ivar drips: it sends one byte of its reply after the other until the end of the test.
+    :ivar statuses: HTTP statuses of its next replies; 200 after them.
+    :ivar is_silent: the service accepts requests, and replies only at the end of the test.
+    :ivar drips: the service sends its reply byte by byte until the end of the test.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Service:
         self.drips = False
         self.headers: dict[str, str] = {}
         self.body = b"OK"
-        """Like the headers, of its replies."""
+        """Body and headers of its replies."""
         self.ended = threading.Event()
         service = self
 
@@ -73,7 +73,7 @@ class Service:
             def log_message(self, format: str, *args: Any) -> None: ...
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = False  # server_close() waits for them
+        self.server.daemon_threads = False  # so that server_close() waits for them
         self.port: int = self.server.server_port
         self.url = f"http://127.0.0.1:{self.port}"
         self._thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -84,7 +84,6 @@ class Service:
         return [request.path for request in self.requests]
 
     def received(self, count: int) -> list[Request]:
-        """Its requests, when there are so many."""
         wait_until(lambda: len(self.requests) >= count, what=f"{count} requests")
         assert len(self.requests) == count, self.paths
         return self.requests

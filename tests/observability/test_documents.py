@@ -1,4 +1,4 @@
-"""The page runs, and the dashboard and the alerts use metrics and labels that a scrape really has."""
+"""The docs page runs; the dashboard and the alerts use metrics and labels that a scrape really has."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ADDED_BY_PROMETHEUS = {"instance", "job"}
 
 @pytest.fixture(scope="module")
 def scrape() -> Scrape:
-    """Of a listener that has received every event with a metric of its own."""
+    """A scrape of a listener that has received every event with its own metric."""
     registry = CollectorRegistry()
     listener = PrometheusListener(registry)
     lease = InMemoryLockProvider().acquire(LockRequest("job", "1m"))
@@ -53,7 +53,7 @@ def scrape() -> Scrape:
 
 
 def problems(expression: str, scrape: Scrape, legend: str = "") -> Iterator[str]:
-    """What a PromQL expression uses and no scrape has."""
+    """Yield everything that a PromQL expression uses and the scrape lacks."""
     known = scrape.labels()
     selectors = re.findall(r"\b(shedlock_\w+)(?:\{([^}]*)\})?", expression)
     if not selectors:

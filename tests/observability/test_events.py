@@ -1,4 +1,4 @@
-"""Which events each way into a guard emits, and in which order."""
+"""The events of each way into a guard, in order."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def waits_for_the_end_of_its_lease(job: Job) -> None:
 
 
 async def is_refused_an_extension(job: Job) -> None:
-    """By a provider that it calls itself."""
+    """A provider that the task calls itself refuses it."""
     lease = current_lease()
     assert lease
     await is_taken_over(job)
@@ -102,7 +102,6 @@ class Scenario:
     body: Body
     expected: list[str]
     broken: str = ""
-    """The operation at which the store fails."""
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -208,7 +207,7 @@ def test_granted_too_late(way: Way, recorder: RecordingListener, store: InMemory
     class Slow(InMemoryLockProvider):
         def acquire(self, request: LockRequest) -> Lease | None:
             lease = super().acquire(request)
-            clock.advance("9.95s")  # in the margin: the store would still take it back
+            clock.advance("9.95s")  # within the margin: the store would still accept the release
             return lease
 
     way.run(never, store, provider=Slow(clock=clock), lock_at_most_for="10s")
@@ -281,7 +280,7 @@ async def test_an_extension_that_is_refused_is_no_cancellation_unless_the_task_g
 
     with pytest.raises(LeaseLostError):
         await attempt_async("job", task, provider=store, keep_alive=True, on_lost="cancel")
-    await asyncio.sleep(0)  # where a cancellation that is left would be raised
+    await asyncio.sleep(0)  # a remaining cancellation would be raised here
     current = asyncio.current_task()
     assert current
     assert current.cancelling() == 0
@@ -290,7 +289,7 @@ async def test_an_extension_that_is_refused_is_no_cancellation_unless_the_task_g
 
 
 class SlowRelease(AsyncInMemoryLockProvider):
-    """Releases only when the test lets it go on."""
+    """A provider that releases only when the test allows it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -374,7 +373,7 @@ async def test_a_fire_time_that_has_run(
 
 
 def run_job(is_async: bool, provider: Any, **executor_options: Any) -> Any:
-    """The event of one run of a job, as APScheduler emits it."""
+    """Return the event that APScheduler emits for a run of a job."""
     if not is_async:
         return by_executor(provider, not_run, {}, **executor_options)[0]
     return asyncio.run(by_executor_async(provider, not_run_async, {}, **executor_options))[0]
@@ -393,7 +392,7 @@ def test_a_fire_time_that_has_run_under_apscheduler(
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_not_the_leader(is_async: bool, recorder: RecordingListener, store: InMemoryLockProvider) -> None:
-    elector = LeaderElector(store, "election")  # does not even take part
+    elector = LeaderElector(store, "election")  # it does not even take part
     assert run_job(is_async, store, elector=elector).reason == "not_leader"
     assert summary(recorder.events) == ["LockSkipped not_leader"]
     assert recorder.of(LockSkipped)[0].lock_name == "election"
@@ -413,7 +412,7 @@ def test_a_failing_store_is_one_event_also_where_it_is_a_skip(
 
 
 class Sync:
-    """An elector in threads, to be awaited like its twin."""
+    """A sync elector with awaitable methods, like its async twin."""
 
     def __init__(self, store: FaultyProvider) -> None:
         self.elector = LeaderElector(store, "election", holder="me", **ELECTION)

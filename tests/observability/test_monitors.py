@@ -1,4 +1,4 @@
-"""Check-ins at ping URLs, and webhooks: what a real HTTP server gets, and that a service can do no harm."""
+"""Check-ins at ping URLs, and webhooks: the requests that a real HTTP server gets. A broken service does no harm."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def token_of_last_run(store: InMemoryLockProvider) -> int:
-    """The release has added 1 to it."""
+    """Return the token of the last run. The release has added 1 to the record's."""
     [record] = store.records()
     return (record.fencing_token or 0) - 1
 
@@ -115,7 +115,7 @@ def test_a_run_that_fails(way: Way, service: Service, store: InMemoryLockProvide
 
 
 def test_i14_a_run_that_is_missed_for_good_has_failed(service: Service) -> None:
-    """Where the store was unreachable, another replica may have run it; one that was cancelled has failed before."""
+    """If the store was unreachable, another replica may have run it. If a run was cancelled, it has failed before."""
     due = datetime(2026, 11, 29, 2, tzinfo=UTC)
     with configure(listeners=[HealthchecksListener(f"{service.url}/{{name}}")]):
         for reason in ("unreachable", "cancelled", "too_many_recoveries"):
@@ -231,7 +231,7 @@ def test_other_locks_send_nothing(service: Service, store: InMemoryLockProvider)
 def test_a_name_of_which_no_check_is_made_is_warned_of_once(
     service: Service, store: InMemoryLockProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody would notice otherwise: such a job is never missed."""
+    """Such a job is never reported missing, so the failure would go unnoticed."""
     listener = HealthchecksListener(f"{service.url}/{{name}}")
     with configure(provider=store, listeners=[listener]):
         for name in ("日本", "日本", "ночной-отчёт"):
@@ -247,15 +247,16 @@ def test_a_name_of_which_no_check_is_made_is_warned_of_once(
 def test_names_that_share_a_check_are_warned_of_once(
     service: Service, store: InMemoryLockProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The check-ins of one hide that the other has stopped."""
+    """The check-ins of one job would hide that the other has stopped."""
     template = f"{service.url}/{{name}}"
     listeners = [HealthchecksListener(template), HealthchecksListener(template, label=lambda _: "all")]
     with configure(provider=store, listeners=listeners):
         for name in ("sync/eu", "sync-eu", "sync-eu", "sync-us", "sync/eu"):
             attempt(name, lambda: None)
         sync("a")
-        sync("b")  # they share the check of their template on purpose, and those of the second listener that of "all"
-    assert all(listener.flush("30s") for listener in listeners)  # the tests that follow look at the log
+        # the first listener's jobs share the check of their template on purpose, the second listener's jobs share "all"
+        sync("b")
+    assert all(listener.flush("30s") for listener in listeners)  # the next tests look at the log
     assert warnings_of(caplog) == [
         "locks 'sync/eu' and 'sync-eu' share the check 'sync-eu': if one stops, the check-ins of the other hide it; "
         "give one another name by label="
@@ -277,7 +278,7 @@ def test_names_beyond_those_that_are_remembered_check_in_without_a_warning(
     assert warning.startswith("locks 'a/1' and 'a-1' share the check 'a-1'")
 
 
-# A service that is ill
+# A broken service
 
 
 def timed(listener: Any, store: InMemoryLockProvider, runs: int = 20) -> float:
@@ -293,14 +294,14 @@ def test_a_service_that_never_replies_delays_no_job(
 ) -> None:
     service.is_silent = True
     listener = HealthchecksListener({"job": f"{service.url}/{KEY}"}, timeout="300ms")
-    assert timed(listener, store) < 5  # 40 messages, of which each would wait for 1.6 s
-    wait_until(lambda: listener.dropped >= 2, what="the second drop")  # so its line is logged
+    assert timed(listener, store) < 5  # 40 messages; each would wait for 1.6 s
+    wait_until(lambda: listener.dropped >= 2, what="the second drop")  # so that its line is logged
     assert warnings_of(caplog) == [
         "check-ins: a message is dropped, jobs are not affected: 127.0.0.1: no reply within 0.3 s (timeout)"
     ]
     assert not listener.flush("10ms")
     service.is_silent = False
-    assert listener.flush("30s")  # the tests that follow look at the log
+    assert listener.flush("30s")  # the next tests look at the log
 
 
 def test_a_service_that_refuses_connections(
@@ -356,7 +357,7 @@ def test_no_log_line_has_the_url(
     capfd: pytest.CaptureFixture[str],
     quick_retries: None,
 ) -> None:
-    """Not even those of the HTTP client, which writes each URL to its log at level INFO."""
+    """The HTTP client's log lines must not have it either: at level INFO it logs each URL."""
     caplog.set_level(logging.DEBUG)
     for name in ("httpx", "httpcore", "shedlock_py"):
         caplog.set_level(logging.DEBUG, name)
@@ -439,12 +440,12 @@ def test_the_exit_of_a_program_does_not_wait_for_long(service: Service) -> None:
     with Stopwatch() as watch:
         done = run_python("-c", PROGRAM, f"{service.url}/job")
     assert (done.returncode, done.stdout) == (0, "end\n")
-    assert watch.seconds < 10  # two seconds, and the start of Python
+    assert watch.seconds < 10  # two seconds, and Python's start
 
 
 def test_a_forked_child_checks_in_by_itself(service: Service, store: InMemoryLockProvider) -> None:
     listener = HealthchecksListener(f"{service.url}/{{name}}")
-    timed(listener, store, 1)  # the parent's client and thread are there
+    timed(listener, store, 1)  # the parent's client and thread exist now
     assert listener.flush("10s")
 
     def child() -> None:
@@ -472,7 +473,7 @@ def test_a_webhook_gets_the_start_and_the_end_of_a_run(way: Way, service: Servic
     assert started.headers["Authorization"] == "Bearer x"
     [record] = store.records()
     holder, _, claim_id = record.locked_by.rpartition("#")
-    fire_time = record.last_fire_time and record.last_fire_time.isoformat()  # a scheduler gives one
+    fire_time = record.last_fire_time and record.last_fire_time.isoformat()  # a scheduler sets one
     lease = {"holder": holder, "fencing_token": token_of_last_run(store), "claim_id": claim_id, "fire_time": fire_time}
     first, last = started.json(), finished.json()
     assert first.items() >= {"event": "LockAcquired", "lock_name": "job", "template": None, **lease}.items()

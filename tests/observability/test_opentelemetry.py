@@ -1,4 +1,4 @@
-"""The spans, as the SDK exports them after real runs."""
+"""The spans of real runs, as the SDK exports them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ from tests.support.polling import wait_until
 
 
 class Tracing(SpanProcessor):
-    """Tracing that is switched on, what was exported, and how many spans were started."""
+    """Tracing is on; it records the exported spans, and counts the started spans."""
 
     def __init__(self) -> None:
         self.started = 0
@@ -80,7 +80,6 @@ class Tracing(SpanProcessor):
         self.started += 1
 
     def spans(self, name: str = "") -> list[ReadableSpan]:
-        """The spans that have ended, the first first."""
         return [span for span in self.exporter.get_finished_spans() if span.name.startswith(name)]
 
     def span(self, name: str) -> ReadableSpan:
@@ -120,7 +119,7 @@ def seconds(span: ReadableSpan) -> float:
 
 
 def depth(context: Context | None = None) -> int:
-    """How many runs the current context keeps in memory, one inside of the other."""
+    """Return how many nested runs the current context keeps in memory."""
     values = (contexts.get_current() if context is None else context).values()
     runs = [value for value in values if isinstance(value, Run)]
     return 1 + depth(runs[0].parent) if runs else 0
@@ -183,12 +182,12 @@ def test_the_span_of_a_run_tells_how_it_ended(
 ) -> None:
     options = KEPT_ALIVE if body is is_taken_over_and_waits else {}
     way.run(body, store, *([broken] if broken else []), **options)
-    wait_until(tracing.spans)  # LeaseLost, if it comes from a heartbeat's thread, may come after the guard has ended
+    wait_until(tracing.spans)  # a heartbeat's thread may emit LeaseLost after the guard has ended
     (span,) = tracing.spans()
     assert span.name == "run job"
     assert span.status.status_code is (StatusCode.UNSET if error is None else StatusCode.ERROR)
     assert (span.status.description or "").startswith(error or "")
-    if expected is not None:  # else a heartbeat may have come before
+    if expected is not None:  # otherwise a heartbeat may have come before
         assert events(span) == expected
     assert attributes(span).items() >= found.items()
 
@@ -237,7 +236,7 @@ def test_every_run_begins_where_the_last_one_did(way: Way, tracing: Tracing, sto
         assert trace.get_current_span() is outer
     roots = {span.parent.span_id if span.parent else None for span in tracing.spans("run job")}
     assert len(tracing.spans("run job")) == 3
-    assert len(roots) == 1  # the outer one; none for jobs of a scheduler's threads
+    assert len(roots) == 1  # the outer span; the jobs of a scheduler's threads have no outer span
 
 
 def test_i14_a_run_that_was_missed_is_a_span_with_an_error(tracing: Tracing) -> None:
@@ -331,7 +330,7 @@ async def test_a_cancelled_task_is_no_error_of_its_span(tracing: Tracing, store:
 
 
 async def test_a_task_that_outlives_its_job_starts_the_next(tracing: Tracing, store: InMemoryLockProvider) -> None:
-    """Such a chain must neither nest for ever nor be held in memory by its last link."""
+    """Such a chain must not nest for ever, and its last link must not keep the whole chain in memory."""
     tasks: list[asyncio.Task[None]] = []
     depths: list[int] = []
 
@@ -381,7 +380,7 @@ def test_locks_that_do_not_nest(tracing: Tracing, store: InMemoryLockProvider) -
         first.enter_context(hold("first", provider=store))
         second.enter_context(hold("second", provider=store))
         first.close()
-        assert trace.get_current_span().get_span_context().span_id != 0  # still inside the second
+        assert trace.get_current_span().get_span_context().span_id != 0  # still inside the second run
         second.close()
         assert trace.get_current_span() is trace.INVALID_SPAN
 
@@ -393,7 +392,7 @@ def test_a_block_that_ends_in_another_thread(tracing: Tracing, store: InMemoryLo
     thread.start()
     thread.join(10)
     attempt("next", lambda: None, provider=store)
-    assert tracing.span("run next").parent is None  # not a child of a run that has ended
+    assert tracing.span("run next").parent is None  # it is not a child of a run that has ended
     assert tracing.span("run job").end_time
 
 
@@ -416,7 +415,7 @@ def test_a_listener_that_goes_while_a_task_runs(tracing: Tracing, store: InMemor
     thread = threading.Thread(target=run)  # the first run stays in its context: no listener got the event of its end
     thread.start()
     thread.join(10)
-    tracing.started -= 1  # the end of the first run was for no listener
+    tracing.started -= 1  # no listener got the end of the first run
     assert [span.name for span in tracing.spans()] == ["run next"]
     assert tracing.span("run next").parent is None
 
@@ -437,7 +436,7 @@ def test_runs_that_never_end_are_not_kept(store: InMemoryLockProvider) -> None:
             begin()
         depths.append(depth())
 
-    thread = threading.Thread(target=run)  # whose context ends with it
+    thread = threading.Thread(target=run)  # its context ends with it
     thread.start()
     thread.join(10)
     gc.collect()
@@ -449,7 +448,7 @@ def test_runs_that_never_end_are_not_kept(store: InMemoryLockProvider) -> None:
 def test_a_loss_that_is_reported_while_the_task_finishes(
     tracing: Tracing, store: InMemoryLockProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By keep-alive's thread, at the moment at which this thread sets the outcome."""
+    """Keep-alive's thread reports the loss at the moment when this thread sets the outcome."""
     lease = store.acquire(LockRequest("job", "1m"))
     assert lease
     tracing.listener(LockAcquired("job", lease, timedelta(0)))
@@ -469,7 +468,7 @@ def test_a_loss_that_is_reported_while_the_task_finishes(
 
 
 def test_a_run_ends_whose_loss_was_reported_before(tracing: Tracing, store: InMemoryLockProvider) -> None:
-    """Nothing more is emitted of it if the release finds another holder."""
+    """The release emits no further event if it finds another holder."""
     lease = store.acquire(LockRequest("job", "1m"))
     assert lease
     tracing.listener(LockAcquired("job", lease, timedelta(0)))

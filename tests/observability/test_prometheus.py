@@ -1,4 +1,4 @@
-"""The metrics, as a scrape over HTTP has them after real runs."""
+"""The metrics of real runs, as a scrape over HTTP has them."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_the_leader_metric_is_1_only_while_this_node_leads(registry: CollectorRe
 
 
 def test_nothing_but_a_job_has_the_series_of_a_job(registry: CollectorRegistry) -> None:
-    """The alert for a job without success would fire for ever."""
+    """Otherwise the alert for a job without success would fire for ever."""
     listener = PrometheusListener(registry)
     listener(LockSkipped("election", "not_leader", timedelta(0)))
     for operation in ("record", "extend", "release"):
@@ -272,7 +272,7 @@ class TestKnownNames:
             assert provider.acquire(LockRequest("sync-a", "1m")) is not None
             sync("a")
             asyncio.run(load(7))
-            attempt("sync-d", lambda: None, lock_at_most_for="1m")  # written as it is, not filled
+            attempt("sync-d", lambda: None, lock_at_most_for="1m")  # the name is used unchanged, not filled in
         scrape = scrape_of(registry)
         counted = scrape.values("shedlock_acquisitions_total", "lock")
         assert {name for name in counted if name.startswith(("sync", "import"))} == expected
@@ -342,7 +342,7 @@ class TestEdges:
     def test_lock_names_is_a_list(self, registry: CollectorRegistry) -> None:
         with pytest.raises(ConfigurationError, match="lock_names must be a list"):
             PrometheusListener(registry, lock_names="job")
-        PrometheusListener(registry)  # nothing was registered
+        PrometheusListener(registry)  # the failed attempt registered nothing
 
     def test_a_listener_that_came_while_the_task_ran(self, registry: CollectorRegistry) -> None:
         store = InMemoryLockProvider()
@@ -479,7 +479,7 @@ class TestPaused:
             scrape = scrape_of(registry)
             assert scrape("shedlock_running", lock="job") == 0
             assert scrape("shedlock_paused", lock="job") == (None if is_down else 1)
-        assert warnings_of(caplog) == ["no shedlock_paused: down"] * 2  # of each outage
+        assert warnings_of(caplog) == ["no shedlock_paused: down"] * 2  # one line for each outage
 
     def test_registering_sends_no_request(self, registry: CollectorRegistry) -> None:
         provider = FaultyProvider()

@@ -1,4 +1,4 @@
-"""Check-ins at Sentry's cron monitors: what the real SDK sends to a local server."""
+"""Check-ins at Sentry's cron monitors: the requests of the real SDK to a local server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def service() -> Iterator[Service]:
 
 @pytest.fixture
 def sentry(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    """The service, with a client of the SDK; without its integrations, which patch the standard library."""
+    """The service, with a client of the SDK. Its integrations are off, because they patch the standard library."""
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.delenv(name, raising=False)
     before = sentry_sdk.Scope.get_global_scope().client
@@ -59,7 +59,6 @@ def start(port: int) -> None:
 
 
 def check_ins(service: Service) -> list[dict[str, Any]]:
-    """The payloads of all envelopes that the server has got."""
     sentry_sdk.flush(10)
     found: list[dict[str, Any]] = []
     for request in service.requests:
@@ -203,7 +202,7 @@ with hold("job"):
 
 
 def test_a_program_that_ends_at_once_has_checked_in(service: Service) -> None:
-    """The SDK sends what waits when the interpreter exits."""
+    """The SDK sends waiting messages when the interpreter exits."""
     done = run_python("-c", PROGRAM, f"http://public@127.0.0.1:{service.port}/1")
     assert done.returncode == 0, done.stderr
     sent = [each for each in check_ins(service) if each.get("monitor_slug")]

@@ -1,4 +1,4 @@
-"""Every way into a guard, so that one scenario can run through all of them."""
+"""Every way into a guard, so that one scenario can run through all ways."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ ELECTION: dict[str, Any] = {"lease_duration": "600ms", "renew_deadline": "400ms"
 
 
 REPEATED = ("LockExtended", "ProviderFailed extend", "ProviderFailed record")
-"""Events that heartbeats and elections emit as often as they happen."""
+"""Events that heartbeats and elections emit an unknown number of times."""
 
 
 def summary(events: list[Event]) -> list[str]:
-    """The events as a test writes them down: "LockSkipped held". Several heartbeats are one."""
+    """Return the events in the short form of the tests: "LockSkipped held". Repeated events count once."""
     words: list[str] = []
     for event in events:
         kind = type(event).__name__
@@ -64,7 +64,7 @@ def summary(events: list[Event]) -> list[str]:
 
 
 class Job:
-    """What a scenario's body can do. Its coroutines never wait for anything in an ordinary function."""
+    """Actions of a scenario's body. In an ordinary function its coroutines never wait."""
 
     def __init__(self, provider: Any, store: InMemoryLockProvider, is_async: bool, recorder: Any) -> None:
         self.provider = provider
@@ -73,7 +73,7 @@ class Job:
         self.recorder = recorder
 
     async def again(self) -> None:
-        """The same lock, from inside."""
+        """Guard the same lock again, from inside."""
         if self.is_async:
             await attempt_async("job", lambda: asyncio.sleep(0), provider=self.provider)
         else:
@@ -140,7 +140,7 @@ class Way:
         return self.name
 
     def run(self, body: Body, store: InMemoryLockProvider, *broken: str, **options: Any) -> None:
-        """Run a scenario; events have reported the errors of its body."""
+        """Run a scenario. Events report the errors of its body."""
         provider: Any = AsyncInMemoryLockProvider(shared_with=store) if self.is_async else store
         provider = options.pop("provider", provider)
         if broken:
@@ -163,7 +163,7 @@ class Way:
 
 
 def run_at_once(work: Awaitable[object]) -> None:
-    """Await what never waits for anything, in an ordinary function."""
+    """Await, in an ordinary function, work that never waits."""
     assert isinstance(work, Coroutine)
     try:
         work.send(None)
@@ -200,7 +200,7 @@ PLAIN: dict[str, Any] = {"once_per_fire_time": False}
 
 
 def by_executor(provider: Any, task: Any, options: Any, **executor_options: Any) -> Any:
-    """As a job of APScheduler, which is stopped when the job is over. With a plain lock, a store fails only once."""
+    """Run as a job of APScheduler, and stop the scheduler after it. With a plain lock, a store fails only once."""
     executor = ShedLockExecutor(ThreadPoolExecutor(1), **PLAIN | executor_options)
     scheduler = BackgroundScheduler(executors={"default": executor}, timezone="UTC")
     seen = listen(scheduler)
@@ -210,7 +210,7 @@ def by_executor(provider: Any, task: Any, options: Any, **executor_options: Any)
         deadline = time.monotonic() + DEADLINE
         while (
             not seen or scheduler.get_jobs()
-        ):  # a shutdown before APScheduler removes the job is an error in its thread
+        ):  # APScheduler's thread logs an error if the shutdown comes before it removes the job
             assert time.monotonic() < deadline, "the job did not end"
             time.sleep(0.002)
     finally:
@@ -235,7 +235,6 @@ async def by_executor_async(provider: Any, task: Any, options: Any, **executor_o
 
 
 def listen(scheduler: Any) -> list[Any]:
-    """A list that gets the event of the job's end."""
     seen: list[Any] = []
     scheduler.add_listener(
         lambda event: seen.append(event) if hasattr(event, "scheduled_run_time") else None,

@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by Playwright, and a page that a real server serves to it."""
+"""Debian's Chromium, driven by Playwright, and a page from a real server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AXE_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practi
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Skips the test, or fails it in CI, where there is none."""
+    """Start Chromium. Without it, skip the test, or fail it in CI."""
     program = shutil.which("chromium")
     if program is None:
         missing("there is no chromium", "make servers")
@@ -35,7 +35,7 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def served(sample: Sample) -> Iterator[str]:
-    """The address of the page of ``sample``, which allows changes."""
+    """Serve the page of ``sample``, with changes allowed. Yield its address."""
     app = page_app(sample.provider, allow_changes=True, elections=[ELECTION])
     with socket.create_server((LOOPBACK, 0)) as listening:
         config = uvicorn.Config(app, lifespan="off", ws="none", log_level="warning", timeout_graceful_shutdown=2)
@@ -52,7 +52,7 @@ def served(sample: Sample) -> Iterator[str]:
 
 @dataclass
 class Tab:
-    """One tab, and what it has complained about: errors of scripts, and what the content security policy refused."""
+    """A tab and its complaints: errors of scripts, and requests that the content security policy refused."""
 
     page: Page
     address: str
@@ -62,7 +62,7 @@ class Tab:
         self.page.goto(f"{self.address}{path}")
 
     def has_overflow(self) -> bool:
-        """Whether it must be scrolled sideways."""
+        """Return whether it must be scrolled sideways."""
         return bool(self.page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"))
 
 
@@ -80,7 +80,7 @@ def tab(browser: Browser, address: str, **options: Any) -> Iterator[Tab]:
 
 
 def axe_findings(page: Page) -> list[str]:
-    """What axe finds serious or critical. The context must bypass the policy, which refuses axe as well."""
+    """Return axe's serious and critical findings. The context must bypass the policy, which refuses axe too."""
     try:
         script = file("axe", "axe.min.js")
     except MissingError as error:

@@ -1,4 +1,4 @@
-"""Requests to the page, in this process: no socket, no server."""
+"""Requests to the page in this process, without a socket or a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORM = "application/x-www-form-urlencoded"
 
 
 class Client:
-    """A browser of one page: it keeps cookies, and knows the secret of the forms."""
+    """A browser of one page. It keeps cookies and knows the secret of the forms."""
 
     def __init__(self, app: Any, *, base_url: str = "http://page.test", **options: Any) -> None:
         self.app = app
@@ -46,13 +46,12 @@ class Client:
         return reply.text
 
     def form(self, path: str) -> dict[str, str]:
-        """The fields of the form that changes something, as the page has filled them in; not its checkboxes."""
+        """Return the fields of a form for a change, as the page has filled them in, without checkboxes."""
         _, _, form = self.html(path).partition('method="post"')
         fields = re.findall(r'<input (?:type="hidden" )?name="(\w+)" value="([^"]*)"', form)
         return {name: unescape(value) for name, value in fields}
 
     def change(self, action: str, name: str = "", **values: str) -> httpx.Response:
-        """Confirm a change, as a browser does."""
         path = f"/change/{action}"
         fields = self.form(f"{path}?name={quote(name, safe='')}" if name else path)
         return self.request("POST", path, data={**fields, **values})

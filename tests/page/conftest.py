@@ -11,7 +11,7 @@ from tests.page.sample import ELECTION, Sample
 
 @pytest.fixture(autouse=True)
 def each_request_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also within two seconds; the tests of that set it themselves."""
+    """Let each request read the store, even within two seconds. Tests of the cache set the time themselves."""
     monkeypatch.setattr(reading, "FRESH", -1.0)
 
 

@@ -1,4 +1,4 @@
-"""Stores with many names and runs, written at once and not by locking: the page reads them as any others."""
+"""Write stores with many names and runs directly, without locking. The page reads them like any others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def name_of(number: int) -> str:
 
 
 def fill_sqlite(file: Path, names: int, runs: int) -> None:
-    """The tables must be there."""
+    """Fill the tables, which must exist."""
     now = datetime.now(UTC).replace(microsecond=0)
     locks, rows = [], []
     for number in range(names):
@@ -50,7 +50,7 @@ def _sql(moment: datetime) -> str:
 
 
 def fill_redis(url: str, names: int, runs: int) -> None:
-    """As the scripts write it: see ``lua/history.lua``."""
+    """Write the keys as the scripts do: see ``lua/history.lua``."""
     now = int(datetime.now(UTC).timestamp()) * 1_000_000
     client = redis.Redis.from_url(url)
     pipeline = client.pipeline(transaction=False)

@@ -15,7 +15,7 @@ TARGET = Path(__file__).parents[2] / "docs" / "images" / "page.png"
 
 
 def week() -> Sample:
-    """A job of one week, without what is hostile."""
+    """A job of one week, without hostile data."""
     sample = Sample()
     for number in range(44):
         holder = WEB[(number * 7 // 3) % 3]

@@ -1,4 +1,4 @@
-"""A store for the page, whose time passes as a test says."""
+"""A store for the page. Tests advance its clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WEB = ("web-1:7000", "web-2:7001", "web-3:7002")
 
 
 class Sample:
-    """Jobs of a week: some failed, one vanished, one is paused, one runs; an election."""
+    """Jobs of a week: some failed, a run vanished, a job is paused, a job runs; an election."""
 
     def __init__(self, **options: Any) -> None:
         self.clock = FakeClock()
@@ -48,9 +48,9 @@ class Sample:
                 self.ran("sync-orders", WEB[0], 60, "lost")
             self.ran(HOSTILE, HOSTILE_HOLDER, 1, "failed", HOSTILE_ERROR)
             if number < 28:
-                self.ran("fetch-rates", WEB[2], 4)  # overdue since
+                self.ran("fetch-rates", WEB[2], 4)  # overdue since then
             self.clock.advance("5h")
-        # Another program may write what the library would not.
+        # Another program may write texts that the library would not.
         hostile = [replace(run, error=HOSTILE_ERROR) for run in reversed(self.provider.runs(HOSTILE))]
         self.provider.programs.store.execute(lambda records, _: records.runs.update({HOSTILE: hostile}), None)
         self.ran("clean-up", WEB[0], 2)

@@ -1,4 +1,4 @@
-"""The page in Chromium: how it looks, each button, live refresh, without JavaScript, and what axe finds."""
+"""The page in Chromium: its look, each button, live refresh, use without JavaScript, and axe's findings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ VIEWS = {
 
 
 def looks(*in_make_test: tuple[int, str]) -> pytest.MarkDecorator:
-    """Widths and colours; those that `make test` leaves out show the same."""
+    """Widths and colours. The combinations that `make test` leaves out show the same facts."""
     return pytest.mark.parametrize(
         ("width", "scheme"),
         [
@@ -63,7 +63,7 @@ def address(sample: Sample) -> Iterator[str]:
 
 
 def stop_the_clock(page: Page) -> None:
-    """From here on the page's timers run by ``page.clock.run_for`` only, however long the machine takes."""
+    """Let only ``page.clock.run_for`` advance the page's timers, however slow the machine is."""
     page.clock.install(time=0)
     page.clock.pause_at(1000)
 
@@ -145,7 +145,7 @@ def test_every_button_does_what_it_says(browser: Browser, address: str, sample: 
         page.get_by_role("button", name="Resume").click()
         expect(page.get_by_role("link", name="Resume…")).to_have_count(0)
         assert not record_of(sample, "clean-up").is_held
-        # free by force: a job that runs, and a pause, which must be ticked
+        # free by force: a running job, and a pause, which must be ticked
         found.go("/job?name=import")
         page.get_by_role("link", name="Free by force…").click()
         page.get_by_role("button", name="Free by force").click()
@@ -197,7 +197,7 @@ def test_the_page_refreshes_itself_until_it_is_paused(browser: Browser, address:
         sample.provider.release(lease)
         with page.expect_event("requestfinished", lambda request: request.url.endswith("/"), timeout=20_000):
             page.clock.run_for(20_000)
-            expect(state).to_have_text("held")  # as it was when the refresh was paused
+            expect(state).to_have_text("held")  # unchanged since the pause of the refresh
             button.click()
         expect(state).to_have_text("free")
         assert found.complaints == []
@@ -222,7 +222,7 @@ def test_old_data_is_marked_also_while_text_is_selected(browser: Browser, addres
 
 
 def test_a_store_that_hangs_and_comes_back(browser: Browser, sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The data stay, and get old. A page that was an error heals as a whole."""
+    """The data stay and get old. An error page is replaced as a whole."""
     can_read, records = threading.Event(), sample.provider.records
     monkeypatch.setattr(sample.provider, "records", lambda prefix="": can_read.wait(20) and records(prefix))
     monkeypatch.setattr(app, "LONGEST_READ", 0.2)
@@ -299,7 +299,7 @@ def test_hostile_names_run_nothing(browser: Browser, address: str) -> None:
 
 
 def test_the_picture_in_the_readme_is_drawn_from_the_page(browser: Browser, tmp_path: Path) -> None:
-    """``python -m tests.page.picture`` draws it anew."""
+    """``python -m tests.page.picture`` draws it again."""
     from struct import unpack
 
     draw(browser, tmp_path / "page.png")

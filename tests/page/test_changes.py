@@ -1,4 +1,4 @@
-"""What an operator can change, and where each change is seen."""
+"""Each change that an operator can make, and the places that show it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKEN = "correct-horse-battery-staple"
 
 @pytest.fixture
 def alice(sample: Sample) -> Client:
-    """A browser of somebody who has given her name with the token."""
+    """The browser of a person who has given her name with the token."""
     authorization = "Basic " + base64.b64encode(f"alice:{TOKEN}".encode()).decode()
     app = page_app(sample.provider, allow_changes=True, token=TOKEN, elections=[ELECTION])
     return Client(app, headers={"authorization": authorization})
@@ -130,7 +130,7 @@ def test_a_pause_of_somebody_else_meanwhile_is_left_alone(
     )
     assert record_of(sample.provider, "clean-up").remaining.days == 3
     assert events.of(OperatorActed) == []
-    assert alice.change("pause", "clean-up", **{"for": "1m"}).status_code == 303  # that was confirmed
+    assert alice.change("pause", "clean-up", **{"for": "1m"}).status_code == 303  # the change was confirmed
     assert record_of(sample.provider, "clean-up").remaining.days == 0
 
 
@@ -153,7 +153,8 @@ def test_a_job_is_not_demoted(alice: Client, sample: Sample, events: RecordingLi
 
 
 def test_a_leaders_lease_is_not_freed_by_force(alice: Client, sample: Sample, events: RecordingListener) -> None:
-    """Another node would lead while it trusts its lease. The button is not there, and the address refuses it too."""
+    """Otherwise another node would lead while the leader trusts its lease. The button is missing, and the URL refuses
+    too."""
     assert "Demote it instead" in alice.html(f"/change/force_release?name={ELECTION}", 409)
     fields = alice.form("/change/force_release?name=import")
     seen = record_of(sample.provider, ELECTION).locked_by
@@ -245,7 +246,7 @@ def test_the_application_says_who_it_is(sample: Sample, given: Any, expected: st
 
 @pytest.mark.parametrize("given", ["a: b", "x\x00y", "x" * 101])
 def test_a_user_name_that_no_record_can_hold_is_refused(sample: Sample, given: str) -> None:
-    """And nobody else gets the blame."""
+    """The change is not blamed on another user."""
     client = Client(page_app(sample.provider, allow_changes=True, operator=lambda request: given))
     reply = client.change("pause", "clean-up")
     assert reply.status_code == 400

@@ -1,4 +1,4 @@
-"""The timelines: where a run is drawn, and what says how it ended."""
+"""The timelines: the place of each run, and the mark of its outcome."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_where_a_run_is_drawn() -> None:
     [mark] = chart_of(sample, "job", LAST_WEEK).lanes[0].marks
     assert mark.at == pytest.approx(NOW * (7 - 0.25) / 7, abs=0.1)
     sample.clock.advance("13h")
-    [mark] = chart_of(sample, "job").lanes[0].marks  # it began before the first hour that is shown
+    [mark] = chart_of(sample, "job").lanes[0].marks  # it began before the first hour of the chart
     assert mark.x == 0
     sample.clock.advance("1d")
     assert chart_of(sample, "job").lanes == []

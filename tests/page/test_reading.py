@@ -1,4 +1,4 @@
-"""Reads that serve several requests, and their time limit."""
+"""Reads that several requests share, and their time limit."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_read_only_changes_nothing(sample: Sample, path: str) -> None:
     assert sample.provider.records() == before
 
 
-# Forms of this page only
+# Only this page's forms
 
 
 @pytest.mark.parametrize("path", FORMS)
@@ -114,7 +114,7 @@ def test_the_cookie_is_for_this_site_only_and_hidden_from_scripts(client: Client
     assert cookie.startswith("shedlock_csrf=")
     assert {"HttpOnly", "Path=/", "SameSite=strict"} <= set(cookie.split("; "))
     assert "Secure" not in cookie
-    assert "set-cookie" not in client.get("/").headers  # it has one
+    assert "set-cookie" not in client.get("/").headers  # the browser has one
     secure = Client(client.app, base_url="https://page.test")
     assert "; Secure" in secure.get("/").headers["set-cookie"]
 
@@ -172,7 +172,7 @@ def test_a_token_that_nobody_can_type(sample: Sample, token: str) -> None:
         page_app(sample.provider, token=token)
 
 
-# What other programs have written
+# Data from other programs
 
 
 class Odd(InMemoryLockProvider):
@@ -182,7 +182,7 @@ class Odd(InMemoryLockProvider):
 
     def records(self, prefix: str = "") -> list[LockRecord]:
         now = datetime.now(UTC)
-        tomorrow = now + timedelta(days=1)  # a fire time in the future: the page tells its fault and its cure
+        tomorrow = now + timedelta(days=1)  # for a fire time in the future, the page shows the fault and its cure
         return [LockRecord(name, f"\x1b{name}", now, tomorrow, 5, tomorrow, now) for name in self.NAMES]
 
     def record(self, name: str) -> LockRecord | None:
@@ -218,7 +218,7 @@ def test_a_request_that_is_too_large_or_odd_is_refused(client: Client) -> None:
 
 
 def test_a_slow_store_is_not_asked_by_all_visitors_at_once() -> None:
-    """No more than four requests at a time reach the store, and not every visitor waits."""
+    """At most four requests at a time reach the store, and some visitors are refused at once."""
     gate, at_once = threading.Event(), []
     mutex = threading.Lock()
 
@@ -256,7 +256,7 @@ def test_a_slow_store_is_not_asked_by_all_visitors_at_once() -> None:
     assert max(at_once) == 1, "one read is for all who wait"
 
 
-# Passwords, and where it is mounted
+# Passwords, and the place where it is mounted
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_no_password_of_a_url(url: str) -> None:
 
 
 def test_a_login_in_front_of_a_mounted_page_is_a_middleware(sample: Sample) -> None:
-    """The dependencies of FastAPI are not called for what is mounted, as the guide says."""
+    """FastAPI does not call dependencies for a mounted app, as the guide says."""
 
     def refuse() -> None:
         raise HTTPException(401)

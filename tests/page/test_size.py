@@ -22,8 +22,6 @@ SIZES = pytest.mark.parametrize(
 
 
 class Counting:
-    """Counts what the page reads through a provider."""
-
     def __init__(self, provider: Any) -> None:
         self.provider = provider
         self.calls: list[str] = []
@@ -54,7 +52,7 @@ def check(provider: Any, names: int) -> None:
         assert len(reply.content) <= 200_000
         assert counting.calls == calls, path
     counting.calls.clear()
-    html = client.html("/?show=failed")  # of all jobs: 200 names in each request
+    html = client.html("/?show=failed")  # for all jobs: 200 names in each request
     assert counting.calls == ["records", *["recent_runs"] * (names // 200)]
     assert f"of {names // 10}" in html or f"{names // 10} of {names} locks" in html
     provider.close()

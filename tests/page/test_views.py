@@ -1,4 +1,4 @@
-"""What each view shows."""
+"""The content of each view."""
 
 from __future__ import annotations
 
@@ -26,18 +26,15 @@ HOSTILE_NAME = "&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&amp;"
 
 
 def names_in(html: str) -> list[str]:
-    """The jobs in the list, in their order."""
     return re.findall(r'<td role="cell" class="name"><a href="[^"]*">([^<]*)</a>', html)
 
 
 def text_of(html: str, kind: str) -> str:
-    """The text of the paragraph of this class."""
     (found,) = re.findall(rf'<p class="{kind}">(.*?)</p>', html, re.S)
     return " ".join(re.sub("<[^>]*>", "", found).split())
 
 
 def row(html: str, name: str) -> str:
-    """The text of the cells of one job."""
     (found,) = re.findall(
         rf'<tr role="row" class="\w+">\n<td role="cell" class="name"><a [^>]*>{name}</a>.*?</tr>', html, re.S
     )
@@ -148,7 +145,7 @@ def test_pages_of_more_jobs_than_have_their_runs_read(
     assert (len(names_in(html)), names_in(html)[-1]) == (200, "job-199")
     assert "1 to 200 of 450" in html
     assert 'href="?page=2" rel="next"' in html
-    assert '<a href="?show=trouble">find trouble</a>' in html  # of all, only on request
+    assert '<a href="?show=trouble">find trouble</a>' in html  # for all jobs, only on request
     assert '<a href="?q=job-&amp;show=trouble">find trouble</a>' in client.html("/?q=job-")
     html = client.html("/?page=3&q=job")
     assert (len(names_in(html)), names_in(html)[0]) == (50, "job-400")
@@ -218,7 +215,7 @@ def test_hostile_names_holders_and_errors_are_text(client: Client) -> None:
 
 
 class WithoutHistory(InMemoryLockProvider):
-    """As a provider of somebody else that has no more than the protocol."""
+    """A foreign provider that implements only the protocol."""
 
     runs = recent_runs = pause = resume = None  # type: ignore[assignment]
 
@@ -239,7 +236,7 @@ def test_a_provider_without_history(sample: Sample, kind: type[InMemoryLockProvi
 
 
 class OfAStoreWithoutHistory(InMemoryLockProvider):
-    """As etcd, S3, DynamoDB and Kubernetes."""
+    """Like etcd, S3, DynamoDB and Kubernetes."""
 
     def recent_runs(self, names: Iterable[str], limit: int = 20) -> dict[str, list[Run]]:
         raise ConfigurationError("this store keeps no run history")
@@ -280,8 +277,8 @@ def test_a_store_that_fails(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> 
     for path in ("/", "/job?name=x", "/leaders", "/change/resume?name=x"):
         html = client.html(path, 503)
         assert "record of lock &#39;x&#39;: &lt;b&gt;no&lt;/b&gt; reply" in html
-        assert "The store replies with an error" in html  # which is not "does not reply"
-        assert 'id="live"' in html or path.startswith("/change")  # it comes back by itself
+        assert "The store replies with an error" in html  # unlike "does not reply"
+        assert 'id="live"' in html or path.startswith("/change")  # it recovers by itself
     assert "✗ failed" in client.html("/store")
 
 

@@ -1,1 +1,1 @@
-"""Real servers for the tests, a proxy to put in front of them, and ways to wait without sleeping."""
+"""Real servers for the tests, a proxy to put in front of them, and waits that do not sleep."""

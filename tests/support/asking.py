@@ -1,4 +1,4 @@
-"""Requests by HTTP that tests send to servers."""
+"""HTTP requests that tests send to servers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import urllib.request
 
 
 def reply_to(request: urllib.request.Request, context: ssl.SSLContext | None = None) -> bytes:
-    """The body of the reply. :raises OSError: there is none, or it is an error."""
+    """Return the body of the reply. :raises OSError: the server sends no reply, or an error."""
     try:
         with urllib.request.urlopen(request, timeout=5, context=context) as reply:
             body: bytes = reply.read()

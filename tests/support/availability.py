@@ -1,7 +1,7 @@
-"""The server a test asks for: the one that an environment variable names, or a private one.
+"""The server for a test: the server that an environment variable names, or a private server.
 
-A missing server skips the test with the command that would bring it, and fails it where `CI` is set, except for a
-server that CI does without. `conftest.py` registers this module as a plugin of pytest.
+If a server is missing, the test is skipped with the command that brings it. Where `CI` is set, the test fails instead,
+unless the server is optional in CI. `conftest.py` registers this module as a pytest plugin.
 """
 
 import os
@@ -52,7 +52,7 @@ def redis_endpoint() -> Iterator[RedisEndpoint]:
 
 @contextmanager
 def private_server(product: str, make: Callable[[], Private]) -> Iterator[Private]:
-    """What `make` makes, running for as long as the block lasts; missing if its programs are not installed."""
+    """Run the server that `make` returns during the block. Report it missing if its programs are not installed."""
     try:
         server = make()
     except MissingServerError as error:
@@ -62,11 +62,11 @@ def private_server(product: str, make: Callable[[], Private]) -> Iterator[Privat
 
 
 class ServerMissing(pytest.skip.Exception):  # type: ignore[misc,name-defined]  # pytest's types hide the class
-    """A skip because of a server that is missing; each test that needs the server has the same."""
+    """A skip because of a missing server. All tests that need the server share it."""
 
 
 def missing(what: str, command: str, *, is_required: bool = True) -> NoReturn:
-    """Skip the test, or fail it in CI: `what` is not there and `command` would bring it."""
+    """Skip the test, or fail it in CI: `what` is missing and `command` brings it."""
     message = f"{what}; run: {command}"
     if is_required and is_ci():
         pytest.fail(message, pytrace=False)

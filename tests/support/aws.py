@@ -1,4 +1,4 @@
-"""What boto3 needs to know in all processes of the tests, and nothing of what the machine's user has configured."""
+"""Settings of boto3 for all test processes, independent of the user's own configuration."""
 
 import os
 from functools import cache
@@ -19,11 +19,12 @@ for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_SESSION_TOK
 
 @cache
 def parse_models_once() -> None:
-    """Let all clients of this process share what botocore reads from its JSON files: half of the time to make one.
+    """Let all clients of this process share the data that botocore reads from JSON files: this halves the time per
+    client.
 
     An application has one client; the tests have hundreds.
     """
-    from botocore.loaders import JSONFileLoader  # not in processes without these stores
+    from botocore.loaders import JSONFileLoader  # import late: processes without these stores do not need it
 
     load, models = JSONFileLoader.load_file, dict[str, object]()
 

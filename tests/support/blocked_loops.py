@@ -1,4 +1,4 @@
-"""Event loops that stand still because the application computes in a coroutine, which it should not."""
+"""Event loops that stand still because a coroutine computes, which applications should avoid."""
 
 import asyncio
 import select
@@ -10,17 +10,17 @@ import redis.asyncio
 
 
 def compute(seconds: float) -> None:
-    """Hold the loop up: here that is what a test is about, and not a way to wait for something."""
+    """Block the event loop. The block is the subject of a test here, not a way to wait."""
     time.sleep(seconds)
 
 
 def block_when_redis_is_asked(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Whenever something was sent, the loop stands still until the answer is there, and so much longer."""
+    """After each request, block the loop until the reply is there, and ``seconds`` longer."""
     send = redis.asyncio.Connection.send_packed_command
 
     def block(connection: Any) -> None:
         writer = connection._writer  # redis-py shows its socket nowhere else
-        if writer is not None:  # not closed meanwhile
+        if writer is not None:  # it may be closed meanwhile
             select.select([writer.get_extra_info("socket")], [], [], 30)
             compute(seconds)
 

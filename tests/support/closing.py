@@ -9,7 +9,7 @@ import pytest
 
 
 def close_before_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let clients of httpx be closed when they are about to send a request."""
+    """Let another thread or task close httpx clients just before they send a request."""
     request, async_request = httpx.Client.request, httpx.AsyncClient.request
 
     def closed(self: httpx.Client, *arguments: Any, **options: Any) -> httpx.Response:

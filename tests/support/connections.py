@@ -1,4 +1,4 @@
-"""How many clients a server has on this machine, as the kernel sees it: without a session of our own in the count."""
+"""How many clients on this machine a server has, as the kernel counts: the count needs no session of its own."""
 
 import os
 import socket
@@ -18,24 +18,25 @@ _SECONDS = 0.01
 
 
 def connections_to(addresses: Iterable[Address]) -> int:
-    """Connections that clients on this machine have to these addresses (IPv4) at the moment."""
+    """Return the number of connections from clients on this machine to these addresses (IPv4)."""
     return len(_clients_of(addresses))
 
 
 def unserved(addresses: Iterable[Address]) -> int:
-    """How many connections to these addresses their clients have closed, and the servers have not.
+    """Return how many connections to these addresses are closed by the client but not by the server.
 
-    A client that gives up closes its connection. Its request, held back on the way or not yet read, is carried out all
-    the same, and only then does the server close its side.
+    A client that gives up closes its connection. The server still executes a request that was held back on the way or
+    not read yet, and only then closes its side.
     """
     ports = {f"{port:04X}" for _, port in addresses}
     return sum(state == _CLOSE_WAIT and local[-4:] in ports for local, _, state in _table())
 
 
 def process_of(client: Address, server: Address, pids: Iterable[int]) -> int | None:
-    """Which of these processes has the client's end of this connection; None if none has, or it has ended."""
+    """Return the process, of ``pids``, that has the client's end of this connection. None if no process has it, or it
+    ended."""
     ends = f" {_as_the_kernel_writes(client)} {_as_the_kernel_writes(server)} "
-    _, _, fields = Path("/proc/net/tcp").read_text().partition(ends)  # most of the time is the kernel's, for the table
+    _, _, fields = Path("/proc/net/tcp").read_text().partition(ends)  # the kernel takes most of the time, for the table
     if fields:
         socket_of_client = f"socket:[{fields.split(maxsplit=7)[6]}]"
         for pid in pids:
@@ -53,26 +54,26 @@ def _clients_of(addresses: Iterable[Address]) -> set[str]:
 
 
 def _table() -> list[tuple[str, str, str]]:
-    """Local address, remote address and state of each connection over IPv4."""
+    """Return the local address, remote address and state of each IPv4 connection."""
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     return [(local, remote, state) for _, local, remote, state, *_ in map(str.split, lines)]
 
 
 @cache
 def _as_the_kernel_writes(address: Address) -> str:
-    """``0100007F:1F90``: the host is a number in the order of this machine, the port is not."""
+    """``0100007F:1F90``: the host has this machine's byte order, the port has not."""
     host, port = address
     number = int.from_bytes(socket.inet_aton(socket.gethostbyname(host)), sys.byteorder)
     return f"{number:08X}:{port:04X}"
 
 
 class MostConnections:
-    """While in the block, looks a hundred times a second how many new ones there are; `most` is the most seen."""
+    """Count new connections a hundred times a second during the block; `most` is the maximum."""
 
     def __init__(self, addresses: Iterable[Address]) -> None:
         self.addresses = list(addresses)
         self.most = 0
-        self._older = _clients_of(self.addresses)  # a server that tests share has those of earlier ones
+        self._older = _clients_of(self.addresses)  # a shared server still has connections of earlier tests
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 

@@ -1,4 +1,4 @@
-"""A private server of Consul, which keeps everything in memory, and wants a token."""
+"""A private Consul server, which keeps everything in memory and requires a token."""
 
 import json
 import urllib.request
@@ -13,12 +13,12 @@ from tests.support.releases import Fetched, Release
 from tests.support.server_process import ServerProcess
 
 TOKEN = "s3cret-token"
-"""May do everything; a request without one may do nothing."""
+"""A token for everything. A request without a token is refused."""
 _ACL = f'acl {{ enabled = true, default_policy = "deny", tokens {{ master = "{TOKEN}" }} }}'
 
 
 class ConsulServer(ServerProcess):
-    """For the example of a store that compares and swaps: ``examples/providers/consul.py``."""
+    """For the example of a compare-and-swap store: ``examples/providers/consul.py``."""
 
     product = "consul"
     programs = ("consul",)
@@ -37,7 +37,7 @@ class ConsulServer(ServerProcess):
         ]  # fmt: skip
 
     def answers(self) -> bool:
-        """A leader may be there a moment before it knows the token."""
+        """A leader may exist a moment before it knows the token."""
         try:
             return self.pid is not None and bool(json.loads(self.ask("GET", "/v1/status/leader")) and self.version())
         except OSError:
@@ -47,7 +47,7 @@ class ConsulServer(ServerProcess):
         return "Consul", json.loads(self.ask("GET", "/v1/agent/self"))["Config"]["Version"]
 
     def ask(self, method: str, path: str, body: Any = None) -> bytes:
-        """:raises OSError: there is no reply, or it is an error."""
+        """:raises OSError: the server sends no reply, or an error."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
             "http://{}:{}{}".format(*self.address, path), data, {"X-Consul-Token": TOKEN}, method=method
@@ -55,11 +55,10 @@ class ConsulServer(ServerProcess):
         return reply_to(request)
 
     def delete(self, key: str) -> None:
-        """Remove a key by hand."""
         self.ask("DELETE", f"/v1/kv/{quote(key)}")
 
     def token_that_reads(self) -> str:
-        """A token that may read all keys, and write none."""
+        """Return a token that may read all keys, but not write."""
         self.ask("PUT", "/v1/acl/policy", {"Name": "reads", "Rules": 'key_prefix "" { policy = "read" }'})
         token: str = json.loads(self.ask("PUT", "/v1/acl/token", {"Policies": [{"Name": "reads"}]}))["SecretID"]
         return token

@@ -1,7 +1,7 @@
-"""CPU and wall time of each test: of its own process, of the processes that it starts, and of the servers it uses.
+"""CPU and wall time of each test: of its process, of the processes that it starts, and of the servers that it uses.
 
-The summary names the cost of each folder and the ten most expensive tests. A test that ``make test`` runs may use
-:data:`MOST` CPU-seconds. ``make test-full`` fails if a folder uses more than its budget, which is in tests/README.md.
+The summary lists the cost of each folder and the ten most expensive tests. A test that ``make test`` runs may use
+:data:`MOST` CPU-seconds. ``make test-full`` fails if a folder exceeds its budget in tests/README.md.
 ``SHEDLOCK_TEST_COSTS=FILE`` writes one line of JSON for each test.
 """
 
@@ -22,19 +22,17 @@ from tests.support import forked, tiers
 
 TICKS = os.sysconf("SC_CLK_TCK")
 SHARED = ("session", "package", "module", "class")
-"""Scopes of fixtures that count as set-up of the folder, not as a part of the test that comes first."""
+"""Scopes of fixtures that count as set-up of the folder, not as part of the first test."""
 PROPERTY = "cost"
 MOST = 2.0
-"""CPU-seconds of a test in ``make test`` on an idle machine. A test is ``slow`` from 0.4 on, but it also pays for what
-the servers of its process do meanwhile: a Java server compiles for three seconds."""
+"""CPU-seconds that a test may use in ``make test`` on an idle machine. A test is ``slow`` from 0.4 on, but its cost
+also contains other work of the servers of its process: a Java server compiles for three seconds."""
 BUDGET = re.compile(r"^\| `(\w+)/` \|.*\| *(\d+) \|$", re.MULTILINE)
 """A row of the table in tests/README.md: a folder, and its CPU-seconds in ``make test-full``."""
 
 
 @dataclass
 class Cost:
-    """CPU and wall time in seconds."""
-
     cpu: float = 0.0
     wall: float = 0.0
 
@@ -46,7 +44,7 @@ class Cost:
 
 
 def spent() -> Cost:
-    """What this process and its descendants have used until now."""
+    """Return the time that this process and its descendants have used so far."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = time.process_time() + ended.ru_utime + ended.ru_stime
     todo = [pid for thread in os.listdir("/proc/self/task") for pid in _children("self", thread)]
@@ -58,12 +56,12 @@ def spent() -> Cost:
 
 
 def _children(pid: str, thread: str) -> list[str]:
-    """The processes that a thread has started. In other processes only the main thread counts."""
+    """Return the processes that a thread has started. In other processes only the main thread counts."""
     return _read(f"/proc/{pid}/task/{thread}/children").split()
 
 
 def _used(pid: str) -> float:
-    """CPU seconds of a process and of its children that ended."""
+    """Return the CPU-seconds of a process and of its children that have ended."""
     return sum(map(int, _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[11:15])) / TICKS
 
 
@@ -82,7 +80,7 @@ def _read(path: str) -> str:
 
 
 class Costs:
-    """A plugin for pytest, in each process that runs tests."""
+    """A pytest plugin for each process that runs tests."""
 
     def __init__(self) -> None:
         self._shared = Cost()
@@ -110,7 +108,7 @@ class Costs:
         self._shared += Cost(forked.start_cost() - self._forks)
         own = spent() - self._start - self._shared
         item.user_properties.append((PROPERTY, [own.cpu, own.wall, self._shared.cpu, self._shared.wall]))
-        # In the full tier, tests of this tier do more rounds. On a busy machine, the same work uses more CPU time.
+        # In the full tier, tests of this tier do more rounds. On a busy machine, the same work takes more CPU time.
         most = MOST * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
         if own.cpu > most and not tiers.runs("full"):
             pytest.fail(
@@ -122,9 +120,9 @@ class Costs:
 
 
 class Summary:
-    """A plugin for the process that reports.
+    """A pytest plugin for the process that reports.
 
-    :param budgets: CPU-seconds of each folder that must not use more.
+    :param budgets: the most CPU-seconds of each folder that has a budget.
     """
 
     def __init__(self, budgets: Mapping[str, float]) -> None:
@@ -141,7 +139,7 @@ class Summary:
                     f.write(json.dumps([report.nodeid, *cost]) + "\n")
 
     def folders(self) -> dict[str, tuple[int, Cost]]:
-        """The number of tests and the cost of each folder, the most expensive one first."""
+        """Return the number of tests and the cost of each folder, most expensive first."""
         found: dict[str, tuple[int, Cost]] = {}
         for nodeid, own, shared in self._tests:
             folder = nodeid.split("/")[1] if nodeid.count("/") > 1 else "tests"
@@ -161,7 +159,7 @@ class Summary:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if len(self._tests) < 100:  # a part of the suite, at somebody's desk
+        if len(self._tests) < 100:  # a developer runs a part of the suite
             return
         terminalreporter.section("cost of this run")
         folders = self.folders()
@@ -177,7 +175,7 @@ class Summary:
 
 
 def budgets(config: pytest.Config) -> dict[str, float]:
-    """The budgets of a run of ``make test-full``; none if it runs a part, or more."""
+    """Return the budgets of a run of ``make test-full``. Empty if the run has fewer tests, or more."""
     if config.getoption("--tier") != "full" or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return {}
     if config.getoption("-k") or config.getoption("-m"):

@@ -1,4 +1,4 @@
-"""A server as the tests see it: its URLs, what is in it, and a life that tests of faults interfere with."""
+"""A server for the tests: its URLs, its databases, and the ways to stop, kill and pause it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -12,36 +12,34 @@ Address = tuple[str, int]
 
 
 class Server(ABC):
-    """A server of any kind: where it is, and what tests do to it."""
-
     @property
     @abstractmethod
     def address(self) -> Address:
-        """Host and port: what a `TcpProxy` in front of it needs."""
+        """Host and port, for a `TcpProxy` in front of the server."""
 
     @abstractmethod
     def version(self) -> tuple[str, str]:
-        """The product's name and the version, as the running server gives them."""
+        """The product's name and version, as the running server reports them."""
 
     @abstractmethod
     def start(self) -> None:
-        """Bring it up and wait until it answers: on the same port as before, with the same data."""
+        """Start the server, on the same port and with the same data as before, and wait until it replies."""
 
     @abstractmethod
     def stop(self) -> None:
-        """An orderly shutdown that does not wait for clients; the data are kept."""
+        """Shut down in order, without waiting for clients. The data stay."""
 
     @abstractmethod
     def kill(self) -> None:
-        """SIGKILL to the server and its children; the data are kept."""
+        """Send SIGKILL to the server and its children. The data stay."""
 
     @abstractmethod
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers."""
+        """Send SIGSTOP: connections stay open and nothing replies."""
 
     @abstractmethod
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
 
     def restart(self) -> None:
         self.stop()
@@ -61,7 +59,7 @@ class DatabaseServer(Server):
         return host, port
 
     def url(self, driver: str, database: str | None = None, *, via: Address | None = None) -> str:
-        """An SQLAlchemy URL with password, as in `url("postgresql+psycopg", "my_db", via=proxy.address)`."""
+        """Return an SQLAlchemy URL with password, as in `url("postgresql+psycopg", "my_db", via=proxy.address)`."""
         url = self._url.set(drivername=driver)
         if database is not None:
             url = url.set(database=database)
@@ -84,7 +82,7 @@ class DatabaseServer(Server):
 
     @contextmanager
     def new_database(self, name: str) -> Iterator[None]:
-        """An empty database, dropped at the end."""
+        """Create an empty database and drop it at the end."""
         self.drop_database(name)
         self.create_database(name)
         try:
@@ -93,14 +91,14 @@ class DatabaseServer(Server):
             self.drop_database(name)
 
     def drop_database(self, name: str) -> None:
-        """It need not exist, and sessions that are still in it do not stop this."""
+        """Drop a database, if it exists, even if sessions are still in it."""
         force = " WITH (FORCE)" if self._is_postgres else ""
         with self.connect() as connection:
             connection.execute(text(f"DROP DATABASE IF EXISTS {_identifier(name)}{force}"))
 
     @contextmanager
     def connect(self, database: str | None = None) -> Iterator[Connection]:
-        """An administrator's connection, in autocommit: to look at the server from the side."""
+        """Open an administrator's connection in autocommit mode, to look at the server from outside."""
         url = self.url("postgresql+psycopg" if self._is_postgres else "mysql+pymysql", database)
         with _engine(url).connect() as connection:
             yield connection
@@ -112,12 +110,12 @@ class DatabaseServer(Server):
 
 @cache
 def _engine(url: str) -> Engine:
-    """Keeps no connection, but what SQLAlchemy asks each new engine's server: most of the time that a query takes."""
+    """Keep no connections, but cache the first replies of the server to an engine: most of a query's time."""
     return create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args={"connect_timeout": 5})
 
 
 class ExternalLife(Server):
-    """The life of a server that somebody else runs: tests that would stop it are skipped."""
+    """A server that somebody else runs. Tests that would stop it are skipped."""
 
     _variable: str
 

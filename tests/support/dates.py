@@ -1,7 +1,6 @@
-"""The clock of an HTTP server that a test sets: a proxy that writes the ``Date`` header of each reply anew.
+"""An HTTP server's clock that a test sets: a proxy rewrites the ``Date`` header of each reply.
 
-For servers whose clock cannot be set: a program in Go does not ask libc for the time, so ``faults/shim.c`` does not
-reach it.
+For servers in Go, which do not ask libc for the time, so that ``faults/shim.c`` cannot set their clock.
 """
 
 from __future__ import annotations
@@ -20,16 +19,15 @@ _DATE = re.compile(rb"(?im)^date: [^\r\n]*")
 
 
 class DateProxy(TcpProxy):
-    """A front end of the server at ``upstream`` whose clock is ahead of the machine's by :attr:`offset` seconds."""
+    """A front end of the server at ``upstream``. Its clock is :attr:`offset` seconds ahead of the machine's."""
 
     def __init__(self, upstream: Address, offset: float = 0.0) -> None:
         self.offset = offset
         self.next_offset: float | None = None
-        """For one reply."""
         super().__init__(upstream, rewrite=self._with_date)
 
     def _with_date(self, reply: bytes) -> bytes:
-        """The headers of one reply are in one chunk."""
+        """A chunk contains all headers of a reply."""
         date = formatdate(time.time() + self.seconds_ahead(), usegmt=True)
         return _DATE.sub(f"Date: {date}".encode(), reply, count=1) if reply.startswith(b"HTTP/") else reply
 
@@ -39,7 +37,7 @@ class DateProxy(TcpProxy):
 
 
 class ClockedProxy(DateProxy):
-    """Its clock is the one in a file of ``faults/clocks.py``: nanoseconds that it is ahead of the machine's."""
+    """The clock in a file of ``faults/clocks.py`` sets the offset: nanoseconds ahead of the machine's clock."""
 
     def __init__(self, upstream: Address, file: Path) -> None:
         self._file = file
@@ -51,14 +49,14 @@ class ClockedProxy(DateProxy):
 
 
 class OneReplyWrong(DateProxy):
-    """Its clock is ``error`` seconds ahead or behind for one reply, and right for the next :data:`RIGHT` at least."""
+    """Its clock is wrong by ``error`` seconds for one reply, and right for at least the next :data:`RIGHT` replies."""
 
     RIGHT = 8
 
     def __init__(self, upstream: Address, error: float, seed: int = 0) -> None:
         self.odd = 0
         self._error, self._random, self._left = error, Random(seed), self.RIGHT
-        self._mutex = threading.Lock()  # each connection has a thread for its replies
+        self._mutex = threading.Lock()  # each connection has its own thread for replies
         super().__init__(upstream)
 
     def seconds_ahead(self) -> float:

@@ -1,6 +1,6 @@
-"""Packages of another suite of Debian, unpacked into a folder: apt with a private configuration, and no installation.
+"""Debian packages of another suite, unpacked into a folder: apt with a private configuration, and no installation.
 
-The mirror and its keys are those of the system's own apt sources. It needs neither root nor the system's package lists.
+The mirror and its keys come from the system's apt sources. Neither root nor the system's package lists are needed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from functools import cache
 from pathlib import Path
 
 SYSTEM_SOURCES = Path("/etc/apt")
-UNUSED = ("doc", "info", "locale", "man", "perl")  # of usr/share
+UNUSED = ("doc", "info", "locale", "man", "perl")  # folders of usr/share
 
 
 class AptError(RuntimeError):
-    """apt cannot have the package; with apt's reason."""
+    """apt cannot provide the package; the message has apt's reason."""
 
 
 def unpack(suite: str, packages: Sequence[str], target: Path) -> None:
-    """Unpack packages and all that they depend on into an empty folder. Shows progress on the standard error."""
+    """Unpack packages and all their dependencies into an empty folder. Show progress on standard error."""
     package = " and ".join(packages)
     if missing := [program for program in ("apt-get", "dpkg") if shutil.which(program) is None]:
         raise AptError(f"{package} comes from Debian {suite}, and there is no {' and no '.join(missing)} here")
@@ -44,14 +44,14 @@ def unpack(suite: str, packages: Sequence[str], target: Path) -> None:
 
 @cache
 def loader(root: Path) -> list[str]:
-    """The words before a program of an unpacked suite: its dynamic loader, and where its libraries are."""
+    """Return the words before a program of an unpacked suite: its dynamic loader and its library folders."""
     folders = [path for top in ("usr/lib", "lib") for path in sorted(root.glob(f"{top}/*-linux-gnu*")) if path.is_dir()]
     (program, *_) = [path for folder in folders for path in sorted(folder.glob("ld-linux-*.so.*"))]
     return [str(program), "--library-path", ":".join(map(str, folders))]
 
 
 def apt_command(work: Path, suite: str) -> list[str]:
-    """apt-get with lists, archives and an (empty) status of its own."""
+    """Return apt-get with its own lists, archives and (empty) status."""
     for folder in ("state/lists/partial", "cache/archives/partial"):
         (work / folder).mkdir(parents=True)
     (work / "status").touch()
@@ -66,7 +66,7 @@ def apt_command(work: Path, suite: str) -> list[str]:
         "Dir::State::status": work / "status",  # apt also puts its lock beside this file
         "Dir::Cache": work / "cache",
         "APT::Install-Recommends": "false",
-        "APT::Sandbox::User": "root",  # the user "_apt" may not be able to write here
+        "APT::Sandbox::User": "root",  # the user "_apt" may not be allowed to write here
         "Acquire::Languages": "none",
         "Acquire::Retries": "3",
     }
@@ -76,7 +76,7 @@ def apt_command(work: Path, suite: str) -> list[str]:
 
 
 def mirror() -> tuple[str, str]:
-    """The address of the system's mirror of Debian, and ``[signed-by=…]`` if its sources say that."""
+    """Return the address of the system's Debian mirror, and ``[signed-by=…]`` if its sources have that."""
     for uri, suites, signed_by in _sources():
         if uri.rstrip("/").endswith("/debian") and not any("security" in suite for suite in suites):
             return uri, f"[signed-by={signed_by}] " if signed_by else ""
@@ -87,7 +87,7 @@ def mirror() -> tuple[str, str]:
 
 
 def _sources() -> Iterator[tuple[str, list[str], str]]:
-    """URI, suites and key of each entry, in either of apt's two formats."""
+    """Yield URI, suites and key of each entry, in either of apt's two formats."""
     for path in sorted(SYSTEM_SOURCES.glob("sources.list.d/*.sources")):
         for stanza in re.split(r"\n\s*\n", path.read_text()):
             fields = {key.lower(): value.strip() for key, value in re.findall(r"(?m)^([\w-]+):(.*)$", stanza)}
@@ -106,7 +106,7 @@ def _text(path: Path) -> str:
 
 
 def _download(command: list[str], archives: Path, total: int) -> None:
-    """Run apt-get, and show on a terminal how far it is."""
+    """Run apt-get and show its progress on a terminal."""
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         while True:
@@ -129,13 +129,12 @@ def _download(command: list[str], archives: Path, total: int) -> None:
 
 def _run(command: list[str], problem: str) -> str:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    # With no network, apt-get update succeeds with a warning.
+    # Without a network, apt-get update succeeds with a warning.
     if done.returncode or (command[-1] == "update" and re.search(r"(?m)^[EW]: ", done.stderr)):
         raise AptError(f"{problem}: {_reason(done.stderr)}")
     return done.stdout
 
 
 def _reason(output: str) -> str:
-    """apt's first error in one line."""
     found = re.search(r"(?m)^[EW]: (.*)", output)
     return found[1] if found else (output.strip().splitlines() or ["no reason given"])[-1]

@@ -1,4 +1,4 @@
-"""Projects as Django's own startproject makes them, and their manage.py as processes; providers of DATABASES."""
+"""Projects made by Django's startproject, their manage.py as processes, and providers of DATABASES."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.support.forked import Program
 
 DJANGO = ["django.core.management.commands.migrate", "django.core.management.commands.check", "django.forms.models"]
 DJANGO += ["django.db.backends.sqlite3.base", "django.db.migrations.autodetector", "django.views.debug", "sqlparse.sql"]
-"""Modules that most commands of ``manage.py`` import. None of them needs settings at its import."""
+"""Modules that most ``manage.py`` commands import. They need no settings at import."""
 CLONE = Path(__file__).parents[2]
 ENGINES = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite3"}
 
 
 def database(url: str) -> dict[str, Any]:
-    """The entry of ``DATABASES`` for the database that an SQLAlchemy URL names."""
+    """Return the entry of ``DATABASES`` for an SQLAlchemy URL."""
     parts = make_url(url)
     return {
         "ENGINE": f"django.db.backends.{ENGINES[parts.get_backend_name()]}",
@@ -63,7 +63,7 @@ class Project:
         return self._start(arguments, variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def start_logged(self, log: Path, *arguments: str) -> Program:
-        """What it prints goes to a file."""
+        """Start manage.py with its output in a file."""
         with log.open("w") as file:
             return self._start(arguments, {"PYTHONUNBUFFERED": "1"}, stdout=file, stderr=subprocess.STDOUT)
 
@@ -78,7 +78,7 @@ class Project:
         )
 
     def manage(self, *arguments: str, code: int = 0, **variables: str) -> tuple[str, str]:
-        """What it prints, and what it writes to standard error."""
+        """Run manage.py and return its standard output and standard error."""
         return finish(self.start(*arguments, **variables), code)
 
 
@@ -88,22 +88,21 @@ def finish(process: Program, code: int = 0) -> tuple[str, str]:
     return output, errors
 
 
-# Without a project: in the process of a test
+# Without a project, in the process of a test
 
 
 def add_database(alias: str, values: dict[str, Any]) -> None:
-    """Add an entry to ``DATABASES``, or replace one."""
     if not settings.configured:
         settings.configure(DATABASES={})
     connections.settings[alias] = ConnectionHandler({"default": values}).settings["default"]
     with suppress(AttributeError):
-        del connections[alias]  # that of the former entry
+        del connections[alias]  # the connection of the former entry
 
 
 def open_provider(url: str, **options: Any) -> DatabaseLockProvider:
-    """The provider of the application, in any process, for the database that an SQLAlchemy URL names."""
+    """Open the application's provider, in any process, for the database of an SQLAlchemy URL."""
     alias = f"database-{url}"
     add_database(alias, database(url))
     provider = DatabaseLockProvider(Conf(alias, options))
-    provider.current()  # refuses wrong options here and not at the first lock
+    provider.current()  # refuse wrong options here, not at the first lock
     return provider

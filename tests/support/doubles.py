@@ -1,4 +1,4 @@
-"""Providers in front of other providers: a base that forwards every operation, and one whose store fails on demand."""
+"""Providers in front of other providers: a base that forwards every operation, and a provider that fails on demand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _forwarded(operation: str) -> Any:
     def forward(self: Any, *arguments: Any) -> Any:
         return self.call(operation, *arguments)
 
-    forward.__name__ = operation  # errors quote it
+    forward.__name__ = operation  # error messages contain it
     return forward
 
 
@@ -39,7 +39,7 @@ def _async_forwarded(operation: str) -> Any:
 
 
 class ForwardingProvider(LockProvider):
-    """Every operation goes through :meth:`call`, which subclasses override."""
+    """Send every operation through :meth:`call`, which subclasses override."""
 
     inner: Any
     acquire = _forwarded("acquire")
@@ -53,7 +53,7 @@ class ForwardingProvider(LockProvider):
     create_schema = _forwarded("create_schema")
 
     def __getattr__(self, name: str) -> Any:
-        if name == "inner":  # in the middle of a copy
+        if name == "inner":  # during a copy
             raise AttributeError(name)
         return getattr(self.inner, name)
 
@@ -84,7 +84,7 @@ class AsyncForwardingProvider(AsyncLockProvider):
 
 class _Faults:
     recovered: Any
-    """An event, of threading or asyncio."""
+    """An event of threading or asyncio."""
 
     def __init__(self, delay: float, fail: Iterable[str], hang: Iterable[str]) -> None:
         self.delay = delay
@@ -95,11 +95,11 @@ class _Faults:
         self.most_at_once: Counter[str] = Counter()
 
     def fail(self, *operations: str) -> None:
-        """These operations, or all of them, raise :class:`ProviderUnreachable`."""
+        """Let these operations, or all, raise :class:`ProviderUnreachable`."""
         self.failing |= set(operations or OPERATIONS)
 
     def hang(self, *operations: str) -> None:
-        """These operations, or all of them, get no reply until :meth:`recover`."""
+        """Let these operations, or all, get no reply until :meth:`recover`."""
         self.recovered.clear()
         self.hanging |= set(operations or OPERATIONS)
 
@@ -120,10 +120,10 @@ class _Faults:
 
 
 class FaultyProvider(_Faults, ForwardingProvider):
-    """A provider in front of ``inner``, by default a store in memory. Two on one ``inner`` are two replicas.
+    """A provider in front of ``inner``, by default an in-memory store. Two providers on one ``inner`` are two replicas.
 
     :param delay: seconds that each operation takes.
-    :param fail, hang: names of operations that do so from the start.
+    :param fail, hang: names of operations that fail or hang from the start.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class FaultyProvider(_Faults, ForwardingProvider):
         super().__init__(delay, fail, hang)
         self.inner = inner or InMemoryLockProvider()
         self.recovered = threading.Event()
-        self.waiting = 0  # calls that hang
+        self.waiting = 0  # how many calls hang
         self._counting = threading.Lock()
 
     def call(self, operation: str, *arguments: Any) -> Any:
@@ -165,7 +165,7 @@ class FaultyProvider(_Faults, ForwardingProvider):
 class AsyncFaultyProvider(_Faults, AsyncForwardingProvider):
     """:class:`FaultyProvider` for asyncio. Without ``inner``, :attr:`sync` is a sync provider on the same store.
 
-    :param clock: of that store.
+    :param clock: the clock of that store.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Private servers of DynamoDB Local, Amazon's own engine on one machine."""
+"""Private servers of DynamoDB Local, Amazon's engine on one machine."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tests.support.releases import Fetched, Release
 from tests.support.server_process import ServerProcess
 
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "s3cret-key"}
-"""DynamoDB Local checks no signature, and boto3 sends nothing without keys."""
+"""DynamoDB Local checks no signature, but boto3 sends nothing without keys."""
 REGION = "eu-west-1"
 _HEADERS = {
     "Content-Type": "application/x-amz-json-1.0",
@@ -23,7 +23,7 @@ _HEADERS = {
 
 
 class DynamoDBServer(ServerProcess):
-    """All clients see the same tables, which are in a file. The first one sets boto3's variables, if nobody has."""
+    """All clients see the same tables, in a file. The first server sets boto3's variables if they are not set."""
 
     product = "dynamodb"
     programs = ("DynamoDBLocal",)
@@ -50,7 +50,7 @@ class DynamoDBServer(ServerProcess):
             return False
 
     def ask(self, operation: str, **body: Any) -> dict[str, Any]:
-        """The reply. :raises OSError: there is none, or it is an error."""
+        """Return the reply. :raises OSError: the server sends no reply, or an error."""
         host, port = self.address
         headers = _HEADERS | {"X-Amz-Target": f"DynamoDB_20120810.{operation}"}
         request = urllib.request.Request(f"http://{host}:{port}/", json.dumps(body).encode(), headers)
@@ -63,7 +63,7 @@ class DynamoDBServer(ServerProcess):
         return "DynamoDB Local", next(words[1] for words in lines if words[:1] == ["Version:"])
 
     def create_table(self, name: str | None = None, *, key: str = "_id") -> str:
-        """A new table as ``create_schema()`` makes it, but for the TTL. Returns its name."""
+        """Create a table as ``create_schema()`` does, without the TTL. Return its name."""
         name = name or f"locks_{uuid4().hex[:8]}"
         self.ask(
             "CreateTable",
@@ -75,7 +75,7 @@ class DynamoDBServer(ServerProcess):
         return name
 
     def item(self, table: str, name: str) -> dict[str, Any] | None:
-        """The item of a lock, as it is."""
+        """Return the item of a lock, unchanged."""
         return self.ask("GetItem", TableName=table, Key={"_id": {"S": name}}, ConsistentRead=True).get("Item")
 
     def items(self, table: str) -> list[dict[str, Any]]:
@@ -94,6 +94,6 @@ class DynamoDBServer(ServerProcess):
 
 
 def table_url(address: Address, table: str) -> str:
-    """For a provider, of a table at a server."""
+    """Return a provider's URL for a table at a server."""
     host, port = address
     return f"dynamodb://{table}?region={REGION}&endpoint={quote(f'http://{host}:{port}', safe='')}"

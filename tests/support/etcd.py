@@ -1,4 +1,4 @@
-"""Private servers of etcd: one alone, or the members of a cluster."""
+"""Private servers of etcd: a single server, or the members of a cluster."""
 
 import json
 import socket
@@ -24,30 +24,29 @@ from tests.support.server_process import ServerProcess
 
 
 class EtcdServer(ServerProcess):
-    """One member. Alone, it is its own cluster.
+    """A member. A single server is its own cluster.
 
-    :param name: of the member.
-    :param peers: the name and the port for its peers of each member, this one included.
+    :param name: the member's name.
+    :param peers: the name and the peer port of each member, including this member.
     """
 
     product = "etcd"
     programs = ("etcd",)
     releases: ClassVar[Mapping[str, Release]] = {"3.5": Fetched("etcd")}
     scheme = "http"
-    """Of its clients' requests."""
 
     def __init__(
         self, name: str = "alone", peers: Mapping[str, int] | None = None, options: Sequence[str] = ()
     ) -> None:
-        """:param options: more of etcd's."""
         super().__init__()
         self.name = name
         self.options = list(options)
         self.peers = peers or {name: free_port()}
         self.peer_port = self.peers[name]
-        """Where it listens to its peers: not at its port in :attr:`peers` if a proxy does that."""
+        """The port where it listens to its peers. It differs from the port in :attr:`peers` if a proxy listens there.
+        """
         self.headers: dict[str, str] = {}
-        """Of each request of :meth:`ask`: a token, for example."""
+        """Headers of each request of :meth:`ask`, such as a token."""
         self._front: ClockedProxy | None = None
 
     def create_data(self) -> None:
@@ -66,7 +65,7 @@ class EtcdServer(ServerProcess):
 
     @property
     def address(self) -> Address:
-        """Of the front end that shows another time, if the environment names a clock."""
+        """The address of the server, or of the front end that shows another time if the environment names a clock."""
         return super().address if self._front is None else self._front.address
 
     def command(self, port: int) -> list[str]:
@@ -79,14 +78,14 @@ class EtcdServer(ServerProcess):
             f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
             f"--listen-peer-urls={listens_at}", f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster={members}", f"--initial-cluster-token={self.directory.parent.name}",
-            "--heartbeat-interval=50", "--election-timeout=500",  # of a cluster on one machine
+            "--heartbeat-interval=50", "--election-timeout=500",  # for a cluster on one machine
             *self.options,
         ]  # fmt: skip
 
     def answers(self) -> bool:
         if self.pid is None:
             return False
-        # A member of a cluster listens before there is a leader; the cluster waits for that.
+        # A member of a cluster listens before a leader exists; the cluster waits for the leader.
         return self._listens() if len(self.peers) > 1 else self.has_leader()
 
     def _listens(self) -> bool:
@@ -97,14 +96,14 @@ class EtcdServer(ServerProcess):
             return False
 
     def has_leader(self) -> bool:
-        """Whether it knows the leader, and so can carry commands out."""
+        """Return whether the member knows the leader, and so can execute commands."""
         try:
             return "leader" in self.ask("/v3/maintenance/status")
         except (OSError, ValueError):
             return False
 
     def ask(self, path: str, **body: Any) -> dict[str, Any]:
-        """The reply of the JSON gateway. :raises OSError: there is none, or it is an error."""
+        """Return the reply of the JSON gateway. :raises OSError: the server sends no reply, or an error."""
         host, port = self.address
         request = urllib.request.Request(
             f"{self.scheme}://{host}:{port}{path}", json.dumps(body).encode(), self.headers
@@ -113,11 +112,10 @@ class EtcdServer(ServerProcess):
         return answer
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """For :meth:`ask`."""
         return None
 
     def is_leader(self) -> bool:
-        """False also if it does not reply."""
+        """Return whether this member leads. False also if it does not reply."""
         try:
             status = self.ask("/v3/maintenance/status")
         except (OSError, ValueError):
@@ -125,7 +123,8 @@ class EtcdServer(ServerProcess):
         return bool(status.get("leader") == status["header"]["member_id"])
 
     def version(self) -> tuple[str, str]:
-        """Of a cluster's member by its program, as it replies to nobody before it has met the others."""
+        """Return product and version. A cluster's member replies only after it has met the others, so its program is
+        run."""
         if len(self.peers) == 1:
             return "etcd", self.ask("/v3/maintenance/status")["version"]
         shown = subprocess.run([*self._programs["etcd"], "--version"], capture_output=True, text=True, check=True)
@@ -137,7 +136,7 @@ class EtcdServer(ServerProcess):
 
 
 class EtcdTlsServer(EtcdServer):
-    """Speaks TLS only, to clients that have :attr:`certificate` as well, which is also the one to trust."""
+    """Speaks TLS only, to clients with :attr:`certificate`, which also identifies the server."""
 
     tools = ("openssl",)
     scheme = "https"
@@ -157,7 +156,7 @@ class EtcdTlsServer(EtcdServer):
             "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
             "-subj", "/CN=localhost",
             "-addext", f"subjectAltName=IP:{LOOPBACK},DNS:localhost",
-            "-addext", "keyUsage=critical,digitalSignature,keyCertSign",  # without it Python 3.13 trusts no CA
+            "-addext", "keyUsage=critical,digitalSignature,keyCertSign",  # without it Python 3.13 does not trust the CA
             "-keyout", self.key, "-out", self.certificate,
         )  # fmt: skip
         certificates = [f"--cert-file={self.certificate}", f"--key-file={self.key}"]
@@ -170,9 +169,9 @@ class EtcdTlsServer(EtcdServer):
 
 
 class EtcdCluster:
-    """Three members, each of which may be stopped, killed and started again; a context manager.
+    """Three members that a test stops, kills and starts again; a context manager.
 
-    :raises MissingServerError: there is no etcd.
+    :raises MissingServerError: etcd is not installed.
     """
 
     def __init__(self, size: int = 3) -> None:
@@ -191,21 +190,20 @@ class EtcdCluster:
 
     @property
     def leader(self) -> EtcdServer:
-        """The member that leads, as soon as there is one."""
+        """Return the leader as soon as the cluster has one."""
         wait_until(lambda: any(member.is_leader() for member in self.members), what="a leader")
         return next((member for member in self.members if member.is_leader()), self.members[0])
 
     def wait_for_leader(self) -> None:
-        """Until each member knows the leader."""
         wait_until(lambda: all(member.has_leader() for member in self.members), timeout=60, what="all follow a leader")
 
 
 class CuttableEtcdCluster(EtcdCluster):
-    """Members that reach each other through proxies only, so that :meth:`cut_off` cuts all the traffic of one of them.
+    """Members that reach each other through proxies only, so that :meth:`cut_off` cuts all the traffic of a member.
 
-    A member dials the others, and they dial it: raft's messages to it arrive on connections of both kinds. All members
-    must be told the same addresses, so each has one proxy that all others dial. That proxy learns from the kernel which
-    member has dialed, and leads the connection to the proxy of this pair of members, which cuts.
+    Members dial each other: raft's messages to a member arrive on connections that it dialed, and on connections that
+    it accepted. All members must know the same addresses, so each has one proxy that all its peers dial. That proxy
+    learns from the kernel which member has dialed, and leads the connection to the proxy of this pair, which cuts.
     """
 
     def __enter__(self) -> Self:
@@ -228,7 +226,7 @@ class CuttableEtcdCluster(EtcdCluster):
         return self._of_pair[by_pid[pid], dialed].address
 
     def cut_off(self, member: EtcdServer, *, hears: bool = False, speaks: bool = False) -> None:
-        """Hold back what its peers send to it, unless it ``hears``, and what it sends to them, unless it ``speaks``.
+        """Hold back messages to the member, unless it ``hears``, and messages from the member, unless it ``speaks``.
 
         As in a network that loses packets, connections stay open, and more can be opened.
         """
@@ -239,7 +237,8 @@ class CuttableEtcdCluster(EtcdCluster):
                 proxy.stall(to_server=not hears, to_client=not speaks)
 
     def heal(self, *, arrives: bool = True) -> None:
-        """``arrives``: what was held back; otherwise it is lost, and the connections that it was on break."""
+        """Reconnect the members. With ``arrives``, messages that were held back arrive; otherwise their connections
+        break."""
         for proxy in self._of_pair.values():
             if not arrives:
                 proxy.cut()

@@ -1,10 +1,10 @@
-"""A fake of the Kubernetes API server, run as a program: it serves Leases, and nothing else.
+"""A fake Kubernetes API server, run as a program. It serves only Leases.
 
 ``stores/kubernetes/test_fake.py`` sends the same requests to this fake and to the real server, and compares the
-replies. The fake refuses what it does not know with 501, so that no test relies on a guess.
+replies. The fake refuses unknown requests with 501, so that no test relies on a guess.
 
-One thread carries each request out without a pause, so each request is atomic. A write is in the log file before its
-reply is sent, so a killed fake comes back with its Leases.
+One thread executes each request without a pause, so each request is atomic. A write is in the log file before its reply
+is sent, so a killed fake comes back with its Leases.
 
 Arguments: the port for TLS, the port without TLS, the directory of the log and the certificates, the reviewer's URL.
 """
@@ -62,11 +62,11 @@ _VERBS = {
 """The verb for all Leases of a namespace, and the verb for a single Lease."""
 _KNOWN = {"labelSelector", "fieldManager"}
 _SUBJECTS = (("metadata", "labels"), ("metadata", "annotations"), ("spec",))
-"""Where the server notes which manager has written what."""
+"""Where the server notes which manager has written a field."""
 
 
 class Refusal(Exception):
-    """The request gets an error: a ``Status``."""
+    """An error reply to the request: a ``Status``."""
 
     def __init__(self, code: int, reason: str, message: str, **details: Any) -> None:
         super().__init__(message)
@@ -90,7 +90,7 @@ def _conflict(name: str, why: str, kind: str = "leases") -> Refusal:
 
 
 class Leases:
-    """All Leases, by namespace and name. A stored Lease is never changed, only replaced."""
+    """All Leases, by namespace and name. A stored Lease is replaced, never changed."""
 
     def __init__(self, log: Path) -> None:
         self._version = 0
@@ -98,7 +98,7 @@ class Leases:
         self._log = os.open(log, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         content = log.read_bytes()
         whole = content.rfind(b"\n") + 1
-        os.truncate(log, whole)  # a kill may cut the last line; its request got no reply
+        os.truncate(log, whole)  # a kill may cut the last line; that request got no reply
         for line in content[:whole].splitlines():
             self._version, namespace, name, lease = json.loads(line)
             self._keep(namespace, name, lease)
@@ -215,14 +215,14 @@ def _invalid(name: str, found: Iterable[tuple[str, str, str]], kind: str = "Leas
     return Refusal(422, "Invalid", message, name=name, group=GROUP, kind=kind, causes=causes)
 
 
-# Who has written which field, and when
+# Field managers and the times of their writes
 
 
 def _noted(lease: Json, before: Json | None, sent: Json, manager: str, now: str) -> Json:
     """Return the Lease with ``metadata.managedFields``: a manager owns the fields that it changed last."""
     notes = sent["metadata"].get("managedFields")
     if before is not None and (notes == [{}] or not (notes := notes or before["metadata"].get("managedFields"))):
-        return lease  # the client has removed the notes, and the server begins no new ones
+        return lease  # the client has removed the notes, so the server begins no new notes
     old, new = _values(before or {}), _values(lease)
     taken = {path for path, value in new.items() if path not in old or old[path] != value}
     entries = []
@@ -253,7 +253,7 @@ def _values(lease: Json) -> dict[tuple[str, ...], Any]:
 
 
 def _tree(paths: Fields) -> Json:
-    """The paths as Kubernetes writes them; ``.`` is a field itself, beside the fields in it."""
+    """Return the paths as Kubernetes writes them. ``.`` is the field itself, beside its fields."""
     tree: Json = {}
     with_fields = {path[:-1] for path in paths}
     for path in sorted(paths):
@@ -342,7 +342,7 @@ class Fake:
             raise _of_lease(403, "Forbidden", name, message)
 
     async def _review(self, kind: str, spec: Json) -> Json:
-        """The reviewer's reply, as the real server gets it."""
+        """Return the reviewer's reply, as the real server gets it."""
         reader, writer = await asyncio.open_connection(self._reviewer.hostname, self._reviewer.port)
         content = json.dumps({"kind": kind, "spec": spec}).encode()
         writer.write(b"POST / HTTP/1.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(content) + content)

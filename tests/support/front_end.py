@@ -1,4 +1,4 @@
-"""An HTTP server in front of another one: it passes requests on, or replies with an error, as services of Amazon do."""
+"""An HTTP server in front of another server: it passes requests on, or replies with an error like Amazon's."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from shedlock_py.testing.proxy import Address
 
 @dataclass(frozen=True)
 class Fault:
-    """What the front end replies instead.
+    """The reply of the front end instead of the server's reply.
 
-    :ivar marker: to requests that have this in a header or in the body; an empty one is in each.
+    :ivar marker: text in a header or in the body of the requests that get this reply. Empty for all requests.
     """
 
     status: int
@@ -27,16 +27,17 @@ class Fault:
 
 
 class FrontEnd:
-    """Listens until the end of its ``with`` block."""
+    """Listen until the end of the ``with`` block."""
 
     def __init__(self, upstream: Address) -> None:
         self.fault: Fault | None = None
         self.ignored: set[tuple[str, str]] = set()
-        """A method and a header, as in ``("PUT", "If-Match")``: not passed on, and so no signature of the request."""
+        """A method and a header, as in ``("PUT", "If-Match")``: the header is dropped, and so is the request's
+        signature."""
         self.cuts_off = False
-        """Whether the server's replies end before their end, and the connections with them."""
+        """Whether the connection is cut before the end of each reply."""
         self.requests: list[str] = []
-        """Of each request that a fault replied to, headers and body."""
+        """Headers and body of each request that a fault replied to."""
         front = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -78,7 +79,7 @@ class FrontEnd:
                 self.wfile.write(body)
 
             def log_message(self, *_: Any) -> None:
-                """Nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -86,7 +87,6 @@ class FrontEnd:
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
 
     def reset(self) -> None:
-        """Pass everything on again."""
         self.fault, self.ignored, self.cuts_off = None, set(), False
         self.requests.clear()
 

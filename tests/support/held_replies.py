@@ -1,4 +1,4 @@
-"""A reply that stays on its way for as long as a test wants."""
+"""A reply that is delayed for as long as a test wants."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ LONGEST_SECONDS = 60.0
 
 
 class HeldReply:
-    """The ``rewrite`` of a :class:`TcpProxy` that keeps one reply back, and passes all others on."""
+    """The ``rewrite`` of a :class:`TcpProxy` that keeps one reply back and passes all other replies on."""
 
     def __init__(self) -> None:
         self._holds_next = False
         self.has_come = Event()
-        """Set when the server has sent the reply that is held."""
+        """Set when the server has sent the held reply."""
         self._may_go = Event()
 
     def hold_next(self) -> None:
-        """Hold what the server sends next, on any connection."""
+        """Hold the server's next chunk, on any connection."""
         self._holds_next = True
 
     def let_go(self) -> None:

@@ -7,7 +7,7 @@ from shedlock_py.model.durations import Duration
 
 
 def unchecked(name: str, lock_at_most_for: Duration, holder: str) -> LockRequest:
-    """A request of ``holder``, as another program or a demotion writes it."""
+    """Return a request with ``holder``, as another program or a demotion writes it."""
     request = LockRequest(name, lock_at_most_for)
     vars(request)["holder"] = holder
     return request

@@ -1,4 +1,4 @@
-"""What two threads can do to each other on a free-threaded Python, where nothing but a lock keeps them apart."""
+"""Interference between two threads on a free-threaded Python, where only locks keep them apart."""
 
 import sys
 from collections.abc import Callable
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def interleaved(call: Callable[[], object], other: Callable[[], object], number: int) -> bool:
-    """Call ``call``, and ``other`` before its ``number``-th instruction, as a second thread may do there.
+    """Call ``call``, and call ``other`` before its ``number``-th instruction, as a second thread may do there.
 
-    With the GIL, threads take turns at a few instructions only. False: ``call`` has fewer than ``number``.
+    With the GIL, threads take turns only at a few instructions. Return False if ``call`` has fewer instructions.
     """
     instructions = iter(range(number))
     is_called = False
@@ -19,7 +19,7 @@ def interleaved(call: Callable[[], object], other: Callable[[], object], number:
         frame.f_trace_opcodes = True
         if event == "opcode" and not is_called and next(instructions, None) is None:
             is_called = True
-            other()  # Python does not trace it
+            other()  # Python does not trace this call
         return trace
 
     before = sys.gettrace()

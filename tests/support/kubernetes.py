@@ -1,7 +1,6 @@
-"""A private API server of Kubernetes that serves Leases: the fake of `fake_kubernetes`, or the real server.
+"""A private Kubernetes API server that serves Leases: the fake of `fake_kubernetes`, or the real server.
 
-Both accept any name of a namespace. `Reviewer` decides who may do what, as other parts of Kubernetes do in a
-cluster.
+Both accept any namespace. `Reviewer` decides who may do what, as other parts of a Kubernetes cluster do.
 """
 
 from __future__ import annotations
@@ -60,8 +59,9 @@ _LEASE_DEFINITION = {
 
 
 def in_write(lock_name: str) -> str:
-    """What is in each request that writes the record of ``lock_name``, and in no other."""
-    from shedlock_py.providers.kubernetes.lease import NAME  # late: processes that need another store import this, too
+    """Return a text that only the requests that write the record of ``lock_name`` contain."""
+    # import late: processes that need another store import this module too
+    from shedlock_py.providers.kubernetes.lease import NAME
 
     return f'"{NAME}":{json.dumps(lock_name)}'
 
@@ -91,7 +91,8 @@ def write_kubeconfig(directory: Path, filename: str, url: str, user: dict[str, s
 
 
 class KubernetesServer(ServerProcess):
-    """``address`` speaks TLS, with certificates for both ends; ``plain`` is the same without, for proxies that read.
+    """``address`` speaks TLS, with certificates for both ends; ``plain`` is the same without TLS, for proxies that
+    read.
 
     A server that is stopped or killed keeps its Leases.
     """
@@ -119,10 +120,10 @@ class KubernetesServer(ServerProcess):
     @property
     @abstractmethod
     def plain(self) -> Address:
-        """The address for requests without TLS, which the server carries out as the administrator's."""
+        """The address for requests without TLS. The server treats them as the administrator's."""
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """The reply, for the administrator. :raises OSError: there is none, or it is an error."""
+        """Return the reply to the administrator. :raises OSError: the server sends no reply, or an error."""
         return json.loads(self._ask(method, path, body))
 
     def _ask(self, method: str, path: str, body: Any = None) -> bytes:
@@ -133,7 +134,8 @@ class KubernetesServer(ServerProcess):
         return reply_to(request, self.certificates.client_context())
 
     def kubeconfig(self, *, via: Address | None = None, token: str | None = None) -> Path:
-        """A file that leads to the server as the administrator, or with a token; ``via`` a proxy before ``plain``."""
+        """Return a file that leads to the server as the administrator, or with a token; ``via`` a proxy before
+        ``plain``."""
         if via is not None:
             return write_kubeconfig(self.data, f"via-{via[1]}.yaml", "http://{}:{}".format(*via), {})
         if token is not None:
@@ -142,7 +144,7 @@ class KubernetesServer(ServerProcess):
         return administrator(self.data, self.address)
 
     def delete(self, namespace: str, lock_name: str = "") -> None:
-        """Remove a record by hand, or all."""
+        """Delete a record, or all records, by hand."""
         from shedlock_py.providers.kubernetes.names import object_name
 
         name = f"/{object_name(lock_name)}" if lock_name else ""
@@ -153,7 +155,7 @@ class KubernetesServer(ServerProcess):
 
 
 class FakeApiServer(KubernetesServer):
-    """The fake: a process of its own that keeps the Leases in a file."""
+    """The fake: a process that keeps the Leases in a file."""
 
     programs = ()
 
@@ -178,7 +180,7 @@ class FakeApiServer(KubernetesServer):
         return self._plain
 
     def _ask(self, method: str, path: str, body: Any = None) -> bytes:
-        """Without TLS, which takes longer than the request."""
+        """TLS takes longer than the request, so this request goes without."""
         request = urllib.request.Request("http://{}:{}{}".format(*self.plain, path), method=method)
         request.data = None if body is None else json.dumps(body).encode()
         return reply_to(request)
@@ -187,8 +189,8 @@ class FakeApiServer(KubernetesServer):
 class ApiServer(KubernetesServer):
     """The real server, with its etcd.
 
-    It is the server of `apiextensions`, which Debian has the source code of; a CustomResourceDefinition makes it serve
-    Leases as the whole of Kubernetes does. To stop or kill it does not stop its etcd.
+    It is the server of `apiextensions`, which Debian has as source code. A CustomResourceDefinition makes it serve
+    Leases as all of Kubernetes does. Its etcd keeps running when it is stopped or killed.
     """
 
     programs = ("apiext",)
@@ -203,7 +205,7 @@ class ApiServer(KubernetesServer):
 
     @classmethod
     def find_programs(cls) -> dict[str, list[str]]:
-        return cls.programs_of(cls.releases["1"])  # whatever the environment chooses for other tests
+        return cls.programs_of(cls.releases["1"])  # whatever release the environment chooses for other tests
 
     def create_data(self) -> None:
         super().create_data()
@@ -216,10 +218,10 @@ class ApiServer(KubernetesServer):
         super().start()
         if is_new:
             self.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _LEASE_DEFINITION)
-            # For the first two seconds the server lets a request that creates a Lease wait.
+            # For its first two seconds the server delays a request that creates a Lease.
             lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "first"}}
             self._ask_until_served("POST", lease)
-        self._ask_until_served("GET")  # for a moment after its start it replies 429
+        self._ask_until_served("GET")  # it replies 429 for a moment after its start
 
     def command(self, port: int) -> list[str]:
         certificates, reviewer = self.certificates, self.data / "reviewer.yaml"
@@ -248,7 +250,7 @@ class ApiServer(KubernetesServer):
         self.etcd.close()
 
     def version(self) -> tuple[str, str]:
-        version = self.ask("GET", "/version")  # Debian's build fills in no gitVersion
+        version = self.ask("GET", "/version")  # Debian's build leaves gitVersion empty
         return "Kubernetes API server", f"{version['major']}.{version['minor']}"
 
     def _ask_until_served(self, method: str, body: Any = None) -> None:
@@ -285,7 +287,8 @@ def kubernetes_server() -> KubernetesServer:
 
 
 class Reviewer:
-    """What the API server asks who has a token, and who may do what: in a cluster, its other parts reply to that.
+    """The reviewer that the API server asks who has a token and who may do what. In a cluster, other parts reply to
+    that.
 
     ``users``: their tokens. ``verbs``: what each user may do with Leases.
     """

@@ -1,4 +1,4 @@
-"""Short forms for tests: a lease, a record, the outcomes of the runs, the results of a check."""
+"""Short forms for tests: a lease, a record, the outcomes of runs, the results of a check."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from shedlock_py.provider import Check
 
 
 def acquired(provider: LockProvider, name: str, at_most: str = "1m", **options: Any) -> Lease:
-    """A lease on a lock that must be free."""
     lease = provider.acquire(LockRequest(name, at_most, **options))
     assert lease is not None, f"{name!r} should be free, but {provider.record(name)} has it"
     return lease
 
 
 def record_of(provider: LockProvider, name: str) -> LockRecord:
-    """The record of a lock that must have one."""
+    """Return the record of a lock; fail if the record does not exist."""
     record = provider.record(name)
     assert record is not None, f"{name!r} should have a record"
     return record
@@ -30,7 +29,7 @@ def token_of(lease: Lease) -> int:
 
 
 def outcomes(provider: Any, name: str) -> list[str | None]:
-    """The outcomes of the runs of a lock, the newest first."""
+    """Return the outcomes of the runs of a lock, newest first."""
     return [run.outcome for run in provider.runs(name)]
 
 
@@ -44,7 +43,7 @@ def statuses(checks: Mapping[str, Check]) -> dict[str, str]:
 
 @contextmanager
 def opened(url: str) -> Iterator[LockProvider]:
-    """A provider, closed at the end: from Python 3.13 on, sqlite3 warns of connections that are not closed."""
+    """Open a provider and close it at the end: from Python 3.13 on, sqlite3 warns of unclosed connections."""
     provider: Any = provider_from_url(url)
     with closing(provider):
         yield provider

@@ -1,4 +1,4 @@
-"""What the library logged. Other libraries log, too, and a thread of an earlier test may do so at any time."""
+"""The library's log records. Other libraries log too, and a thread of an earlier test may log at any time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 def records_of(
     caplog: pytest.LogCaptureFixture, *words: str, level: int = logging.DEBUG, logger: str = "shedlock_py"
 ) -> list[logging.LogRecord]:
-    """The library's records of at least ``level`` that have all ``words`` in their message.
+    """Return the library's records of at least ``level`` with all ``words`` in their message.
 
-    :param logger: "apscheduler" for those of the executor, which logs as APScheduler does.
+    :param logger: "apscheduler" for records of the executor, which logs as APScheduler does.
     """
     return [
         record
@@ -24,5 +24,5 @@ def records_of(
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture, *words: str, logger: str = "shedlock_py") -> list[str]:
-    """The library's messages of level WARNING and above that have all ``words``."""
+    """Return the library's messages of level WARNING and above with all ``words``."""
     return [record.getMessage() for record in records_of(caplog, *words, level=logging.WARNING, logger=logger)]

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own."""
+"""An event loop in its own thread."""
 
 from __future__ import annotations
 

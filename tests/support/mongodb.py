@@ -1,4 +1,4 @@
-"""A server that speaks MongoDB's protocol: a private one of SecantusDB, or the one that the environment names."""
+"""A server that speaks MongoDB's protocol: a private SecantusDB, or the server that the environment names."""
 
 import os
 import re
@@ -27,7 +27,7 @@ VARIABLE = "SHEDLOCK_TEST_MONGODB_URL"
 class MongoServer(Server):
     @abstractmethod
     def url(self, database: str = "shedlock", *, via: Address | None = None, **options: Any) -> str:
-        """A URL; `via` a proxy it is that of one server, whatever replica set that says it belongs to."""
+        """Return a URL. With `via` a proxy, the driver uses this server only, whatever replica set it belongs to."""
 
     @contextmanager
     def connect(self) -> Iterator[MongoClient[dict[str, Any]]]:
@@ -36,7 +36,7 @@ class MongoServer(Server):
 
     @contextmanager
     def failing(self, commands: list[str], *, times: int = 1, **data: Any) -> Iterator[None]:
-        """Let the next `times` of these commands fail in a way that `data` describes (MongoDB's `failCommand`)."""
+        """Let the next `times` of these commands fail as `data` describes (MongoDB's `failCommand`)."""
         with self.connect() as client:
             point = {"failCommands": commands, "appName": "shedlock_py", **data}
             try:
@@ -52,7 +52,8 @@ class PrivateMongoServer(ServerProcess, MongoServer):
 
     product = "mongodb"
     programs = ("secantusd-py",)
-    interpreter = os.environ.get("SHEDLOCK_TEST_SECANTUS_PYTHON", sys.executable)  # it does not run on every Python
+    # SecantusDB does not run on every Python
+    interpreter = os.environ.get("SHEDLOCK_TEST_SECANTUS_PYTHON", sys.executable)
     releases: ClassVar[Mapping[str, Release]] = {"installed": Installed(str(Path(interpreter).parent))}
 
     def __init__(self, *arguments: str, userinfo: str = "") -> None:
@@ -81,7 +82,8 @@ class PrivateMongoServer(ServerProcess, MongoServer):
     def command(self, port: int) -> list[str]:
         program = str(Path(__file__).with_name("secantus_server.py"))
         options = [f"--host={LOOPBACK}", f"--port={port}", f"--storage-path={self.data}", "--enable-test-commands"]
-        # Otherwise it confirms a write for a majority before it writes its journal, and forgets it after kill -9.
+        # Otherwise SecantusDB confirms a majority write before it writes its journal, and forgets the write after kill
+        # -9.
         options.append("--sync-on-commit")
         return [self.interpreter, program, *options, *self.arguments]
 

@@ -1,4 +1,4 @@
-"""A real PgBouncer before a PostgreSQL of the tests: what a hosted database often has, unasked."""
+"""A real PgBouncer before a PostgreSQL of the tests, as hosted databases often have."""
 
 import signal
 import subprocess
@@ -17,22 +17,22 @@ from tests.support.server_process import ServerProcess, first_account
 
 
 class PgBouncer(ServerProcess):
-    """``pool_mode`` is one of its own: ``session``, ``transaction``, ``statement``."""
+    """``pool_mode``: ``session``, ``transaction`` or ``statement``."""
 
     product = "pgbouncer"
     programs = ("pgbouncer",)
     releases: ClassVar[Mapping[str, Release]] = {
-        "installed": Installed("/usr/sbin")  # which is not in the $PATH of ordinary users on Debian
+        "installed": Installed("/usr/sbin")  # on Debian not in the $PATH of ordinary users
     }
-    system_user = first_account("postgres", "nobody")  # it refuses to be root
-    stop_signal = signal.SIGTERM  # at once; SIGINT waits for clients
+    system_user = first_account("postgres", "nobody")  # it refuses to run as root
+    stop_signal = signal.SIGTERM  # ends at once; SIGINT waits for clients
 
     def __init__(self, server: DatabaseServer, *, pool_mode: str = "transaction", pool_size: int = 2) -> None:
         super().__init__()
         self._server = server
         self._pool_mode = pool_mode
         self._pool_size = pool_size
-        self._database = f"pooled_{uuid4().hex[:8]}"  # whoever knows it is ours
+        self._database = f"pooled_{uuid4().hex[:8]}"  # the name identifies our server
 
     def url(self, driver: str) -> str:
         host, port = self.address
@@ -52,7 +52,7 @@ class PgBouncer(ServerProcess):
             f"listen_addr = {LOOPBACK}",
             f"listen_port = {port}",
             "unix_socket_dir =",
-            "auth_type = any",  # it logs in as the user above, whoever asks
+            "auth_type = any",  # it logs in as the user above for every client
             f"pool_mode = {self._pool_mode}",
             f"default_pool_size = {self._pool_size}",
             "max_client_conn = 500",
@@ -64,7 +64,7 @@ class PgBouncer(ServerProcess):
 
     def version(self) -> tuple[str, str]:
         done = subprocess.run([*self._programs["pgbouncer"], "--version"], capture_output=True, text=True, check=True)
-        product, version, *_ = done.stdout.split()  # and the versions of its libraries
+        product, version, *_ = done.stdout.split()  # the output also has the versions of its libraries
         return product, version
 
     def answers(self) -> bool:

@@ -1,4 +1,4 @@
-"""TCP ports of the tests: reserved, so that no other test process takes one while its server is stopped."""
+"""Reserved TCP ports for tests, so that no other test process takes a port while its server is stopped."""
 
 import atexit
 import socket
@@ -11,7 +11,7 @@ __all__ = ["LOOPBACK", "black_hole", "free_port", "reserve_port"]
 
 
 def free_port() -> int:
-    """A port that is ours until this process ends. It refuses connections while none of our servers listens there."""
+    """Return a port that is ours until this process ends. It refuses connections unless one of our servers listens."""
     reserved = reserve_port()
     atexit.register(reserved.close)
     port: int = reserved.getsockname()[1]
@@ -20,7 +20,7 @@ def free_port() -> int:
 
 @contextmanager
 def black_hole() -> Iterator[tuple[str, int]]:
-    """An address that neither accepts nor refuses connections: the listener's queue is full."""
+    """Yield an address that neither accepts nor refuses connections: the listener's queue is full."""
     with ExitStack() as stack:
         listener = stack.enter_context(reserve_port())
         listener.listen(0)

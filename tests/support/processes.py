@@ -1,4 +1,4 @@
-"""Signals to a server and all its children: PostgreSQL gives each backend a session, so that killpg misses them."""
+"""Signals to a server and all its children: PostgreSQL starts a session for each backend, so killpg misses them."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from tests.support.polling import wait_until
 
 
 def signal_tree(root: int, signum: signal.Signals) -> None:
-    """Send `signum` to `root` and its descendants, the root first, so that it starts no more of them.
+    """Send `signum` to `root` and its descendants. The root comes first, so that it starts no more children.
 
     After SIGSTOP all of them have stopped: a process that is forking stops a moment later, and its child may run.
     """
@@ -28,7 +28,7 @@ def _may_run(pid: int) -> bool:
 
 
 def stop(pid: int) -> None:
-    """SIGSTOP, and wait until all threads of ``pid`` have stopped."""
+    """Send SIGSTOP and wait until all threads of ``pid`` have stopped."""
     _send(pid, signal.SIGSTOP)
     threads = Path(f"/proc/{pid}/task")
     wait_until(
@@ -38,7 +38,7 @@ def stop(pid: int) -> None:
 
 
 def kill_tree(root: int) -> None:
-    """SIGKILL `root` and its descendants, and wait until they are gone."""
+    """Send SIGKILL to `root` and its descendants, and wait until they are gone."""
     _send(root, signal.SIGSTOP)
     pids = [root, *descendants(root)]
     for pid in pids:
@@ -61,7 +61,7 @@ def descendants(root: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """A zombie does not run: it only waits for its parent to notice."""
+    """Return whether a process runs. A zombie does not: it only waits for its parent."""
     fields = _stat(pid)
     return bool(fields) and fields[0] not in ("Z", "X")
 
@@ -72,7 +72,7 @@ def _send(pid: int, signum: signal.Signals) -> None:
 
 
 def _stat(pid: int) -> list[str]:
-    """State, parent, … of a process; empty if it is gone."""
+    """Return state, parent, … of a process; empty if it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

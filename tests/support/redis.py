@@ -1,7 +1,7 @@
-"""Redis for the tests: one server, a cluster of three, a sentinel.
+"""Redis for the tests: a server, a cluster of three, a sentinel.
 
-Unless it has an append-only file, a server forgets everything when it is stopped or killed, as a Redis that is used as
-a cache does.
+A server without an append-only file forgets everything when it is stopped or killed, like a Redis that is used as a
+cache.
 """
 
 from abc import abstractmethod
@@ -30,7 +30,7 @@ class RedisEndpoint(Server):
     def _url(self) -> str: ...
 
     def url(self, db: int | None = None, *, via: Address | None = None) -> str:
-        """A URL with password; `via` is the address of a proxy."""
+        """Return a URL with password; `via` is the address of a proxy."""
         scheme, netloc, path, query, _ = urlsplit(self._url)
         if via is not None:
             user, at, _ = netloc.rpartition("@")
@@ -40,20 +40,20 @@ class RedisEndpoint(Server):
     def version(self) -> tuple[str, str]:
         with self.client() as client:
             info = client.info("server")
-        if info.get("server_name") == "valkey":  # it has a `redis_version` as well: the one that it is compatible with
+        if info.get("server_name") == "valkey":  # its `redis_version` is only the Redis that it is compatible with
             return "Valkey", info["valkey_version"]
         return "Redis", info["redis_version"]
 
     @contextmanager
     def client(self, db: int | None = None) -> Iterator[redis.Redis]:
-        """An administrator's client: without retries, and with a limit of 5 seconds."""
+        """Open an administrator's client, without retries and with a limit of 5 seconds."""
         once = Retry(NoBackoff(), 0)
         with redis.Redis.from_url(self.url(db), socket_timeout=5, socket_connect_timeout=5, retry=once) as client:
             yield client
 
 
 class RedisProcess(ServerProcess, RedisEndpoint):
-    """A process of redis-server; the values of `config` are written as in redis.conf."""
+    """A process of redis-server. Write the values of `config` as in redis.conf."""
 
     product = "redis"
     programs: ClassVar[tuple[str, ...]] = ("redis-server",)
@@ -80,7 +80,7 @@ class RedisProcess(ServerProcess, RedisEndpoint):
 
     def create_data(self) -> None:
         self.data.mkdir()
-        # A file, and not arguments, because failovers and CONFIG REWRITE keep there what they have changed.
+        # A file instead of arguments: failovers and CONFIG REWRITE write their changes there.
         self._config_file.write_text("".join(f"{name} {value}\n" for name, value in self.config.items()))
 
     def command(self, port: int) -> list[str]:
@@ -96,7 +96,7 @@ class RedisProcess(ServerProcess, RedisEndpoint):
 
 
 class RedisServer(RedisProcess):
-    """A Redis of our own, as in `RedisServer(appendonly=True, config={"requirepass": "s3cret-pw"})`."""
+    """A private Redis, as in `RedisServer(appendonly=True, config={"requirepass": "s3cret-pw"})`."""
 
     def __init__(self, *, appendonly: bool = False, config: Mapping[str, str] | None = None) -> None:
         super().__init__({
@@ -104,7 +104,7 @@ class RedisServer(RedisProcess):
             "appendonly": "yes" if appendonly else "no",
             "appendfsync": "always",
             "hz": "10",
-            "repl-diskless-sync-delay": "0",  # instead of 5 seconds, in which a replica would wait for others
+            "repl-diskless-sync-delay": "0",  # the default waits 5 seconds for other replicas
         })  # fmt: skip
         self.socket = self.directory / "socket"
         self.config |= {"unixsocket": str(self.socket), **(config or {})}
@@ -135,7 +135,7 @@ class RedisTlsServer(RedisServer):
             "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
             "-subj", "/CN=localhost",
             "-addext", f"subjectAltName=IP:{LOOPBACK},DNS:localhost",
-            "-addext", "keyUsage=critical,digitalSignature,keyCertSign",  # without it Python 3.13 trusts no CA
+            "-addext", "keyUsage=critical,digitalSignature,keyCertSign",  # without it Python 3.13 does not trust the CA
             "-keyout", key, "-out", self.certificate,
         )  # fmt: skip
         self.config |= {"tls-cert-file": self.certificate, "tls-key-file": key, "tls-auth-clients": "no"}
@@ -146,7 +146,7 @@ class RedisTlsServer(RedisServer):
 
 
 class RedisSentinel(RedisProcess):
-    """A sentinel that watches `master`, which must have been started; it finds the replicas by itself.
+    """A sentinel that watches `master`, which must have been started. It finds the replicas itself.
 
     It reads them from the master every ten seconds: start the replicas first.
     """
@@ -157,7 +157,7 @@ class RedisSentinel(RedisProcess):
         self.master_name = name
 
     def master_address(self) -> Address:
-        """Where the sentinel says that the master is: elsewhere after a failover."""
+        """The master's address according to the sentinel. It changes after a failover."""
         with self.client() as client:
             host, port = _ask(client, "SENTINEL GET-MASTER-ADDR-BY-NAME", self.master_name)
         return host.decode(), int(port)
@@ -181,15 +181,15 @@ class RedisSentinel(RedisProcess):
 
 class RedisClusterNode(RedisServer):
     def __init__(self) -> None:
-        timeout = "5000"  # milliseconds without a reply until the others call a node failed
+        timeout = "5000"  # milliseconds without a reply until other nodes call a node failed
         super().__init__(
             config={"cluster-enabled": "yes", "cluster-node-timeout": timeout, "cluster-announce-ip": LOOPBACK}
         )
         self._bus_ports: dict[int, int] = {}
 
     def bus_port(self, port: int) -> int:
-        """Redis's own choice, 10000 above, is among the ports of outgoing connections."""
-        # The other nodes remember it, so that it must be the same after a restart.
+        """Redis's default, 10000 above the port, is among the ports of outgoing connections."""
+        # The other nodes remember it, so it must be the same after a restart.
         if port not in self._bus_ports:
             self._bus_ports[port] = free_port()
         return self._bus_ports[port]
@@ -199,7 +199,7 @@ class RedisClusterNode(RedisServer):
 
 
 class RedisCluster:
-    """Three masters without replicas, which share the slots evenly."""
+    """Three masters without replicas that share the slots evenly."""
 
     def __init__(self) -> None:
         self._nodes = [RedisClusterNode() for _ in range(3)]
@@ -217,7 +217,7 @@ class RedisCluster:
         return [*self._nodes]
 
     def url(self) -> str:
-        """The URL of the first node, from which a client learns of the others."""
+        """The URL of the first node; a client learns the other nodes from it."""
         return self._nodes[0].url()
 
     @contextmanager
@@ -240,7 +240,7 @@ class RedisCluster:
         self.wait()
 
     def wait(self) -> None:
-        """Until every node knows the others and serves; Redis takes two seconds for it, whatever one does."""
+        """Wait until every node knows all nodes and serves. Redis takes two seconds in any case."""
         wait_until(lambda: all(map(self._is_ready, self._nodes)), timeout=CLUSTER_TIMEOUT, what="the cluster ready")
 
     def close(self) -> None:

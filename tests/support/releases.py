@@ -1,7 +1,7 @@
-"""Which release of a server the tests run: the newest, or another one that the environment chooses.
+"""The release of a server that the tests run: the newest, or the release that the environment chooses.
 
-``SHEDLOCK_TEST_POSTGRES=17`` chooses one of `PostgresServer.releases`, and so on for each product. A release is fetched
-into the cache (see `fetching`), or ``installed`` on this system in whichever version.
+``SHEDLOCK_TEST_POSTGRES=17`` chooses from `PostgresServer.releases`; each product has such a variable. A release is
+fetched into the cache (see `fetching`), or ``installed`` on this system in any version.
 """
 
 import glob
@@ -19,13 +19,13 @@ Choice = TypeVar("Choice")
 
 class Release(Protocol):
     def find(self, program: str) -> list[str]:
-        """The words that run this program. :raises MissingError: it is missing."""
+        """Return the words that run this program. :raises MissingError: it is missing."""
 
 
 @dataclass(frozen=True)
 class Installed:
     folders: str = ""
-    """A pattern: where to look before $PATH; the newest of PostgreSQL's folders first."""
+    """A pattern for folders to search before $PATH; PostgreSQL's newest folder comes first."""
 
     def find(self, program: str) -> list[str]:
         folders = [*sorted(glob.glob(self.folders), reverse=True), os.environ.get("PATH", os.defpath)]
@@ -38,16 +38,15 @@ class Installed:
 @dataclass(frozen=True)
 class Fetched:
     source: str
-    """One of `fetching.SOURCES`."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """What the product calls a program, where that has another name."""
+    """The product's own names of programs, where they differ."""
 
     def find(self, program: str) -> list[str]:
         return fetching.command(self.source, self.names.get(program, program))
 
 
 def chosen(product: str, releases: Mapping[str, Choice]) -> Choice:
-    """The release that the environment names, or the first. :raises ValueError: there is no such release."""
+    """Return the release that the environment names, or the first. :raises ValueError: this release does not exist."""
     variable = f"SHEDLOCK_TEST_{product.upper()}"
     name = os.environ.get(variable) or next(iter(releases))
     if name not in releases:

@@ -1,4 +1,4 @@
-"""A private server of S3's interface: SeaweedFS, all of its parts in one process."""
+"""A private server with S3's interface: SeaweedFS, all of its parts in one process."""
 
 import json
 import re
@@ -22,7 +22,7 @@ _IDENTITY = {
     "actions": ["Admin", "Read", "List", "Write"],
 }
 _ANONYMOUS = {"name": "anonymous", "actions": ["Read", "List", "Write"]}
-"""Of requests that a front end has changed, so that they have no signature."""
+"""The user of requests that a front end has changed, so that they have no signature."""
 BUCKET = "locks"
 
 
@@ -32,13 +32,13 @@ def object_url(address: Address, prefix: str = "") -> str:
 
 
 class S3Server(ServerProcess):
-    """SeaweedFS with one bucket. A signature must be of the keys in ``aws.py``."""
+    """SeaweedFS with one bucket. It accepts signatures with the keys in ``aws.py``."""
 
     product = "s3"
     programs = ("weed",)
     releases: ClassVar[Mapping[str, Release]] = {"4.45": Fetched("s3")}
     bucket = BUCKET
-    stop_signal = signal.SIGKILL  # it takes ten seconds for an orderly end
+    stop_signal = signal.SIGKILL  # an orderly end takes ten seconds
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,13 +63,13 @@ class S3Server(ServerProcess):
             client.close()
         super().close()
         ports = {str(port) for port in (*self._ports.values(), self._port)}
-        for path in Path("/tmp").glob("seaweedfs-*.sock"):  # it has no option for the folder
+        for path in Path("/tmp").glob("seaweedfs-*.sock"):  # SeaweedFS has no option for this folder
             if path.stem.rpartition("-")[2] in ports:
                 path.unlink(missing_ok=True)
 
     @property
     def address(self) -> Address:
-        """Of the front end that shows another time, if the environment names a clock."""
+        """The address of the server, or of the front end that shows another time if the environment names a clock."""
         return super().address if self._front is None else self._front.address
 
     def command(self, port: int) -> list[str]:
@@ -78,7 +78,7 @@ class S3Server(ServerProcess):
             *self._programs["weed"], "server", f"-dir={self.data}", f"-ip={LOOPBACK}", f"-ip.bind={LOOPBACK}",
             f"-master.port={ports['master']}", f"-master.port.grpc={ports['master grpc']}",
             "-master.telemetry=false", "-master.volumeSizeLimitMB=64", "-volume.max=8",
-            "-master.electionTimeout=1s", "-master.heartbeatInterval=100ms",  # else a second start takes 20 s
+            "-master.electionTimeout=1s", "-master.heartbeatInterval=100ms",  # otherwise a second start takes 20 s
             f"-volume.port={ports['volume']}", f"-volume.port.grpc={ports['volume grpc']}",
             f"-filer.port={ports['filer']}", f"-filer.port.grpc={ports['filer grpc']}",
             "-s3", f"-s3.port={port}", f"-s3.port.grpc={ports['s3 grpc']}", f"-s3.config={self.directory / 's3.json'}",
@@ -86,7 +86,7 @@ class S3Server(ServerProcess):
         ]  # fmt: skip
 
     def answers(self) -> bool:
-        """Whether it writes objects. The bucket is created when it replies for the first time."""
+        """Return whether it writes objects. The first reply creates the bucket."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
@@ -101,11 +101,11 @@ class S3Server(ServerProcess):
         return False
 
     def client(self, *, attempts: int = 3) -> Any:
-        """A client of boto3, for a ``with`` block. It is kept: to make one takes a tenth of a second."""
+        """Return a boto3 client for a ``with`` block. It is cached: a new client takes a tenth of a second."""
         kept = (*super().address, attempts)
         if kept in self._clients:
             return nullcontext(self._clients[kept])
-        import boto3  # late: processes that need another store import this module, too
+        import boto3  # import late: processes that need another store import this module too
         from botocore.config import Config
 
         config = Config(

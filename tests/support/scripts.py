@@ -1,6 +1,6 @@
-"""Running a script as a new user would: in a process of its own, where any warning is an error.
+"""Run a script as a new user would: in a new process, where any warning is an error.
 
-But for one of Python 3.13, about a provider on SQLite that is still open at the end.
+One warning of Python 3.13 is ignored: an SQLite provider is still open at the end.
 """
 
 import os
@@ -26,7 +26,7 @@ def run_python(*arguments: str, cwd: Path = PROJECT, timeout: float = 60) -> sub
 
 
 def run_example(name: str) -> list[str]:
-    """The lines that an example prints, once it has ended well."""
+    """Run an example that must succeed. Return the lines that it prints."""
     done = run_python(str(PROJECT / "examples" / name))
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()

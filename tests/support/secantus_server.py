@@ -1,11 +1,12 @@
 """SecantusDB with two defects mended, run as a program with the arguments of ``secantusd-py``.
 
-If another client inserts the document between the query and the upsert of a ``findAndModify``, SecantusDB updates it
-and replies ``value: null``, where MongoDB replies with the document. Here the server then runs the command once more,
-and finds the document. The commands of these tests may run twice.
+If another client inserts the document between the query and the upsert of a ``findAndModify``, SecantusDB updates the
+document and replies ``value: null``, where MongoDB replies with the document. This server then runs the command once
+more, and finds the document. The commands of these tests may run twice.
 
-A SecantusDB that is shutting down replies to ``hello`` as if it were no member of its replica set. A driver that gets
-such a reply removes the server from its list for good. MongoDB never replies so; here the server closes the connection.
+A SecantusDB that is shutting down replies to ``hello`` like a server outside its replica set. A driver that gets such a
+reply removes the server from its list for good. MongoDB never sends such a reply; this server closes the connection
+instead.
 """
 
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 from secantus import cli, commands, server  # type: ignore[import-untyped]  # it has no types
 from secantus.failpoints import CloseConnectionRequested  # type: ignore[import-untyped]
 
-FIND_AND_MODIFY = "_find_and_modify_impl"  # SecantusDB has no public seam for a command
+FIND_AND_MODIFY = "_find_and_modify_impl"  # SecantusDB has no public hook for a command
 _find_and_modify = getattr(commands, FIND_AND_MODIFY)
 _dispatch = server.dispatch
 

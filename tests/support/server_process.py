@@ -1,7 +1,7 @@
-"""The life of a private server of the tests: in a temporary directory, on a free port.
+"""The life of a private test server: in a temporary directory, on a free port.
 
-A server dies with the test run however that ends: it is closed by its fixture, at interpreter exit, and by the kernel
-(`setpriv --pdeathsig`) if the run itself is killed.
+A server always ends with the test run: its fixture closes it, or the interpreter's exit, or the kernel (`setpriv
+--pdeathsig`) if the run itself is killed.
 """
 
 import atexit
@@ -31,13 +31,13 @@ STOP_TIMEOUT = 20.0
 
 
 class ServerError(RuntimeError):
-    """A server is missing or did not start; carries the end of its log."""
+    """A server is missing or did not start; the message has the end of its log."""
 
 
 class MissingServerError(ServerError):
-    """A program of the server is not there. ``cure`` is the command that brings it.
+    """A program of the server is missing. ``cure`` is the command that brings it.
 
-    A test that has not got a server that is required fails in CI.
+    In CI, a test fails if a required server is missing.
     """
 
     def __init__(self, reason: str, cure: str, *, is_required: bool) -> None:
@@ -46,21 +46,21 @@ class MissingServerError(ServerError):
 
 
 def first_account(*names: str) -> str:
-    """The first of these users that the system has; the last one if it has none."""
+    """Return the first of these users that the system has, or else the last of them."""
     known = {account.pw_name for account in pwd.getpwall()}
     return next((name for name in names if name in known), names[-1])
 
 
 class ServerProcess(Server):
-    """The life of a server of our own; what is special about a product is in the subclasses."""
+    """A private server. Subclasses add the details of a product."""
 
     product: ClassVar[str]
     programs: ClassVar[tuple[str, ...]]
-    tools: ClassVar[tuple[str, ...]] = ()  # programs of the system that it needs, too
+    tools: ClassVar[tuple[str, ...]] = ()  # programs of the system that it also needs
     releases: ClassVar[Mapping[str, Release]] = {"installed": Installed()}  # the first is the default
-    is_required: ClassVar[bool] = True  # else CI does without it
-    brought_by: ClassVar[str] = "make servers"  # the default release
-    system_user: ClassVar[str | None] = None  # whom to be when the tests run as root, if the server refuses to be root
+    is_required: ClassVar[bool] = True  # False: CI runs without it
+    brought_by: ClassVar[str] = "make servers"  # the command that brings the default release
+    system_user: ClassVar[str | None] = None  # the user for the server if tests run as root and the server refuses root
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class ServerProcess(Server):
         self.data = self.directory / "data"
         self.log = self.directory / "log"
         self.environment: dict[str, str] = {}
-        """Added to ours when the server starts."""
+        """Variables that are added to ours when the server starts."""
         self._port: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._as_user: dict[str, Any] = {}
@@ -82,12 +82,13 @@ class ServerProcess(Server):
 
     @classmethod
     def find_programs(cls) -> dict[str, list[str]]:
-        """The words that run each program of the chosen release. :raises MissingServerError: one is missing."""
+        """Return the words that run each program of the chosen release. :raises MissingServerError: a program is
+        missing."""
         return cls.programs_of(chosen(cls.product, cls.releases))
 
     @classmethod
     def programs_of(cls, release: Release) -> dict[str, list[str]]:
-        """:raises MissingServerError: one is missing."""
+        """:raises MissingServerError: a program is missing."""
         try:
             found = {program: release.find(program) for program in cls.programs}
             return found | {tool: Installed().find(tool) for tool in cls.tools}
@@ -98,14 +99,14 @@ class ServerProcess(Server):
 
     @abstractmethod
     def create_data(self) -> None:
-        """Make `self.data` and whatever else the server needs before it starts for the first time."""
+        """Make `self.data` and everything else that the server needs before its first start."""
 
     @abstractmethod
     def command(self, port: int) -> list[str]: ...
 
     @abstractmethod
     def answers(self) -> bool:
-        """Whether it is our server that answers on the port, and not somebody else's."""
+        """Return whether our server replies on the port, not somebody else's."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -122,14 +123,14 @@ class ServerProcess(Server):
 
     @property
     def pid(self) -> int | None:
-        process = self._process  # once: another thread may end it
+        process = self._process  # read once: another thread may end it
         return process.pid if process is not None and process.poll() is None else None
 
     def start(self) -> None:
         if self.pid is not None:
             return
         if threading.current_thread() is not threading.main_thread():
-            # The kernel's death signal goes by the thread that started the process.
+            # The kernel's death signal follows the thread that started the process.
             raise ServerError("start a server from the main thread; it would die together with any other")
         if not self.data.exists():
             self.create_data()
@@ -165,14 +166,14 @@ class ServerProcess(Server):
         self._signal(signal.SIGCONT)
 
     def close(self) -> None:
-        # A forked child runs our exit handler too if it ends in sys.exit().
+        # A forked child runs our exit handler too if it ends with sys.exit().
         if os.getpid() == self._owner:
             atexit.unregister(self.close)
             self.stop()
             remove_leftovers(self.directory)
 
     def _signal(self, signum: signal.Signals) -> None:
-        pid = self.pid  # asked once: it may end at any moment
+        pid = self.pid  # read once: it may end at any moment
         if pid is not None:
             signal_tree(pid, signum)
 
@@ -186,7 +187,7 @@ class ServerProcess(Server):
                 stderr=log,
                 cwd=self.directory,
                 env={**os.environ, **self.environment},
-                start_new_session=True,  # Ctrl-C is for pytest, whose fixtures then stop the server
+                start_new_session=True,  # Ctrl-C is for pytest; its fixtures then stop the server
                 **self._as_user,
             )
         deadline = time.monotonic() + START_TIMEOUT
@@ -207,7 +208,7 @@ class ServerProcess(Server):
             stderr=subprocess.STDOUT,
             text=True,
             cwd=self.directory,
-            start_new_session=True,  # Ctrl-C is for us, who then stop a script with all that it has started
+            start_new_session=True,  # Ctrl-C is for us; we then stop a script and its children
             **self._as_user,
         ) as process:
             try:
@@ -220,9 +221,9 @@ class ServerProcess(Server):
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove the directory of a server that has ended, and what it left outside if it was killed."""
+    """Remove the directory of a server that has ended, and anything that a killed server left elsewhere."""
     pid_file = directory / "data" / "postmaster.pid"
-    if pid_file.exists():  # PostgreSQL removes it, and its System V segment, when it ends in order
+    if pid_file.exists():  # PostgreSQL removes the file and its System V segment when it ends in order
         lines = pid_file.read_text().splitlines()
         if len(lines) > 6:
             segment = lines[6].split()[1]

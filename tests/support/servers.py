@@ -1,6 +1,6 @@
 """Private SQL servers for the tests.
 
-Their time zone is not UTC, so that a statement which forgets to say UTC goes wrong here and not at a user's.
+Their time zone is not UTC: a statement that omits UTC fails here instead of at a user's site.
 """
 
 import hashlib
@@ -48,15 +48,15 @@ class PrivateServer(ServerProcess, DatabaseServer):
         """Let the server's own program make `self.data`."""
 
     def create_data(self) -> None:
-        """Initialise a data directory, or copy one that was: MySQL's program takes ten seconds of a core."""
+        """Initialise a data directory, or copy a template: MySQL's program takes ten seconds of a core."""
         template = self._template()
         if template.exists():
-            # As root, also where the server's user cannot enter the cache: the copy keeps its owner.
+            # As root, this works even if the server's user cannot enter the cache: the copy keeps its owner.
             subprocess.run(["cp", "--archive", str(template), str(self.data)], check=True)
             return
         self.initialise_data()
         (self.data / "auto.cnf").unlink(missing_ok=True)  # the identity of a MySQL server
-        # Another process may be first, and the cache full or not writable: then the next server takes longer to start.
+        # Another process may be first, or the cache full or not writable. Then the next server takes longer to start.
         with suppress(OSError, subprocess.CalledProcessError):
             template.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=f".{template.name}-", dir=template.parent) as temporary:
@@ -65,7 +65,7 @@ class PrivateServer(ServerProcess, DatabaseServer):
                 copy.rename(template)
 
     def _template(self) -> Path:
-        """Where the data directory is kept that these programs have made for this user."""
+        """Return the folder of the data directory that these programs have made for this user."""
         program = Path(next(iter(self._programs.values()))[-1])
         facts = (self._programs, program.stat().st_mtime_ns, self.system_user, os.geteuid(), USER, PASSWORD, DATABASE)
         return cache_directory() / f"data-{self.product}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:12]}"
@@ -92,7 +92,7 @@ class PostgresServer(PrivateServer):
             *self._programs["initdb"], f"--pgdata={self.data}", f"--username={USER}", f"--pwfile={password_file}",
             "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync",
         )  # fmt: skip
-        # Single-user mode takes statements from its standard input, before there is a server to connect to.
+        # Single-user mode takes statements from standard input, before any client can connect.
         self._run(
             "sh", "-c", f'echo "CREATE DATABASE {DATABASE}" | "$@"', "sh",
             *self._programs["postgres"], "--single", "-D", str(self.data), "postgres",
@@ -137,7 +137,7 @@ class _MySqlLikeServer(PrivateServer):
             f"--pid-file={self.directory}/pid", f"--bind-address={LOOPBACK}", f"--port={port}",
             f"--init-file={self._init_file}", "--skip-name-resolve", "--character-set-server=utf8mb4",
             "--max-connections=200",
-            "--innodb-flush-log-at-trx-commit=2",  # survives SIGKILL, which 0 would not
+            "--innodb-flush-log-at-trx-commit=2",  # survives SIGKILL; 0 would not
             "--default-time-zone=+05:30",
         ]  # fmt: skip
 
@@ -146,7 +146,7 @@ class MariaDbServer(_MySqlLikeServer):
     product = "mariadb"
     programs = ("mariadbd", "mariadb-install-db")
     releases: ClassVar[Mapping[str, Release]] = {
-        "installed": Installed("/usr/sbin")  # which is not in the $PATH of ordinary users on Debian
+        "installed": Installed("/usr/sbin")  # on Debian not in the $PATH of ordinary users
     }
     system_user = "mysql"
 
@@ -164,10 +164,10 @@ class MariaDbServer(_MySqlLikeServer):
 
 
 class MySqlServer(_MySqlLikeServer):
-    """MySQL. Root runs it as root: Debian's account "mysql" comes with MariaDB's package only.
+    """MySQL. Root runs it as root: Debian's account "mysql" comes only with MariaDB's package.
 
-    It speaks no TLS, so that tests can read the wire; clients encrypt passwords with its RSA key. Without its
-    performance schema, as MariaDB, it needs half the time to start and half the memory.
+    It does not speak TLS, so that tests can read the wire; clients encrypt passwords with its RSA key. Like MariaDB it
+    runs without its performance schema, which halves start time and memory.
     """
 
     product = "mysql"
@@ -181,7 +181,7 @@ class MySqlServer(_MySqlLikeServer):
         return [
             *self._mysqld(), *self._options(port), "--secure-file-priv=", "--mysqlx=OFF",
             "--innodb-buffer-pool-size=64M",
-            "--sync-binlog=0",  # the binary log survives SIGKILL all the same
+            "--sync-binlog=0",  # the binary log survives SIGKILL anyway
         ]  # fmt: skip
 
     def _mysqld(self) -> list[str]:

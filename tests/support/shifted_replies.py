@@ -14,18 +14,19 @@ _LENGTH = re.compile(rb"(?i)content-length: *(\d+)")
 class ShiftingProxy(TcpProxy):
     """For clients that send one request at a time on each connection.
 
-    :param chance: of each reply, to be the first that is shifted on its connection.
+    :param chance: the probability that a reply is the first shifted reply on its connection.
     """
 
     def __init__(self, upstream: Address, chance: float = 0.0, seed: int = 0) -> None:
         self.odd = 0
         self._chance, self._random = chance, Random(seed)
         self._last_shifted = 0
-        self._of_connection = threading.local()  # each connection has a thread for its replies
+        self._of_connection = threading.local()  # each connection has its own thread for replies
         super().__init__(upstream, rewrite=self._reply)
 
     def shift(self) -> None:
-        """From now on, until the client opens another connection, a reply is the one to the request before."""
+        """From now on, reply to each request with the previous request's reply, until the client opens another
+        connection."""
         self._last_shifted = self.connections
 
     def _reply(self, chunk: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Signal handlers that raise, as those of Celery, of a test's time limit, or of Ctrl-C."""
+"""Signal handlers that raise, like the handlers of Celery, of a test's time limit, or of Ctrl-C."""
 
 import signal
 import sys
@@ -14,17 +14,15 @@ moments_are_known = pytest.mark.skipif(
 
 
 class TooLong(Exception):
-    """As Celery's SoftTimeLimitExceeded."""
+    """Like Celery's SoftTimeLimitExceeded."""
 
 
 class Interrupted(BaseException):
-    """As KeyboardInterrupt, of Ctrl-C, and SystemExit, of a SIGTERM handler."""
+    """Like KeyboardInterrupt from Ctrl-C, and SystemExit from a SIGTERM handler."""
 
 
 @contextmanager
 def raised_by(number: signal.Signals, error: type[BaseException]) -> Iterator[None]:
-    """While in the block, the signal's handler raises ``error``."""
-
     def handle(number: int, frame: FrameType | None) -> None:
         raise error
 
@@ -36,9 +34,9 @@ def raised_by(number: signal.Signals, error: type[BaseException]) -> Iterator[No
 
 
 def interrupted(call: Callable[[], object], number: int) -> bool:
-    """Whether ``call`` raised at the ``number``-th moment at which Python may run a signal handler in it.
+    """Raise at the ``number``-th moment when Python may run a signal handler in ``call``. Return whether it was raised.
 
-    Those are the beginnings of its functions, and the returns of functions in C.
+    These moments are the beginnings of Python functions and the returns of C functions.
     """
     moments = iter(range(number))
 

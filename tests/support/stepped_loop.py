@@ -1,4 +1,4 @@
-"""An event loop in virtual time: when it has nothing to do, its clock moves on to the next timer. It never waits."""
+"""An event loop in virtual time: when it is idle, its clock moves on to the next timer. It never waits."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from shedlock_py.runtime import process
 from shedlock_py.testing import FakeClock
 
 CLOCK_READERS = (block, once, keepalive, async_keepalive, base, async_elector)
-"""The modules that read the local clock on behalf of guards, and of electors on asyncio."""
+"""The modules that read the local clock for guards, and for electors on asyncio."""
 
 
 class NothingMoves(Exception):
-    """All tasks wait, and no timer is set: in real time they would wait for ever."""
+    """All tasks wait, but no timer is set: in real time they would wait for ever."""
 
 
 class _Selector(selectors.DefaultSelector):
-    """Instead of waiting, lets the clock move on."""
+    """A selector that moves the clock on instead of waiting."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
@@ -36,7 +36,8 @@ class _Selector(selectors.DefaultSelector):
         if not events:
             if timeout is None:
                 raise NothingMoves
-            self._clock.advance(ceil(max(0.0, timeout) * 1e6) / 1e6)  # by less than a microsecond it does not move
+            # an advance of less than a microsecond does not move it
+            self._clock.advance(ceil(max(0.0, timeout) * 1e6) / 1e6)
         return events
 
 
@@ -51,9 +52,9 @@ class SteppedLoop(asyncio.SelectorEventLoop):
 
 @contextmanager
 def local_clock(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Guards, and electors on asyncio, read this clock."""
+    """Let guards, and electors on asyncio, read this clock."""
     with monkeypatch.context() as patch:
-        for module in CLOCK_READERS:  # each has imported the function by name
+        for module in CLOCK_READERS:  # each module has imported the function by name
             assert module.monotonic in (process.monotonic, clock)
             patch.setattr(module, "monotonic", clock)
         yield
@@ -62,7 +63,7 @@ def local_clock(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 def run_stepped(
     main: Callable[[SteppedLoop], Any], monkeypatch: pytest.MonkeyPatch, clock: FakeClock | None = None
 ) -> Any:
-    """Run the coroutine ``main(loop)`` in virtual time. What it leaves behind is for the caller to find."""
+    """Run the coroutine ``main(loop)`` in virtual time. The caller checks for remaining tasks."""
     loop = SteppedLoop(clock)
     with local_clock(loop.clock, monkeypatch), asyncio.Runner(loop_factory=lambda: loop) as runner:
         return runner.run(main(loop))

@@ -1,4 +1,4 @@
-"""The timer of threads in virtual time: a task lets time pass, and whatever is due happens before it goes on."""
+"""The timer of threads in virtual time: a task lets time pass, and everything due happens before the task goes on."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ STEP = 0.005
 LONGEST = 100.0
 """Virtual seconds that a condition may take."""
 REPORT = "shedlock-on-lost"
-"""The name of a thread that reports a loss."""
 
 
 class SteppedTimer:
     """Stands in for :class:`shedlock_py.runtime.threads.Timer`. Callbacks run in the thread that lets time pass.
 
-    Heartbeats run in threads, as ever. Time stands still until each has its reply, or hangs in a
+    Heartbeats still run in threads. Time stands still until each heartbeat has its reply, hangs in a
     :class:`FaultyProvider`, or waits for a thread.
     """
 
@@ -40,7 +39,6 @@ class SteppedTimer:
         self._pools: dict[int, _Pool] = {}
 
     def store(self, kind: Callable[[InMemoryLockProvider], FaultyProvider] = FaultyProvider) -> FaultyProvider:
-        """A store on this clock."""
         return kind(InMemoryLockProvider(clock=self.clock))
 
     def schedule(self, callback: Callable[[], object], when: float) -> None:
@@ -50,7 +48,7 @@ class SteppedTimer:
         self.due.pop(callback, None)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass. What becomes due happens at its moment."""
+        """Let time pass. Each callback runs at the time it is due."""
         self._settle()
         end = self.clock() + seconds
         while self.due and (when := min(self.due.values())) <= end:
@@ -79,7 +77,7 @@ class SteppedTimer:
 
 
 class _Pool:
-    """The threads for the heartbeats of ``provider``. It knows what they do."""
+    """The threads for the heartbeats of ``provider``. It knows whether each of them works or waits."""
 
     def __init__(self, provider: object) -> None:
         self._provider = provider
@@ -117,7 +115,7 @@ def is_reporting() -> bool:
 
 @contextmanager
 def stepped_timer(monkeypatch: pytest.MonkeyPatch, clock: FakeClock | None = None) -> Iterator[SteppedTimer]:
-    """Keep-alive in threads uses this timer."""
+    """Let keep-alive in threads use this timer."""
     timer = SteppedTimer(clock or FakeClock())
     with local_clock(timer.clock, monkeypatch), monkeypatch.context() as patch:
         patch.setattr(keepalive, "timer", lambda: timer)

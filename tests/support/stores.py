@@ -1,7 +1,7 @@
-"""One class for each store, and an entry in :data:`STORES`: suites that run on every store are parametrised with it.
+"""One class for each store, and an entry in :data:`STORES` that parametrises suites which run on every store.
 
-A :class:`Store` has lock records of its own (a table, a collection, a key prefix) on a server that tests share, or on a
-private one. The package's own list, ``shedlock_py/model/stores.py``, has the other facts.
+A :class:`Store` has its own lock records (a table, a collection, a key prefix) on a server that tests share, or on a
+private server. The package's own list, ``shedlock_py/model/stores.py``, has the other facts.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ from tests.support.versions import record
 
 
 def open_provider(provider_class: str, is_async: bool, where: Any, options: dict[str, Any]) -> Any:
-    """A provider from :meth:`Store.arguments`, in any process: one that needs one store does not import all clients."""
+    """Open a provider from :meth:`Store.arguments`, in any process. Import the client of one store, not all clients."""
     module, _, name = provider_class.partition(":")
     found = getattr(import_module(f"shedlock_py.providers.{module}"), f"{'Async' if is_async else ''}{name}")
     return found(where, **options)
 
 
 class Store(ABC):
-    """One store, used through sync or async providers, as :attr:`is_async` says."""
+    """A store, used through sync or async providers, as :attr:`is_async` says."""
 
     name: str
-    """Its key in :data:`STORES`."""
+    """The key in :data:`STORES`."""
     most_connections = 0
-    """Of a process: what docs/providers promise of a provider from a URL. None where there is no network."""
+    """The limit per process that docs/providers promise for a provider from a URL. 0 without a network."""
     provider_reference = "tests.support.stores:open_provider"
-    """What other processes call with :meth:`arguments`."""
+    """The function that other processes call with :meth:`arguments`."""
     kept_longer = 0.0
-    """Seconds that it may keep a lease longer than asked, a round trip apart, because it has to guess its own time."""
+    """Seconds that it may keep a lease longer than requested, besides a round trip: it has to guess its own time."""
 
     def __init__(self, servers: Sequence[Any], options: dict[str, Any]) -> None:
         self.servers = list(servers)
-        """What can be started, stopped, paused and killed; empty for a file."""
+        """Servers that tests start, stop, pause and kill; empty for a file."""
         self.options = options
         self.is_async = False
         self.prepare()
@@ -79,38 +79,38 @@ class Store(ABC):
         return self
 
     def like(self, other: Store) -> Self:
-        """The same, with providers of the kind that another store has."""
+        """Return the same store with the provider kind, sync or async, of another store."""
         self.is_async = other.is_async
         return self
 
     @property
     def provider_class(self) -> str:
-        """The module in ``shedlock_py.providers``, and the sync class: ``redis:RedisLockProvider``."""
+        """The module in ``shedlock_py.providers`` and the sync class: ``redis:RedisLockProvider``."""
         facts = STORES[self.name].facts
         return f"{facts.module}:{facts.class_name}"
 
     @property
     def addresses(self) -> list[Address]:
-        """Where a proxy can be put in front: one for each address. Empty where there is no network."""
+        """The addresses that a proxy can stand in front of. Empty without a network."""
         return [server.address for server in self.servers]
 
     @property
     def direct_addresses(self) -> list[Address]:
-        """Where a provider without a proxy connects to."""
+        """The addresses that a provider without a proxy connects to."""
         return self.addresses
 
     reads_to_acquire = 0
-    """How many requests that :meth:`in_write` finds an acquire sends before the one that grants the lock."""
+    """How many requests that :meth:`in_write` matches come before the request that grants the lock."""
     reads_to_take_over = 1
-    """The same of a take-over."""
+    """The same for a take-over."""
 
     def in_write(self, name: str) -> str:
-        """What a proxy finds in each request that writes the record of ``name``; also in other requests, perhaps."""
+        """Return a text in each request that writes the record of ``name``. Other requests may have it too."""
         return name
 
     @abstractmethod
     def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> Any:
-        """The first argument of the provider; ``via`` proxies, if there are any."""
+        """Return the first argument of the provider; ``via`` proxies, if given."""
 
     def arguments(self, via: Sequence[Address] = ()) -> dict[str, Any]:
         return {
@@ -128,7 +128,7 @@ class Store(ABC):
 
     @contextmanager
     def provider(self, via: Sequence[Address] = (), **options: Any) -> Iterator[LockProvider]:
-        """A provider of the kind that :attr:`is_async` says; an async one behind a sync facade."""
+        """Open a provider of the kind that :attr:`is_async` says. A sync facade covers an async provider."""
         arguments = self.arguments(via) | {"options": {**self.options, **options}}
         if self.is_async:
             make: Any = partial(open_provider, **arguments)
@@ -142,18 +142,17 @@ class Store(ABC):
             provider.close()
 
     def prepare(self) -> None:
-        """Create the lock table, or whatever else must be there."""
-        options = {**self.options, "timeout": "60s"}  # however busy the disk is
+        """Create the lock table, or whatever else the store needs."""
+        options = {**self.options, "timeout": "60s"}  # the disk may be busy
         provider = open_provider(self.provider_class, False, self.where(is_async=False), options)
         provider.create_schema()
         provider.close()
 
     def delete_all(self) -> None:
-        """Remove all records by hand."""
         raise NotImplementedError
 
     def drop(self) -> None:
-        """Remove more than the records, where there is more: their table or collection, or all of a Redis."""
+        """Delete the store too, where it is more than its records: a table or collection, or all of a Redis."""
         self.delete_all()
 
 
@@ -190,7 +189,7 @@ class SqliteStore(SqlStore):
 
 
 class SqlServerStore(SqlStore):
-    """``drivers``: the sync and the async one."""
+    """``drivers``: a sync driver and an async driver."""
 
     most_connections = 5
 
@@ -263,8 +262,8 @@ class MongoStore(Store):
             client[self.database][self.options["collection"]].delete_many({})
 
     def drop(self) -> None:
-        # If upserts are under way, SecantusDB 0.7.0b3 may have two documents of one _id afterwards, also without this
-        # library (3 of 129 tries). We think that this is why one trial ended with a lock that nobody got.
+        # During upserts, SecantusDB 0.7.0b3 may end with two documents of one _id, even without this library (3 of 129
+        # tries). We think that one trial therefore ended with a lock that nobody got.
         with self.server.connect() as client:
             client[self.database][self.options["collection"]].drop()
 
@@ -273,11 +272,12 @@ class EtcdStore(Store):
     name = "etcd"
     most_connections = 16
     kept_longer = 2.0
-    reads_to_acquire = 2  # of a new name: the record is read, and made
+    reads_to_acquire = 2  # for a new name: read the record, then make it
     reads_to_take_over = 2
 
     def __init__(self, *servers: EtcdServer, **options: Any) -> None:
-        self.prefix = f"/locks_{uuid4().hex[:7]}/"  # a multiple of three: the name's base64 is a part of the key's
+        # the name's base64 is part of the key's only if the prefix is a multiple of three long
+        self.prefix = f"/locks_{uuid4().hex[:7]}/"
         super().__init__(servers, {"clock_error": 0, **options})  # the members run on one machine
 
     def in_write(self, name: str) -> str:
@@ -301,7 +301,7 @@ class DynamoDBStore(Store):
     def __init__(self, server: DynamoDBServer) -> None:
         self.server = server
         self.table = server.create_table()
-        super().__init__([server], {"clock_error": 0})  # one server, and so one clock
+        super().__init__([server], {"clock_error": 0})  # one server has one clock
 
     def delete_all(self) -> None:
         for item in self.server.items(self.table):
@@ -315,16 +315,16 @@ class S3Store(Store):
     name = "s3"
     most_connections = 16
     kept_longer = 2.0
-    reads_to_acquire = 1  # of a new name: the record is made
-    reads_to_take_over = 0  # what `in_write` finds is in writes only
+    reads_to_acquire = 1  # for a new name: make the record
+    reads_to_take_over = 0  # `in_write` matches only writes
 
     def __init__(self, server: S3Server) -> None:
         self.server = server
         self.prefix = f"locks-{uuid4().hex[:8]}"
-        super().__init__([server], {"clock_error": 0})  # there is one front end
+        super().__init__([server], {"clock_error": 0})  # the test has one front end
 
     def in_write(self, name: str) -> str:
-        return f'"name": "{name}"'  # in the content: a path is in the headers, which botocore may send by themselves
+        return f'"name": "{name}"'  # match the content: a path is in the headers, which botocore may send separately
 
     def delete_all(self) -> None:
         self.server.delete_all(f"{self.prefix}/")
@@ -337,15 +337,15 @@ class KubernetesStore(Store):
     """A namespace. Without a proxy, providers use TLS."""
 
     name = "kubernetes"
-    most_connections = 20  # 16; with TLS, one that was given up takes a moment to close
+    most_connections = 20  # 16, but with TLS a connection that was given up takes a moment to close
     kept_longer = 2.0
-    reads_to_acquire = 1  # of a new name: the record is made
-    reads_to_take_over = 0  # what `in_write` finds is in writes only
+    reads_to_acquire = 1  # for a new name: make the record
+    reads_to_take_over = 0  # `in_write` matches only writes
 
     def __init__(self, server: KubernetesServer) -> None:
         self.server = server
         self.namespace = f"locks-{uuid4().hex[:8]}"
-        super().__init__([server], {"clock_error": 0})  # there is one server
+        super().__init__([server], {"clock_error": 0})  # the test has one server
 
     @property
     def addresses(self) -> list[Address]:
@@ -394,19 +394,19 @@ def mysql_store(
 @dataclass(frozen=True)
 class Registration:
     scheme: str
-    """Its key in the list of the package."""
+    """The key in the package's list."""
     fixture: str
-    """The fixture of ``tests/conftest.py`` that is the server all tests share, or the servers."""
+    """The fixture of ``tests/conftest.py`` for the server, or servers, that all tests share."""
     server: Callable[[], AbstractContextManager[Any]]
-    """A server for as long as a block lasts: private, or the one that ``SHEDLOCK_TEST_*_URL`` names."""
+    """Run a server during a block: a private server, or the server that ``SHEDLOCK_TEST_*_URL`` names."""
     store: Callable[..., Store]
-    """A store on that server; for SQL, also with other drivers."""
+    """Makes a store on that server; for SQL, also with other drivers."""
     process: Callable[[], Any] | None = None
-    """One more server that the tests run themselves; None for a store without a network, such as a file."""
+    """Makes another server that the tests run themselves; None for a store without a network, such as a file."""
     products: tuple[str, ...] = ()
     """The names of the servers that its tests may meet."""
     checks: tuple[str, ...] = ()
-    """The checks of doctor for this store, besides those of all stores."""
+    """Checks of doctor that only this store has."""
 
     @property
     def facts(self) -> package.Store:
@@ -485,17 +485,17 @@ STORES = {
 ALL = tuple(STORES)
 WITH_NETWORK = tuple(name for name, registration in STORES.items() if registration.process)
 SINGLE = tuple(name for name in ALL if name != "quorum")
-"""Those with one server, or none."""
+"""Stores with at most one server."""
 ONE_SERVER = tuple(name for name in WITH_NETWORK if name in SINGLE)
 
 
 @contextmanager
 def on_private_server(store: Store) -> Iterator[Store]:
-    """For tests that change or stop a whole server: if ``SHEDLOCK_TEST_*_URL`` names it, a new private one instead."""
+    """For tests that change or stop a whole server: start a private server if the environment names this server."""
     if not any(isinstance(server, ExternalLife) for server in store.servers):
         yield store
         return
     process = STORES[store.name].process
-    assert process is not None  # such stores have no servers
+    assert process is not None  # only stores without servers have no process
     with private_server(store.name, process) as server:
         yield STORES[store.name].store(server).like(store)

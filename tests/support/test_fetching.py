@@ -1,4 +1,4 @@
-"""The fetcher: its cache holds something whole or not at all, is filled once, and says why something is not in it."""
+"""The fetcher's cache holds complete sources only, is filled once, and says why a source is missing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class FakeSource(Source):
-    """Takes its time, and notes each attempt; fails while ``failing`` is there."""
+    """Take time and note each attempt; fail while ``failing`` exists."""
 
     log: str
     failing: str = ""
@@ -51,7 +51,7 @@ class FakeSource(Source):
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    # Root's cache has to be open to other users, and pytest's folders are not.
+    # Root's cache must be open to other users, and pytest's folders are not.
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CI", raising=False)
@@ -108,7 +108,7 @@ def test_a_killed_run_leaves_nothing_that_counts(log: Path, monkeypatch: pytest.
     source = FakeSource("Fake 1", str(log), "", 60)
     assert not cached(source).exists()
     assert len(leftovers()) == 1
-    with in_another_process(str(log), "", 60) as run:  # it gets the lock of the one that died, and its rubbish
+    with in_another_process(str(log), "", 60) as run:  # it gets the dead process's lock, and removes its files
         wait_until(lambda: log.read_text().count("\n") == 2, timeout=60, what="the second fetch under way")
         assert len(leftovers()) == 1
         run.kill()
@@ -222,7 +222,7 @@ def test_the_mirror_is_that_of_the_system(
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(debian, "SYSTEM_SOURCES", tmp_path)
-    assert debian.mirror() == expected  # what `unpack` reads needs no network
+    assert debian.mirror() == expected  # `unpack` reads this without a network
 
 
 def test_a_system_without_a_mirror_of_debian_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +243,7 @@ def test_a_program_of_a_package_is_not_the_script_that_needs_the_python_of_the_f
 
 @pytest.mark.parametrize("libraries", ["usr/lib", "lib"])
 def test_the_loader_looks_where_libraries_are_that_are_linked(tmp_path: Path, libraries: str) -> None:
-    """Up to Debian 12, libc is in /lib, and the others are in /usr/lib."""
+    """Up to Debian 12, libc is in /lib and most libraries are in /usr/lib."""
     folders = [tmp_path / top / "x86_64-linux-gnu" for top in dict.fromkeys(("usr/lib", libraries))]
     loader = folders[-1] / "ld-linux-x86-64.so.2"
     for path in (loader, folders[0] / "libz.so.1", folders[0] / "gconv" / "UTF-16.so", folders[0] / "perl" / "B.so"):
@@ -254,7 +254,7 @@ def test_the_loader_looks_where_libraries_are_that_are_linked(tmp_path: Path, li
 
 @pytest.mark.not_quick("starts a Python")
 def test_apt_needs_no_right_to_write_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root could write everywhere, so apt-get runs as nobody. There are no package lists: it needs no network."""
+    """Root could write everywhere, so apt-get runs as nobody. Without package lists it needs no network."""
     if shutil.which("apt-get") is None:
         pytest.skip("not Debian")
     monkeypatch.setattr(debian, "mirror", lambda: ("http://127.0.0.1:9/debian", ""))
@@ -298,7 +298,7 @@ def test_the_running_python_is_installed() -> None:
         fetching.python("3.1")
 
 
-# What a run met
+# Servers that a run met
 
 
 @pytest.mark.slow("runs pytest with two workers")

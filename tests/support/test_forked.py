@@ -1,4 +1,4 @@
-"""The server of forks: a program in its child ends, reads and writes as in a new interpreter."""
+"""The fork server: a program in its child ends, reads and writes as in a new interpreter."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_program_finds_what_a_new_interpreter_would_give_it(kind: str, tmp_pat
     (tmp_path / "mine.py").write_text(f"STATE = 1\n{STATE}")
     words = {"-c": ["-c", f"STATE = 1\n{STATE}"], "-m": ["-m", "mine"], "file": ["mine.py"]}[kind] + ["one", "two"]
     env = {"PATH": os.environ["PATH"], "GIVEN": "yes", "PYTHONPATH": str(PROJECT), "PYTHONIOENCODING": "latin-1"}
-    # nohup lets its program ignore SIGHUP, and so a new interpreter; a forked one starts afresh.
+    # nohup makes its program ignore SIGHUP. A new interpreter still ignores it; a forked child starts afresh.
     env["INHERITED"] = " ".join(signum.name for signum in FATAL if signal.getsignal(signum) is signal.SIG_IGN)
     env |= {name: value for name, value in os.environ.items() if name.startswith(("PYTHON", "LANG", "LC_"))} | env
     expected = run_true(words, input="typed", cwd=tmp_path, env=env)
@@ -98,7 +98,7 @@ def test_a_module_is_run_as_main() -> None:
 
 
 def test_warnings_may_be_errors() -> None:
-    """Also those of objects that the end of the interpreter destroys."""
+    """Warnings of objects that the interpreter destroys at its end are errors too."""
     code = "import socket; left_open = socket.socket()"
     for words in (["-c", code], ["-W", "error", "-c", code]):
         done, expected = forked.run(words), run_true(words)
@@ -125,7 +125,8 @@ def test_two_at_once_with_pipes_of_their_own() -> None:
             print(word, file=program.stdin, flush=True)
             assert program.stdout.readline() == f"{word.upper()}\n"
         assert one.pid != other.pid
-        assert (one.communicate("last")[0], one.returncode) == ("LAST\n", 0)  # the other one does not hold its pipes
+        # the other process does not hold its pipes
+        assert (one.communicate("last")[0], one.returncode) == ("LAST\n", 0)
         assert other.poll() is None
     assert other.returncode == 0
 
@@ -138,7 +139,7 @@ def test_a_signal_ends_it_and_the_parent_reads_which() -> None:
             program.communicate(timeout=-1)
         program.kill()
         assert (program.wait(20), program.poll()) == (-9, -9)
-        program.terminate()  # there is nothing left to end
+        program.terminate()  # the process has ended already
         program.send_signal(signal.SIGINT)
 
 

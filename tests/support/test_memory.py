@@ -1,4 +1,4 @@
-"""Temporary files of a run are in memory, and none of them stay there."""
+"""Temporary files of a run are in memory, and are removed at its end."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import memory
 
-# Prints the directory, and waits for its parent
+# Print the directory, then wait for the parent
 RUN = """
 import pathlib, sys, tempfile
 from tests.support import memory
@@ -55,7 +55,7 @@ def test_a_run_removes_its_directory_and_those_of_killed_runs_only(tmp_path: Pat
 def test_it_stays_on_the_disk(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, needed: int, temporary: str | None
 ) -> None:
-    """Without room, and where ``TMPDIR`` names another place."""
+    """Not enough memory is free, or ``TMPDIR`` names another place."""
     monkeypatch.setattr(memory, "MEMORY", tmp_path)
     monkeypatch.setattr(memory, "NEEDED", needed)
     monkeypatch.delenv("TMPDIR", raising=False)

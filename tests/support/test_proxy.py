@@ -13,7 +13,7 @@ from tests.support.ports import reserve_port
 
 
 class Echo:
-    """Answers each line in capitals; remembers what it was asked."""
+    """Reply to each line in capitals; record the requests."""
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []
@@ -182,7 +182,7 @@ def test_close_leaves_no_thread_and_frees_the_port(echo: Echo) -> None:
 
 
 def test_leads_new_connections_elsewhere(proxy: TcpProxy, echo: Echo, client: socket.socket) -> None:
-    ask(client, b"hello\n")  # the proxy has taken the connection, and not only the kernel
+    ask(client, b"hello\n")  # the proxy has accepted the connection, not only the kernel
     with closing(Echo()) as other:
         proxy.retarget(other.address)
         assert ask(client, b"still there\n") == b"STILL THERE\n"

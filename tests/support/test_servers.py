@@ -1,4 +1,4 @@
-"""The servers of the tests: they can be stopped, killed and paused, leave nothing behind, and say what is missing."""
+"""The test servers can be stopped, killed and paused, leave nothing behind, and say why they are missing."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from tests.support.servers import MariaDbServer, PostgresServer, PrivateServer
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 3
-"""Of writes and kill -9. Servers that forget do so in nearly every one."""
+"""Rounds of writes and kill -9. A server that forgets data forgets some in nearly every round."""
 
 
 class Data:
-    """A row or a key on a server, and whether it is still there."""
+    """A row or a key on a server, and a check for it."""
 
     def __init__(self, server: Any) -> None:
         self.server = server
@@ -64,7 +64,7 @@ class Data:
             return int(client.exists("name"))
 
 
-# Tests of SQL servers stop and start those of the session: private ones for each would take long.
+# Tests of SQL servers stop and start the session's servers: a private server for each test would take long.
 @pytest.fixture(
     params=[
         *(
@@ -104,7 +104,7 @@ def test_it_leaves_no_process_and_comes_back_with_its_data(server: Any, data: Da
 
 @pytest.mark.slow("kills a server three times")
 def test_mongodb_keeps_what_it_has_confirmed_for_a_majority() -> None:
-    """The faults rely on it: a server that forgets a lease grants another, as a MongoDB would not."""
+    """The faults rely on it: a server that forgets a lease grants another lease, which MongoDB would not do."""
     with private_server("mongodb", PrivateMongoServer) as server, server.connect() as client:
         confirmed = client["scratch"].get_collection("t", write_concern=WriteConcern("majority"))
         for number in range(1, ROUNDS + 1):
@@ -135,11 +135,11 @@ def test_a_paused_server_can_be_stopped(server: Any) -> None:
     assert server.pid is None
 
 
-# How they start and end
+# Starts and ends
 
 
 def test_a_stopped_server_keeps_its_port(server: Any) -> None:
-    """Another test process that looked for a port in the meantime would answer the clients of this server."""
+    """Otherwise another test process could take the port and reply to the clients of this server."""
     server.stop()
     with socket.socket() as other, pytest.raises(OSError, match="Address already in use"):
         other.bind(server.address)
@@ -192,7 +192,7 @@ time.sleep(60)
     remove_leftovers(Path(directory))
 
 
-# What is missing
+# Missing servers
 
 
 @pytest.fixture
@@ -314,6 +314,6 @@ def test_a_server_starts_without_the_cache_of_data_directories(
     place = tmp_path / cache
     place.mkdir(mode=0o700) if cache == "only_root_can_enter" else place.touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(place))
-    for _ in range(2):  # the first fills the cache, if it can
+    for _ in range(2):  # the first run fills the cache if it can
         with private_server("mariadb", MariaDbServer) as server:
             assert server.version()[0] == "MariaDB"

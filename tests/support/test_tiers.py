@@ -1,4 +1,4 @@
-"""Which tests run in which tier, and which tests use too much."""
+"""The tests of each tier, and tests that use too much."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_mark_without_a_reason_is_an_error(tests: Path) -> None:
 def test_a_test_that_uses_more_than_a_cpu_second_fails_unless_it_is_slow(tests: Path) -> None:
     (tests / "test_some.py").write_text(EXPENSIVE)
     with (tests / "conftest.py").open("a") as conftest:
-        conftest.write("\ncosts.MOST = 0.01\n")  # below what the test uses, however busy the machine is
+        conftest.write("\ncosts.MOST = 0.01\n")  # less than the test uses on any machine
     done = pytest_in(tests, "--tier=test")
     assert "1 passed, 1 deselected, 1 error" in done.stdout
     assert "ERROR at teardown of test_expensive" in done.stdout

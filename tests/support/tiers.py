@@ -6,7 +6,7 @@ A mark says why a test, or one of its parameters, is not in a lower tier:
 - ``slow("why")``: not in ``make test``. A test is slow if it uses more than 0.4 CPU-seconds or waits for 3 seconds.
 - ``matrix("why")``: only in ``make test-all``: another driver or client shows the same fact.
 
-Without ``--tier``, pytest runs all tests but those of the matrix.
+Without ``--tier``, pytest runs all tests but those marked ``matrix``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MARKS = {"not_quick": "test", "slow": "full", "matrix": "all"}
 DEFAULT = "full"
 
 SERVERS = ("_server", "redis_nodes", "redis_cluster", "redis_sentinel")
-"""The ends of fixtures that start servers: a test that uses such a fixture needs no mark ``not_quick``."""
+"""The ends of names of fixtures that start servers: a test with such a fixture needs no mark ``not_quick``."""
 
 QUICK = ("core", "contract", "election", "page", "apscheduler", "cli", "exhaustive", "simulation")
-"""Folders of tests/ with quick tests. ``make quick`` does not even read the others."""
+"""Folders of tests/ with quick tests. ``make quick`` does not read other folders."""
 QUICK_CONTRACT = ("test_memory.py", "test_sqlite.py")
 FULL_ONLY = ("programs", "page/test_browser.py")
 """Folders and modules of tests/ with slow tests only. They import packages that `make test` does not install."""
@@ -40,12 +40,12 @@ def choose(tier: str) -> None:
 
 
 def runs(tier: str) -> bool:
-    """Whether this run contains a tier. Where more rounds are a stronger test, ``runs("all")`` says how many."""
+    """Return whether this run contains a tier. A test may do more rounds if ``runs("all")``."""
     return TIERS.index(tier) <= TIERS.index(_chosen)
 
 
 def tier_of(item: pytest.Item) -> str:
-    """The lowest tier that runs a test."""
+    """Return the lowest tier that runs a test."""
     marked = [MARKS[mark.name] for mark in item.iter_markers() if mark.name in MARKS]
     if any(name.endswith(SERVERS) for name in getattr(item, "fixturenames", ())):
         marked.append("test")
@@ -53,13 +53,13 @@ def tier_of(item: pytest.Item) -> str:
 
 
 def is_left_out(tests: object) -> bool:
-    """Whether no test of a class runs. Then pytest does not collect it: there are thousands, in each process."""
+    """Return whether no test of a class runs. Then pytest skips collection: each process has thousands of tests."""
     marks = getattr(tests, "pytestmark", []) if isinstance(tests, type) else []
     return isinstance(marks, list) and not all(runs(MARKS.get(mark.name, "quick")) for mark in marks)
 
 
 def is_ignored(path: Path, root: Path) -> bool:
-    """Whether a folder or a module below tests/ has no test of this run."""
+    """Return whether this run needs no test of a folder or a module below tests/."""
     folder, *rest = path.relative_to(root).parts or (".",)
     if folder in FULL_ONLY or path.relative_to(root).as_posix() in FULL_ONLY:
         return not runs("full")
@@ -69,7 +69,7 @@ def is_ignored(path: Path, root: Path) -> bool:
 
 
 def split(items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """The tests of this run, and the others."""
+    """Return the tests of this run, and the tests that are left out."""
     chosen: list[pytest.Item] = []
     others: list[pytest.Item] = []
     for item in items:
@@ -78,7 +78,7 @@ def split(items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.
 
 
 def without_reason(items: Iterable[pytest.Item]) -> list[str]:
-    """The tests with a mark that does not say why."""
+    """Return the tests with a mark that does not say why."""
     return sorted(
         {item.nodeid for item in items for mark in item.iter_markers() if mark.name in MARKS and not any(mark.args)}
     )

@@ -5,15 +5,15 @@ import time
 from typing import Self
 
 BUSY = 1.0
-"""Seconds of a :class:`Stopwatch` more. On a quiet machine operations are over within their limit and 10 % (I13)."""
+"""More seconds of a :class:`Stopwatch`. On a quiet machine operations end within their limit and 10 % (I13)."""
 BUSY_HERD = 3.0
 """The same for fifty threads or tasks at once, on two cores."""
 
 
 class Stopwatch:
-    """Seconds in which this process could run: a busy machine that lets it wait does not break an upper bound.
+    """Count the seconds when this process could run: a busy machine does not break an upper bound.
 
-    A thread counts short sleeps, and a sleep that took long counts as a short one.
+    A thread counts short sleeps. A sleep that took long counts as a short sleep.
     """
 
     TICK = 0.005
@@ -21,7 +21,7 @@ class Stopwatch:
     def __init__(self) -> None:
         self.seconds = 0.0
         self.elapsed = 0.0
-        """Seconds of the clock, known at the end: for lower bounds."""
+        """Seconds of the clock, set at the end: for lower bounds."""
         self._began = 0.0
         self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._count, daemon=True)

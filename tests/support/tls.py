@@ -1,4 +1,4 @@
-"""TLS for servers of the tests: certificates, and a forwarder for clients and proxies that do without it."""
+"""TLS for test servers: certificates, and a forwarder for clients and proxies without TLS."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.support.ports import LOOPBACK
 
 
 class Certificates:
-    """Of an authority, of the server, and of an administrator; files in a directory.
+    """Certificates of an authority, of the server, and of an administrator; files in a directory.
 
-    With the extensions that RFC 5280 asks for: Python 3.13 trusts no others by default.
+    They have the extensions that RFC 5280 requires: by default, Python 3.13 trusts only such certificates.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -90,7 +90,7 @@ def _key_usage(is_authority: bool) -> x509.KeyUsage:
 
 
 class TlsForwarder:
-    """Takes connections without TLS and passes their bytes on over TLS."""
+    """Accept connections without TLS and pass their bytes on over TLS."""
 
     def __init__(self, upstream: Address, context: ssl.SSLContext) -> None:
         self._upstream, self._context = upstream, context
@@ -137,4 +137,4 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     except OSError:  # either end has closed its connection
         pass
     finally:
-        writer.close()  # TLS has no way to close one direction
+        writer.close()  # TLS cannot close one direction

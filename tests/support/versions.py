@@ -1,6 +1,6 @@
-"""The servers that a run of the tests met, with their versions as the servers themselves give them.
+"""Servers that a test run met, with the versions that the servers report.
 
-A plugin of pytest, which conftest.py registers, shows them in the summary, one line ``Product version`` each. With
+A pytest plugin, registered by conftest.py, lists them in the summary: one line ``Product version`` each. With
 ``SHEDLOCK_TEST_VERSIONS=FILE`` it also writes them to that file, as JSON: ``{"MySQL": ["9.7.4"], "Redis": ["8.0.2"]}``.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 VARIABLE = "SHEDLOCK_TEST_VERSIONS"
-_OUTPUT = "shedlock_versions"  # what a worker of pytest-xdist hands to the process that started it
+_OUTPUT = "shedlock_versions"  # a pytest-xdist worker's key for its output to the main process
 
 _met: set[tuple[str, str]] = set()
 
@@ -22,7 +22,7 @@ def record(product: str, version: str) -> None:
 
 
 def met() -> frozenset[tuple[str, str]]:
-    """Product and version of each server that this process met; pytest's main process knows those of its workers."""
+    """Return product and version of each server that this process met. The main process adds those of its workers."""
     return frozenset(_met)
 
 
@@ -40,7 +40,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """A worker of pytest-xdist ended; its output is empty if it crashed."""
+    """A pytest-xdist worker has ended; its output is empty if it crashed."""
     for product, version in getattr(node, "workeroutput", {}).get(_OUTPUT, []):
         record(product, version)
 

@@ -13,12 +13,12 @@ LONGEST = 60.0
 """Seconds for one call in all workers."""
 
 CallAll = Callable[..., list[Any]]
-"""``call_all(function, *args)``: what each worker returns; an exception counts as its text."""
+"""``call_all(function, *args)`` returns each worker's result; an exception counts as its text."""
 
 PRELOADED = ["tests.support.stores", "sqlalchemy.ext.asyncio", "shedlock_py.testing.contract"]
 PRELOADED += ["psycopg", "asyncpg", "pymysql", "asyncmy", "aiosqlite", "redis.asyncio", "pymongo", "httpx", "boto3"]
 PRELOADED += ["aiobotocore.session"]
-"""What the fork server imports once, so that a test process starts in milliseconds and not in a second."""
+"""Modules that the fork server imports once, so that a test process starts in milliseconds instead of a second."""
 
 _barrier: Barrier
 
@@ -42,7 +42,7 @@ def _initialize(barrier: Barrier) -> None:
 
 
 def _call(function: Callable[..., object], args: tuple[object, ...]) -> object:
-    _barrier.wait(LONGEST)  # so each worker gets one call
+    _barrier.wait(LONGEST)  # wait: so each worker gets one call
     try:
         return function(*args)
     except Exception as error:

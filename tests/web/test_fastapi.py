@@ -1,4 +1,4 @@
-"""A lifespan for ASGI applications, and a job that repeats in one worker of all."""
+"""The lifespan for ASGI applications, and a job that repeats in a single worker."""
 
 from __future__ import annotations
 
@@ -59,7 +59,6 @@ def provider() -> InMemoryLockProvider:
 
 
 def workers(provider: InMemoryLockProvider, count: int, job: Callable[[], Any], **options: Any) -> list[Any]:
-    """The repeated job of each worker; all of them have one store."""
     options = dict[str, Any](seconds=SLOT, lock="job") | options
     shared = AsyncInMemoryLockProvider(shared_with=provider)
     return [repeat_every(**options, provider=shared)(job) for _ in range(count)]
@@ -107,8 +106,8 @@ def test_a_worker_that_is_restarted_waits_for_the_next_slot(provider: InMemoryLo
 
 
 def test_a_timer_that_is_early_repeats_no_slot(provider: InMemoryLockProvider, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock of the wall, by which the slots go, is not the one of the event loop."""
-    lags = [0, 0, SLOT / 2]  # seconds; after the first sleep it is not yet the next slot
+    """The wall clock decides the slots; the event loop has another clock."""
+    lags = [0, 0, SLOT / 2]  # seconds; after the first sleep the next slot has not begun
 
     class Clock:
         @staticmethod
@@ -145,7 +144,7 @@ def test_a_failing_job_goes_on(provider: InMemoryLockProvider, caplog: pytest.Lo
 def test_nothing_ends_the_repetition_unnoticed(
     provider: InMemoryLockProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not a callback that fails, and not something cancelled that the function or the callback awaits."""
+    """A failed callback does not end it. Nor does a cancelled task that the function or callback awaits."""
     runs: list[int] = []
 
     async def await_something_cancelled() -> None:
@@ -172,7 +171,7 @@ def test_nothing_ends_the_repetition_unnoticed(
 
 
 def test_a_first_wait_of_one_slot(provider: InMemoryLockProvider) -> None:
-    """The slot may be written as all durations are."""
+    """The slot may be any spelling of a duration."""
     runs: list[float] = []
     started = time.monotonic()
     slot: Any = timedelta(seconds=SLOT)
@@ -202,7 +201,7 @@ def test_i5_i14_a_slot_without_a_reply_of_the_store_is_lost_with_two_warnings(
         asyncio.run(run_all([begin]))
     assert runs == []
     assert [type(error) for error in caught] == [ProviderUnreachable]
-    # The end of the slot may cancel an attempt, which is logged as well.
+    # The end of the slot may cancel an attempt, which is also logged.
     first, last = [text for text in warnings_of(caplog) if "after a cancellation" not in text]
     assert "is late, because the store is unreachable; trying again" in first
     assert "is lost: the store was unreachable for too long" in last
@@ -225,7 +224,7 @@ def test_i14_a_shutdown_ends_the_attempts_and_says_what_is_lost() -> None:
 
 @pytest.mark.slow("waits for the next slot")
 def test_i14_a_slot_is_run_late_when_the_store_is_back(caplog: pytest.LogCaptureFixture) -> None:
-    """Also the next slot has its run, although the late run is still going on when that slot begins."""
+    """The next slot is also run, although the late run is still going on when that slot begins."""
     store = FaultyProvider()
     store.fail()
     fire_times: list[datetime] = []
@@ -285,7 +284,7 @@ def test_i14_a_run_is_watched_beyond_its_slot(provider: InMemoryLockProvider, en
 
 
 class LosesAReply(InMemoryLockProvider):
-    """The reply of the first acquire is lost, and at first so is its undo."""
+    """The replies to the first acquire and to its first undo are lost."""
 
     claimed: Lease | None = None
 
@@ -342,7 +341,7 @@ TOO_LONG = r"lock_at_least_for \(0:15:00\) is longer than lock_at_most_for \(0:1
 def test_durations_that_cannot_work_end_the_start_of_the_application(
     provider: InMemoryLockProvider, durations: dict[str, Any], defaults: dict[str, Any], words: str
 ) -> None:
-    """The repeating task ended at its first slot, and nothing was logged."""
+    """Otherwise the repeating task would end at its first slot, and log nothing."""
     begin = repeat_every(seconds=3600, lock="job", **durations)(lambda: None)
 
     async def main() -> None:
@@ -388,7 +387,7 @@ def test_it_may_be_configured_after_its_start(provider: InMemoryLockProvider) ->
 
 
 def test_a_coroutine_that_swallows_a_cancellation_runs_again(provider: InMemoryLockProvider) -> None:
-    """As a library's own time limit may do it, without ``uncancel()``."""
+    """A library's own time limit may do so, without ``uncancel()``."""
     ran: list[int] = []
 
     async def job() -> None:
@@ -429,7 +428,7 @@ def test_a_function_that_waits_for_a_free_thread_does_not_begin_after_a_cancella
 
 @pytest.mark.parametrize("end", ["lifespan", "two cancellations", "event loop"])
 def test_i1_a_function_in_a_thread_keeps_its_lock_until_it_ends(provider: InMemoryLockProvider, end: str) -> None:
-    """A cancelled task does not stop its thread: another worker ran the job beside it."""
+    """A cancelled task does not stop its thread: otherwise another worker would run the job at the same time."""
     has_begun, may_end = threading.Event(), threading.Event()
     happened: list[str] = []
 
@@ -539,7 +538,7 @@ def test_it_starts_and_stops_in_order(provider: InMemoryLockProvider) -> None:
 
     asyncio.run(main())
     assert happened == ["start", "app begins", "ran", "app ends", "stop"]
-    with pytest.raises(ProviderNotConfigured):  # as before
+    with pytest.raises(ProviderNotConfigured):  # as before the start
         job()
 
 
@@ -585,7 +584,7 @@ def test_a_job_that_is_cancelled_at_the_end_releases_its_lock(provider: InMemory
 
 
 def test_the_end_waits_for_the_releases_of_cancelled_jobs() -> None:
-    """What comes after it closes the connections."""
+    """Connections are closed after the end."""
 
     async def main() -> None:
         store, has_begun = AsyncFaultyProvider(), asyncio.Event()
@@ -607,7 +606,7 @@ def test_the_end_waits_for_the_releases_of_cancelled_jobs() -> None:
 
 @pytest.mark.parametrize("kind", ["coroutine", "function", "job of a scheduler"])
 def test_i14_a_run_may_end_in_the_drain_time(provider: InMemoryLockProvider, kind: str) -> None:
-    """A deploy cut such runs short, and their fire times were used up."""
+    """Otherwise a deploy cuts such runs short, and uses up their fire times."""
     may_end, has_begun = threading.Event(), threading.Event()
     listener = RecordingListener()
 
@@ -748,7 +747,7 @@ def _nothing_is_configured() -> Any:
 
 
 def test_it_changes_the_store_and_the_defaults_that_it_names_only(provider: InMemoryLockProvider) -> None:
-    """With the former store, a function and a coroutine would take one lock in two stores."""
+    """With the previous store, a function and a coroutine would take one lock in two stores."""
     configure(provider, holder="replica-1", default_lock_at_most_for="1m")
 
     async def main() -> None:

@@ -58,7 +58,7 @@ def test_it_configures_starts_and_stops(tmp_path: Path) -> None:
 
 
 class Item:
-    """What can be started. ``log`` gets its name when it stops, and its error is raised then."""
+    """A component that can be started. When it stops, ``log`` gets its name and its error is raised."""
 
     def __init__(self, name: str, log: list[str], error: Exception | None = None) -> None:
         self._name, self._log, self._error = name, log, error
@@ -167,7 +167,7 @@ def test_a_forked_child_starts_its_own_and_stops_nothing_of_the_parent() -> None
         assert elector.wait_until_leader("5s")
 
         def in_child() -> None:
-            shedlock.stop()  # as at the end of a worker; nothing was started here
+            shedlock.stop()  # as at the end of a worker; the extension has started nothing here
             shedlock.start()
             shedlock.stop()
 

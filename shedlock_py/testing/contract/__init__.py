@@ -1,4 +1,4 @@
-"""The contract suite: what a lock provider must do, as tests. A store that passes is supported.
+"""The contract suite: tests that every lock provider must pass. A store that passes is supported.
 
 Run it on your own provider from a test module::
 
@@ -8,18 +8,25 @@ Run it on your own provider from a test module::
     class TestMyProvider(LockProviderContract):
         @pytest.fixture
         def make_provider(self):
-            return lambda: MyProvider(...)          # each call a provider, all of them on one and the same store
+            return lambda: MyProvider(...)          # each call returns a new provider on the same store
 
-For an async provider subclass :class:`AsyncLockProviderContract` and override ``make_async_provider`` instead: every
-test runs on it too, and those that only async has. For a store that other processes can reach, subclass
-:class:`ProcessContract` and :class:`ForkContract` as well, and :class:`EventLoopContract` for its async provider; for a
-store behind a network, :class:`NetworkContract`; for one that a test can make wait, :class:`StallingStoreContract`; for
-one that keeps run history, :class:`HistoryContract`; for one with ``pause`` and ``resume``, which every provider has
-that is made with the kit, :class:`PauseContract` or :class:`AsyncPauseContract`. The other hooks are in
-:mod:`shedlock_py.testing.contract.base`.
+Which class to subclass:
 
-The tests use lock names of their own, so the store may be shared by tests that run one after the other; ``prune`` is
-called for the whole store.
+- :class:`LockProviderContract` for a sync provider.
+- :class:`AsyncLockProviderContract` for an async provider: it runs the same tests, and tests of cancellation. Override
+  ``make_async_provider``.
+- :class:`ProcessContract` and :class:`ForkContract` for a store that other processes can reach, and
+  :class:`EventLoopContract` for its async provider.
+- :class:`NetworkContract` for a store behind a network.
+- :class:`StallingStoreContract` for a store that a test can make wait.
+- :class:`HistoryContract` or :class:`AsyncHistoryContract` for a provider with run history.
+- :class:`PauseContract` or :class:`AsyncPauseContract` for a provider with ``pause`` and ``resume``. Every provider
+  that is made with the kit has them.
+
+:mod:`shedlock_py.testing.contract.base` describes the other hooks.
+
+Each test uses a new lock name, so tests that run one after the other may share a store. ``prune`` deletes the records
+of all names in the store.
 """
 
 import pytest
@@ -95,8 +102,8 @@ class LockProviderContract(
     ThreadsContract,
     GuardContract,
 ):
-    """What every provider must do. Override ``make_provider``."""
+    """The tests that every provider must pass. Override ``make_provider``."""
 
 
 class AsyncLockProviderContract(LockProviderContract, CancellationContract):
-    """What every async provider must do. Override ``make_async_provider``."""
+    """The tests that every async provider must pass. Override ``make_async_provider``."""

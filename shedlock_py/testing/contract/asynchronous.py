@@ -1,4 +1,4 @@
-"""What only async providers can show: what becomes of a lock when the caller is cancelled."""
+"""Cancellation: the lock after the caller of an async provider was cancelled."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from shedlock_py.testing.doubles import RecordingListener
 
 
 async def pass_moment(moment: int) -> None:
-    """Let the event loop run on for ``moment`` steps; above 25, for a time."""
+    """Run ``moment`` iterations of the event loop. Above 25, also sleep 0.2 ms for each further moment."""
     for _ in range(min(moment, 25)):
         await asyncio.sleep(0)
     if moment > 25:
@@ -49,7 +49,7 @@ async def pass_moment(moment: int) -> None:
 
 
 async def cancel_at(moment: int, work: Awaitable[Any]) -> None:
-    """Cancel ``work`` at this moment of its life."""
+    """Cancel ``work`` after ``moment``, as :func:`pass_moment` counts."""
     task = asyncio.ensure_future(work)
     await pass_moment(moment)
     task.cancel()
@@ -67,7 +67,8 @@ class CancellationContract(AsyncContractBase):
     def _is_clean_after(
         self, facade: BlockingLockProvider, other: LockProvider, name: str, work: Callable[[str], Awaitable[Any]]
     ) -> None:
-        """After ``work(lock)`` was cancelled at each moment its lock is free, long before its lease would end."""
+        """Check that the lock of ``work(lock)`` is free after a cancellation at each moment, long before its lease
+        ends."""
 
         async def at_all_moments() -> None:
             for moment in self.moments:
@@ -102,7 +103,7 @@ class CancellationContract(AsyncContractBase):
     def test_i12_a_cancelled_acquire_keeps_neither_minimum_hold_nor_fire_time(
         self, facade: BlockingLockProvider, other: LockProvider, name: str
     ) -> None:
-        """No run began: another replica may run the same fire time at once."""
+        """The run did not begin, so another replica may run the same fire time at once."""
         provider = facade.async_provider
 
         async def cancel_each() -> None:
@@ -126,13 +127,13 @@ class CancellationContract(AsyncContractBase):
         used_up = [moment for moment in self.moments if not can_run(moment)]
         assert used_up == []
 
-    # A client's own tasks are cancelled, too: before their first step, or while anyio connects.
+    # Client tasks are cancelled too: before their first step, or while anyio connects.
     @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
     @pytest.mark.filterwarnings("ignore:coroutine '.*' was never awaited:RuntimeWarning")
     def test_i3_the_end_of_the_event_loop_loses_no_release(
         self, facade: BlockingLockProvider, other: LockProvider, name: str
     ) -> None:
-        """At its end ``asyncio.run()`` cancels all tasks, also tasks of the library, and waits for them."""
+        """At its end ``asyncio.run()`` cancels all tasks, including the library's, and waits for them."""
 
         async def guarded(lock: str, is_inside: asyncio.Event) -> None:
             async with hold_async(lock, lock_at_most_for="1h", provider=facade.async_provider):
@@ -158,7 +159,7 @@ class CancellationContract(AsyncContractBase):
     def test_i1_a_cancelled_take_over_does_not_free_the_lock(
         self, facade: BlockingLockProvider, other: LockProvider, name: str
     ) -> None:
-        """The former holder may still trust its lease."""
+        """The previous holder may still trust its lease."""
         provider, locks = facade.async_provider, [f"{name}/{moment}" for moment in self.moments]
         for lock in locks:
             acquired(other, LockRequest(lock, LONG))
@@ -178,7 +179,7 @@ class CancellationContract(AsyncContractBase):
     def test_i14_a_cancelled_recovery_does_not_end_the_run(
         self, facade: BlockingLockProvider, other: LockProvider, name: str
     ) -> None:
-        """The record is that of the dead holder, or of the recovery, which expires."""
+        """The record still belongs to the dead holder, or to the recovery, which expires."""
         provider, moments = facade.async_provider, self.moments[::5]
         dead = dead_runs(other, [f"{name}/{moment}" for moment in moments])
 
@@ -240,7 +241,7 @@ class CancellationContract(AsyncContractBase):
                 assert await provider.release(lease) is True
 
         facade.run(many())
-        gc.collect()  # connections that were lost are reported here, not in another test
+        gc.collect()  # report lost connections here, not in another test
 
     def test_i1_a_herd_on_one_event_loop_is_skipped(self, facade: BlockingLockProvider, name: str) -> None:
         acquired(facade, LockRequest(name, LONG))

@@ -1,4 +1,4 @@
-"""What a test module defines for its store, and what the tests share."""
+"""Hooks that a test module overrides for its store, and helpers that the tests share."""
 
 from __future__ import annotations
 
@@ -34,33 +34,33 @@ LockProviderFactory = Callable[[], LockProvider]
 LONG: Final = "1m"
 """A lease that does not end during a test."""
 SHORT: Final = "100ms"
-"""A lease whose end a test waits for. Never assume that it still lasts: the machine may have been busy.
+"""A lease that a test lets expire. Do not assume that it still lasts: the machine may have been busy.
 
-So a task is guarded with :data:`LONG`, and its lease is cut to this by an extension.
+Tests therefore guard a task with :data:`LONG`, and cut its lease to :data:`SHORT` by an extension.
 """
 LONGEST_WAIT: Final = 60.0
-"""Seconds after which a test gives up. A busy machine does not reach it."""
+"""Seconds after which a test gives up. Even a busy machine does not need so long."""
 
 
 class ContractBase:
     """The hooks: fixtures and methods for subclasses to override."""
 
     clock_resolution: ClassVar[float] = 0.0
-    """Seconds: a record that is deleted and acquired again within them may get a token that was given before.
+    """Seconds. A record that is deleted and acquired again within this time may get an earlier token again.
 
-    A record that is younger is not pruned.
-    Where the time comes from replies: as :attr:`kept_longer`.
+    ``prune`` keeps records that are younger. A store that learns the time from replies adds its error, as in
+    :attr:`kept_longer`.
     """
     kept_longer: ClassVar[timedelta] = timedelta(milliseconds=2)
-    """How much longer than asked the store may keep a lease: what it rounds, or does not know of its own clock.
+    """How much longer than requested the store may keep a lease, because it rounds or its clock is inexact.
 
-    Where the time comes from replies: ``clock_error``, twice its resolution, the age of a time that serves several
-    commands, and a round trip.
+    For a store that learns the time from replies: ``clock_error``, twice its resolution, the age of a time that several
+    commands share, and a round trip.
     """
     recovers: ClassVar[bool] = True
-    """False for a store whose records do not say whether a run was ended, or without ``recover``."""
+    """False for a store without ``recover``, or without ``is_released`` in its records."""
     herd: ClassVar[int] = 50
-    """How many callers attempt at once. Fewer where one attempt is many requests, or the test server is slow."""
+    """How many callers attempt at once. Lower it if an attempt takes many requests, or the test server is slow."""
 
     @pytest.fixture
     def make_provider(self) -> Any:
@@ -76,7 +76,7 @@ class ContractBase:
 
     @pytest.fixture
     def other(self, provider: LockProvider, make_provider: LockProviderFactory) -> LockProvider:
-        """A second provider on the same store, as another replica has it."""
+        """A second provider on the same store, as another replica uses it."""
         return make_provider()
 
     @pytest.fixture
@@ -86,14 +86,14 @@ class ContractBase:
 
     @pytest.fixture
     def failing_provider(self, provider: LockProvider) -> LockProvider:
-        """A provider whose store does not reply. Override it with one whose store really does not."""
+        """A provider without a reply from its store. Override it with a store that really does not reply."""
         broken: LockProvider = failing(provider, "acquire", "record")
         return broken
 
     def delete_record(self, provider: LockProvider, name: str) -> None:
-        """Remove the record from the store, as an operator would by hand, also while it is held.
+        """Remove the record from the store, as an operator would by hand, even while it is held.
 
-        This default prunes it, and fails if :attr:`clock_resolution` is too small for that.
+        This default prunes the record. It fails if :attr:`clock_resolution` is too small.
         """
         provider.force_release(name)
         time.sleep(self.clock_resolution)
@@ -102,7 +102,7 @@ class ContractBase:
 
     @pytest.fixture(autouse=True)
     def events(self) -> Iterator[RecordingListener]:
-        """Every event of the guards of one test, which get the provider as an argument."""
+        """Every event of the test's guards, which get the provider as an argument."""
         events = RecordingListener()
         with reset(), configure(listeners=[events]):
             yield events
@@ -117,7 +117,7 @@ class AsyncContractBase(ContractBase):
     """The hooks of an async provider."""
 
     moments: ClassVar[range] = range(50)
-    """When callers are cancelled, in iterations of the event loop. Fewer where one attempt is many requests."""
+    """When callers are cancelled, in iterations of the event loop. Lower it if an attempt takes many requests."""
 
     @pytest.fixture
     def make_async_provider(self) -> Any:
@@ -137,7 +137,7 @@ class AsyncContractBase(ContractBase):
 
 
 def failing(provider: Any, *operations: str) -> Any:
-    """``provider``, but its store does not reply to ``operations``."""
+    """Return a copy of ``provider`` that raises :exc:`ProviderUnreachable` for ``operations``."""
 
     def fail(operation: str, subject: object, *_: object) -> None:
         name: Any = getattr(subject, "name", subject)
@@ -155,7 +155,7 @@ def failing(provider: Any, *operations: str) -> Any:
 
 
 def eventually(get: Callable[[], T | None], what: str = "it", longest_wait: float = LONGEST_WAIT) -> T:
-    """The first result of ``get`` that is not None or False."""
+    """Return the first result of ``get`` that is not None or False."""
     began = time.monotonic()
     while True:
         result = get()
@@ -163,11 +163,11 @@ def eventually(get: Callable[[], T | None], what: str = "it", longest_wait: floa
             return result
         waited = time.monotonic() - began
         assert waited < longest_wait, f"{what} did not happen within {longest_wait:g} s"
-        time.sleep(0.005 + waited / 20)  # a long wait ends a little late, and does not keep the store busy
+        time.sleep(0.005 + waited / 20)  # poll less often during a long wait
 
 
 def acquired(provider: LockProvider, request: LockRequest) -> Lease:
-    """A lease on a lock that must be free."""
+    """Acquire a lock that must be free."""
     lease = provider.acquire(request)
     assert lease is not None, f"lock {request.name!r} should be free, but {provider.record(request.name)} has it"
     return lease
@@ -180,15 +180,15 @@ def record_of(provider: LockProvider, name: str) -> LockRecord:
 
 
 def granted_soon(provider: LockProvider, request: LockRequest) -> Lease:
-    """A lease on a lock whose former lease has expired, or is about to.
+    """Acquire a lock after its former lease has expired, or is about to.
 
-    Where a clock is known to seconds, the record may show the lock as free a moment before the store grants it.
+    If the store's clock counts seconds, the record may show the lock as free a moment before the store grants it.
     """
     return eventually(lambda: provider.acquire(request), f"the end of the former lease of {request.name!r}")
 
 
 def expired(provider: LockProvider, name: str, **request: Any) -> Lease:
-    """A lease that ended without being released, as that of a dead holder does."""
+    """Return a lease that has expired without a release, as after its holder died."""
     lease = acquired(provider, LockRequest(name, SHORT, **request))
     eventually(lambda: not record_of(provider, name).is_held, "the end of a short lease")
     return lease

@@ -1,4 +1,4 @@
-"""One holder at a time; no holder changes the lock of another."""
+"""Mutual exclusion: a lock has one holder at a time, and no holder changes another holder's lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fencing tokens only ever grow, and one fire time runs once."""
+"""Fencing tokens only grow, and a fire time runs once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shedlock_py.testing.contract.base import LONG, ContractBase, acquired, expi
 FIRE_TIME = datetime(2024, 10, 26, 1, 30, 0, 123456, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 COARSE = 0.1
-"""Seconds: a test that loops does not wait so long in each round."""
+"""Seconds. With a coarser clock, tests do not wait in each round of a loop."""
 
 
 def token_of(lease: Lease) -> int:
@@ -85,10 +85,10 @@ class FencingContract(ContractBase):
         assert record_of(provider, name).fencing_token == lease.fencing_token
 
     def test_i2_an_extension_carries_its_token(self, provider: LockProvider, name: str) -> None:
-        """The record of a claim that the store has granted twice, long after its lease had ended, is not its lease's.
+        """A lease does not extend a record with its claim id and a later token.
 
-        That happens to a claim that was sent twice, as after a lost reply, if one of the two arrives after others
-        had the lock. The record then has its claim id, and a later token.
+        Such a record exists after a claim was sent twice, as after a lost reply. The second copy was granted long after
+        the lease had ended, when other holders had used the lock.
         """
         lease = acquired(provider, LockRequest(name, LONG))
         lease.fencing_token = token_of(lease) - 1

@@ -1,4 +1,4 @@
-"""An unused acquisition is given back whole; fire times from a wrong clock are refused."""
+"""``undo`` gives back all of an unused acquisition; fire times from a wrong clock are refused."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ HOUR = timedelta(hours=1)
 
 
 class GivingBackContract(ContractBase):
-    """What ``undo``, ``forget_fire_time`` and the limit of fire times promise.
+    """The promises of ``undo``, of ``forget_fire_time``, and of the limit of fire times.
 
-    The two methods are not in the protocol :class:`LockProvider`, so that a provider written before them stays one.
+    The two methods are not in the protocol :class:`LockProvider`, so that providers written before them still satisfy
+    it.
     """
 
     def test_i12_undo_frees_at_once_without_minimum_hold(self, provider: Any, other: LockProvider, name: str) -> None:
@@ -64,14 +65,14 @@ class GivingBackContract(ContractBase):
     def test_i11_undo_of_a_take_over_gives_no_fire_time_back(
         self, provider: Any, other: LockProvider, name: str
     ) -> None:
-        """A take-over does not compare fire times, so its own may have run before."""
+        """A take-over does not compare fire times, so this fire time may have run before."""
         other.release(acquired(other, LockRequest(name, LONG, fire_time=FIRE_TIME)))
         assert provider.undo(provider.take_over(LockRequest(name, LONG, fire_time=FIRE_TIME))) is True
         assert other.acquire(LockRequest(name, LONG, fire_time=FIRE_TIME)) is None
 
     def test_i11_undo_of_the_earliest_fire_time_there_is(self, provider: Any, name: str) -> None:
         earliest = datetime.min.replace(tzinfo=UTC)
-        with suppress(ProviderError):  # some stores begin later
+        with suppress(ProviderError):  # the earliest time of some stores is later
             assert provider.undo(acquired(provider, LockRequest(name, LONG, fire_time=earliest))) is True
 
     def test_i11_undo_of_a_run_without_fire_time_leaves_that_of_others(self, provider: Any, name: str) -> None:
@@ -90,7 +91,7 @@ class GivingBackContract(ContractBase):
             assert other.acquire(LockRequest(name, LONG, fire_time=ran)) is None
 
     def test_i11_a_fire_time_beyond_the_tolerance_is_an_error(self, provider: LockProvider, name: str) -> None:
-        """A replica whose clock is a day ahead must not stop the job on every other replica for a day."""
+        """If a replica's clock is a day ahead, it must not stop the job on every other replica for a day."""
         now = self._now(provider, f"{name}/clock")
         wrong = LockRequest(name, LONG, fire_time=now + timedelta(days=1), holder="wrong-clock")
         for grant in (provider.acquire, provider.take_over):

@@ -159,7 +159,7 @@ class GuardContract(ContractBase):
                 attempt(name, lambda: 1 / 0, provider=provider)
 
     def test_i9_a_lease_holds_nothing_but_its_record(self, provider: LockProvider, name: str) -> None:
-        """More leases than any pool has connections, and each operation works inside of them."""
+        """Hold more leases than any pool has connections, and use each operation meanwhile."""
         leases = [acquired(provider, LockRequest(f"{name}/{number}", LONG)) for number in range(25)]
         with hold(name, provider=provider) as lease:
             assert lease is not None
@@ -194,7 +194,7 @@ class GuardContract(ContractBase):
     def test_i12_a_cancelled_async_guard_leaves_nothing_behind(
         self, provider: LockProvider, other: LockProvider, name: str
     ) -> None:
-        """An async task whose provider works in a thread, cancelled at twenty moments of its life."""
+        """The provider works in a thread; the async task is cancelled at twenty moments."""
 
         async def cancelled_after(steps: int, lock: str) -> None:
             async def guarded() -> None:
@@ -235,7 +235,7 @@ class GuardContract(ContractBase):
 
 
 def skew_wall_clock(patch: pytest.MonkeyPatch, skew: timedelta, provider: LockProvider) -> None:
-    """Give this process another time, as far as Python code of the provider can see."""
+    """Shift the wall clock of this process, as far as the provider's Python code can see."""
     true_time, true_time_ns, true_datetime = time.time, time.time_ns, datetime
 
     class IsDatetime(type):

@@ -1,4 +1,4 @@
-"""Run history: the optional part of a provider that keeps the last runs of each name."""
+"""Run history: an optional part. The provider keeps the last runs of each name."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from shedlock_py.testing.contract.threads import at_once
 from shedlock_py.testing.doubles import RecordingListener
 
 KEPT = 3
-"""Runs of each name that the tested provider keeps."""
+"""How many runs of each name the tested provider keeps."""
 TEXTS = ['it\'s "quoted"; DROP TABLE x -- {}$name', "ünï\N{PILE OF POO}", "a\nb", "", "x" * 1000, "$now", "\\ % :name"]
 
 
 class HistoryContract(ContractBase):
-    """What a provider with history does. Override ``make_history_provider``."""
+    """The tests of a provider with run history. Override ``make_history_provider``."""
 
     @pytest.fixture
     def make_history_provider(self) -> Any:
-        """A function that returns a provider on the store of ``provider``, which keeps as many runs as its argument."""
+        """A function from the number of runs to keep to a provider on the same store as ``provider``."""
         raise NotImplementedError("override the fixture make_history_provider of the contract")
 
     @pytest.fixture
     def keeper(self, provider: LockProvider, make_history_provider: Callable[[int], Any]) -> Any:
-        """A provider with history. ``provider``, on the same store, has none."""
+        """A provider with history. ``provider``, on the same store, keeps no history."""
         keeper = make_history_provider(KEPT)
         keeper.create_schema()
         return keeper
@@ -88,7 +88,7 @@ class HistoryContract(ContractBase):
             assert (run.locked_by, run.outcome) == (lease.locked_by, kept)
 
     def test_i8_any_error_that_an_application_sets_ends_the_run(self, keeper: Any, name: str) -> None:
-        """Whatever it is, the lock is released, and the run ends."""
+        """The lock is released and the run ends, whatever the error is."""
         given: dict[str, Any] = {
             "two": "two\nlines",
             "nul\ufffd\ufffd": "nul\0\udc80",
@@ -119,7 +119,7 @@ class HistoryContract(ContractBase):
         assert {(run.name, len(keeper.runs(run.name))) for run in keeper.runs(name)} == {(name, KEPT)}
 
     def test_the_recent_runs_of_many_names(self, keeper: Any, name: str) -> None:
-        """In few requests, where a provider can; the same as :meth:`runs` of each."""
+        """The method returns the same as :meth:`runs` of each name, in few requests where a provider can."""
         if not hasattr(keeper, "recent_runs"):
             pytest.skip("this provider has no recent_runs")
         names = [f"{name}-{number}" for number in range(60)]
@@ -150,7 +150,7 @@ class HistoryContract(ContractBase):
 
     @pytest.mark.usefixtures("recovery")
     def test_a_run_that_was_recovered_stays_vanished(self, keeper: Any, name: str) -> None:
-        """The recovery is a run of the same fire time."""
+        """The recovery has a run of its own, with the same fire time."""
         lease = keeper.recover(again(name), dead_run(keeper, name))
         new, old = keeper.runs(name)
         assert (old.holder, old.outcome, new.holder, new.outcome) == ("dead", "vanished", "recoverer", None)
@@ -160,7 +160,7 @@ class HistoryContract(ContractBase):
         assert [run.outcome for run in keeper.runs(name)] == ["ok", "vanished"]
 
     def test_i2_the_run_of_a_lost_lease_is_lost(self, keeper: Any, name: str) -> None:
-        """Its holder reports the end late, under its own token; the successor's run is not touched."""
+        """Its holder reports the end late, under its old token. The successor's run does not change."""
         lost = acquired(keeper, LockRequest(name, LONG))
         successor = keeper.take_over(LockRequest(name, LONG))
         assert [run.outcome for run in keeper.runs(name)] == [None, "vanished"]
@@ -224,7 +224,7 @@ class HistoryContract(ContractBase):
         assert keeper.runs(name) == []
 
     def test_a_pause_stays_in_the_history(self, keeper: Any, name: str) -> None:
-        """It is no run of a job; its end is that of a resume, or the start of what follows."""
+        """A pause is not a run of a job. It ends when it is resumed, or when the next entry starts."""
         if not hasattr(keeper, "pause"):
             pytest.skip("this provider has no pause")
         first = keeper.pause(name, LONG, by="alice")
@@ -238,7 +238,7 @@ class HistoryContract(ContractBase):
         assert keeper.resume(name)
         new, _ = keeper.runs(name)
         assert (new.outcome, new.error) == ("ok", None)
-        # Perhaps written by two statements, or by servers whose clocks differ.
+        # Two statements, or servers with different clocks, may have written the two times.
         assert abs(new.ended - record_of(keeper, name).lock_until) < timedelta(seconds=10)
         assert keeper.pause(name, SHORT).is_paused
         eventually(lambda: not record_of(keeper, name).is_held, "the end of a short pause")
@@ -262,7 +262,7 @@ class HistoryContract(ContractBase):
     def test_replicas_may_keep_fewer_or_more_runs(
         self, keeper: Any, make_history_provider: Callable[[int], Any], name: str
     ) -> None:
-        """As while a deploy goes on."""
+        """This happens during a deploy."""
         more, one = make_history_provider(KEPT + 2), make_history_provider(1)
         for each in [more] * 4 + [one]:
             assert each.release(acquired(each, LockRequest(name, LONG)))
@@ -286,11 +286,11 @@ class HistoryContract(ContractBase):
 
 
 class AsyncHistoryContract(HistoryContract):
-    """What an async provider with history does. Override ``make_async_history_provider``."""
+    """The tests of an async provider with run history. Override ``make_async_history_provider``."""
 
     @pytest.fixture
     def make_async_history_provider(self) -> Any:
-        """As ``make_history_provider``, for an async provider. Called on an event loop."""
+        """``make_history_provider`` for an async provider. The returned function is called on an event loop."""
         raise NotImplementedError("override the fixture make_async_history_provider of the contract")
 
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""How long a lock is held, at most and at least, and until when the holder may trust it."""
+"""Hold times: at most, at least, and how long the holder may trust its lease."""
 
 from __future__ import annotations
 
@@ -141,11 +141,11 @@ class HoldTimesContract(ContractBase):
         assert lease.trusted_for() == NOTHING
 
     def _check_trust(self, provider: LockProvider, lease: Lease) -> None:
-        """By the store's clock, the record outlasts the holder's trust in it."""
+        """Check by the store's clock that the record outlasts the holder's trust in it."""
         trusted_for = lease.trusted_for()
         started = time.monotonic()
         record = record_of(provider, lease.name)
-        unknown = seconds(time.monotonic() - started)  # the record was read at some moment of this span
+        unknown = seconds(time.monotonic() - started)  # the record was read at some moment in this span
         assert trusted_for <= record.remaining + unknown - timedelta(milliseconds=1)
 
 
@@ -153,7 +153,7 @@ class StallingStoreContract(ContractBase):
     """For stores that a test can make wait before they reply."""
 
     def stalled(self, name: str) -> AbstractContextManager[None]:
-        """A block during which every write of the record of ``name`` waits."""
+        """Make every write of the record of ``name`` wait during the block."""
         raise NotImplementedError("override the method stalled of the contract")
 
     def test_i6_trust_counts_from_the_question_not_from_the_answer(self, provider: LockProvider, name: str) -> None:
@@ -163,7 +163,7 @@ class StallingStoreContract(ContractBase):
         assert self._trust_lost_while_stalled(provider, lease, name) > seconds(0.3)
 
     def _trust_lost_while_stalled(self, provider: LockProvider, lease: Lease | None, name: str) -> timedelta:
-        """How much of its trust a lease has lost when the store took half a second to grant or extend it."""
+        """Return how much trust a lease has lost when the store took half a second to grant or extend it."""
         leases: list[Lease | None] = []
         is_asking = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Lock names and holders are compared and kept as they are, to the last byte."""
+"""Lock names and holders are compared and stored unchanged, to the last byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store behind a network: replies that get lost, requests that arrive late, and many callers at once."""
+"""A store behind a network: lost replies, late requests, and many callers at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shedlock_py.testing.contract.threads import at_once
 from shedlock_py.testing.proxy import TcpProxy
 
 ALL = 1000
-"""More replies than a provider waits for."""
+"""More replies than a provider ever waits for."""
 
 ENDS: dict[str, Callable[[LockProvider, Lease], object]] = {
     "released": lambda provider, lease: provider.release(lease),
@@ -29,18 +29,19 @@ ENDS: dict[str, Callable[[LockProvider, Lease], object]] = {
 class NetworkBase(ContractBase):
     """The hooks of a store behind a network. Override ``proxy`` and ``make_proxied_provider``.
 
-    ``provider`` reaches the store without the proxy. Requests must contain the lock name as it is: letters, digits
-    and "-".
+    ``provider`` reaches the store without the proxy. Requests must contain the lock name unescaped; the names have
+    letters, digits and "-".
     """
 
     sends: ClassVar[int] = 2
-    """How often the provider and its driver send a command whose replies are lost."""
+    """How often the provider and its driver send a command if its replies get lost."""
     requests_before_take_over: ClassVar[int] = 1
-    """Requests with the lock name that precede the one that takes over: it reads the record first."""
+    """How many requests with the lock name precede the take-over itself. By default one: the provider reads the record.
+    """
     requests_before_force_release: ClassVar[int] = 1
-    """The same for the request that frees."""
+    """How many requests with the lock name precede the forced release itself."""
     requests_before_forget_fire_time: ClassVar[int] = 1
-    """The same for the request that forgets a fire time."""
+    """How many requests with the lock name precede the request that forgets a fire time."""
     most_connections: ClassVar[int] = 20
     """How many connections the provider opens at most."""
 
@@ -51,32 +52,32 @@ class NetworkBase(ContractBase):
 
     @pytest.fixture
     def unused_proxy(self, proxy: TcpProxy) -> TcpProxy:
-        """The proxy of ``make_proxied_provider``, which nobody else uses. Override it where tests share ``proxy``."""
+        """The proxy of ``make_proxied_provider``, used by this test only. Override it where tests share ``proxy``."""
         return proxy
 
     def drop_reply_to_skip(self, proxy: TcpProxy, name: str) -> None:
-        """Let the reply get lost by which a provider learns that ``name`` is held."""
+        """Drop the reply that tells the provider that ``name`` is held."""
         proxy.drop_replies_to(name)
 
     @pytest.fixture
     def make_proxied_provider(self, proxy: TcpProxy) -> Any:
-        """A function that returns a provider on the same store, which it reaches through ``proxy``."""
+        """A function that returns a provider on the same store, connected through ``proxy``."""
         raise NotImplementedError("override the fixture make_proxied_provider of the contract")
 
     @pytest.fixture
     def proxied_provider(self, make_proxied_provider: Callable[[], LockProvider], name: str) -> LockProvider:
-        """A provider that has done each operation once, so that the server has nothing to load or to prepare."""
+        """A provider that has done each operation once, so that the server has loaded and prepared everything."""
         return warmed_up(make_proxied_provider(), f"warm-{name[9:]}")
 
 
 class LostRepliesContract(NetworkBase):
-    """The server has carried the command out, and the client cannot know it."""
+    """The server has executed the command, but the client cannot know it."""
 
     def test_i12_acquire_whose_reply_is_lost(
         self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
     ) -> None:
         tokens = []
-        for _ in range(3):  # the first time there is no record
+        for _ in range(3):  # the record does not exist the first time
             proxy.drop_replies_to(name)
             lease = has_lock(provider, proxied_provider.acquire(LockRequest(name, LONG)))
             assert proxy.drops_left == 0
@@ -173,7 +174,7 @@ class LostRepliesContract(NetworkBase):
     def test_i12_acquire_that_gets_no_reply(
         self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
     ) -> None:
-        """Once the network works again, or without that, the lock is free: at most its undo has to arrive."""
+        """The lock gets free, at the latest when the provider's undo arrives after the network works again."""
         for lock, lost in ((f"{name}-some", self.sends), (f"{name}-all", ALL)):
             proxy.drop_replies_to(lock, lost)
             with pytest.raises(ProviderUnreachable) as caught:
@@ -181,10 +182,11 @@ class LostRepliesContract(NetworkBase):
             assert (caught.value.operation, caught.value.lock_name) == ("acquire", lock)
             assert caught.value.__cause__ is not None
             record = provider.record(lock)
-            is_held = record is not None and record.is_held  # else nothing was granted, and there is nothing to undo
+            # otherwise nothing was granted, so there is nothing to undo
+            is_held = record is not None and record.is_held
             assert proxy.drops_left < ALL - self.sends or not (lost == ALL and is_held), "the undo was not sent"
             proxy.drop_replies_to(lock, 0)
-            # Soon: a server such as MySQL rolls the transaction of a broken connection back when it notices.
+            # Wait: a server such as MySQL rolls back the transaction of a broken connection only when it notices.
             request = LockRequest(lock, LONG, fire_time=FIRE_TIME)
             assert provider.release(eventually(partial(provider.acquire, request), "the undo")) is True
 
@@ -228,7 +230,7 @@ class LostRepliesContract(NetworkBase):
     def test_a_herd_gets_one_lease_and_no_error(
         self, make_proxied_provider: Callable[[], LockProvider], unused_proxy: TcpProxy, name: str
     ) -> None:
-        """As many replicas' calls in one process, at once: no more connections than the pool has."""
+        """A process attempts as often as many replicas, at once. It opens no more connections than its pool has."""
         provider, request = make_proxied_provider(), LockRequest(name, LONG)
         leases = at_once(self.herd, lambda _: [provider.acquire(request) for _ in range(2)])
         assert sum(lease is not None for pair in leases for lease in pair) == 1
@@ -236,10 +238,10 @@ class LostRepliesContract(NetworkBase):
 
 
 class LateCopiesContract(NetworkBase):
-    """A broken connection made the client send a command twice. The first copy arrives later."""
+    """The client sent a command again after a broken connection. The first copy arrives later."""
 
     def _sent_twice(self, provider: LockProvider, proxy: TcpProxy, operation: str, request: LockRequest) -> Lease:
-        """A lease whose first request is still under way."""
+        """Return a lease. The first copy of its request is still on its way."""
         proxy.hold(request.name, skip=self.requests_before_take_over if operation == "take_over" else 0)
         lease: Lease | None = getattr(provider, operation)(request)
         assert lease is not None
@@ -256,7 +258,7 @@ class LateCopiesContract(NetworkBase):
         before = record_of(provider, name)
         proxy.deliver()
         again = record_of(provider, name)
-        if again == before:  # better still: the store has refused it
+        if again == before:  # better: the store has refused the late copy
             assert proxied_provider.extend(lease, "10h") is None
             assert proxied_provider.release(lease) is False
             return
@@ -295,7 +297,7 @@ class LateCopiesContract(NetworkBase):
     def test_i1_a_late_copy_of_a_take_over_matches_nothing(
         self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
     ) -> None:
-        """Another holder has the lock when the first copy arrives, and keeps it with its token."""
+        """Another holder has the lock when the first copy arrives. It keeps the lock and its token."""
         for number, (is_new, fire_time) in enumerate(product((False, True), (None, FIRE_TIME))):
             lock = f"{name}-{number}"
             if not is_new:
@@ -312,7 +314,7 @@ class LateCopiesContract(NetworkBase):
     def test_a_late_copy_of_a_take_over_makes_no_record_anew(
         self, proxied_provider: LockProvider, provider: LockProvider, proxy: TcpProxy, name: str
     ) -> None:
-        """The record that it is to replace was deleted meanwhile."""
+        """The record to replace was deleted meanwhile."""
         acquired(provider, LockRequest(name, LONG))
         lease = self._sent_twice(proxied_provider, proxy, "take_over", LockRequest(name, "1h"))
         assert proxied_provider.release(lease) is True
@@ -325,7 +327,7 @@ class LateCopiesContract(NetworkBase):
     def test_i1_a_late_copy_of_a_recovery_matches_nothing(
         self, proxied_provider: Any, provider: LockProvider, proxy: TcpProxy, name: str
     ) -> None:
-        """Neither the record of its own run, which has ended, nor that of a later one."""
+        """The late copy changes neither its own run's record, which has ended, nor a later run's record."""
         dead = dead_run(provider, name)
         proxy.hold(name)
         lease = proxied_provider.recover(again(name), dead)
@@ -391,11 +393,11 @@ class LateCopiesContract(NetworkBase):
 
 
 class NetworkContract(LostRepliesContract, LateCopiesContract):
-    """What a provider does on an unreliable network. Override ``proxy`` and ``make_proxied_provider``."""
+    """The tests of a provider on an unreliable network. Override ``proxy`` and ``make_proxied_provider``."""
 
 
 def warmed_up(provider: LockProvider, name: str) -> LockProvider:
-    """``provider``, after each operation once, on the lock ``name``."""
+    """Return ``provider`` after it has done each operation once, on the lock ``name``."""
     for grant in (provider.acquire, provider.take_over):
         lease = grant(LockRequest(name, LONG))
         assert lease is not None
@@ -405,7 +407,7 @@ def warmed_up(provider: LockProvider, name: str) -> LockProvider:
 
 
 def has_lock(provider: LockProvider, lease: Lease | None) -> Lease:
-    """``lease``, which the store must have as the current one."""
+    """Return ``lease`` after checking that the store's record belongs to it."""
     assert lease is not None, "the lock was granted"
     assert lease.is_trusted()
     record = record_of(provider, lease.name)

@@ -44,7 +44,7 @@ BAD_OPTIONS: list[tuple[str, Any]] = [
 
 
 class PauseContract(ContractBase):
-    """What ``pause`` and ``resume`` do."""
+    """The tests of ``pause`` and ``resume``."""
 
     def test_no_job_runs_during_a_pause(self, provider: Any, other: Any, name: str, events: RecordingListener) -> None:
         record = provider.pause(name, "1m", reason="migration", by="alice")
@@ -63,7 +63,7 @@ class PauseContract(ContractBase):
             assert lease is not None
 
     def test_a_pause_after_a_run_has_no_minimum_hold(self, provider: Any, other: Any, name: str) -> None:
-        """Its end gives the lock away at once."""
+        """The next holder may acquire the lock as soon as the pause ends."""
         before = acquired(provider, LockRequest(name, LONG))
         assert provider.release(before)
         record = provider.pause(name, "1m")
@@ -84,7 +84,7 @@ class PauseContract(ContractBase):
             record = record_of(provider, name)
             return None if record.is_held else record
 
-        # One record for both: the next one may be read at an earlier time, where the store's clock is coarse.
+        # Check one record twice: a store with a coarse clock may read the next record at an earlier time.
         assert eventually(free, "the end of a short pause").is_paused is False
         assert provider.resume(name) is False
         acquired(provider, LockRequest(name, LONG))
@@ -127,7 +127,7 @@ class PauseContract(ContractBase):
         assert record_of(provider, name).remaining <= timedelta(minutes=1) + self.kept_longer
 
     def test_a_pause_replaces_the_pause_that_was_read(self, provider: Any, other: Any, name: str) -> None:
-        """Also by one that ends earlier."""
+        """The new pause may also end earlier."""
         for for_ in ("30m", "10s"):
             lock = f"{name}-{for_}"
             first = provider.pause(lock, "1m", reason="first", by="alice")
@@ -141,7 +141,7 @@ class PauseContract(ContractBase):
             acquired(provider, LockRequest(lock, LONG))
 
     def test_i2_no_operator_touches_the_pause_of_another(self, provider: Any, other: Any, name: str) -> None:
-        """A pause that was read has ended since then, and another operator has paused the lock."""
+        """The pause that was read has ended since then, and another operator has paused the lock."""
         read = provider.pause(name, "1m", reason="first", by="alice")
         assert provider.resume(name, expected=read) is True
         second = provider.pause(name, "1m", reason="second", by="bob")
@@ -196,13 +196,13 @@ class PauseContract(ContractBase):
         acquired(provider, LockRequest(name, LONG))
 
     def test_i1_of_pauses_and_jobs_at_once_one_gets_the_lock(self, provider: Any, other: Any, name: str) -> None:
-        """Either one job gets the lock and nobody has paused it, or one operator has paused it and no job got it.
+        """Either one job gets the lock and no pause exists, or one operator pauses it and no job gets it.
 
-        Whose store does not reply in time, on a busy machine, gets an error, and neither lock nor pause.
+        If the store does not reply in time, on a busy machine, a caller gets an error, and neither lock nor pause.
         """
         for round_ in range(4):
             lock = f"{name}/{round_}"
-            if round_ % 2:  # there is a record
+            if round_ % 2:  # the record exists already
                 assert provider.release(acquired(provider, LockRequest(lock, LONG)))
 
             def work(number: int, lock: str = lock) -> Any:
@@ -222,14 +222,14 @@ class PauseContract(ContractBase):
                 assert record_of(provider, lock).is_paused is not bool(leases)
 
     def test_i2_operators_at_once_take_no_lock_from_a_job(self, provider: Any, other: Any, name: str) -> None:
-        """While some resume a pause and others replace it, no job loses the lock that it was granted."""
+        """While some operators resume a pause and others replace it, no job loses a lock that it was granted."""
         for round_ in range(3):
             lock = f"{name}/{round_}"
             provider.pause(lock, "1m")
 
             def work(number: int, lock: str = lock) -> Any:
                 replica = (provider, other)[number % 2]
-                with suppress(ProviderError):  # a busy machine, or a pause that is there
+                with suppress(ProviderError):  # the machine is busy, or a pause exists
                     if number >= 5:
                         return replica.acquire(LockRequest(lock, LONG))
                     if number >= 3:
@@ -247,7 +247,7 @@ class PauseContract(ContractBase):
 
 
 class AsyncPauseContract(PauseContract, AsyncContractBase):
-    """What only async providers can show."""
+    """Cancelled pauses, which only async providers can show."""
 
     def test_i12_a_cancelled_pause_is_undone(self, provider: Any, other: Any, name: str) -> None:
         async def cancel_each() -> list[int]:

@@ -1,4 +1,4 @@
-"""Several processes on one store: what replicas are."""
+"""Several processes, such as replicas, on one store."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ START_UP = 60.0
 _context: Any = multiprocessing.get_context(
     "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 )
-"""New processes, not forks of this one: a fork copies locks that its threads hold.
+"""Start new processes instead of forks of this one: a fork copies locks that threads hold.
 
 A fork server imports the store's client once, if ``multiprocessing.set_forkserver_preload`` names it.
 """
 
 
 class ProcessContract(ContractBase):
-    """What a store does that other processes can reach. Override ``process_factory``."""
+    """The tests of a store that other processes can reach. Override ``process_factory``."""
 
     @pytest.fixture
     def process_factory(self) -> Any:
-        """Something that can be pickled and makes a provider, sync or async, on the same store in another process.
+        """A callable that can be pickled. It makes a provider, sync or async, on the same store in another process.
 
         For example ``functools.partial(provider_from_url, "postgresql://…")``.
         """
@@ -68,14 +68,14 @@ class ProcessContract(ContractBase):
             holder.join(LONGEST_WAIT)
             assert holder.exitcode, "the holder was not killed"
         record = record_of(provider, name)
-        # The last extension: 1 s, at once.
+        # The last extension was for 1 s, just after the grant.
         assert record.lock_until - record.locked_at <= timedelta(seconds=2) + self.kept_longer
         granted_soon(provider, LockRequest(name, LONG))
 
     def test_i1_fuzz_with_processes(
         self, provider: LockProvider, process_factory: ProcessFactory, name: str, tmp_path: Path
     ) -> None:
-        """A counter in a file, behind a lock and otherwise unprotected, comes out exact."""
+        """Only the lock protects a counter in a file; its last value must be exact."""
         counter = tmp_path / "counter"
         counter.write_text("0")
         parent = _context.Process(target=count_up_in_processes, args=(process_factory, name, counter))
@@ -119,7 +119,7 @@ def hold_until_killed(factory: ProcessFactory, name: str, pipe: Connection) -> N
 
 
 def count_up_in_processes(factory: ProcessFactory, name: str, counter: Path) -> None:
-    """One process imports what all need and forks the others, where it can: eight imports take seconds."""
+    """Import the modules in one process and fork it, where possible: eight imports take seconds."""
     context: Any = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
     start = context.Barrier(PROCESSES)
     workers = [context.Process(target=count_up, args=(factory, name, counter, start)) for _ in range(PROCESSES)]
@@ -134,7 +134,8 @@ def count_up(factory: ProcessFactory, name: str, counter: Path, start: Barrier) 
         provider.record(name)  # connect first
         start.wait(START_UP)
         for _ in range(ROUNDS):
-            lease = eventually(lambda: provider.acquire(LockRequest(name, LONG)), "a grant", START_UP)  # no fairness
+            # the lock is not fair
+            lease = eventually(lambda: provider.acquire(LockRequest(name, LONG)), "a grant", START_UP)
             value = int(counter.read_text())
             time.sleep(0.002)
             counter.write_text(str(value + 1))

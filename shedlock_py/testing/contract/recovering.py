@@ -1,4 +1,4 @@
-"""Recovery: the record of a run tells whether its holder died, and one replica claims the fire time again."""
+"""Recovery: the record of a run shows whether its holder died, and one replica claims the fire time again."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ LATER = FIRE_TIME + timedelta(seconds=1)
 
 
 def dead_runs(provider: LockProvider, names: Sequence[str], holder: str = "dead") -> list[LockRecord]:
-    """The records of runs of :data:`FIRE_TIME` after their holder died: each lease has ended without a release."""
+    """Return the records of runs of :data:`FIRE_TIME` after their holder died: each lease has expired without a
+    release."""
     for name in names:
         acquired(provider, LockRequest(name, SHORT, holder=holder, fire_time=FIRE_TIME))
     return [expired_record(provider, name) for name in names]
 
 
 def dead_run(provider: LockProvider, name: str) -> LockRecord:
-    """See :func:`dead_runs`."""
+    """Return the record of a dead run, as :func:`dead_runs` does."""
     return dead_runs(provider, [name])[0]
 
 
 def expired_record(provider: LockProvider, name: str) -> LockRecord:
-    """The record of a lease that is about to end."""
+    """Return the record of a lease that is about to end, after its end."""
 
     def found() -> LockRecord | None:
         record = record_of(provider, name)
@@ -49,12 +50,12 @@ def expired_record(provider: LockProvider, name: str) -> LockRecord:
 
 
 def again(name: str) -> LockRequest:
-    """The request that recovers the run of a dead holder."""
+    """Return the request that recovers a dead holder's run."""
     return LockRequest(name, LONG, holder="recoverer", fire_time=FIRE_TIME)
 
 
 def says(is_released: bool, name: str, *replicas: LockProvider) -> None:
-    """Whether the record says that its run was ended."""
+    """Check ``is_released`` in the record: whether its run was ended."""
     for replica in replicas:
         assert record_of(replica, name).is_released is is_released
         assert [record.is_released for record in replica.records(name)] == [is_released]
@@ -62,13 +63,13 @@ def says(is_released: bool, name: str, *replicas: LockProvider) -> None:
 
 @pytest.mark.usefixtures("recovery")
 class RecoveryContract(ContractBase):
-    """The promises of ``is_released`` of a record, and of ``recover``.
+    """The promises of a record's ``is_released``, and of ``recover``.
 
-    ``recover`` is not in the protocol :class:`LockProvider`: a provider that is made with the kit has it.
+    ``recover`` is not in the protocol :class:`LockProvider`: providers that are made with the kit have it.
     """
 
     def test_i14_the_record_says_whether_a_run_was_ended(self, provider: Any, other: LockProvider, name: str) -> None:
-        """By a release, an undo, or an operator."""
+        """A release, an undo, and an operator end a run."""
         lease = acquired(provider, LockRequest(name, LONG))
         says(False, name, provider, other)
         assert provider.extend(lease, "2m") is lease
@@ -91,7 +92,7 @@ class RecoveryContract(ContractBase):
     def test_i14_the_record_says_so_during_a_minimum_hold(
         self, provider: LockProvider, other: LockProvider, name: str
     ) -> None:
-        """Also if an operator ends that, so that the run is ended twice."""
+        """The run is ended twice if an operator also ends its minimum hold."""
         assert provider.release(acquired(provider, LockRequest(name, LONG, LONG))) is True
         assert record_of(provider, name).is_held
         says(True, name, provider, other)
@@ -109,7 +110,7 @@ class RecoveryContract(ContractBase):
     def test_i14_a_finished_run_never_looks_like_a_dead_one(
         self, provider: Any, other: LockProvider, name: str
     ) -> None:
-        """Also after its minimum hold, and if it was extended and ended between two reads."""
+        """One run ends during its minimum hold, which passes. The other is extended and ended between two reads."""
 
         def request(ending: str, at_least: str = "0s") -> LockRequest:
             return LockRequest(f"{name}/{ending}", LONG, at_least, fire_time=FIRE_TIME)
@@ -143,7 +144,7 @@ class RecoveryContract(ContractBase):
         assert record.fencing_token > (dead.fencing_token or 0), "I7"
 
     def test_i11_a_recovered_run_runs_once_more(self, provider: Any, other: Any, name: str) -> None:
-        """No acquire gets its fire time while it runs, or after its end."""
+        """``acquire`` does not get the fire time while the recovery runs, nor after its end."""
         dead = dead_run(provider, name)
         assert other.acquire(again(name)) is None
         lease = provider.recover(again(name), dead)
@@ -202,7 +203,7 @@ class RecoveryContract(ContractBase):
     def test_i12_a_run_that_its_late_holder_gives_back_is_not_recovered(
         self, provider: Any, other: Any, name: str
     ) -> None:
-        """Any replica acquires its fire time as usual."""
+        """Any replica then acquires the fire time as usual."""
         lease = acquired(provider, LockRequest(name, SHORT, fire_time=FIRE_TIME))
         dead = expired_record(other, name)
         assert provider.undo(lease) is True
@@ -212,7 +213,7 @@ class RecoveryContract(ContractBase):
     def test_i1_a_held_record_is_not_recovered_whatever_the_replica_has_read(
         self, provider: Any, other: Any, name: str
     ) -> None:
-        """A replica that takes a run for a dead one gets nothing while the store has its lease."""
+        """A replica that believes the holder dead gets nothing while the store still has the lease."""
         lease = acquired(provider, LockRequest(name, LONG, fire_time=FIRE_TIME))
         for _ in range(2):
             record = record_of(other, name)
@@ -239,5 +240,5 @@ class RecoveryContract(ContractBase):
 
 
 def _as_if_expired(record: LockRecord) -> LockRecord:
-    """``record``, read by a clock that is far ahead."""
+    """Return ``record`` as if a clock far ahead had read it."""
     return replace(record, read_at=record.lock_until)

@@ -1,4 +1,4 @@
-"""One provider in forked processes and on several event loops."""
+"""One provider in forked processes, or on several event loops."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ ROUNDS = 5
 
 
 class ForkContract(ContractBase):
-    """What a blocking provider does that a process has used before it forks."""
+    """The tests of a blocking provider that a process has used before it forks."""
 
     @pytest.fixture
     def forked_provider(self, provider: LockProvider) -> LockProvider:
-        """The provider that the parent and its children use."""
+        """The provider that the parent process and its children use."""
         return provider
 
     def test_i1_parent_and_children_use_one_provider(self, forked_provider: LockProvider, name: str) -> None:
@@ -56,7 +56,7 @@ class ForkContract(ContractBase):
 
 
 class EventLoopContract(ContractBase):
-    """What an async provider does that several event loops use. Override ``make_loop_provider``.
+    """The tests of an async provider on several event loops. Override ``make_loop_provider``.
 
     A provider with a ``close`` is closed at the end of each loop.
     """

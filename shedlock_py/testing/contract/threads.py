@@ -17,7 +17,7 @@ THREADS = 8
 
 
 def at_once(count: int, work: Callable[[int], T]) -> list[T]:
-    """``work(0)``, ``work(1)``, … in as many threads, started together; raises what one of them raises."""
+    """Call ``work(0)``, ``work(1)``, … in ``count`` threads, started together. Raise the first error of a thread."""
     start = threading.Barrier(count)
 
     def run(index: int) -> T:
@@ -32,7 +32,7 @@ class ThreadsContract(ContractBase):
     def test_i1_counters_behind_locks_come_out_exact(
         self, provider: LockProvider, other: LockProvider, name: str
     ) -> None:
-        """Eight threads, two counters: each behind a lock and otherwise unprotected."""
+        """Eight threads count up two counters. Only the lock protects each counter."""
         repetitions = 6
         counters = {f"{name}/a": 0, f"{name}/b": 0}
 

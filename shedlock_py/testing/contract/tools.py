@@ -1,4 +1,4 @@
-"""What people and tools use: reading records, freeing, taking over, pruning."""
+"""Tools for operators: read records, free locks, take over, prune."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ToolsContract(ContractBase):
     def test_i2_an_operator_acts_on_the_record_that_was_read(
         self, provider: LockProvider, other: LockProvider, name: str
     ) -> None:
-        """Since then, the lease has ended and another holder has acquired the lock."""
+        """After the read, the lease has ended and another holder has acquired the lock."""
         former = acquired(provider, LockRequest(name, LONG, holder="former"))
         read = record_of(other, name)
         assert provider.release(former)
@@ -86,7 +86,7 @@ class ToolsContract(ContractBase):
     def test_a_take_over_from_the_record_that_was_read(
         self, provider: LockProvider, other: LockProvider, name: str
     ) -> None:
-        """An extension does not change who has the lock."""
+        """An extension does not change the holder."""
         former = acquired(provider, LockRequest(name, LONG, holder="former"))
         read = record_of(other, name)
         assert provider.extend(former, "2m") is former
@@ -128,7 +128,8 @@ class ToolsContract(ContractBase):
     def test_i11_a_key_of_run_once_that_is_in_use_again_is_not_forgotten(
         self, provider: Any, other: LockProvider, name: str
     ) -> None:
-        """Another operator has let it run again since its record was read. All its runs have one fire time."""
+        """Another operator has let the task run again since the record was read. All runs of a key have the same fire
+        time."""
         request = LockRequest(name, LONG, fire_time=ONCE)
         assert provider.release(acquired(provider, request))
         read = record_of(provider, name)
@@ -212,7 +213,7 @@ class ToolsContract(ContractBase):
 
     def test_a_prefix_that_no_name_can_have_finds_no_record(self, provider: LockProvider) -> None:
         for prefix in ("x" * 65, "a\x00b", "a\nb", "\ud800", "🔒" * 300):
-            with suppress(ConfigurationError):  # a refusal or an empty list, but no error of the driver
+            with suppress(ConfigurationError):  # a refusal or an empty list is right, a driver's error is not
                 assert provider.records(prefix) == [], repr(prefix)
 
     def test_create_schema_again_changes_nothing(self, provider: LockProvider, other: LockProvider, name: str) -> None:

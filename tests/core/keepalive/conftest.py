@@ -17,7 +17,7 @@ def recorded() -> Iterator[RecordingListener]:
 
 @pytest.fixture
 def virtual_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClock]:
-    """The clock of :func:`virtual_backend`, and of guards on its event loop. A store must have it, too."""
+    """The clock of :func:`virtual_backend`, and of guards on its event loop. The store must use it too."""
     clock = FakeClock()
     with local_clock(clock, monkeypatch):
         yield clock
@@ -25,12 +25,12 @@ def virtual_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClock]:
 
 @pytest.fixture
 def virtual_backend(virtual_time: FakeClock) -> tuple[str, dict[str, Callable[[], SteppedLoop]]]:
-    """An ``anyio_backend``: nothing waits, and a heartbeat is never late. Not for stores in threads."""
+    """An ``anyio_backend`` that never waits and sends no heartbeat late. Not for stores in threads."""
     return "asyncio", {"loop_factory": lambda: SteppedLoop(virtual_time)}
 
 
 @pytest.fixture
 def timer(monkeypatch: pytest.MonkeyPatch) -> Iterator[SteppedTimer]:
-    """Keep-alive in threads has its virtual time, if the store is one of ``timer.store()``."""
+    """Run keep-alive in threads in virtual time, if the store is from ``timer.store()``."""
     with stepped_timer(monkeypatch) as timer:
         yield timer

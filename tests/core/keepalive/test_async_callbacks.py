@@ -1,4 +1,4 @@
-"""What listeners, ``on_lost`` and stores raise on the event loop, of any kind, in virtual time: heartbeats go on."""
+"""Listeners, ``on_lost`` and stores raise errors of every kind on the event loop: heartbeats go on. In virtual time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def store(virtual_time: FakeClock) -> AsyncFaultyProvider:
     ("where", "kind"),
     [
         *((where, kind) for where in ("on_lost", "listener") for kind in (SystemExit, GeneratorExit, BaseException)),
-        *(("coroutine", kind) for kind in (SystemExit, BaseException)),  # GeneratorExit is how Python closes one
+        *(("coroutine", kind) for kind in (SystemExit, BaseException)),  # Python closes a coroutine with GeneratorExit
     ],
 )
 async def test_async_callbacks_of_lost_leases(
@@ -99,7 +99,7 @@ async def test_a_coroutine_of_on_lost_that_awaits_what_is_cancelled_is_logged(
 
 
 class AsyncExiting(AsyncFaultyProvider):
-    """Such as one whose engine has a hook of the application that calls ``sys.exit()``."""
+    """For example, its engine has a hook of the application that calls ``sys.exit()``."""
 
     def __init__(self, failures: list[type[BaseException]], clock: FakeClock) -> None:
         super().__init__(clock=clock)
@@ -115,7 +115,7 @@ class AsyncExiting(AsyncFaultyProvider):
 async def test_an_async_store_that_raises_what_would_end_the_event_loop(
     virtual_time: FakeClock, recorded: RecordingListener
 ) -> None:
-    """KeyboardInterrupt and GeneratorExit end an event loop by right."""
+    """KeyboardInterrupt and GeneratorExit may end an event loop."""
     store = AsyncExiting([SystemExit, BaseException], virtual_time)
     async with AsyncExitStack() as stack:
         for number in range(2):
@@ -129,7 +129,7 @@ async def test_an_async_store_that_raises_what_would_end_the_event_loop(
 async def test_code_that_cancels_all_tasks_but_the_guarded_one(
     store: AsyncFaultyProvider, recorded: RecordingListener
 ) -> None:
-    """As many applications do when they shut down, to let one task end in peace."""
+    """Many applications do so at shutdown, to let one task finish."""
     async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None
         for _ in range(2):
@@ -147,7 +147,6 @@ async def test_code_that_cancels_all_tasks_but_the_guarded_one(
 async def test_a_heartbeat_that_is_cancelled_before_its_first_step(
     store: AsyncFaultyProvider, recorded: RecordingListener, virtual_time: FakeClock
 ) -> None:
-    """The next one is sent."""
     async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
         heartbeats: list[asyncio.Task[Any]] = []
         async with asyncio.timeout(10):
@@ -165,7 +164,7 @@ async def test_a_heartbeat_that_is_cancelled_before_its_first_step(
 async def test_a_heartbeat_that_is_cancelled_while_it_waits_for_the_store(
     store: AsyncFaultyProvider, recorded: RecordingListener
 ) -> None:
-    """That is no failure of the store, and the next heartbeat is sent."""
+    """The store has not failed, so the next heartbeat is sent."""
     store.hang("extend")
     async with hold_async("job", lock_at_most_for="2s", keep_alive=True, provider=store):
         await until(lambda: store.calls["extend"])

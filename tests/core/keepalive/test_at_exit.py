@@ -1,4 +1,4 @@
-"""A generator that nobody has closed when the interpreter ends, inside a block."""
+"""A generator that is still open inside a block when the interpreter ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep-alive of ordinary and of async tasks, which is to be the same."""
+"""Keep-alive of ordinary and of async tasks, which must behave the same."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Body = Callable[[], Awaitable[object]]
 
 
 class Twin:
-    """A way to guard a task, and the store. In ordinary code, the coroutine of the task waits for nothing."""
+    """A way to guard a task, and the store. In ordinary code, the task's coroutine never waits."""
 
     def __init__(self, timer: SteppedTimer, is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_async = is_async
@@ -86,7 +86,7 @@ class Twin:
                 self._timer.advance(STEP)
 
     async def outlasts(self, lease_lengths: float) -> None:
-        """A task of so many leases, which has the lock all the time."""
+        """Let the task run for so many leases, and check that it always has the lock."""
         end = self.clock() + lease_lengths * LEASE
 
         def is_over() -> bool:
@@ -178,7 +178,7 @@ def test_i6_a_store_that_stays_away_loses_the_lease_before_the_store_gives_it_aw
         assert twin.clock() - trust_ends < 2 * STEP, "reported when the trust has ended, and no later"
         assert not lease.is_trusted()
         if fault == "fail":
-            assert len(recorded.of(ProviderFailed)) >= 3  # none of them ended it
+            assert len(recorded.of(ProviderFailed)) >= 3  # no error ended it
         assert twin.store.most_at_once["extend"] <= MAX_IN_FLIGHT
         twin.store.recover()
         extensions = twin.store.calls["extend"]
@@ -219,7 +219,7 @@ def test_the_task_extends_its_lease_itself(twin: Twin, recorded: RecordingListen
         await twin.extend("10m")
         before = twin.store.calls["extend"]
         await twin.outlasts(1)
-        assert twin.store.calls["extend"] == before  # the next heartbeat is a third of ten minutes away
+        assert twin.store.calls["extend"] == before  # the next heartbeat comes only after a third of ten minutes
         for _ in range(100):
             await twin.extend("10m")
             assert lease.trusted_for() > timedelta(minutes=9)
@@ -259,12 +259,12 @@ def test_an_extension_that_is_refused_is_reported_once(twin: Twin, recorded: Rec
 
 
 def test_an_extension_in_doubt_does_not_hurry_the_heartbeats(twin: Twin) -> None:
-    """The store may still carry it out, so a longer extension is trusted for no longer than that."""
+    """The store may still execute it, so the next extension is trusted for no longer than the one in doubt."""
 
     async def body() -> None:
         lease = current_lease()
         assert lease is not None
-        lease._begin_extension("30s")  # as a provider does whose store then does not reply
+        lease._begin_extension("30s")  # as a provider does before the store fails to reply
         await twin.extend("10m")
         assert lease.trusted_for() < timedelta(seconds=30)
         await twin.outlasts(1)
@@ -311,7 +311,7 @@ def test_a_loss_before_the_limit_has_its_own_reason(twin: Twin, recorded: Record
 
 
 def test_a_lease_on_the_clock_of_a_test() -> None:
-    """Heartbeats come by real time: the clock of a test neither brings nor prevents one."""
+    """Heartbeats follow real time: a test's clock neither brings nor prevents a heartbeat."""
     for start in (0.0, 1e9):  # before and after this machine's own
         recorded = RecordingListener()
         provider = InMemoryLockProvider(clock=FakeClock(start=start))
@@ -340,7 +340,7 @@ def test_heartbeats_of_a_lease_on_the_clock_of_a_test(is_async: bool) -> None:
 
 
 def test_i6_a_suspended_system_with_an_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The timers of a loop do not count the time for which it was suspended. In threads: ``core/test_timers.py``."""
+    """A loop's timers do not count the time of a suspension. In threads: ``core/test_timers.py``."""
     monkeypatch.setattr(async_keepalive, "LONGEST_SLEEP", 0.05)
     clock, recorded = FakeClock(), RecordingListener()
     is_lost = asyncio.Event()

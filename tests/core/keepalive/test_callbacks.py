@@ -1,4 +1,4 @@
-"""What listeners, ``on_lost`` and stores raise, of any kind: heartbeats go on, and the task's own result stays."""
+"""Listeners, ``on_lost`` and stores raise errors of every kind: heartbeats go on, and the task's own result stays."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 
 def failing(kind: type[BaseException], *events: type[Event]) -> Callable[[Any], None]:
-    """A callback that raises ``kind``; of certain events, if given."""
+    """Return a callback that raises ``kind``, for all events or only for these."""
 
     def fail(event: Event) -> None:
         if not events or isinstance(event, events):
@@ -62,13 +62,13 @@ def failing(kind: type[BaseException], *events: type[Event]) -> Callable[[Any], 
 
 @pytest.fixture(autouse=True)
 def stop_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A release that waits for a heartbeat that is gone does not return."""
+    """A release that waits for a missing heartbeat does not return."""
     monkeypatch.setattr(keepalive, "STOP_SECONDS", 1000.0)
 
 
 @contextmanager
 def kept_alive(timer: SteppedTimer, store: FaultyProvider, recorded: RecordingListener) -> Iterator[Lease]:
-    """A lease whose heartbeats go on, and whose release waits for none that is gone."""
+    """Check that a lease is kept alive, and that its release waits for no missing heartbeat."""
     extended = len(recorded.of(LockExtended))
     with hold("kept", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None
@@ -113,7 +113,7 @@ def test_listeners_of_heartbeats(kind: type[BaseException], timer: SteppedTimer,
 
 
 class Exiting(FaultyProvider):
-    """Such as one whose engine has a hook of the application that calls ``sys.exit()``."""
+    """For example, its engine has a hook of the application that calls ``sys.exit()``."""
 
     def __init__(self, failures: list[type[BaseException]]) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class Exiting(FaultyProvider):
 def test_a_store_that_raises_what_would_end_a_thread(recorded: RecordingListener) -> None:
     store = Exiting(list(KINDS))
     with ExitStack() as stack:
-        for number in range(2):  # of which each can bear two failures
+        for number in range(2):  # each lease can bear two failures
             stack.enter_context(hold(f"job-{number}", lock_at_most_for="2s", keep_alive=True, provider=store))
         wait_until(lambda: len({event.lock_name for event in recorded.of(LockExtended)}) == 2)
     failures = [type(event.error.__cause__) for event in recorded.of(ProviderFailed)]
@@ -159,9 +159,9 @@ def test_a_coroutine_of_on_lost_that_the_end_of_the_event_loop_cancels_is_no_err
 
 @pytest.mark.not_quick("waits for real seconds")
 async def test_a_sync_store_that_raises_what_would_end_the_event_loop(recorded: RecordingListener) -> None:
-    store = Exiting(list(KINDS))  # in a worker thread they are all errors of the store
+    store = Exiting(list(KINDS))  # in a worker thread they all count as errors of the store
     async with AsyncExitStack() as stack:
-        for number in range(2):  # of which each can bear two failures
+        for number in range(2):  # each lease can bear two failures
             guard = hold_async(f"job-{number}", lock_at_most_for="2s", keep_alive=True, provider=store)
             await stack.enter_async_context(guard)
         await until(lambda: len({event.lock_name for event in recorded.of(LockExtended)}) == 2)
@@ -201,7 +201,7 @@ async def test_i8_nor_what_an_async_task_returned(event: type[Event], recorded: 
 
 @pytest.mark.parametrize("event", AROUND)
 def test_i8_nor_does_one_that_raises_keyboardinterrupt_in_another_thread(event: type[Event]) -> None:
-    """No signal arrives there."""
+    """Signals arrive in the main thread only."""
     results: list[object] = []
 
     def work() -> None:
@@ -215,7 +215,7 @@ def test_i8_nor_does_one_that_raises_keyboardinterrupt_in_another_thread(event: 
 
 
 class OfASignal:
-    """A handler of a signal, as a function, a method and a callable object."""
+    """A signal handler as a function, a method and a callable object."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error

@@ -1,4 +1,4 @@
-"""Heartbeats stop with the process, in forked children, and while the interpreter stands still."""
+"""Heartbeats stop with the process, in forked children, and while the interpreter is blocked."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run_script(script: str, url: str) -> Program:
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/locks.db"
-    with opened(f"{url}?timeout=60s") as provider:  # however busy the disk is
+    with opened(f"{url}?timeout=60s") as provider:  # the disk may be busy
         provider.create_schema()
     return url
 
@@ -143,7 +143,7 @@ def test_i6_a_call_that_holds_the_gil_stalls_the_heartbeat_and_not_the_truth() -
         with hold("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
             assert lease is not None
             before = store.calls["extend"]
-            ctypes.PyDLL(None).usleep(int(LEASE * 1.2 * 1_000_000))  # a C extension that does not let others run
+            ctypes.PyDLL(None).usleep(int(LEASE * 1.2 * 1_000_000))  # a C extension that keeps the GIL
             assert not lease.is_trusted()
             assert current_lease() is None
             assert store.calls["extend"] <= before + 1

@@ -28,11 +28,11 @@ from shedlock_py.testing import RecordingListener
 from tests.support.polling import wait_until
 
 AT_MOST = timedelta(seconds=1.5)
-"""Long enough that a heartbeat begins in time on a busy machine."""
+"""Long enough that a heartbeat begins in time, even on a busy machine."""
 
 
 class SlowToFail:
-    """The store carries heartbeats out, and the reply is lost when keep-alive has reported the lease as lost."""
+    """A store that executes heartbeats. The reply is lost when keep-alive has reported the lease as lost."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ async def test_i6_a_lease_that_is_lost_while_its_async_task_waits_is_not_extende
 
 
 class SlowStore(InMemoryLockProvider):
-    """Its reply to an extension comes when keep-alive has reported the lease as lost."""
+    """A store that replies to an extension when keep-alive has reported the lease as lost."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -22,9 +22,8 @@ pytestmark = [
 ]
 
 LEASE = "18s"
-"""The first heartbeat is sent after six seconds; a child that waits for its reply would wait for ten, and fails after
-five. The lease is still live then, also where a busy machine takes seconds to fork.
-"""
+"""The first heartbeat is sent after six seconds. A child that waits for its reply would wait for ten, and fails after
+five. The lease is still live then, even if a busy machine takes seconds to fork."""
 
 
 async def test_a_child_does_not_wait_for_its_parents_heartbeat(recorded: RecordingListener) -> None:
@@ -38,7 +37,7 @@ async def test_a_child_does_not_wait_for_its_parents_heartbeat(recorded: Recordi
         async def work() -> None:
             current.set(active)
             async with asyncio.timeout(5):
-                with pytest.raises(NotLocked):  # the lease is its parent's
+                with pytest.raises(NotLocked):  # the lease belongs to the parent
                     await extend_lock_async("20m")
                 await block.__aexit__(None, None, None)
 
@@ -60,7 +59,7 @@ def test_a_child_does_not_wait_for_its_parents_thread(recorded: RecordingListene
         wait_until(lambda: store.calls["extend"] == 1, timeout=20)
 
         def child() -> None:
-            with pytest.raises(NotLocked):  # the lease is its parent's
+            with pytest.raises(NotLocked):  # the lease belongs to the parent
                 extend_lock("20m")
             with Stopwatch() as watch:
                 block.__exit__(None, None, None)

@@ -1,6 +1,6 @@
 """A job in a thread goes on after the main thread has ended, and so do its heartbeats.
 
-Python 3.12.0 and 3.12.1 start no thread any more from that moment: there, a heartbeat that needs a new thread fails.
+Python 3.12.0 and 3.12.1 start no more threads from that moment: there, a heartbeat that needs a new thread fails.
 """
 
 from __future__ import annotations
@@ -72,5 +72,5 @@ def test_heartbeats_go_on_where_threads_can_start_and_the_lease_is_reported_lost
 
 @pytest.mark.parametrize("interpreter", INTERPRETERS)
 def test_a_lost_lease_is_reported(interpreter: str) -> None:
-    """At the end of the task, where no thread can be started for it."""
+    """The loss is reported at the end of the task, where no thread can be started."""
     assert run(interpreter, keep_alive=False) == ["False False", "['overrun']"]

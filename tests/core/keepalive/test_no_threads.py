@@ -1,7 +1,7 @@
 """A process that cannot start threads for a while: the kernel refuses them, as at a container's pids limit.
 
-Each test is a process of its own. Root is exempt from ``RLIMIT_NPROC``, so the process becomes another user first.
-A lease that must not end lasts 2 seconds, so that a heartbeat may be a second late on a busy machine.
+Each test runs in its own process. Root is exempt from ``RLIMIT_NPROC``, so the process becomes another user first. A
+lease that must not end lasts 2 seconds, so that a heartbeat may be a second late on a busy machine.
 """
 
 from __future__ import annotations

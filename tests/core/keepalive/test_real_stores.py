@@ -1,4 +1,4 @@
-"""Long jobs on real servers, which go away and come back meanwhile."""
+"""Long jobs on real servers that stop and come back meanwhile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.stores import ONE_SERVER, Store
 pytestmark = pytest.mark.not_quick("pauses the server of each store")
 
 LEASE = 2.5
-STORES = ONE_SERVER  # a quorum outlives one server that hangs
+STORES = ONE_SERVER  # a quorum survives when one server hangs
 IN_MAKE_TEST = ("postgres", "redis", "etcd")
 LATER = ("dynamodb", "etcd", "s3")
 LIKE_KUBERNETES = "Kubernetes shows it for stores that take the time from replies"
@@ -38,13 +38,14 @@ LOOP = "the event loop cancels, whatever the store"
 
 
 class Opened:
-    """A store whose server a test pauses, and a provider."""
+    """A provider, and its store with a server that a test pauses."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.server = store.servers[0]
         self.provider: Any = store.open()
-        self.provider.record("any")  # the first request opens the client, for longer than a lease on a busy machine
+        # the first request opens the client, which on a busy machine takes longer than a lease
+        self.provider.record("any")
 
     def close(self) -> None:
         self.server.resume()
@@ -59,7 +60,6 @@ def store(request: pytest.FixtureRequest, make_store: Callable[..., Store]) -> I
 
 @pytest.fixture
 def stores(make_store: Callable[..., Store]) -> Iterator[list[Opened]]:
-    """All of them."""
     with ExitStack() as stack:
         yield [stack.enter_context(closing(Opened(make_store(name)))) for name in STORES]
 
@@ -77,7 +77,7 @@ def work(lock: str, seconds: float) -> None:
 
 
 def trusted_for() -> float:
-    """Seconds of the current lease."""
+    """Return the seconds of trust left in the current lease."""
     lease = current_lease()
     assert lease is not None
     return lease.trusted_for().total_seconds()
@@ -92,7 +92,7 @@ def is_held(provider: LockProvider, name: str) -> bool:
 def test_a_job_of_six_leases_with_the_store_away_in_the_middle(
     stores: list[Opened], name: str, recorded: RecordingListener
 ) -> None:
-    lease = 3.0  # seconds; a machine that stands still for one of them loses nothing
+    lease = 3.0  # seconds; a machine that stops for one second loses nothing
 
     def run(store: Opened) -> object:
         def job() -> str:
@@ -112,7 +112,7 @@ def test_a_job_of_six_leases_with_the_store_away_in_the_middle(
             error.add_note(f"on {store.provider}")
             raise
 
-    with ThreadPoolExecutor(len(stores)) as threads:  # of twenty seconds each, at the same time
+    with ThreadPoolExecutor(len(stores)) as threads:  # twenty seconds each, at the same time
         results = list(threads.map(run, stores))
     assert [getattr(result, "value", result) for result in results] == ["done"] * len(stores)
     assert not recorded.of(LeaseLost)

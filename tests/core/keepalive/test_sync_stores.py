@@ -1,4 +1,4 @@
-"""Keep-alive of async tasks on a provider for ordinary functions: heartbeats are sent in threads."""
+"""Keep-alive of async tasks on a sync provider: heartbeats are sent in threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEASE = 2.0
 
 
 async def outlasts(lease_lengths: float) -> None:
-    """A task of so many leases."""
+    """Let the task run for so many leases."""
     until = time.monotonic() + lease_lengths * LEASE
     while time.monotonic() < until:
         assert_locked("job")
@@ -36,7 +36,7 @@ async def test_a_sync_provider_keeps_it_alive_as_well(recorded: RecordingListene
 
 @pytest.mark.not_quick("waits for real seconds")
 async def test_a_blocking_extension_on_the_event_loop(recorded: RecordingListener) -> None:
-    """A heartbeat may be on its way to a worker thread, and its end cannot be noticed meanwhile."""
+    """A heartbeat may be on its way to a worker thread; the blocked loop cannot notice its end."""
     store = FaultyProvider()
     async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store) as lease:
         assert lease is not None
@@ -44,7 +44,8 @@ async def test_a_blocking_extension_on_the_event_loop(recorded: RecordingListene
         extend_lock("10m")
         before = store.calls["extend"]
         await outlasts(1)
-        assert store.calls["extend"] <= before + 2  # a shorter one was on its way; the next restores the ten minutes
+        # a shorter extension was on its way; the next heartbeat restores the ten minutes
+        assert store.calls["extend"] <= before + 2
         for _ in range(100):
             extend_lock("10m")
             assert lease.trusted_for() > timedelta(minutes=9)

@@ -147,7 +147,7 @@ async def test_a_cancellation_by_other_code_after_that_of_a_lost_lease_stays_one
 
 
 async def test_a_lost_lease_of_a_task_that_was_cancelled_before_is_reported_as_one(store: AsyncFaultyProvider) -> None:
-    """A task that cleans up under a lock: its cancellation came before the block."""
+    """A task cleans up under a lock after its cancellation."""
 
     async def clean_up() -> None:
         async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, on_lost="cancel", provider=store):
@@ -235,7 +235,7 @@ async def test_a_heartbeat_for_which_no_task_could_be_made_is_tried_again(
 
 
 async def test_i4_the_release_waits_for_the_last_heartbeat(store: AsyncFaultyProvider) -> None:
-    """In a table without tokens, a heartbeat that comes after the release would hold the lock again."""
+    """In a table without tokens, a heartbeat after the release would hold the lock again."""
     async with hold_async("job", lock_at_most_for=LEASE, keep_alive=True, provider=store):
         store.hang("extend")
         await until(lambda: store.calls["extend"])

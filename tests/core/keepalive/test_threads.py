@@ -48,7 +48,7 @@ def store(timer: SteppedTimer) -> Iterator[FaultyProvider]:
 
 
 def outlasts(timer: SteppedTimer, lease_lengths: float) -> None:
-    """A task of so many leases."""
+    """Let the task run for so many leases."""
     end = timer.clock() + lease_lengths * LEASE
 
     def is_over() -> bool:
@@ -92,7 +92,7 @@ def test_a_lease_that_took_long_to_get_is_extended_in_time(timer: SteppedTimer, 
 
 @pytest.mark.not_quick("waits for real seconds")
 def test_a_task_that_extends_while_a_heartbeat_is_under_way(recorded: RecordingListener) -> None:
-    """The heartbeat never has the last word with a shorter lease."""
+    """The heartbeat never shortens the lease afterwards."""
     begun = threading.Event()
 
     class SlowHeartbeats(FaultyProvider):
@@ -115,7 +115,7 @@ def test_a_task_that_extends_while_a_heartbeat_is_under_way(recorded: RecordingL
 
 
 def test_a_heartbeat_that_waits_for_a_thread_does_not_begin_while_the_task_extends(timer: SteppedTimer) -> None:
-    """It would shorten the lease again."""
+    """The heartbeat would shorten the lease again."""
 
     class Store(FaultyProvider):
         def extend(self, lease: Lease, lock_at_most_for: Duration) -> Any:
@@ -134,7 +134,7 @@ def test_a_heartbeat_that_waits_for_a_thread_does_not_begin_while_the_task_exten
 def test_i4_a_heartbeat_that_waits_for_a_thread_does_not_begin_after_the_release(
     timer: SteppedTimer, store: FaultyProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would prolong the minimum hold. The release does not wait for it either: the threads would begin it."""
+    """The heartbeat would prolong the minimum hold. The release does not wait for it: a thread would then begin it."""
     monkeypatch.setattr(keepalive, "STOP_SECONDS", 60.0)
     keep_all_busy(timer, store)
     with hold("job", lock_at_most_for="3s", lock_at_least_for="3s", keep_alive=True, provider=store):
@@ -144,14 +144,14 @@ def test_i4_a_heartbeat_that_waits_for_a_thread_does_not_begin_after_the_release
 
 
 def keep_all_busy(timer: SteppedTimer, store: FaultyProvider) -> None:
-    """All threads for the heartbeats of ``store`` are busy until :func:`finish_all`."""
+    """Keep all threads for the heartbeats of ``store`` busy until :func:`finish_all`."""
     store.hang("records")
     for _ in range(HEARTBEAT_WORKERS):
         timer.pool(store, "heartbeats").submit(partial(store.records, ""))
 
 
 def finish_all(store: FaultyProvider) -> None:
-    """Return when the threads have done all that was queued."""
+    """Return when the threads have finished all queued work."""
     store.recover()
     all_idle = threading.Barrier(HEARTBEAT_WORKERS)
     pool = worker_pool(store, "heartbeats")
@@ -237,7 +237,7 @@ def test_a_heartbeat_for_which_there_was_no_memory_is_tried_again(
 
 @pytest.mark.slow("eighty leases for two of their lengths")
 def test_many_leases_over_a_slow_link(recorded: RecordingListener) -> None:
-    """Heartbeats that wait for a thread are not sent again and again: that would take the threads from other leases."""
+    """Heartbeats that wait for a thread are not sent again: that would take threads from other leases."""
 
     class Far(FaultyProvider):
         def extend(self, lease: Lease, lock_at_most_for: Duration) -> Any:
@@ -293,7 +293,7 @@ def test_no_heartbeat_where_nothing_is_locked(store: FaultyProvider, monkeypatch
 def test_a_lease_that_the_task_itself_is_releasing_is_not_reported_lost(
     timer: SteppedTimer, recorded: RecordingListener
 ) -> None:
-    """Its trust ends when the release begins, and the reply may take long."""
+    """Trust ends when the release begins, and the reply may take long."""
     programs, goes_on = InMemoryLockProvider(clock=timer.clock).programs, threading.Event()
 
     class Client:

@@ -1,1 +1,1 @@
-"""How processes end while they hold leases."""
+"""Processes that end while they hold leases."""

@@ -1,20 +1,31 @@
 """An application that gets SIGTERM: python -m tests.core.shutdown.app URL KIND
 
-KIND is where its guarded task runs: "main", "thread", "asyncio", "scheduler"; "default" (without release_on_sigterm),
-"chained" (another handler was there), "chained-again" (likewise; and then another one calls that of shedlock_py, and
-release_on_sigterm() is called once more), "chained-twice" (another handler was there, and gets a second signal while
-it runs), "chained-in-a-circle" (a handler that remembers one former handler is installed twice), or "stubborn" (a
-thread that does not end in time).
+KIND says where its guarded task runs: "main", "thread", "asyncio" or "scheduler". More kinds:
 
-While a task in a daemon thread is waited for: "locked" (the main thread holds a lock that the task needs), "log" (that
-is a lock of logging's), "blocked" (the main thread waits for a lock), "both" (a task that is kept alive runs on the
-main thread's event loop), "loop" (the event loop has a handler of its own), "ends" (the main thread ends by itself),
-"slow" (a thread that does not end for a long time), "chained-thread" and
-"chained-again-thread" (other handlers were there, as above), "wrapped" (another
-handler calls the one of shedlock_py), "again" (a second signal comes when the wait has just ended), "nested" (the
-task takes another lock), "reset" (the application gives the signal its default handler back), "hung-log" (as
-"stubborn", and the log hangs), "no-threads" (the process cannot start any; its store is in
-memory), "hung-job" (a job in a pool of APScheduler does not end).
+- "default": without release_on_sigterm().
+- "chained": another handler was there.
+- "chained-again": as "chained". Then a further handler calls shedlock_py's handler, and release_on_sigterm() is called
+  once more.
+- "chained-twice": another handler was there, and gets a second signal while it runs.
+- "chained-in-a-circle": a handler that remembers one former handler is installed twice.
+- "stubborn": a thread that does not end in time.
+
+While the process waits for a task in a daemon thread:
+
+- "locked": the main thread holds a lock that the task needs. "log": that lock belongs to logging.
+- "blocked": the main thread waits for a lock.
+- "both": a task that is kept alive runs on the main thread's event loop.
+- "loop": the event loop has its own handler.
+- "ends": the main thread ends by itself.
+- "slow": a thread that does not end for a long time.
+- "chained-thread", "chained-again-thread": other handlers were there, as above.
+- "wrapped": another handler calls shedlock_py's handler.
+- "again": a second signal comes when the wait has just ended.
+- "nested": the task takes another lock.
+- "reset": the application restores the signal's default handler.
+- "hung-log": as "stubborn", and the log hangs.
+- "no-threads": the process cannot start threads; its store is in memory.
+- "hung-job": a job in a pool of APScheduler does not end.
 """
 
 from __future__ import annotations
@@ -49,7 +60,7 @@ from shedlock_py import (
 
 has_begun = threading.Event()
 STEP = 0.3
-"""Seconds that a task in a thread takes to notice nothing and end."""
+"""Seconds that a task in a thread takes to end if it does not notice the signal."""
 SLICE = 0.05
 """Seconds of one wait of the main thread.
 
@@ -70,7 +81,6 @@ async def pause_async(seconds: float) -> None:
 
 
 def wait_for_a_lock() -> None:
-    """The main thread of an application that waits for a lock that nobody releases."""
     lock = threading.Lock()
     lock.acquire()
     while not lock.acquire(timeout=SLICE):
@@ -192,7 +202,7 @@ def main(url: str, kind: str) -> None:
                 scheduler.shutdown()
                 print("shut down", flush=True)
         case "scheduler":
-            from apscheduler.schedulers.background import BackgroundScheduler  # late: half the time of a start
+            from apscheduler.schedulers.background import BackgroundScheduler  # import late: half the start time
 
             scheduler = BackgroundScheduler(timezone="UTC")
             scheduler.add_job(job, "interval", seconds=0.05, args=[STEP], max_instances=1)
@@ -260,12 +270,11 @@ def wrap_handler() -> None:
 def refuse_threads() -> None:
     if os.getuid() == 0:
         os.setgid(50000)
-        os.setuid(50000 + os.getpid() % 10000)  # the limit counts all processes of a user, and does not bind root
+        os.setuid(50000 + os.getpid() % 10000)  # the limit counts all processes of a user, and does not apply to root
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
 
 
 def later() -> None:
-    """The main thread of an application, which waits for a signal."""
     try:
         while True:
             time.sleep(SLICE)
@@ -283,7 +292,7 @@ former: list[Any] = []
 
 
 def forgetful_handler(handler: Any) -> Callable[[int, FrameType | None], None]:
-    """The handler of a library, which calls the newest of those that it has replaced."""
+    """Return a library's handler that calls the handler it replaced last."""
     former[:] = [handler]
     return lambda number, frame: former[0](number, frame)
 
@@ -292,7 +301,7 @@ calls: list[int] = []
 
 
 def patient_handler(number: int, frame: FrameType | None) -> None:
-    """A handler that knows that a supervisor may send two."""
+    """A handler that expects a second signal from a supervisor."""
     calls.append(number)
     if len(calls) > 1:
         print("the same signal again", flush=True)

@@ -34,7 +34,7 @@ TIMES = 20 if tiers.runs("all") else 3
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    # The disk may let a write wait for more than the 5 seconds of the default limit.
+    # A busy disk may delay a write for more than the default limit of 5 seconds.
     url = f"sqlite:///{tmp_path}/locks.db?timeout=60s"
     with opened(url) as provider:
         provider.create_schema()
@@ -61,7 +61,7 @@ def application(url: str, kind: str) -> Iterator[Program]:
 
 
 def terminated(process: Program) -> tuple[int, list[str], str]:
-    """The exit code, and the output after SIGTERM."""
+    """Send SIGTERM. Return the exit code and the output."""
     process.send_signal(signal.SIGTERM)
     try:
         out, err = process.communicate(timeout=30)
@@ -82,19 +82,19 @@ ENDED, SKIPPED = "task ended", "a new task is skipped"
 @pytest.mark.parametrize(
     ("kind", "status", "expected"),
     [
-        # A task of the main thread is interrupted.
+        # The signal interrupts a task of the main thread.
         ("main", 143, []),
         ("asyncio", 143, []),
         ("chained", 7, ["the former handler"]),
         ("chained-again", 7, ["the former handler"]),
         ("chained-in-a-circle", 143, []),
         ("chained-twice", 7, ["the same signal again", "shut down in peace"]),
-        # A task of another thread may end; meanwhile the main thread goes on.
+        # A task of another thread may finish; meanwhile the main thread goes on.
         ("thread", 143, [ENDED, SKIPPED]),
         ("chained-thread", 7, [ENDED, "the former handler", SKIPPED]),
         ("chained-again-thread", 7, [ENDED, "the former handler", SKIPPED]),
         ("wrapped", 143, [ENDED, SKIPPED]),
-        # It needs a lock that the main thread holds: a handler that waited would wait for ever.
+        # The task needs a lock that the main thread holds: a handler that waited would wait for ever.
         ("locked", 143, [ENDED, SKIPPED]),
         ("log", 143, [ENDED, SKIPPED]),
         ("blocked", 143, [ENDED]),
@@ -121,7 +121,7 @@ def test_no_run_of_apscheduler_begins_after_sigterm(url: str, provider: LockProv
     with application(url, "scheduler") as process:
         status, output, _ = terminated(process)
     assert status == 143
-    assert output.count("held") <= 1  # at most a run that had begun; none begins after the signal
+    assert output.count("held") <= 1  # a run may have begun before the signal, but not after it
     assert output[-1] == "a new task is skipped"
     assert is_free(provider)
 
@@ -137,7 +137,7 @@ def test_what_does_not_end_in_time_keeps_its_lease(url: str, provider: LockProvi
 
 @pytest.mark.slow("starts a program and waits for its end")
 def test_i14_a_job_that_hangs_does_not_outlast_the_wait(url: str, provider: LockProvider) -> None:
-    """Python joins the threads of a pool at its exit, and so did the shutdown of the scheduler."""
+    """Python joins a pool's threads at its exit, and so does the scheduler's shutdown."""
     with application(url, "hung-job") as process:
         status, output, err = terminated(process)
     assert (status, output) == (143, ["a new task is skipped", "shut down", "atexit"])
@@ -152,10 +152,10 @@ def test_a_second_signal_does_not_wait(url: str, provider: LockProvider) -> None
     with application(url, "slow") as process:
         process.send_signal(signal.SIGTERM)
         assert process.stdout is not None
-        assert process.stdout.readline() == "shutting down\n"  # two at the same time are one
+        assert process.stdout.readline() == "shutting down\n"  # two signals at the same time count as one
         status, output, err = terminated(process)
     assert status == 143
-    assert err in ("", "SIGTERM: still running, their leases are left to expire: job\n")  # if there is time to log it
+    assert err in ("", "SIGTERM: still running, their leases are left to expire: job\n")  # if it has time to log it
     assert ENDED not in output
     assert not is_free(provider)
 
@@ -209,7 +209,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_threads(caplog: pytest.Log
         release_on_sigterm("100ms")
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(SystemExit):
-            wait_until(may_end.is_set, timeout=30)  # a thread waits for the child's task, and interrupts this
+            wait_until(may_end.is_set, timeout=30)  # a thread waits for the child's task, then interrupts this wait
         assert [message.rpartition(": ")[2] for message in warnings_of(caplog)] == ["child"]
 
     thread = threading.Thread(target=job, args=["parent"])
@@ -285,7 +285,7 @@ has_begun.wait(20)
 
 
 def test_a_second_signal_when_the_main_thread_has_ended_by_itself() -> None:
-    """The interpreter waits for the task; the signal ends that, without a traceback."""
+    """The interpreter waits for the task. The signal ends the wait without a traceback."""
     done = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -317,7 +317,7 @@ finally:
 
 
 def test_gevent_whose_threads_have_other_idents() -> None:
-    """``pthread_kill`` of such an ident hangs for ever, or crashes."""
+    """``pthread_kill`` with such an ident hangs for ever, or crashes."""
     pytest.importorskip("gevent")
     done = subprocess.run([sys.executable, "-c", GREEN], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (143, "task ended\nfinally False\n"), done.stderr

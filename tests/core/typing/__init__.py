@@ -1,1 +1,2 @@
-"""The types as checkers see them: these modules are checked by mypy --strict, and run so that they stay true."""
+"""The types as type checkers see them. mypy --strict checks these modules, and the tests run them so that they stay
+true."""

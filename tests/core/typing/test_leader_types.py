@@ -47,7 +47,7 @@ async def test_an_awaited_call_has_the_type_of_the_value_or_none() -> None:
 
 
 def wrong_calls_are_errors() -> None:
-    """Never called: each line must be an error, or mypy reports its ignore as unused."""
+    """This function is never called: each line must be an error, or mypy reports its ignore as unused."""
     plain("one")  # type: ignore[arg-type]  # on purpose
     plain(1, lable="x")  # type: ignore[call-arg]  # on purpose
     Service().method("one")  # type: ignore[arg-type]  # on purpose

@@ -228,7 +228,7 @@ def a_decorated_class_is_nothing() -> None:
 
 
 def wrong_calls_are_errors() -> None:
-    """Never called: each line must be an error, or mypy and pyright report its ignore as unused."""
+    """This function is never called: each line must be an error, or mypy and pyright report its ignore as unused."""
     plain("one")  # type: ignore[arg-type]  # on purpose
     plain(1, lable="x")  # type: ignore[call-arg]  # on purpose
     plain.attempt()  # type: ignore[call-arg]  # on purpose
@@ -250,7 +250,7 @@ def wrong_calls_are_errors() -> None:
 
 
 def urls_are_providers() -> None:
-    """Never called."""
+    """This function is never called."""
     url = "postgresql://user@host/db"
     configure(url, async_provider=url, create_schema=True)
     assert_type(attempt("types", lambda: 1, provider=url), Executed[int] | Skipped)

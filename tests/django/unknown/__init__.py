@@ -1,1 +1,1 @@
-"""A database backend for another database that speaks PostgreSQL's protocol."""
+"""A Django backend for another database that speaks PostgreSQL's protocol."""

@@ -1,1 +1,1 @@
-"""A database backend that wraps Django's, as django-prometheus and others do; this one makes its own password."""
+"""A backend that wraps Django's, as django-prometheus and others do. It makes its own password."""

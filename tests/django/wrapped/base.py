@@ -9,7 +9,6 @@ from django.db.backends.postgresql import base
 class DatabaseWrapper(base.DatabaseWrapper):
     credentials: ClassVar[dict[str, str]] = {"user": "short-lived", "password": "token"}
     made: ClassVar[count[int]] = count()
-    """Counts the passwords."""
 
     def get_connection_params(self) -> dict[str, Any]:
         next(self.made)

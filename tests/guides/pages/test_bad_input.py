@@ -1,6 +1,6 @@
 # Calls with arguments of wrong types.
 # mypy: disable-error-code="arg-type, call-arg, call-overload, operator, unused-coroutine"
-"""docs/behaviour.md says what bad input gets: each row is tried, with messages that puzzled newcomers."""
+"""docs/behaviour.md lists bad input and its errors: each row is tried, with messages that puzzled newcomers."""
 
 import asyncio
 import logging
@@ -39,15 +39,13 @@ QUORUM = RedisQuorumLockProvider([f"redis://127.0.0.1:{port}" for port in (1, 2,
 
 
 class Refused(NamedTuple):
-    """A call and what it raises."""
-
     call: Callable[[], object]
     words: str
     error: type[BaseException] = sl.ConfigurationError
 
 
 def without_its_package() -> None:
-    """As where the driver that the URL names is not installed."""
+    """As if the driver in the URL is not installed."""
     with patch.dict(sys.modules, {"pymysql": None}):
         sl.provider_from_url("mysql+pymysql://host/db")
 
@@ -186,15 +184,15 @@ def started(scheduler: Any, call: Callable[[Any], object]) -> None:
 
 
 class FlaskScheduler:
-    """As ``flask_apscheduler.APScheduler``, which wraps a scheduler."""
+    """Wraps a scheduler, like ``flask_apscheduler.APScheduler``."""
 
     __module__ = "flask_apscheduler.scheduler"
 
 
 Row = list[Refused | Callable[[], None] | str]
-"""What is refused, what must work, or the name of the test that has the servers for it."""
+"""A call that is refused, a call that must work, or the name of the test that has the servers for it."""
 
-# Each row of the page, and the inputs that it is about.
+# Each row of the page, and inputs for it.
 
 ROWS: dict[str, dict[str, Row]] = {
     "a lock name": {
@@ -335,7 +333,7 @@ ROWS: dict[str, dict[str, Row]] = {
                 for place, words in {
                     "redis://h": "nonsense",
                     "redis+quorum://h1,h2,h3": "nonsense",
-                    "mongodb://h": "Unknown option",  # PyMongo's words
+                    "mongodb://h": "Unknown option",  # PyMongo's message
                     "etcd://h": "nonsense",
                     "dynamodb://locks": "nonsense",
                     "s3://locks": "nonsense",

@@ -1,4 +1,4 @@
-"""The how-to guides are true: what they show of a file is that file. Their Python runs in ``tests/programs``."""
+"""The how-to guides show files unchanged. Their Python runs in ``tests/programs``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NOT_SHOWN = {
     "alembic": {"alembic.ini", "migrations/versions/.gitkeep"},
     "django_project": {"manage.py"},
 }
-"""As the tools write them, or empty."""
+"""Files as the tools generate them, or empty files."""
 
 
 def test_these_are_the_guides() -> None:
@@ -50,7 +50,7 @@ def test_these_are_the_guides() -> None:
 
 
 def test_every_block_is_understood() -> None:
-    """No test would read a fence that is written in another way."""
+    """Tests would overlook a fence with another spelling."""
     fences = {page.name: len(re.findall(r"^ *(?:```|~~~)", page.text, re.MULTILINE)) for page in PAGES}
     assert fences == {page.name: 2 * len(page.blocks) for page in PAGES}
 

@@ -1,4 +1,4 @@
-"""The install line of a page has the drivers of the databases that its examples name."""
+"""A page's install line has the drivers for the databases in its examples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DRIVERS = {
     "postgresql": {"psycopg[binary]", "psycopg", "psycopg2-binary", "psycopg2", "asyncpg"},
     "mysql": {"pymysql", "pymysql[rsa]", "mysqlclient", "asyncmy", "aiomysql"},
 }
-"""The packages with a driver for each kind of database; SQLite's comes with Python."""
+"""The packages with a driver for each kind of database. Python contains SQLite's."""
 SCHEMES = {"postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
 
 FENCED = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
@@ -23,18 +23,18 @@ WITH_SQL = re.compile(r"\[[\w,]*\b(?:sqlalchemy|all|(?:aio)?sqlite|postgresql|as
 
 
 def databases(text: str) -> set[str]:
-    """Those that the code of a page opens by URL."""
+    """Return the databases that the page's code opens by URL."""
     return {SCHEMES[scheme] for block in FENCED.findall(text) for scheme in URL.findall(block)}
 
 
 def install_lines(text: str) -> list[list[str]]:
-    """What each ``pip install`` for SQL databases installs."""
+    """Return the packages of each ``pip install`` for SQL databases."""
     lines = [re.findall(r"'[^']+'|\S+", found) for found in INSTALL.findall(text)]
     return [[word.strip("'") for word in words] for words in lines if WITH_SQL.search(" ".join(words))]
 
 
 def lacking(text: str) -> list[str]:
-    """The lines that name no driver for any of the databases that the page opens."""
+    """Return the lines without a driver for any database that the page opens."""
     drivers = {driver for database in databases(text) for driver in DRIVERS[database] | WITH_DRIVER[database]}
     return [
         " ".join(words)

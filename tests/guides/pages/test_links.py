@@ -1,4 +1,4 @@
-"""The links of the documents lead somewhere on GitHub, and the site has every page."""
+"""The documents' links work on GitHub, and the site has every page."""
 
 import re
 import tomllib

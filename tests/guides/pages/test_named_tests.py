@@ -1,4 +1,4 @@
-"""The tests that docs/results/found-by-attack.md names exist, and so do files that pages name."""
+"""The tests named by docs/results/found-by-attack.md exist, and so do files that pages name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TARGETS = re.findall(r"^([\w.-]+):", (PROJECT / "Makefile").read_text(), re.MULT
 
 @cache
 def defined_in(file: Path) -> frozenset[str]:
-    """Functions as ``test_name`` or ``TestClass::test_name``, and classes."""
+    """Return functions as ``test_name`` or ``TestClass::test_name``, and classes."""
     names, owner = set(), ""
     for indent, kind, name in re.findall(r"^( *)(?:async )?(def|class) (\w+)", file.read_text(), re.MULTILINE):
         if not indent:
@@ -31,7 +31,8 @@ def defined_in(file: Path) -> frozenset[str]:
 
 
 def is_there(cell: str) -> bool:
-    """``tests/FILE.py``, ``tests/FILE.py::NAME``, ``tests/contract -k NAME`` or ``make TARGET …``."""
+    """Return whether ``tests/FILE.py``, ``tests/FILE.py::NAME``, ``tests/contract -k NAME`` or ``make TARGET …``
+    exists."""
     command = cell.strip("`")
     if command.startswith("make "):
         return command.split()[1] in TARGETS

@@ -1,4 +1,4 @@
-"""The pictures in docs/images are what the scripts draw."""
+"""The scripts draw the pictures in docs/images exactly."""
 
 from xml.etree import ElementTree
 
@@ -9,7 +9,7 @@ from tests.support.scripts import PROJECT, run_python
 
 SCRIPTS = sorted(path for path in (PROJECT / "scripts").glob("draw_*.py") if path.name != "draw_common.py")
 IMAGES = DOCS / "images"
-NOT_DRAWN = {"favicon.svg", "page.png"}  # the page: tests/page/picture.py
+NOT_DRAWN = {"favicon.svg", "page.png"}  # tests/page/picture.py draws the page
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ def test_every_page_is_linked_from_the_index_and_the_index_from_the_readme() -> 
 
 
 def test_the_manifests_of_the_kubernetes_page() -> None:
-    """That these verbs are enough, and no more than that: test_access.py of tests/stores/kubernetes."""
+    """test_access.py of tests/stores/kubernetes shows that these verbs are enough, and all needed."""
     account, role, binding = yaml_of(PAGES / "kubernetes.md", "role.yaml")
     assert role["rules"] == [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": [*VERBS]}]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]

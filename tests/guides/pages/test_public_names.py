@@ -1,4 +1,4 @@
-"""docs/reference/public-names.md is what the script writes from the code."""
+"""The script writes docs/reference/public-names.md from the code; the file is up to date."""
 
 from __future__ import annotations
 

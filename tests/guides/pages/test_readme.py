@@ -64,7 +64,7 @@ ELSEWHERE = ("shedlock-java.md", "public-names.md")
 
 
 def test_names_in_code_exist() -> None:
-    """shedlock-java.md has Java's names as well; public-names.md is generated from the code."""
+    """shedlock-java.md also has Java's names; public-names.md is generated from the code."""
     public = set(sl.__all__)
     begun = r"`((?:Lock|Lease|Provider|Task|Skipped|Executed|Configuration|NotLocked)\w*)\b(?!\.tla)"
     texts = {document.name: document.read_text() for document in DOCUMENTS if document.name not in ELSEWHERE}

@@ -1,4 +1,4 @@
-"""What several files say about a release agrees, and ``make release-check`` finds it where it does not."""
+"""Several files agree about a release, and ``make release-check`` finds differences."""
 
 import re
 import shutil
@@ -21,7 +21,7 @@ HOST = HERE.rpartition("/")[0]
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A copy of the files that a release is compared in."""
+    """A copy of the files that a release check compares."""
     for name in READ:
         target = tmp_path / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def test_the_address_of_the_project_is_set_everywhere_at_once(clone: Path) -> No
 
 
 def test_no_other_file_has_the_placeholder() -> None:
-    """It would stay behind."""
+    """Otherwise it would stay there."""
     texts = [*PROJECT.glob("*.*"), *(PROJECT / "docs").rglob("*.md"), *(PROJECT / ".github").rglob("*.*")]
     having = {
         str(path.relative_to(PROJECT))

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md quotes real messages: each of its first column is provoked."""
+"""docs/troubleshooting.md quotes real messages: the tests provoke each message of its first column."""
 
 import logging
 import os
@@ -45,13 +45,13 @@ def provoke_overrun() -> None:
 
 
 def provoke_a_long_run() -> None:
-    """By its event: heartbeats of a lease of milliseconds would be late on a busy machine."""
+    """Emit its event: heartbeats of a lease of milliseconds would be late on a busy machine."""
     lease = acquired(sl.InMemoryLockProvider(), "nightly", "1m")
     log_listener(sl.LeaseLost("nightly", lease, "kept_too_long"))
 
 
 def provoke_process_pool() -> None:
-    provider = sl.InMemoryLockProvider()  # has a mutex, cannot be pickled
+    provider = sl.InMemoryLockProvider()  # has a mutex, so it cannot be pickled
     scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor("processpool", provider)}, timezone="UTC")
     scheduler.start()
 
@@ -62,7 +62,7 @@ def provoke_inactive() -> None:
 
 
 def without_a_module() -> None:
-    """As in a program that PyInstaller built, which follows only the imports that it sees."""
+    """As in a program from PyInstaller, which follows only visible imports."""
     with patch.dict(sys.modules, {"shedlock_py.providers.memory": None}):
         sl.provider_from_url("memory://")
 
@@ -103,7 +103,7 @@ PROVOKED: dict[str, Callable[[], Any]] = {
 
 
 def messages(document: Path) -> list[str]:
-    """What is in the first column of its tables, as code alone."""
+    """Return the code in the first column of its tables."""
     return re.findall(r"^\| `([^`]+)` \|", document.read_text(), re.MULTILINE)
 
 

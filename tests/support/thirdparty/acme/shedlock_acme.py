@@ -1,4 +1,4 @@
-"""Locks in an Acme: made from a URL such as ``acme://host``, and otherwise like any provider."""
+"""Locks in an Acme: a URL such as ``acme://host`` opens the provider."""
 
 from shedlock_py import AsyncInMemoryLockProvider, InMemoryLockProvider
 
