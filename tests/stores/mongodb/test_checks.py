@@ -1,4 +1,4 @@
-"""What a server says of itself: for ``shedlock doctor``."""
+"""Checks of a server, for ``shedlock doctor``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REPLICA_SET = "replica set secantus, members with data: 1; a write waits for a m
 
 
 def test_a_replica_set_says_how_many_members_it_has(store: Store) -> None:
-    """SecantusDB says that it is one."""
+    """SecantusDB reports one member."""
     provider: Any = store.provider()
     assert provider.checks() == [Check("replication", "ok", REPLICA_SET)]
 
@@ -30,7 +30,7 @@ def test_a_replica_set_says_how_many_members_it_has(store: Store) -> None:
     ],
 )
 def test_doctor_says_what_kind_of_server_it_is(hello: dict[str, Any], status: str, message: str) -> None:
-    """By MongoDB's documentation of hello: we have no such servers."""
+    """The replies follow MongoDB's documentation of hello: we do not have such servers."""
     (found,) = run(MongoLockProvider("mongodb://h").programs.checks(), lambda _: hello)
     assert found.status == status
     assert message in found.message
