@@ -1,4 +1,4 @@
-"""docs/how-to/apscheduler.md: replicas with a scheduler each, and nodes that share a job store."""
+"""docs/how-to/apscheduler.md: replicas with a scheduler each, and nodes with a shared job store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_as_many_runs_as_fire_times(script: str, late: str, code: int, tmp_path:
 
 
 def test_a_plain_lock_is_free_again_before_the_other_replica_asks(tmp_path: Path) -> None:
-    much = LATE.replace("0.08", "0.8")  # so that it is free again on a slow machine, too
+    much = LATE.replace("0.08", "0.8")  # so that the lock is free again on a slow machine, too
     directory = copied("apscheduler", tmp_path, more=much, program="replica.py")
     script = directory / "replica.py"
     executor = 'ShedLockExecutor("threadpool")'
@@ -119,7 +119,7 @@ def test_first_start_of_several_nodes_on_a_new_database(postgres_server: Databas
 
 
 def test_the_asyncio_program_as_it_is_written_closes_its_provider(tmp_path: Path) -> None:
-    """With SQLAlchemy up to 2.0.44 a connection that is left open keeps the process from ending; others warn of it."""
+    """With SQLAlchemy up to 2.0.44 an open connection keeps the process from ending; newer versions warn of it."""
     directory = copied("apscheduler", tmp_path)
     with application("python asyncio_replica.py", directory, COPIES, PYTHONDEVMODE="1") as app:
         begin, end = app.watch(COPIES)

@@ -1,7 +1,7 @@
-"""The Python of the README runs.
+"""The README's Python runs.
 
-The Python blocks of one ``##`` section are one script, run in an empty directory where any warning is an error; a
-script that defines tests is given to pytest.
+The Python blocks of one ``##`` section are one script, run in an empty directory where any warning is an error. pytest
+runs a script that defines tests.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/tutorial.md, step by step: its programs, in two processes, with the output that it shows.
+"""docs/tutorial.md, step by step: its programs in two processes, and their output.
 
 Only its durations are shorter here.
 """
@@ -25,14 +25,14 @@ SKIPPED = "skipped: held\n"
 
 
 def save(directory: Path, program: int, *, page: float = 0.5, at_most: str = "15s") -> None:
-    """Into the file that the reader replaces in each section, with shorter durations."""
+    """Save the program with shorter durations in the file that the reader replaces in each section."""
     script = PROGRAMS[program].replace("time.sleep(1)", f"time.sleep({page})").replace("15s", at_most)
     (directory / "report.py").write_text(script)
 
 
 @contextmanager
 def first_terminal(directory: Path) -> Iterator[subprocess.Popen[str]]:
-    """The program there, once it has begun to write."""
+    """Start the program there, and wait until it has begun to write."""
     command = [sys.executable, "-W", "error", "report.py"]
     with subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -50,7 +50,7 @@ def second_terminal(directory: Path, *command: str) -> str:
 
 
 def first_line(directory: Path) -> str:
-    """Of the second terminal, which is not waited for."""
+    """Return the second terminal's first line, without waiting for its end."""
     command = [sys.executable, "-W", "error", "report.py"]
     with subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -74,7 +74,7 @@ def test_1_unguarded_it_runs_twice(tmp_path: Path) -> None:
 def test_2_guarded_it_runs_once(tmp_path: Path) -> None:
     save(tmp_path, GUARDED)
     with first_terminal(tmp_path) as process:
-        process.send_signal(signal.SIGSTOP)  # this machine may be slow to start the other
+        process.send_signal(signal.SIGSTOP)  # this machine may start the other process slowly
         assert second_terminal(tmp_path) == SKIPPED
         process.send_signal(signal.SIGCONT)
         rest, _ = process.communicate(timeout=30)
@@ -114,10 +114,11 @@ def test_5_a_long_job_keeps_a_short_lock(tmp_path: Path) -> None:
         assert process.stdout is not None
         for page in range(2, 7):
             assert process.stdout.readline() == f"process {process.pid} writes page {page}\n"
-        # Longer than the lock that is not kept alive. To start another process might take longer than this one lives.
+        # By now, a lock without keep-alive would be over. The test does not start a process: its start may take too
+        # long.
         with closing(SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db")) as provider:
             assert record_of(provider, "nightly-report").is_held
         rest, _ = process.communicate(timeout=30)
         assert rest.count("writes page") == 2
-    # Of the other one first_line() read the first line, and killed it.
+    # first_line() reads one line of the other process, and kills it.
     wait_until(lambda: "writes page 1" in first_line(tmp_path), timeout=30)
