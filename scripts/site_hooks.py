@@ -1,7 +1,7 @@
-"""What the site needs besides Markdown: links from the pages to files of the repository work there, too.
+"""Hooks of the site: links from pages to files of the repository work there, too.
 
-On GitHub such a link opens the file. For the site each file that a page links to becomes a page of its own, under
-``files/``, that shows it. A link to a directory becomes plain text.
+On GitHub such a link opens the file. On the site each linked file becomes a page under ``files/`` that shows it. A link
+to a directory becomes plain text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LANGUAGES = {".py": "python", ".yml": "yaml", ".toml": "toml", ".json": "json", 
 
 
 def outside(page: Path, target: str) -> Path | None:
-    """The file of the repository that a link on ``page`` leads to, if it is not one of the site."""
+    """Return the repository's file behind a link on ``page``, if the site does not contain it."""
     path = Path(os.path.normpath(page.parent / target))
     return path.relative_to(ROOT) if path.is_relative_to(ROOT) and not path.is_relative_to(DOCS) else None
 
@@ -41,7 +41,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def shown(path: Path) -> str:
-    """The page that shows a file. Markdown is shown as it is written: its own links lead to places on GitHub."""
+    """Return a page that shows a file. Markdown stays unrendered: its links belong to GitHub."""
     language = LANGUAGES.get(path.suffix, "text")
     text = (ROOT / path).read_text(encoding="utf-8")
     return f"---\nsearch:\n  exclude: true\n---\n\n# {path}\n\n`````{language}\n{text}\n`````\n"
@@ -64,5 +64,5 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def without_norun(markdown: str) -> str:
-    """Blocks that the tests do not run are marked, for the tests alone."""
+    """Remove the marks of blocks that the tests do not run: only the tests need them."""
     return re.sub(r"^```python norun$", "```python", markdown, flags=re.MULTILINE)
