@@ -85,17 +85,17 @@ def _parser() -> argparse.ArgumentParser:
     figures = "\n".join(f"  {name:<14}{what}" for name, what in FIGURES.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="How fast locking is, beside the floor of each store and other packages, on private servers.",
+        description="Compare the speed of locks with each store's floor and with other packages, on private servers.",
         epilog=f"figures:\n{figures}\nstores:\n  {', '.join(STORES)}\n\nA whole run takes a quarter of an hour and "
         "rewrites docs/results/benchmarks.md and its\ncharts; a part of it prints its tables.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", metavar="WORDS", help="stores and figures, separated by commas: redis,latency")
-    parser.add_argument("--rounds", type=int, help="how often each is measured")
+    parser.add_argument("--rounds", type=int, help="number of rounds")
     parser.add_argument("--quick", action="store_true", help="two minutes; coarse")
     parser.add_argument("--smoke", action="store_true", help="seconds; only to see that it works")
-    parser.add_argument("--out", metavar="FILE", help="where the raw figures go, as JSON")
-    parser.add_argument("--seed", type=int, default=None, help="of the random order")
+    parser.add_argument("--out", metavar="FILE", help="file for the raw figures, as JSON")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the random order")
     return parser
 
 

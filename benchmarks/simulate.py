@@ -234,11 +234,11 @@ def _lines(store: Store) -> Sequence[tuple[str, Sequence[tuple[float, float]]]]:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.simulate",
-        description="Write the tables of docs/scaling.md and its chart again: by simulation, with the costs of skips"
-        " and of acquires that a run of the benchmark measured. make bench does it as well.",
+        description="Simulate with the costs of skips and acquires from the benchmark, and rewrite the tables of"
+        " docs/scaling.md and its chart. make bench does this, too.",
     )
     parser.add_argument("results", nargs="?", type=Path, default=LAST, help="raw figures (default: the last full run)")
-    parser.add_argument("--page", type=Path, default=PAGE, help="which page is written (default: docs/scaling.md)")
+    parser.add_argument("--page", type=Path, default=PAGE, help="page to write (default: docs/scaling.md)")
     parser.add_argument("--chart", type=Path, default=CHART, help="default: docs/benchmarks/scaling.svg")
     options = parser.parse_args(arguments)
     write(json.loads(options.results.read_text()), options.page, options.chart)

@@ -80,7 +80,7 @@ def test_an_error_releases(app: App) -> None:
 def test_methods_and_text_references(app: App, form: str) -> None:
     task = app.task()
     if app.kind == "coroutine" and form in ("class_method", "static_method"):
-        pytest.skip("as for functions that are none")
+        pytest.skip("the same as without coroutine functions")
     name = app.function("locked").__name__
     function = f"tests.apscheduler.jobs:{name}" if form == "text" else getattr(app.function("Methods")(), form)
     with hold(task.lock, lock_at_most_for="1m", provider=app.provider):

@@ -264,7 +264,7 @@ def test_no_job_waits_beyond_its_next_fire_time(tmp_path: Path) -> None:
                     [event.code for event in app.codes(first, *ENDS, EVENT_JOB_MAX_INSTANCES)][-2:]
                     == [EVENT_JOB_SKIPPED] * 2
                 ),
-                what="two fire times in a row are skipped, and none has the instance of the one before in its way",
+                what="two fire times in a row are skipped, and no earlier instance blocks them",
             )
 
 

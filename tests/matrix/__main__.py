@@ -190,7 +190,7 @@ def _log(row: Row) -> Path:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", action="append", metavar="PATTERN", help="rows whose names match; may be repeated")
+    parser.add_argument("--only", action="append", metavar="PATTERN", help="rows with a matching name; may be repeated")
     parser.add_argument("--again", action="store_true", help="also rows that passed on these very files")
     parser.add_argument("--list", action="store_true", help="list the rows")
     parser.add_argument("--parallel", default="-n 2 --dist loadfile", help="how pytest-xdist shares the tests out")

@@ -103,7 +103,7 @@ def test_every_part_of_the_contract_has_its_clients() -> None:
     assert report.CLIENTS.keys() == report.SERVERS.keys()
     ours = {path.stem for path in (PROJECT / "tests" / "contract").glob("test_*.py")}
     others = {"test_memory", "test_sqlite", "test_django"}
-    assert ours - report.CLIENTS.keys() == others, "which have no server, or no client of their own"
+    assert ours - report.CLIENTS.keys() == others, "stores without a server, or without a separate client"
 
 
 DRIVERS = {"psycopg2": "psycopg2-binary", "psycopg_async": "psycopg", "pymysql": "PyMySQL", "mysqldb": "mysqlclient"}

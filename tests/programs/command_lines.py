@@ -19,7 +19,7 @@ def try_twice(words: list[str], directory: Path) -> tuple[LockRecord, str]:
     Replace the host's program and store, too.
     """
     assert Path(words[0]).name == "shedlock"
-    assert "--" in words, "what is behind it are the command's own options"
+    assert "--" in words, "the words behind it are the command's own options"
     url = f"sqlite:///{directory}/locks.db"
     provider = provider_from_url(url)
     provider.create_schema()

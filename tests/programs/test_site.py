@@ -15,7 +15,7 @@ from tests.support.scripts import PROJECT, run_python
 
 pytestmark = pytest.mark.skipif(
     not (PROJECT / "shedlock_py").is_dir(),
-    reason="the pages are built from, and link to, the package's files; this copy of the clone has none",
+    reason="the pages need the package's files, which this copy of the clone lacks",
 )
 
 

@@ -184,7 +184,7 @@ def test_two_schedulers_and_two_workers_run_each_fire_time_once(
             return
         granted = host.fire_times()
         assert host.count(RAN) == len(granted)
-        assert granted == sorted(set(granted)), "one run for each fire time, and none for one that is older"
+        assert granted == sorted(set(granted)), "one run for each fire time, and no run for an older one"
         assert granted[-1] == max(sent)
         assert set(granted) <= set(sent)
 

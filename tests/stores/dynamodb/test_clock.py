@@ -140,7 +140,7 @@ def test_i6_a_clock_that_was_set(open_provider: Open, front: DateProxy, name: st
         with ends_after(timedelta(minutes=2)) as ends:
             assert provider.extend(granted, "2m") is granted
         record = record_of(other, name)
-        assert record.is_held, "an elector that reads it as free would be refused again and again"
+        assert record.is_held, "an elector that reads it as free would fail again and again"
         assert ends(record.lock_until), "also where this is before the acquisition"
     assert provider.release(granted)
     for ahead in (0.0, offset):

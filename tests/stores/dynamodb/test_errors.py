@@ -284,7 +284,7 @@ def test_credentials_that_are_refused_twice_are_replaced_once(
             late.result()
         proxy.reset()
         assert provider.record(name) is None
-        assert proxy.connections == 0, "that of the new client is used on"
+        assert proxy.connections == 0, "the new client keeps its credentials"
 
 
 def test_a_profile_that_is_missing_is_named() -> None:

@@ -163,7 +163,7 @@ def test_java_reads_our_items(provider: LockProvider, java: Java, name: str) -> 
     assert (item["_id"], item["lockedBy"]) == ({"S": name}, {"S": lease.locked_by})
     for attribute in ("lockUntil", "lockedAt"):
         text = item[attribute]["S"]
-        assert text == iso(datetime.fromisoformat(text)), "milliseconds: the order of texts is that of time"
+        assert text == iso(datetime.fromisoformat(text)), "milliseconds: the texts sort by time"
 
 
 @pytest.mark.slow("waits for the end of six leases")

@@ -92,7 +92,7 @@ def test_a_cluster_that_forgot_the_scripts_loads_them_again(
         assert provider.force_release(name) is True
 
 
-@pytest.mark.slow("a cluster of its own")
+@pytest.mark.slow("starts a cluster")
 # redis-py abandons connections to lost nodes; the garbage collector closes them.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -79,7 +79,7 @@ def test_runs_are_kept_for_ten_years(store: Store, keeper: Any, client: redis.Re
     keeper.take_over(LockRequest(name, "1m"))
     assert days() == 3652
     assert keeper.force_release(name)
-    assert days() == 1, "as if the lease had ended by itself"
+    assert days() == 1, "as if the lease had expired"
     assert store.provider().release(acquired(store.provider(), name))
     assert days() == 30, "as without history"
 

@@ -38,7 +38,7 @@ def test_i6_an_extension_that_was_overtaken_changes_nothing(
     proxy.deliver()
     assert record_of(other, name) == before
     assert timedelta(minutes=58) < lease.trusted_for() < record_of(other, name).remaining
-    assert provider.extend(lease, "3m") is lease, "a later one that is shorter is carried out"
+    assert provider.extend(lease, "3m") is lease, "a later, shorter extension is carried out"
     assert record_of(other, name).remaining <= timedelta(minutes=3)
 
 

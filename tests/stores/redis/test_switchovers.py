@@ -107,11 +107,11 @@ def test_a_connection_in_use_meanwhile_is_closed_when_its_reply_is_there(
             wait_until(lambda: len(scripts_of(client)) == len(names), what="both wait")
             proxy.retarget(successor.address)
             client.client_kill_filter(_id=scripts_of(client)[0])
-            wait_until(lambda: any(future.done() for future in waiting), what="one has got its lock from the successor")
+            wait_until(lambda: any(future.done() for future in waiting), what="a lock from the successor")
             client.client_unpause()
             leases = [future.result(30) for future in waiting]
         on_successor = [lease.name for lease in leases if provider.record(lease.name)]
-        assert len(on_successor) == 1, "the other one is where it was granted, and no request goes there again"
+        assert len(on_successor) == 1, "the other lock is on the former primary, and no request goes there again"
         wait_until(lambda: proxy.open_connections <= 2, what="its connection is closed")
 
 

@@ -138,6 +138,6 @@ def test_i8_a_server_that_cannot_write_history_disturbs_nobody(
         quorum.send(0, "CONFIG", "SET", "min-replicas-to-write", 0)
     [warning] = warnings_of(caplog, "run history is not written")
     assert "NOREPLICAS" in warning
-    assert outcomes(keeper, NAME) == [None, "lost"], "the others wrote it"
+    assert outcomes(keeper, NAME) == [None, "lost"], "other servers wrote it"
     assert keeper.force_release(NAME)
     assert keeper.release(acquired(keeper))

@@ -59,7 +59,7 @@ def test_i5_i13_every_operation_fails_in_time(quorum: Quorum, kind: str, fault: 
         server.resume()
         server.start()
     wait_until(lambda: outcome(provider, at_most="1s") == "lease", what=f"a lease after the {fault}")
-    wait_until(lambda: outcome(provider, "other", "1s") == "lease", what="another one, which was to be taken over")
+    wait_until(lambda: outcome(provider, "other", "1s") == "lease", what="another lock, to be taken over")
 
 
 def test_extend_and_release_can_be_repeated_after_an_outage(quorum: Quorum, kind: str) -> None:

@@ -33,7 +33,7 @@ def test_a_confirmation_that_comes_late_but_in_time_counts(quorum: Quorum) -> No
     provider, hand = quorum.provider(), quorum.by_hand()
     lease, confirmation = hand.late_confirmation(NAME, range(quorum.majority), range(quorum.majority, quorum.size))
     for _ in range(2):
-        assert hand.on(range(quorum.size), confirmation) == [1] * quorum.size, "each reply is that of the first copy"
+        assert hand.on(range(quorum.size), confirmation) == [1] * quorum.size, "each reply belongs to the first copy"
     assert provider.release(lease)
     quorum.wait_until_free()
 
@@ -93,7 +93,7 @@ def test_i6_an_extension_that_a_later_one_has_overtaken_changes_nothing(quorum: 
     assert hand.on(range(quorum.size), extension) == [1] * quorum.size, "it is still held"
     for number in range(quorum.size):
         assert int(quorum.fields(number)["lock_until"]) - quorum.now(number) > 9 * MINUTE
-    assert provider.extend(lease, "2s") is lease, "a shorter one that comes in order"
+    assert provider.extend(lease, "2s") is lease, "a shorter extension, in order"
     assert int(quorum.fields(0)["lock_until"]) - quorum.now(0) <= 2_000_000
     assert provider.release(lease)
     successor = acquired(provider)

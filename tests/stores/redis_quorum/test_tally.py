@@ -332,7 +332,7 @@ def test_i2_a_take_over_is_confirmed_only_by_servers_whose_record_it_has_read(pr
     next(program)
     confirmation = program.send([[51, b"20", 51, 1, b""], SILENT, [40, b"70", 71, 1, b""]])
     assert confirmation.only == frozenset({0, 2})
-    assert isinstance(program.send([1, NotAddressed(), 0]), Pause), "the record of one has changed"
+    assert isinstance(program.send([1, NotAddressed(), 0]), Pause), "one server's record has changed"
     assert isinstance(program.send(None), OnEach), "read again"
 
 

@@ -109,7 +109,7 @@ class TlsMySqlServer(MySqlServer):
 @pytest.fixture(scope="module")
 def tls_server(mysql_server: DatabaseServer) -> Iterator[TlsMySqlServer]:
     if not isinstance(mysql_server, MySqlServer):
-        pytest.skip("needs a server with a certificate, and the environment names one that is not ours")
+        pytest.skip("needs a server with a certificate, but the environment names another server")
     with private_server("mysql", TlsMySqlServer) as server:
         server.create_database(DATABASE)
         yield server
@@ -135,7 +135,7 @@ def provider_with_tls(store: Store, authority: Path, **options: Any) -> LockProv
     return store.provider(url=f"{store.url()}?ssl_ca={authority}{no_host}", **options)
 
 
-@pytest.mark.slow("a MySQL server of its own")
+@pytest.mark.slow("starts a MySQL server")
 @pytest.mark.usefixtures("collected")
 @all_drivers
 def test_a_lock_is_held_and_released_over_tls(driver: str, tls_server: TlsMySqlServer, name: str) -> None:
@@ -154,7 +154,7 @@ def test_a_lock_is_held_and_released_over_tls(driver: str, tls_server: TlsMySqlS
         assert provider.release(lease)
 
 
-@pytest.mark.slow("a MySQL server of its own")
+@pytest.mark.slow("starts a MySQL server")
 @pytest.mark.usefixtures("collected")
 @on(["mysql+asyncmy"])
 def test_i13_the_end_of_tls_is_not_awaited(driver: str, tls_server: TlsMySqlServer, name: str) -> None:

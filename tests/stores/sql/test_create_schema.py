@@ -151,7 +151,7 @@ def test_a_table_in_another_schema(driver: str, schema: str, store: Store) -> No
     assert not isinstance(missing.value, ProviderUnreachable)
     with pytest.raises(ProviderError, match="CREATE SCHEMA") as missing:
         provider.create_schema()
-    assert "create_schema()" not in str(missing.value), "that is what was just done"
+    assert "create_schema()" not in str(missing.value), "it was just done"
     (remedy,) = re.findall("CREATE SCHEMA .*", str(missing.value))
     store.execute(remedy)
     try:

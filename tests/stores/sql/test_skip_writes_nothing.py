@@ -31,7 +31,7 @@ class QuietPostgres(PostgresServer):
 @pytest.fixture(scope="module")
 def quiet_server(postgres_server: DatabaseServer) -> Iterator[DatabaseServer]:
     if not isinstance(postgres_server, PostgresServer):
-        pytest.skip("needs a PostgreSQL without other users, and the environment names one that is not ours")
+        pytest.skip("needs a PostgreSQL without other users, but the environment names another server")
     with QuietPostgres() as server:
         server.create_database(DATABASE)
         yield server

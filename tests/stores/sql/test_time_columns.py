@@ -100,7 +100,7 @@ def test_timestamp_is_warned_of_once(
         assert "time_zone" in warning
         caplog.clear()
         assert len(store.provider(table_name=table, extra_columns=extra).records()) == 1
-        assert warnings_of(caplog, "time_zone") == [warning], "who reads must know as well"
+        assert warnings_of(caplog, "time_zone") == [warning], "a reader must know as well"
         do_as_told(store, warning)
         caplog.clear()
         assert provider.release(acquired(store.provider(table_name=table, extra_columns=extra), name))
