@@ -1,1 +1,1 @@
-"""How fast locking is, beside the floor of each store and other packages: ``python -m benchmarks --help``."""
+"""Compare the speed of locks with each store's floor and with other packages: ``python -m benchmarks --help``."""

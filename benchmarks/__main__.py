@@ -1,4 +1,4 @@
-"""Measure, and write it down: ``make bench``, or ``python -m benchmarks --quick --only redis,latency``."""
+"""Measure, and write the results: ``make bench``, or ``python -m benchmarks --quick --only redis,latency``."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ FIGURES = {
 }
 OF_STORES = ("latency", "wire", "cost", "history", "contention", "clients", "names", "records", "life")
 NOT_MEASURED = {("records", "etcd"), ("records", "dynamodb"), ("records", "s3"), ("records", "kubernetes")}
-"""Their trees are not what grows: etcd's is in memory, DynamoDB Local's in SQLite, SeaweedFS's in LevelDB."""
+"""Their indexes do not grow: etcd's is in memory, DynamoDB Local's in SQLite, SeaweedFS's in LevelDB."""
 LAST = ROOT / "benchmarks" / "results" / "last.json"
-"""The last full run: what the documentation shows."""
+"""The last full run, which the documentation shows."""
 PART = ROOT / "build" / "benchmarks.json"
-# On MariaDB and MySQL, stormlock's transactions end in deadlocks as soon as there are several clients.
+# On MariaDB and MySQL, stormlock's transactions deadlock with several clients.
 RIVALS_OF_MANY = {**growth.RIVALS, "mariadb": "sqlalchemy-dlock", "mysql": "sqlalchemy-dlock"}
 
 
@@ -61,12 +61,12 @@ def main(arguments: list[str] | None = None) -> int:
     plan.figures = tuple(chosen or (OF_STORES if words else FIGURES))
     out = Path(options.out) if options.out else LAST if is_whole else PART
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of drivers, about tables that are there already
-        logging.getLogger().addHandler(logging.NullHandler())  # or peers' skips go to the terminal
+        warnings.simplefilter("ignore")  # drivers warn of existing tables
+        logging.getLogger().addHandler(logging.NullHandler())  # keeps peers' skips off the terminal
         results = measure(plan, random.Random(options.seed), " ".join(sys.argv[1:]))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(as_json(results))
-    results = json.loads(out.read_text())  # in the order of the file, from which the page can be written again
+    results = json.loads(out.read_text())  # in the file's order, so that the page can be written again
     say(f"{out}")
     if is_whole and not options.out:
         report.write(results)
@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def as_json(results: dict[str, Any]) -> str:
-    """Indented, but for lists of numbers, each of which is one line."""
+    """Indent the JSON, but write each list of numbers on one line."""
     text = json.dumps(results, indent=1, sort_keys=True)
     return re.sub(r"\[[^\[\]{}\"]+\]", lambda numbers: " ".join(numbers[0].split()), text) + "\n"
 
@@ -85,17 +85,17 @@ def _parser() -> argparse.ArgumentParser:
     figures = "\n".join(f"  {name:<14}{what}" for name, what in FIGURES.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="How fast locking is, beside the floor of each store and other packages, on private servers.",
+        description="Compare the speed of locks with each store's floor and with other packages, on private servers.",
         epilog=f"figures:\n{figures}\nstores:\n  {', '.join(STORES)}\n\nA whole run takes a quarter of an hour and "
         "rewrites docs/results/benchmarks.md and its\ncharts; a part of it prints its tables.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", metavar="WORDS", help="stores and figures, separated by commas: redis,latency")
-    parser.add_argument("--rounds", type=int, help="how often each is measured")
+    parser.add_argument("--rounds", type=int, help="number of rounds")
     parser.add_argument("--quick", action="store_true", help="two minutes; coarse")
     parser.add_argument("--smoke", action="store_true", help="seconds; only to see that it works")
-    parser.add_argument("--out", metavar="FILE", help="where the raw figures go, as JSON")
-    parser.add_argument("--seed", type=int, default=None, help="of the random order")
+    parser.add_argument("--out", metavar="FILE", help="file for the raw figures, as JSON")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the random order")
     return parser
 
 
@@ -112,7 +112,7 @@ def measure(plan: Plan, rng: random.Random, command: str = "") -> dict[str, Any]
             say("starting client processes")
             processes = stack.enter_context(workers.Workers(max(*plan.clients, plan.contending)))
         gc.collect()
-        gc.freeze()  # no garbage collection of what is imported by now in the middle of a measurement
+        gc.freeze()  # keeps garbage collections of imported modules out of the measurements
         for name in plan.stores:
             if (set(OF_STORES) - {"life"}) & set(plan.figures):
                 _of_store(name, plan, rng, results, processes)
@@ -153,7 +153,7 @@ def _measure_store(
     name = store.site.store
     groups = [name, f"{name} async"]
     sync = of_group(name)
-    plain = [one for one in sync if ":" not in one.name]  # hold and the decorator send the store the same
+    plain = [one for one in sync if ":" not in one.name]  # hold and the decorator send the same requests
     if "latency" in plan.figures:
         for group in groups:
             with plan.reported(group, "latency"):

@@ -1,4 +1,4 @@
-"""The charts of docs/results/benchmarks.md, in the style of the other pictures: readable on light and on dark."""
+"""The charts of docs/results/benchmarks.md, in the other pictures' style: readable on light and on dark."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from scripts.draw_common import Picture
 
 WIDTH = 760
-LEFT, RIGHT = 250, 80  # where bars begin, and what is left for their numbers
+LEFT, RIGHT = 250, 80  # the start of the bars, and the room for their numbers
 ROW = 24
 KINDS = {"us": "store", "floor": "tip", "peer": "tip", "context": "tip"}
 SHOWN_AT_MOST = 4.0
-"""The ratio at which a bar is cut off: one that is far longer would make all others seem alike."""
+"""The ratio where a bar is cut off: a far longer bar would make the others look alike."""
 STORES = {
     "redis": "Redis",
     "postgres": "PostgreSQL",
@@ -30,7 +30,7 @@ LINES = ("bad", "store", "trust", "muted", "good")
 
 
 def draw(results: Mapping[str, Any]) -> dict[str, str]:
-    """All that the results have figures for, by file name."""
+    """Return the charts that the results have figures for, by file name."""
     drawn = {}
     for store, title in STORES.items():
         entries = results.get("latency", {}).get(store)
@@ -50,7 +50,7 @@ def draw(results: Mapping[str, Any]) -> dict[str, str]:
 
 
 class Chart(Picture):
-    """A picture with the curves that only charts have."""
+    """A picture with a chart's curves."""
 
     def __init__(self, width: int, height: int, title: str, description: str) -> None:
         super().__init__(width, height, title, description)
@@ -66,7 +66,7 @@ class Chart(Picture):
 
 
 class Bars:
-    """Horizontal bars; their numbers come last, over all lines."""
+    """Horizontal bars. Their numbers are drawn last, over all lines."""
 
     def __init__(self, picture: Picture, top: float, longest: float, right: float = RIGHT) -> None:
         self.picture = picture
@@ -172,7 +172,7 @@ def skips(found: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 class Plot:
-    """A line chart: both axes by powers of ten, or the upright one from zero."""
+    """A line chart. The x axis is logarithmic; the y axis is logarithmic, or begins at zero."""
 
     def __init__(
         self, picture: Picture, box: tuple[float, float, float, float], xs: Sequence[float], ys: Sequence[float]
@@ -181,7 +181,7 @@ class Plot:
         self.left, self.top, self.width, self.height = box
         self.xs, self.ys = xs, ys
         self.by_powers = ys[0] > 0
-        """The upright axis, too."""
+        """Whether the y axis is logarithmic."""
 
     def x(self, value: float) -> float:
         low, high = math.log10(self.xs[0]), math.log10(self.xs[-1])
@@ -213,7 +213,7 @@ class Plot:
 
 
 def short(value: float) -> str:
-    """Six digits and more would run into their neighbours."""
+    """Write a number shortly: six digits would run into their neighbours."""
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if value >= max(size, 1e5):
             return f"{value / size:g} {letter}"
@@ -221,7 +221,7 @@ def short(value: float) -> str:
 
 
 def nice(highest: float, steps: int = 4) -> list[float]:
-    """Round numbers from zero to at least ``highest``."""
+    """Return round numbers from zero to at least ``highest``."""
     raw = max(highest, 1e-9) / steps
     size: float = 10 ** math.floor(math.log10(raw))
     step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= raw)
@@ -229,7 +229,7 @@ def nice(highest: float, steps: int = 4) -> list[float]:
 
 
 def apart(ends: Sequence[float], least: float = 14) -> list[float]:
-    """How far to shift labels that end at these heights so that none covers another."""
+    """Return the shifts that keep labels, at these heights, from covering each other."""
     shifts = [0.0] * len(ends)
     last = -math.inf
     for place in sorted(range(len(ends)), key=lambda n: ends[n]):
@@ -277,8 +277,8 @@ def clients(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
 
 
 def growth(found: Mapping[str, Mapping[str, Any]], what: str, fewest: str) -> str:
-    """A panel for each store: everybody's cost, compared with his own at the fewest."""
-    # Not SecantusDB, which is no mongod and reads every document.
+    """Draw a panel for each store, with each contender's cost relative to its own cost at the smallest size."""
+    # SecantusDB is left out: unlike mongod, it reads every document.
     shown = [(store, sizes) for store, sizes in _sorted(found) if store != "mongodb"]
     ratios = [
         entry["ratio"]["middle"] for _, sizes in shown for entries in sizes.values() for entry in entries.values()
@@ -319,7 +319,7 @@ def _at_most(sizes: Mapping[str, Any]) -> str:
 
 
 def _sorted(found: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The stores in the order in which they are always shown."""
+    """Return the stores in their usual order."""
     return [(store, found[store]) for store in STORES if store in found]
 
 
@@ -328,7 +328,7 @@ def scaling(
     limits: Mapping[float, str],
     title: str,
 ) -> str:
-    """Seconds, by the number of replicas, both by powers of ten; ``limits`` are lines across."""
+    """Draw seconds by the number of replicas, both logarithmic. ``limits`` are horizontal lines."""
     height = 290
     picture = Chart(
         WIDTH,

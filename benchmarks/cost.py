@@ -1,4 +1,4 @@
-"""What an operation costs the server, counted by the server: log, row locks, commands."""
+"""The server's cost of an operation, counted by the server: log, row locks, commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Counters = dict[str, float]
 
 
 def measure(store: RunningStore, contenders: Sequence[Contender], plan: Plan) -> dict[str, Counters]:
-    """Per operation, by contender. Empty for stores that count nothing of interest."""
+    """Return the cost per operation, by contender. Empty for stores without such counters."""
     found: dict[str, Counters] = {}
     if store.site.store not in READERS:
         return found
@@ -34,7 +34,7 @@ def measure(store: RunningStore, contenders: Sequence[Contender], plan: Plan) ->
 
 
 def count(store: RunningStore, contender: Contender, read: Callable[[], Counters]) -> Counters:
-    """``read`` says what was counted since it was called last."""
+    """Count a contender's operations. ``read`` returns the counts since its last call."""
     with asyncio.Runner() as runner:
         holder = Subject(contender, store.site, runner)
         subject = Subject(contender, store.site, runner)
@@ -64,7 +64,7 @@ def redis_commands(site: Site) -> Iterator[Callable[[], Counters]]:
         def read() -> Counters:
             stats = client.info("commandstats")
             client.config_resetstat()
-            # What a script calls counts as well: the server carries it out.
+            # Commands in a script count as well: the server carries them out.
             own = ("cmdstat_info", "cmdstat_config|resetstat")
             return {"commands": float(sum(entry["calls"] for name, entry in stats.items() if name not in own))}
 
@@ -73,7 +73,7 @@ def redis_commands(site: Site) -> Iterator[Callable[[], Counters]]:
 
 @contextmanager
 def postgres_log(site: Site) -> Iterator[Callable[[], Counters]]:
-    """PostgreSQL's write-ahead log, record by record. A row that is locked is written down there as well."""
+    """Count PostgreSQL's write-ahead log records, which include row locks."""
     with load("psycopg").connect(site.url("postgresql"), autocommit=True) as connection:
         connection.execute("SET client_min_messages = warning")
         connection.execute("CREATE EXTENSION IF NOT EXISTS pg_walinspect")
@@ -81,11 +81,11 @@ def postgres_log(site: Site) -> Iterator[Callable[[], Counters]]:
 
         def read() -> Counters:
             end = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()[0]
-            connection.execute("SELECT pg_logical_emit_message(true, 'bench', '')")  # flushed: only then it can be read
+            connection.execute("SELECT pg_logical_emit_message(true, 'bench', '')")  # flushes the log for reading
             begin, place[0] = place[0], connection.execute("SELECT pg_current_wal_flush_lsn()").fetchone()[0]
             if begin == "0/0" or begin == end:
                 return {"row_locks": 0.0, "wal_bytes": 0.0}
-            # Without whole pages, which follow a checkpoint, and without what the server does of its own accord.
+            # Leave out full pages after a checkpoint, and the server's own records.
             row = connection.execute(
                 "SELECT count(*) FILTER (WHERE record_type LIKE '%%LOCK%%' AND resource_manager LIKE 'Heap%%'),"
                 " coalesce(sum(record_length - fpi_length), 0) FROM pg_get_wal_records_info(%s, %s)"
@@ -109,7 +109,7 @@ def mysql_status(site: Site) -> Iterator[Callable[[], Counters]]:
                 cursor.execute(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({shown})")
                 now = {names[name]: float(value) for name, value in cursor.fetchall()}
             since = {name: now[name] - last[name] for name in now}
-            since["statements"] -= 1  # this one
+            since["statements"] -= 1  # this query
             last.update(now)
             return since
 

@@ -1,8 +1,7 @@
-"""How the cost of an acquire grows with the names that a client uses, and with the records in the store.
+"""The growth of an acquire's cost with a client's names, and with the records in the store.
 
-The floor, ours, and the best of the others are measured in the same rounds, each with a table of its own that is filled
-with as many records. In Redis, where they are all in one, and the others delete what they give back, the records are
-ours.
+The same rounds measure the floor, ours, and the best peer, with equally many records in their tables. Redis has one
+key space for all, and peers delete their released keys, so all records there are ours.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from benchmarks.statistics import ratio
 
 _US = 1000
 FEW = 10
-"""Names that are used, spread over all records."""
+"""Number of used names, spread over all records."""
 TURNS = 4
-"""Of each round."""
-MOST_IN_MONGODB = 1_000  # SecantusDB reads each of them, every time
+"""Number of turns in each round."""
+MOST_IN_MONGODB = 1_000  # SecantusDB reads every record each time
 RIVALS = {
     "redis": "fencekit",
     "postgres": "stormlock",
@@ -37,7 +36,7 @@ RIVALS = {
     "mysql": "stormlock",
     "sqlite": "mithril-locks",
 }
-"""The best of the others whose lock is a lease on records."""
+"""The best peer with leases on records."""
 
 
 def name(number: int) -> str:
@@ -45,12 +44,12 @@ def name(number: int) -> str:
 
 
 def by_names(store: RunningStore, plan: Plan, rng: random.Random) -> dict[str, Any]:
-    """One client uses 1, 100, 10,000 names in turn."""
+    """Let one client use 1, 100 and 10,000 names in turn."""
     return _grow(store, "names", plan.names, lambda size: list(range(size)), plan, (plan.rounds + 1) // 2, rng)
 
 
 def by_records(store: RunningStore, plan: Plan, rng: random.Random) -> dict[str, Any]:
-    """One client uses ten names, in a store with more and more others."""
+    """Let one client use ten names, in a store with a growing number of other records."""
     return _grow(
         store, "records", plan.records, lambda size: [size * n // FEW for n in range(FEW)], plan, plan.rounds, rng
     )
@@ -58,14 +57,14 @@ def by_records(store: RunningStore, plan: Plan, rng: random.Random) -> dict[str,
 
 @dataclass(eq=False)
 class _Entry:
-    """A contender in a store with so many records."""
+    """A contender in a store with ``size`` records."""
 
     contender: Contender
     size: int
     session: Session
     names: Iterator[str]
     times: int = 1
-    """In each turn."""
+    """Acquires in each turn."""
     rounds: list[float | None] = field(default_factory=list)
     """Medians, in microseconds."""
 
@@ -85,7 +84,7 @@ def _grow(
     with ExitStack() as stack:
         entries: list[_Entry] = []
         for place, size in enumerate(sizes):
-            # Redis has sixteen databases, with numbers.
+            # Redis has sixteen numbered databases.
             number = place + (1 if what == "names" else 8)
             site = store.site.within(str(number) if name_of_store == "redis" else f"{what}_{size}")
             _create(store.site, site.database)
@@ -101,7 +100,7 @@ def _grow(
 
 
 def _round(entries: list[_Entry], what: str, plan: Plan, rng: random.Random) -> None:
-    """In several turns: what slows the disk down for a while slows all of them down. Who fails is out."""
+    """Measure in several turns, so that a slow disk slows all contenders. Drop a contender that fails."""
     took: dict[int, list[int]] = {id(entry): [] for entry in entries}
     for _ in range(TURNS):
         for entry in rng.sample(entries, len(entries)):
@@ -134,7 +133,7 @@ def _endless(names: Sequence[str]) -> Iterator[str]:
 
 
 def _acquires(entry: _Entry, times: int) -> list[int]:
-    """Nanoseconds of each; what was taken is given back meanwhile."""
+    """Return the nanoseconds of each acquire. Release after each acquire, outside the measurement."""
     session, took = entry.session, []
     for _ in range(times):
         wanted = next(entry.names)
@@ -148,7 +147,7 @@ def _acquires(entry: _Entry, times: int) -> list[int]:
 
 
 def _figures(entries: Sequence[_Entry], size: int, fewest: int) -> dict[str, Any]:
-    """By contender: compared with itself at the fewest, and with the floor at the same size, round by round."""
+    """Compare each contender with itself at the fewest, and with the floor at the same size, round by round."""
     rounds = {(entry.contender.name, entry.size): entry.rounds for entry in entries}
     found: dict[str, Any] = {}
     for entry in entries:
@@ -167,7 +166,7 @@ def _figures(entries: Sequence[_Entry], size: int, fewest: int) -> dict[str, Any
 
 
 def _create(site: Site, database: str) -> None:
-    """The others make theirs when they are first asked."""
+    """Make the database. Other stores make it at its first use."""
     statement = f"CREATE DATABASE {database}"
     if site.store == "postgres":
         with load("psycopg").connect(site.url("postgresql"), autocommit=True) as connection:
@@ -200,9 +199,9 @@ _TABLES = {
     ),
     "floor": (TABLE, "name, ends, owner", "'name-' || n, {ended}, 'bench'"),
     "stormlock": ("stormlock", "resource, principal, created, expires", "'name-' || n, 'bench', {old}, {old}"),
-    "mithril-locks": ("mithril_fencing", "name, token", "'name-' || n, n"),  # of the lock itself nothing is left
+    "mithril-locks": ("mithril_fencing", "name, token", "'name-' || n, n"),  # the lock itself leaves nothing
 }
-"""Table, columns, and what is in them: ``{old}`` is yesterday, ``{ended}`` the same as the floor writes it."""
+"""Table, columns and values. ``{old}`` is yesterday, ``{ended}`` is yesterday in the floor's format."""
 
 
 def _postgres(site: Site, table: str, columns: str, values: str, size: int) -> None:

@@ -1,4 +1,4 @@
-"""What run history adds: acquire and release with and without it, in turns, in one process."""
+"""The cost of run history: acquire and release with and without it, in turns, in one process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def keeping(site: Site) -> tuple[Any, Close]:
 
 
 class HistorySession(ProviderSession):
-    """Each name has all the runs that are kept, before it is timed."""
+    """Each name has its full number of runs before the timing."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(site, keeping)

@@ -1,4 +1,4 @@
-"""What the library costs without a store: importing it, its decorator, and memory."""
+"""The library's cost without a store: its import, its decorator, and memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CALLS = 1000
 
 
 def least(name: str) -> Callable[[Callable[..., int]], Callable[..., int | None]]:
-    """The floor, as on every store the least that a lease needs: owner and end, given back by its owner."""
+    """The floor, as on every store: owner and end, released by its owner."""
     leases: dict[str, tuple[str, float]] = {}
     mutex = threading.Lock()
 
@@ -95,7 +95,7 @@ def _apscheduler(wrapped: bool) -> Callable[[], Any]:
 
 
 WRAPPERS: dict[str, tuple[str, str, Callable[[], Callable[[], Any]]]] = {
-    # name: (kind, what it lacks, how to make it)
+    # name: (kind, missing features, factory)
     "floor": ("floor", "", lambda: least("bench")(_task)),
     "shedlock_py: decorator": ("us", "", lambda: _ours(InMemoryLockProvider())),
     "shedlock_py: hold": ("us", "", lambda: _our_hold(InMemoryLockProvider())),
@@ -107,7 +107,7 @@ WRAPPERS: dict[str, tuple[str, str, Callable[[], Callable[[], Any]]]] = {
 
 
 def decorators(plan: Plan, rng: random.Random) -> dict[str, dict[str, Any]]:
-    """Nanoseconds of a call of a function that does nothing, under its lock in memory."""
+    """Measure calls of an empty function under its lock in memory, in nanoseconds."""
     calls: dict[str, Callable[[], Any]] = {}
     for name, (_, _, make) in WRAPPERS.items():
         try:
@@ -126,7 +126,7 @@ def decorators(plan: Plan, rng: random.Random) -> dict[str, dict[str, Any]]:
         found[name] = {
             "kind": kind,
             "lacks": lacks,
-            "has_lease": True,  # in the memory of one process nobody needs one
+            "has_lease": True,  # a lock in one process's memory needs no lease
             "ns": median(value for value in values if value is not None),
         }
         compared = ratio(values, rounds["floor"])
@@ -136,7 +136,7 @@ def decorators(plan: Plan, rng: random.Random) -> dict[str, dict[str, Any]]:
 
 
 def _time(call: Callable[[], Any], times: int) -> float:
-    """The middle of ten goes, per call: other processes disturb only some of them."""
+    """Return the median of ten runs, per call: other processes disturb only some runs."""
     goes = []
     for _ in range(10):
         begin = perf_counter_ns()
@@ -174,9 +174,9 @@ IMPORTS: dict[str, tuple[str, str]] = {
 
 
 def imports(plan: Plan, rng: random.Random) -> dict[str, dict[str, Any]]:
-    """How much longer a new interpreter takes, and how many more modules it has, than one that imports nothing.
+    """Measure a new interpreter's extra time and modules after an import.
 
-    From bytecode, as everywhere but at the first start: each is imported once before it is measured.
+    Modules are read from bytecode, as everywhere but at the first start: an import before the measurement writes it.
     """
     with bytecode() as environment:
         return _imports(plan, rng, environment)
@@ -184,7 +184,7 @@ def imports(plan: Plan, rng: random.Random) -> dict[str, dict[str, Any]]:
 
 @contextmanager
 def bytecode() -> Iterator[dict[str, str]]:
-    """An environment in which Python keeps what it has compiled, in a directory of its own."""
+    """Yield an environment where Python stores its bytecode in a temporary directory."""
     with tempfile.TemporaryDirectory(prefix="shedlock-bench-") as directory:
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         yield {**kept, "PYTHONPYCACHEPREFIX": directory}
@@ -213,7 +213,7 @@ def _imports(plan: Plan, rng: random.Random, environment: Mapping[str, str]) -> 
 
 
 def modules(statement: str, environment: Mapping[str, str] | None = None) -> int:
-    """How many modules there are after it."""
+    """Return the number of modules after the statement."""
     command = _command(f"{statement}\nimport sys\nprint(len(sys.modules))")
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     return int(done.stdout.split()[-1])
@@ -269,7 +269,7 @@ _SETUPS = {
 
 
 def memory(plan: Plan) -> dict[str, float]:
-    """Kilobytes of Python objects that are left in the process after 10,000 names were locked once each."""
+    """Return the kilobytes of Python objects that remain after 10,000 names were locked once each."""
     names = NAMES if plan.rounds > 5 else NAMES // 10
     found = {}
     for what, setup in _SETUPS.items():

@@ -1,4 +1,4 @@
-"""One client, nobody else: how long an acquire and release take, and a skip; and how much processor time."""
+"""One client alone: the time and processor time of an acquire with its release, and of a skip."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from benchmarks.servers import ProcessorTime, RunningStore
 from benchmarks.statistics import quantile, ratio
 from benchmarks.subject import Subject
 
-WARM_UP = 12  # psycopg prepares a statement when it sees it for the sixth time
-MOST = 1000  # of a block
+WARM_UP = 12  # psycopg prepares a statement at its sixth use
+MOST = 1000  # cycles in a block
 _US = 1000
 
 
 @dataclass
 class Measured:
-    """A contender's blocks, one for each round; None where a block failed."""
+    """A contender's blocks, one for each round. None for a block that failed."""
 
     contender: Contender
     cycle: list[float | None] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Measured:
     skip_server_cpu: list[float] = field(default_factory=list)
 
     def add(self, blocks: Sequence[_Block]) -> None:
-        """What was measured in one round."""
+        """Add one round's blocks."""
         self.cycle.append(median(block.cycle for block in blocks))
         self.cycle_p95.append(median(block.cycle_p95 for block in blocks))
         self.client_cpu.append(median(block.client_cpu for block in blocks))
@@ -91,7 +91,7 @@ def measure(store: RunningStore, contenders: Sequence[Contender], plan: Plan, rn
 
 
 def _round(entries: list[_Entry], store: RunningStore, plan: Plan, rng: random.Random) -> None:
-    """Each contender once, in random order; the floors three times, for everybody is compared with them."""
+    """Measure each contender once, in random order, and the floors three times, because all are compared with them."""
     order = entries + 2 * [entry for entry in entries if entry.subject.contender.kind == "floor"]
     rng.shuffle(order)
     blocks: dict[int, list[_Block]] = {}
@@ -129,7 +129,7 @@ def _how_many(took_ns: float, seconds: float) -> int:
 
 
 def _block(entry: _Entry, store: RunningStore) -> _Block:
-    entry.subject.cycles([entry.free] * 2)  # warms the caches after the contender before
+    entry.subject.cycles([entry.free] * 2)  # warms the caches after the previous contender
     processors = ProcessorTime(store.pid)
     server, client = processors.read(), process_time_ns()
     took = entry.subject.cycles([entry.free] * entry.cycles)
@@ -150,7 +150,7 @@ def _block(entry: _Entry, store: RunningStore) -> _Block:
 
 
 def figures(measured: Sequence[Measured]) -> dict[str, dict[str, Any]]:
-    """For the raw JSON, by name."""
+    """Return the figures for the raw JSON, by name."""
     floors = {one.contender.name: one for one in measured if one.contender.kind == "floor"}
     return {one.contender.name: _figures(one, floors.get(one.contender.floor)) for one in measured}
 

@@ -1,6 +1,6 @@
-"""What a lease costs while nothing happens: heartbeats of a keep-alive, renewals of a leader, reads of a follower.
+"""A lease's cost without work: heartbeats of keep-alive, renewals of a leader, reads of a follower.
 
-Counted are round trips, by a proxy. SQLite has none: there it is the calls of the provider.
+A proxy counts round trips. SQLite has no round trips, so its calls of the provider are counted.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ KEPT_SECONDS = 3.0
 HEARTBEATS = 6
 
 Count = Callable[[], int]
-"""The number of requests to the store so far."""
+"""Returns the number of requests to the store so far."""
 
 
 def measure(plan: Plan) -> dict[str, dict[str, float]]:
-    """By store, of all of them at the same time: most of it is waiting."""
+    """Measure all stores at the same time: most of it is waiting. Return the figures by store."""
     with ExitStack() as stack:
         elections: dict[str, _Election] = {}
         found: dict[str, dict[str, float]] = {}
@@ -49,7 +49,7 @@ def measure(plan: Plan) -> dict[str, dict[str, float]]:
 
 
 def _watched(site: Site, stack: ExitStack) -> tuple[LockProvider, Count]:
-    """A provider, and a counter of its requests to the store."""
+    """Return a provider, and a counter of its requests to the store."""
     if site.store == "sqlite":
         counted: Any = _Counted(_used(site, stack))
         return counted, lambda: counted.calls
@@ -58,7 +58,7 @@ def _watched(site: Site, stack: ExitStack) -> tuple[LockProvider, Count]:
 
 
 def _used(site: Site, stack: ExitStack) -> LockProvider:
-    """A provider that has been used before: Redis loads each script at its first call."""
+    """Return a provider after its first use: Redis loads each script at its first call."""
     provider: LockProvider
     provider, close = from_url(site)
     stack.callback(close)
@@ -89,7 +89,7 @@ class _Counted:
 
 
 def _kept_alive(store: RunningStore) -> float:
-    """Heartbeats come each third of the lease, however long it is; counted with a short one."""
+    """Count with a short lease: heartbeats come each third of the lease, whatever its length."""
     with ExitStack() as stack:
         provider, count = _watched(store.site, stack)
         with hold("kept-alive", lock_at_most_for=KEPT_SECONDS, provider=provider, keep_alive=True) as lease:
@@ -101,7 +101,7 @@ def _kept_alive(store: RunningStore) -> float:
 
 @dataclass
 class _Election:
-    """A leader and a follower with the default settings, the leader settled."""
+    """A settled leader and a follower with the default settings."""
 
     store: RunningStore
     leader: Count

@@ -1,4 +1,4 @@
-"""What it ran on."""
+"""The machine of a run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _field(path: str, name: str) -> str:
 
 
 def fsync_us() -> float:
-    """What the disk takes to keep 4 KB for good: most of what a commit takes."""
+    """Measure a durable write of 4 KB, the largest part of a commit."""
     took = []
     with tempfile.TemporaryFile(dir="/tmp") as file:
         for number in range(100):

@@ -1,4 +1,4 @@
-"""How long and how often things are measured."""
+"""The duration and number of measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.progress import say
 
 @dataclass
 class Absent:
-    """A contender that is not measured, and why."""
+    """A contender that is not measured, and the reason."""
 
     group: str
     name: str
@@ -24,7 +24,7 @@ class Absent:
 class Plan:
     rounds: int = 25
     block_seconds: float = 0.04
-    """How long one contender is measured in one round."""
+    """Seconds that a round measures one contender."""
     worker_rounds: int = 5
     worker_seconds: float = 0.4
     records: tuple[int, ...] = (10, 1_000, 100_000, 1_000_000)
@@ -51,7 +51,7 @@ class Plan:
 
     @classmethod
     def smoke(cls) -> Plan:
-        """For the tests of the harness: seconds, and the figures mean nothing."""
+        """For tests of the benchmark: it takes seconds, and its figures mean nothing."""
         return cls(
             rounds=2,
             block_seconds=0.002,
@@ -65,13 +65,13 @@ class Plan:
         )
 
     def drop(self, contender: Contender, figure: str, error: BaseException) -> None:
-        """Never silently: the page says who is missing, and why."""
+        """Drop a contender, with its reason on the page."""
         reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
         self.absent.append(Absent(contender.group, contender.name, figure, reason))
 
     @contextmanager
     def reported(self, group: str, figure: str) -> Iterator[None]:
-        """Say what is measured; and what fails does not take the rest of the run with it."""
+        """Report the current measurement. A failure does not end the run."""
         say(f"{group}: {figure}")
         try:
             yield
@@ -80,7 +80,7 @@ class Plan:
             self.absent.append(Absent(group, "all", figure, f"{type(error).__name__}: {error}".split("\n")[0][:200]))
 
     def opened(self, contender: Contender, figure: str, attempt: Callable[[], object]) -> bool:
-        """Whether ``attempt`` went well; if not, the contender is reported as absent."""
+        """Return whether ``attempt`` succeeded. If it failed, report the contender as absent."""
         try:
             attempt()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""What a run says while it goes on, on the standard error."""
+"""Progress of a run, on the standard error."""
 
 from __future__ import annotations
 

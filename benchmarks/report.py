@@ -1,4 +1,4 @@
-"""From the raw figures to the tables of docs/results/benchmarks.md. Ratios come first; times are context.
+"""Make the tables of docs/results/benchmarks.md from the raw figures. Ratios come first; times are context.
 
 ``python -m benchmarks.report`` writes the page and the charts again from the last full run.
 """
@@ -72,7 +72,7 @@ def tables(results: Results, *, pictures: bool = False) -> str:
 
 _LACKS = "lacks, compared with ours"
 _TEXTS = {_LACKS, "lacks", "what", "why", "reached", "best of the others", "with a fencing token"}
-"""Columns that are not numbers."""
+"""Columns with texts."""
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -192,12 +192,12 @@ def _work(results: Results) -> list[str]:
 
 
 def _in_order(found: dict[str, Any]) -> list[tuple[str, Any]]:
-    """By store, as they are always shown; the async group of each after the other."""
+    """Sort by store in the usual order; each store's async group follows its sync group."""
     return [(group, found[group]) for store in TITLES for group in (store, f"{store} async") if group in found]
 
 
 def _rank(name: str) -> tuple[int, str]:
-    """The floor, then ours, then the others."""
+    """The floor, then ours, then peers."""
     return (0 if name == "floor" else 1 if name.startswith(US) else 2), name
 
 
@@ -319,7 +319,7 @@ def _grows(results: Results, pictures: bool) -> list[str]:
 
 
 def _grows_with(figure: str, what: str, found: dict[str, Any], pictures: bool) -> list[str]:
-    """Each compared with itself, and at both ends with the floor."""
+    """Compare each contender with itself, and at both ends with the floor."""
     note = " SecantusDB reads every document, which `mongod` does not." if "mongodb" in found else ""
     parts = [
         f"An acquire, by the number of {what}. Each contender is compared with its own time at the smallest number, and"

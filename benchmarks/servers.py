@@ -1,4 +1,4 @@
-"""The private servers that are measured: those of the tests, but as durable as they come out of the box."""
+"""The measured private servers: the tests' servers, but with each store's default durability."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WITHOUT_HISTORY = tuple(name for name, store in LISTED.items() if not store.has_
 
 class DurablePostgres(PostgresServer):
     def command(self, port: int) -> list[str]:
-        return [*super().command(port), "-c", "fsync=on", "-c", "max_connections=500"]  # the last one counts
+        return [*super().command(port), "-c", "fsync=on", "-c", "max_connections=500"]  # the last option wins
 
 
 class DurableMariaDb(MariaDbServer):
@@ -41,7 +41,7 @@ class DurableMariaDb(MariaDbServer):
 
 
 class DurableMySql(MySqlServer):
-    """With a binary log, which MySQL writes and syncs by default."""
+    """A server with a binary log, which MySQL writes and syncs by default."""
 
     def command(self, port: int) -> list[str]:
         durable = ["--innodb-flush-log-at-trx-commit=1", "--sync-binlog=1", "--max-connections=500"]
@@ -49,7 +49,7 @@ class DurableMySql(MySqlServer):
 
 
 class BenchedDynamoDB(DynamoDBServer):
-    """With the table that the floor and the providers use."""
+    """A server with the table of the floor and the providers."""
 
     def start(self) -> None:
         super().start()
@@ -57,7 +57,7 @@ class BenchedDynamoDB(DynamoDBServer):
 
 
 class DefaultRedis(RedisServer):
-    """With Redis's own defaults: snapshots now and then, no append-only file."""
+    """A server with Redis's own defaults: occasional snapshots, no append-only file."""
 
     def __init__(self) -> None:
         super().__init__(config={"save": "3600 1 300 100 60 10000", "hz": "10", "appendfsync": "everysec"})
@@ -65,20 +65,20 @@ class DefaultRedis(RedisServer):
 
 @dataclass(frozen=True)
 class Site:
-    """Where a store is. Can be sent to other processes."""
+    """The place of a store. It can be sent to other processes."""
 
     store: str
     address: Address = ("", 0)
     directory: str = ""
-    """For what is in files."""
+    """Directory for stores with files."""
     database: str = DATABASE
-    """Redis has numbers for them."""
+    """Redis numbers its databases."""
 
     def via(self, address: Address) -> Site:
         return replace(self, address=address)
 
     def within(self, database: str) -> Site:
-        """A store of its own on the same server."""
+        """Return a separate store on the same server."""
         return replace(self, database=database)
 
     def url(self, driver: str = "") -> str:
@@ -109,7 +109,7 @@ class Site:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What drivers of PostgreSQL and MySQL call these things, most of them."""
+        """Connect arguments by the names that most PostgreSQL and MySQL drivers use."""
         host, port = self.address
         return {"host": host, "port": port, "user": USER, "password": PASSWORD, "database": self.database}
 
@@ -118,7 +118,7 @@ class Site:
 class RunningStore:
     site: Site
     pid: int | None
-    """None: it has no process of its own."""
+    """None without a server process."""
     version: str
 
 
@@ -137,7 +137,7 @@ _SERVERS: dict[str, Callable[[], Any]] = {
 
 @contextmanager
 def running(store: str) -> Iterator[RunningStore]:
-    """A store of our own, for as long as the block lasts. :raises ServerError: it is not installed."""
+    """Run a private store inside the block. :raises ServerError: it is not installed."""
     with ExitStack() as stack:
         directory = tempfile.mkdtemp(prefix="shedlock-bench-", dir="/tmp")
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -188,21 +188,21 @@ def _version(site: Site) -> str:
 
 
 class ProcessorTime:
-    """That a process and its children have taken, ended ones included."""
+    """Processor time of a process and its children, including ended children."""
 
     def __init__(self, pid: int | None) -> None:
         self.pid = pid
         self._family: list[int] = []
 
     def read(self) -> int:
-        """Nanoseconds; also finds the present children."""
+        """Return the nanoseconds, after a search for new children."""
         if self.pid is None:
             return 0
         self._family = [self.pid, *_children(self.pid)]
         return self.read_again()
 
     def read_again(self) -> int:
-        """The same without a search for new children, which is cheaper."""
+        """Return the nanoseconds, without the costly search for new children."""
         if self.pid is None:
             return 0
         ended = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[13:15]
@@ -222,7 +222,7 @@ def _of_threads(pid: int) -> int:
         for thread in os.listdir(f"/proc/{pid}/task"):
             total += int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[0])
     except (FileNotFoundError, ProcessLookupError, IndexError):
-        pass  # it ended meanwhile, or the kernel counts nothing
+        pass  # it has ended, or the kernel counts nothing
     return total
 
 

@@ -1,9 +1,9 @@
 """Ten thousand replicas with five hundred jobs each, all at the same second, on one store: what helps?
 
-A simulation, with the costs that were measured: ``python -m benchmarks.simulate`` reads the last full run and writes
-the tables of ``docs/scaling.md`` and its chart again. Every replica wakes up at the tick, give or take its clock and
-its jitter, and asks for its jobs a few at a time, as its thread pool lets it. The store answers one question after
-another on each of its processors. Whoever has not been answered within the time limit has an error instead of a skip.
+A simulation with measured costs: ``python -m benchmarks.simulate`` reads the last full run, and writes the tables of
+``docs/scaling.md`` and its chart again. Every replica wakes up at the tick, plus its clock error and its jitter, and
+requests its jobs' locks a few at a time, as its thread pool allows. Each processor of the store handles requests in
+sequence. A request beyond the time limit is an error instead of a skip.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ REPLICAS = 10_000
 JOBS = 500
 SIZES = (10, 100, 1_000, REPLICAS)
 THREADS = 10
-"""What APScheduler's pool has by default."""
+"""The default of APScheduler's pool."""
 CLOCKS_DIFFER = 0.02
 """Seconds: the standard deviation of the replicas' clocks and of the schedulers' own delays."""
 NETWORK = 0.0005
 TIME_LIMIT = 5.0
-"""After which a question is an error, with a provider made from a URL."""
+"""Seconds. A longer request is an error, with a provider from a URL."""
 GRACE = 1.0
 """APScheduler's ``misfire_grace_time``: a run that cannot begin by then is dropped."""
 ENOUGH = 0.25
-"""What locking may take of a store that has other work."""
+"""The share of a store that locking may use if the store has other work."""
 PERIOD = 60.0
 """Seconds between ticks: a store that takes longer never catches up."""
 RETRY_PERIOD = 2.0
-"""How often a follower reads the record, by default, plus a tenth of it on average."""
+"""Seconds between a follower's reads, by default; a tenth is added on average."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Store:
     name: str
     processors: int
     skip_us: float
-    """Of its processor time."""
+    """Its processor time."""
     run_us: float
     """An acquire and its release."""
     read_us: float
@@ -63,13 +63,13 @@ class Store:
 class Strategy:
     name: str
     jitter: float = 0.0
-    """Seconds, evenly spread."""
+    """Seconds, uniformly distributed."""
     groups: int = 1
-    """Each job is scheduled by one group of the replicas only."""
+    """Number of groups of replicas. Each job runs in one group only."""
     stores: int = 1
-    """Lock names are spread over so many."""
+    """Number of stores. Lock names are spread over them."""
     leads: bool = False
-    """Only the leader's scheduler works."""
+    """Whether only the leader's scheduler works."""
     retry_period: float = RETRY_PERIOD
 
 
@@ -88,22 +88,22 @@ STRATEGIES = [
 class Outcome:
     attempts: int
     answered: float
-    """Seconds until the last has its answer."""
+    """Seconds until the last reply."""
     replica: float
-    """Seconds from a replica's first question to its last answer, of the slowest."""
+    """Seconds between first request and last reply, on the slowest replica."""
     late: float
-    """The share of the questions that took longer than the time limit."""
+    """Share of the requests beyond the time limit."""
     steady: float
-    """Questions per second at all times: followers."""
+    """Followers' requests per second, at all times."""
     load: float
-    """The share of one store's processors that this takes."""
+    """Their share of one store's processors."""
     busy: float
-    """The share of them that one such tick in each period takes, followers included. Above 1: never done."""
+    """Share of the processors for one tick per period, with followers. Above 1, the store never catches up."""
 
 
 @cache
 def simulate(store: Store, strategy: Strategy, replicas: int = REPLICAS, jobs: int = JOBS, seed: int = 1) -> Outcome:
-    """One tick. Seconds are counted from it."""
+    """Simulate one tick. Seconds are counted from the tick."""
     rng = random.Random(seed)
     steady = replicas / (strategy.retry_period * 1.1) if strategy.leads else 0.0
     load = steady * store.read_us / 1e6 / store.processors
@@ -111,7 +111,7 @@ def simulate(store: Store, strategy: Strategy, replicas: int = REPLICAS, jobs: i
         store = replace(store, skip_us=store.run_us / max(0.05, 1 - load))  # the followers' reads come in between
     replicas_at_tick = 1 if strategy.leads else replicas
     each_us = store.run_us if strategy.leads else store.skip_us
-    # Of many stores each is like the others: one is simulated.
+    # All stores behave alike: simulate only the first.
     attempts = max(1, jobs // strategy.groups // strategy.stores)
     waits, done, slowest = _tick(store, strategy.jitter, replicas_at_tick, attempts, rng)
     questions = sum(size for _, size in waits)
@@ -127,13 +127,13 @@ def simulate(store: Store, strategy: Strategy, replicas: int = REPLICAS, jobs: i
 
 
 Waits = list[tuple[float, int]]
-"""How long, and how many attempts."""
+"""Waits in seconds, each with its number of attempts."""
 
 
 def _tick(store: Store, jitter: float, replicas: int, jobs: int, rng: random.Random) -> tuple[Waits, float, float]:
-    """Each replica asks for so many jobs, a few at a time; the next few when those are answered.
+    """Let each replica send requests for its jobs, a few at a time, and continue after the replies.
 
-    Returns how long each few waited; the end; and how long the slowest replica took.
+    Return each group's wait, the end, and the slowest replica's time.
     """
     each = store.skip_us / 1e6 / store.processors
     starts = [rng.gauss(0, CLOCKS_DIFFER) + rng.uniform(0, jitter) for _ in range(replicas)]
@@ -153,7 +153,7 @@ def _tick(store: Store, jitter: float, replicas: int, jobs: int, rng: random.Ran
     return waits, last, slowest
 
 
-# With what was measured
+# From measured costs
 
 
 def stores(results: dict[str, Any]) -> list[Store]:
@@ -201,7 +201,7 @@ def _title(store: Store) -> str:
 
 
 def verdict(outcome: Outcome) -> str:
-    """The worst of what can be said against it."""
+    """Return the worst finding."""
     if outcome.busy > 1 or outcome.answered > PERIOD:
         return "**not done at the next tick**"
     if outcome.late > 0:
@@ -234,11 +234,11 @@ def _lines(store: Store) -> Sequence[tuple[str, Sequence[tuple[float, float]]]]:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.simulate",
-        description="Write the tables of docs/scaling.md and its chart again: by simulation, with the costs of skips"
-        " and of acquires that a run of the benchmark measured. make bench does it as well.",
+        description="Simulate with the costs of skips and acquires from the benchmark, and rewrite the tables of"
+        " docs/scaling.md and its chart. make bench does this, too.",
     )
     parser.add_argument("results", nargs="?", type=Path, default=LAST, help="raw figures (default: the last full run)")
-    parser.add_argument("--page", type=Path, default=PAGE, help="which page is written (default: docs/scaling.md)")
+    parser.add_argument("--page", type=Path, default=PAGE, help="page to write (default: docs/scaling.md)")
     parser.add_argument("--chart", type=Path, default=CHART, help="default: docs/benchmarks/scaling.svg")
     options = parser.parse_args(arguments)
     write(json.loads(options.results.read_text()), options.page, options.chart)

@@ -1,4 +1,4 @@
-"""From samples to figures. The machine is noisy: what counts is decided round by round, by medians."""
+"""Make figures from samples. The machine is noisy, so comparisons use medians, round by round."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import median
 
 @dataclass(frozen=True)
 class Spread:
-    """A median over rounds, and the quarter and three-quarter points beside it."""
+    """A median over rounds, with its quartiles."""
 
     middle: float
     low: float
@@ -21,7 +21,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def quantile(values: Sequence[float], fraction: float) -> float:
-    """Between the two nearest values, in proportion."""
+    """Interpolate between the two nearest values."""
     if not values:
         raise ValueError("no values")
     ordered = sorted(values)
@@ -32,9 +32,9 @@ def quantile(values: Sequence[float], fraction: float) -> float:
 
 
 def ratio(values: Sequence[float | None], floor: Sequence[float | None]) -> Spread | None:
-    """Of each round to the floor of the same round: what slows a whole round down does not show.
+    """Compare each round with the floor's same round, so that a slow round does not show.
 
-    None in a place: that round was not measured.
+    A None stands for a round without a measurement.
     """
     pairs = [(value, base) for value, base in zip(values, floor, strict=True) if value is not None and base]
     return spread([value / base for value, base in pairs if base]) if pairs else None

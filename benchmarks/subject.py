@@ -1,4 +1,4 @@
-"""A contender with an open session, sync or async alike, and the loops that time it."""
+"""A contender with an open session, sync or async, and the loops that time it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Subject:
             runner.run(self._session.start())
 
     def cycles(self, names: Sequence[str]) -> list[int]:
-        """Acquire and release each of the names; how many nanoseconds each took."""
+        """Acquire and release each name. Return the nanoseconds for each name."""
         if isinstance(self._session, AsyncSession):
             return self._runner.run(_cycles_async(self._session, names))
         return _cycles(self._session, names)
 
     def refusals(self, name: str, times: int) -> list[int]:
-        """Try to take a lock that another client holds; how many nanoseconds each took."""
+        """Attempt a lock that another client holds. Return the nanoseconds of each attempt."""
         if isinstance(self._session, AsyncSession):
             return self._runner.run(_refusals_async(self._session, name, times))
         return _refusals(self._session, name, times)

@@ -1,4 +1,4 @@
-"""What is to be reached, and whether it is."""
+"""The targets, and whether they are reached."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Results = dict[str, Any]
 
 @dataclass(frozen=True)
 class Figure:
-    """A value, with its spread over the rounds if it has one, and whose or where it is."""
+    """A value with its spread over the rounds, if any, and its contender or store."""
 
     value: float
     low: float | None = None
@@ -29,7 +29,7 @@ class Target:
     limit: float
     ours: Callable[[Results], Figure | None]
     others: Callable[[Results], dict[str, Any]] = lambda results: {}
-    """What was measured at the same time, by name; the best of it is shown."""
+    """Results of other contenders in the same rounds, by name. The best is shown."""
     key: str = "ratio"
     at_least: bool = False
     unit: str = ""
@@ -39,7 +39,7 @@ class Target:
         return figure.value >= self.limit if self.at_least else figure.value <= self.limit
 
     def best(self, results: Results, *, with_token: bool = False) -> Figure | None:
-        """The best of the others; of those that give a fencing token, if so wished."""
+        """Return the best peer's figure; ``with_token`` leaves out peers without a fencing token."""
         entries = self.others(results).items()
         figures = [
             _figure(entry, self.key, name)
@@ -65,15 +65,15 @@ def _in(figure: str, group: str) -> Callable[[Results], dict[str, Any]]:
 
 
 def _is_rival(entry: dict[str, Any]) -> bool:
-    """A lock without a lease is another thing: it costs less, and does not end when its holder hangs."""
+    """Whether the lock has a lease. A lock without a lease costs less, but stays with a hung holder."""
     return bool(entry.get("kind") == "peer" and entry.get("has_lease", True))
 
 
 def _most_records(results: Results) -> Figure | None:
-    """The store in which the greatest number of records costs most."""
+    """Return the store where the most records cost most."""
     figures = []
     for store, sizes in results.get("records", {}).items():
-        if store == "mongodb":  # not MongoDB itself, and with fewer
+        if store == "mongodb":  # SecantusDB is not MongoDB, and has fewer records
             continue
         largest = max(sizes, key=int)
         figure = _figure(sizes[largest].get(US), "ratio", f"{store}, {int(largest):,}")

@@ -1,4 +1,4 @@
-"""What goes over the wire: round trips and bytes of an operation, counted by a proxy, the same on every run."""
+"""Network traffic: round trips and bytes of an operation, counted by a proxy, the same on every run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def measure(store: RunningStore, contenders: Sequence[Contender], plan: Plan) ->
 
 
 def count(store: RunningStore, contender: Contender) -> dict[str, float]:
-    """Per acquire and release, and per skip. Connections that it opens for one count as well."""
+    """Return the traffic per acquire and release, and per skip. Connections opened for an operation count as well."""
     with TcpProxy(store.site.address) as proxy, asyncio.Runner() as runner:
         direct = Subject(contender, store.site, runner)
         subject = Subject(contender, store.site.via(proxy.address), runner)

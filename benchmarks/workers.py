@@ -1,6 +1,6 @@
-"""Many client processes at once: all after one lock that is held, or each with a lock of its own.
+"""Many client processes at once: all compete for a held lock, or each uses its own lock.
 
-The processes are forked, once, from a process that has imported everything; and get their commands over a pipe.
+A process that has imported everything forks them once. They get their commands over a pipe.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Workers:
         self._all(clients, ("open", contender.group, contender.name, site))
 
     def run(self, contender: Contender, mode: Mode, clients: int, seconds: float) -> float:
-        """How often it was done in a second, by all together."""
-        begin = monotonic() + 0.02 + clients * 0.0005  # when all have read this
+        """Return the clients' total operations per second."""
+        begin = monotonic() + 0.02 + clients * 0.0005  # all clients have read this by then
         counts = self._all(clients, ("run", contender.group, contender.name, mode, begin, begin + seconds))
         return float(sum(counts)) / seconds
 
@@ -80,7 +80,7 @@ class Workers:
     def _reply(self, pipe: Connection) -> Any:
         while pipe.poll(_TIMEOUT):
             number, reply = pipe.recv()
-            if number == self._number:  # not a late reply to an earlier message
+            if number == self._number:  # ignore a late reply to an earlier message
                 return reply
         raise TimeoutError(f"a client did not reply within {_TIMEOUT:g} s")
 
@@ -89,7 +89,7 @@ _DRIVERS = ["redis", "psycopg", "pymysql", "pymongo", "sqlite3", "sqlalchemy", "
 
 
 def _serve(pipe: Connection, number: int) -> None:
-    logging.getLogger().addHandler(logging.NullHandler())  # or peers' skips go to the terminal
+    logging.getLogger().addHandler(logging.NullHandler())  # keeps peers' skips off the terminal
     sessions: dict[tuple[str, str], Session] = {}
     while True:
         try:
@@ -127,7 +127,7 @@ def _work(session: Session, contender: Contender, number: int, mode: Mode, begin
     done = 0
     name = _held(contender) if mode == "skip" else _own_name(contender, number)
     sleep(max(0.0, begin - monotonic()))
-    while not done or monotonic() < end:  # once at least, however late this process is
+    while not done or monotonic() < end:  # at least once, however late this process is
         if mode != "skip":
             session.cycle(name)
         elif not session.refused(name):
@@ -138,7 +138,7 @@ def _work(session: Session, contender: Contender, number: int, mode: Mode, begin
 
 @dataclass
 class Rates:
-    """Of one contender, a number for each round."""
+    """One contender's rate in each round."""
 
     contender: Contender
     per_second: list[float | None] = field(default_factory=list)
@@ -147,7 +147,7 @@ class Rates:
 def contention(
     workers: Workers, store: RunningStore, contenders: Sequence[Contender], plan: Plan, rng: random.Random
 ) -> list[Rates]:
-    """All clients try to acquire one lock that is held."""
+    """Let all clients try to acquire one held lock."""
     with asyncio.Runner() as runner:
         holders: list[Subject] = []
         rates: list[Rates] = []
@@ -171,7 +171,7 @@ def contention(
 def growth(
     workers: Workers, store: RunningStore, contenders: Sequence[Contender], clients: int, plan: Plan, rng: random.Random
 ) -> list[Rates]:
-    """Each client takes and gives back a lock of its own."""
+    """Let each client acquire and release its own lock."""
     rates: list[Rates] = []
     for contender in contenders:
         try:

@@ -1,4 +1,4 @@
-"""The decorator: a job that runs where its lock is free, and is skipped where it is held.
+"""The decorator: a job runs if its lock is free, and is skipped if its lock is held.
 
 python examples/01_decorator.py
 """
@@ -31,7 +31,7 @@ def main() -> None:
         provider = provider_from_url(f"sqlite:///{Path(directory) / 'locks.db'}")
         provider.create_schema()  # once; or put the table into your migrations
         with configure(provider):
-            # Three "replicas" at the same moment. One runs; the others are skipped at once, they do not wait.
+            # Three "replicas" at the same moment. One replica runs; the others skip at once, without waiting.
             with ThreadPoolExecutor(3) as replicas:
                 print(*replicas.map(replica, (1, 2, 3)), sep="\n")
 

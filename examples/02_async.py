@@ -20,7 +20,7 @@ async def sync_feeds() -> str:
 
 async def vacuum(worker: int) -> None:
     async with try_hold_async("vacuum", lock_at_most_for="5m") as lease:
-        if lease is None:  # held elsewhere: the block runs all the same and must look
+        if lease is None:  # held elsewhere: the block still runs and must check
             print(f"worker {worker}: vacuum is held elsewhere")
             return
         print(f"worker {worker}: vacuuming")
@@ -28,7 +28,7 @@ async def vacuum(worker: int) -> None:
 
 
 async def run() -> None:
-    # Two calls at once: one returns its value, one is skipped and returns None.
+    # Two calls at once: one call returns its value, the other is skipped and returns None.
     print("sync_feeds:", await asyncio.gather(sync_feeds(), sync_feeds()))
     await asyncio.gather(vacuum(1), vacuum(2))
 

@@ -1,4 +1,4 @@
-"""APScheduler: one executor around the one you have, and skips as events of their own.
+"""APScheduler: an executor that wraps your executor, and events for skips.
 
 python examples/03_apscheduler.py
 """
@@ -19,7 +19,7 @@ from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, JobSkippedEv
 
 @scheduler_lock("clean-up", lock_at_most_for="5m", lock_at_least_for="10s")
 def clean_up() -> None:
-    """Over at once; lock_at_least_for keeps it from running again on a replica whose clock is late."""
+    """Done at once; lock_at_least_for prevents a second run on a replica with a late clock."""
 
 
 def send_newsletter() -> None:

@@ -1,9 +1,9 @@
-"""Fire times: a job so fast that it is over before the other replica's clock strikes, and still runs once.
+"""Fire times: a job that ends before the other replica's clock reaches its fire time, and still runs once.
 
-    python examples/04_fire_time.py
+python examples/04_fire_time.py
 
-The store remembers the newest fire time that ran, and refuses it a second time. This is the default. A plain lock is
-free again when the second replica, whose clock is a little late, comes for the same fire time.
+The store remembers the newest fire time that ran, and rejects it a second time. This is the default. A plain lock is
+free again when the second replica, with a slightly late clock, comes for the same fire time.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from shedlock_py.integrations.apscheduler import EVENT_JOB_SKIPPED, JobSkippedEv
 
 @scheduler_lock("bill-customers", lock_at_most_for="5m")
 def bill_customers() -> None:
-    """Over in no time at all."""
+    """Done at once."""
 
 
 def fire_on_two_replicas(once_per_fire_time: bool | None) -> None:
     provider = InMemoryLockProvider()  # both "replicas" live in this process
     fire_time = datetime.now(UTC).replace(microsecond=0)
-    for name in ("replica 1", "replica 2"):  # one after the other: the second one's clock is late
+    for name in ("replica 1", "replica 2"):  # in sequence: the second replica's clock is late
         scheduler = BackgroundScheduler(
             executors={"default": ShedLockExecutor(provider=provider, once_per_fire_time=once_per_fire_time)},
             timezone=UTC,

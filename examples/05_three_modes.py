@@ -12,25 +12,25 @@ from pathlib import Path
 from shedlock_py import LockProvider, Skipped, configure, extend_lock, provider_from_url, scheduler_lock, try_hold
 
 
-# 1. Until the task is done. For tasks that may run again as soon as they are over.
+# 1. Until the task is done, for tasks that may run again at once.
 @scheduler_lock("import", lock_at_most_for="10m")
 def import_files() -> str:
     return "imported"
 
 
-# 2. For the whole period. For tasks that must not run twice per period, whoever calls them: the lock is kept after the
-# task, until lock_at_least_for is over. (Under APScheduler each fire time runs once without a duration to choose.)
+# 2. For the whole period, for tasks that must not run twice per period, whoever calls them: the lock is kept after the
+# task, until lock_at_least_for is over. (Under APScheduler each fire time runs once without such a duration.)
 @scheduler_lock("daily-mail", lock_at_most_for="23h", lock_at_least_for="23h")
 def daily_mail() -> str:
     return "sent"
 
 
-# 3. As long as one holder renews. For tasks of unknown length: a short lease, so that a crash is noticed soon, and
-# one extension for each step. extend_lock raises LeaseLostError if the lease was lost: better to stop than to go on.
+# 3. As long as the holder renews, for tasks of unknown length: a short lease, so that a crash is noticed soon, and an
+# extension at each step. extend_lock raises LeaseLostError if the lease was lost: better to stop than to continue.
 @scheduler_lock("reindex", lock_at_most_for="1s")
 def reindex() -> str:
     for _ in range(4):
-        time.sleep(0.4)  # a step; all of them together take longer than the lease
+        time.sleep(0.4)  # a step; all steps together take longer than the lease
         extend_lock("1s")
     return "reindexed"
 
@@ -49,7 +49,7 @@ def main() -> None:
             print("3. reindex:", reindex())
             show(provider, "reindex")
 
-            # The same without a function of its own:
+            # The same in a block:
             with try_hold("reindex", lock_at_most_for="1s") as lease:
                 if lease:
                     print("   held as a block, fencing token", lease.fencing_token)

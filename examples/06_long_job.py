@@ -1,4 +1,4 @@
-"""A job of unknown length with a short lease: it is kept alive while the job runs, and free soon after a crash.
+"""A job of unknown length with a short lease: kept alive while the job runs, and free soon after a crash.
 
 python examples/06_long_job.py
 """
@@ -26,7 +26,7 @@ must_stop = threading.Event()
 
 
 def stop(lost: LeaseLost) -> None:
-    """A thread cannot be stopped from outside: tell the job, which looks at each step."""
+    """Set a flag that the job checks at each step: a thread cannot be stopped from outside."""
     print(f"   lost ({lost.reason}): telling the job to stop")
     must_stop.set()
 
@@ -52,7 +52,7 @@ def main() -> None:
         with configure(provider):
             print("1. three leases long:", reindex(30))
 
-            # Somebody else takes the lock by force, as an operator might: the next heartbeat finds out.
+            # An operator takes the lock by force: the next heartbeat notices.
             threading.Timer(1.0, provider.take_over, [LockRequest("reindex", "1m", holder="operator")]).start()
             print("2. taken over:", reindex(100))
 

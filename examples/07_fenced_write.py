@@ -1,9 +1,9 @@
-"""A fenced write: a table that refuses a holder who was stopped for longer than its lease, and does not know it.
+"""A fenced write: a table rejects a holder that was paused for longer than its lease.
 
 python examples/07_fenced_write.py
 
-No lock can keep a process from writing after it was paused (garbage collection, SIGSTOP, a virtual machine that is
-moved). The table can: it keeps the greatest fencing token that wrote, and refuses smaller ones.
+A lock cannot prevent a write after a pause (garbage collection, SIGSTOP, a moved virtual machine). The table can: it
+keeps the greatest fencing token that wrote, and rejects smaller tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WRITE = "UPDATE report SET text = ?, fencing_token = ? WHERE id = 1 AND fencing_
 
 
 def write(database: Path, text: str, lease: Lease) -> bool:
-    """Whether the table took it: not if somebody with a newer token has written."""
+    """Return whether the table accepted the write. It rejects the write if a newer token has written."""
     connection = sqlite3.connect(database)
     with connection:
         done = connection.execute(WRITE, (text, lease.fencing_token, lease.fencing_token)).rowcount == 1

@@ -1,8 +1,8 @@
-"""A TCP feed that only the leader may consume: connect while leading, disconnect as soon as not.
+"""A TCP feed for the leader only: connect when leading, disconnect as soon as leadership ends.
 
 python examples/08_leader_only_feed.py
 
-Two nodes here are two electors of one process, so that one script shows both; in production each is a process.
+Two nodes here are two electors of one process, so that one script shows both; in production each node is a process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shedlock_py import AsyncLeaderElector, LockProvider, provider_from_url
 
 
 class Consumer:
-    """Reads the feed while its node leads. Fail closed: no line is taken that was not asked about first."""
+    """Reads the feed while its node leads. Fail closed: check the leadership before each line."""
 
     def __init__(self, name: str, provider: LockProvider, port: int) -> None:
         self.name = name
@@ -28,7 +28,7 @@ class Consumer:
             renew_deadline="2s",
             retry_period="500ms",
             holder=name,
-            on_started_leading=self.consume,  # runs while this node leads; leadership is given up when it has ended
+            on_started_leading=self.consume,  # runs while this node leads; the node resigns when it returns
         )
 
     async def consume(self) -> None:

@@ -33,7 +33,7 @@ def code(names: Iterable[str]) -> str:
 
 
 def table(header: str, rows: Iterable[Sequence[str]]) -> str:
-    """Return a table. Rows that differ in their first cell only are one row."""
+    """Return a table. Rows that differ only in their first cell become one row."""
     labels: dict[tuple[str, ...], list[str]] = {}
     for label, *cells in rows:
         labels.setdefault(tuple(cells), []).append(label)
@@ -44,7 +44,7 @@ def table(header: str, rows: Iterable[Sequence[str]]) -> str:
 
 
 def with_cells(key: str) -> Iterator[Sequence[str]]:
-    """A row for each page that has cells under ``key``."""
+    """Yield a row for each page that has cells under ``key``."""
     return ((titles(page), *cells[key]) for page, cells in CELLS.items() if key in cells)
 
 
@@ -111,7 +111,7 @@ def install_lines() -> str:
 
 
 def reference() -> str:
-    """The classes of the stores that have a module of their own."""
+    """Return the classes of the stores that have a separate module."""
     stores = [store for store in STORES.values() if store.extra and not store.is_sql]
     lines = []
     for module in dict.fromkeys(store.module for store in stores):

@@ -1,7 +1,7 @@
-"""What the pictures of the documentation are drawn with: SVG as text, readable on light and on dark.
+"""Drawing tools for the documentation's pictures: SVG as text, readable on light and on dark.
 
 Each ``draw_*.py`` writes its pictures to ``docs/images/``: ``python scripts/draw_readme_picture.py``. They are
-committed, and a test draws them again and compares. A picture has a background of its own and follows
+committed, and a test draws them again and compares. A picture has its own background and follows
 ``prefers-color-scheme``.
 """
 
@@ -72,7 +72,7 @@ STYLE = f"""\
 
 
 class Picture:
-    """An SVG that grows piece by piece."""
+    """An SVG, built in steps."""
 
     def __init__(self, width: int, height: int, title: str, description: str) -> None:
         self._pieces = [
@@ -121,7 +121,7 @@ class Picture:
 
 
 def write(pictures: dict[str, Callable[[], Picture]]) -> None:
-    """Write each picture to its file in ``docs/images``, or in the directory that is the only argument."""
+    """Write each picture to its file in ``docs/images``, or in the directory given as the only argument."""
     directory = Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES
     directory.mkdir(parents=True, exist_ok=True)
     for name, draw in pictures.items():

@@ -1,10 +1,10 @@
-"""The life of a lease, three times: a long job that is kept alive, a short one with a minimum hold, and a crash."""
+"""The life of a lease, three times: a long job with keep-alive, a short job with a minimum hold, and a crash."""
 
 from __future__ import annotations
 
 from draw_common import Picture, write
 
-LEFT, UNIT = 150, 58  # where time begins, and how wide one unit of it is
+LEFT, UNIT = 150, 58  # the start of time, and the width of its unit
 LANES = ("record in the store", "holder may believe", "task", "other replicas")
 LANE = 26
 
@@ -37,7 +37,7 @@ class Panel:
             self.picture.text(self.x(time), self.y(3) + 13, "skip", "small", anchor="middle")
 
     def mark(self, time: float, words: str, *, anchor: str = "middle", kind: str = "small") -> None:
-        """A moment: a thin line through the lanes, and its name below."""
+        """Mark a moment: a thin line through the lanes, and its name below."""
         bottom = self.y(len(LANES)) + 2
         self.picture.path(f"M{self.x(time):g} {self.y(0) - 3:g}V{bottom:g}", "dashed")
         self.picture.text(self.x(time), bottom + 14, words, kind, anchor=anchor)

@@ -1,4 +1,4 @@
-"""The first picture of the README: three replicas ask at the same moment, one of them runs."""
+"""The first picture of the README: three replicas attempt at the same moment, one of them runs."""
 
 from __future__ import annotations
 

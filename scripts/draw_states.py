@@ -1,4 +1,4 @@
-"""The states of a lease, of a lease that is kept alive, and of a node in an election."""
+"""The states of a lease, of a lease with keep-alive, and of a node in an election."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ HALF_WIDTH, HALF_HEIGHT = 58, 18
 
 
 class Diagram:
-    """Rounded boxes, and arrows that say what leads from one to the other."""
+    """Rounded boxes, and arrows with the causes of the transitions."""
 
     def __init__(self, height: int, title: str, description: str) -> None:
         self.picture = Picture(760, height, title, description)
@@ -25,7 +25,7 @@ class Diagram:
         self.picture.path(shape, "line", arrow=True)
 
     def loop(self, x: float, y: float, *labels: str) -> None:
-        """From the top of a state back to it."""
+        """Draw an arrow from the top of a state back to it."""
         top = y - HALF_HEIGHT
         self.arrow(f"M{x - 26:g} {top:g}c-8 -34 60 -34 52 -1")
         for number, label in enumerate(reversed(labels)):

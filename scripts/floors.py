@@ -11,9 +11,9 @@ FLOOR = re.compile(r"(?P<package>[\w-]+)(?:\[[\w,]+\])?>=(?P<oldest>[\d.]+)(?:,<
 
 
 def floors() -> dict[str, tuple[str, str]]:
-    """For each package of the extras its oldest release, and the extra.
+    """Return each package's oldest release, and its extra.
 
-    :raises ValueError: a requirement that does not say ``>=``, or a package with two oldest releases.
+    :raises ValueError: a requirement without ``>=``, or a package with two oldest releases.
     """
     extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     found: dict[str, tuple[str, str]] = {}

@@ -4,7 +4,7 @@
 # full: also Chromium, and the compiler and headers that build mysqlclient and the clocks of tests/faults/clocks.py.
 # all: also Debian's own PostgreSQL and Redis, the "installed" releases.
 # SERVER (mariadb, postgres, redis): only these, also where a SHEDLOCK_TEST_..._URL names one.
-# Newer servers are not Debian's: tests/support/fetching.py fetches them.
+# Debian lacks newer servers: tests/support/fetching.py fetches them.
 set -euo pipefail
 . "$(dirname "$0")/apt.sh"
 
@@ -60,7 +60,7 @@ esac
 [ ${#missing[@]} -gt 0 ] || exit 0
 apt_install "${missing[@]}"
 
-# Nor shall they come up at the next boot.
+# They must not start at the next boot either.
 if [ ${#services[@]} -gt 0 ] && [ -d /run/systemd/system ]; then
     as_root systemctl disable --quiet "${services[@]}" || true
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # install.sh DIR WHAT ARGUMENT...: make the virtual environment DIR if it is missing, and install into it.
-# uv installs, or pip where uv cannot be had. WHAT is for the messages; the arguments are those of `pip install`.
+# uv installs, or pip without uv. WHAT is a word for the messages; the arguments go to `pip install`.
 set -euo pipefail
 . "$(dirname "$0")/apt.sh"
 
@@ -14,7 +14,7 @@ megabytes() { du -sm "$dir" | cut -f1; }
 packages() { find "$dir"/lib/python3*/site-packages -maxdepth 1 -name '*.dist-info' | wc -l; }
 uv() {
     [ -x "$dir/bin/uv" ] || "$python" -m pip install --quiet --disable-pip-version-check uv 2>/dev/null || return 1
-    # Compiled here, once, and not by each process that runs tests.
+    # Compile once here, so that test processes need not.
     "$dir/bin/uv" pip install --compile-bytecode --python "$python" "${quiet[@]}" "$@"
 }
 pip() {

@@ -23,7 +23,7 @@ fi
 
 python=$(find_python) || die "no Python >= 3.11 found; install one or name it: make PYTHON=/path/to/python3"
 if ! "$python" -c 'import ensurepip' 2>/dev/null; then
-    # Debian keeps ensurepip in a package of its own.
+    # Debian keeps ensurepip in a separate package.
     apt_install "$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"
 fi
 

@@ -39,7 +39,7 @@ class Source:
         self._trees: dict[str, ast.Module] = {}
 
     def public_modules(self) -> list[str]:
-        """The modules of the page, in its order."""
+        """Return the modules of the page, in its order."""
         folder = self._package / "integrations"
         found = {path.stem for path in folder.glob("*.py")} | {
             path.parent.name for path in folder.glob("*/__init__.py")
@@ -47,9 +47,9 @@ class Source:
         return [*MODULES, *(f"{INTEGRATIONS}.{name}" for name in sorted(found - {"__init__"}))]
 
     def exported(self, module: str) -> list[str]:
-        """The names in ``__all__``.
+        """Return the names in ``__all__``.
 
-        :raises ValueError: the module has none.
+        :raises ValueError: the module lacks ``__all__``.
         """
         for node in self._tree(module).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
@@ -57,9 +57,9 @@ class Source:
         raise ValueError(f"{module} has no __all__")
 
     def described(self, module: str, name: str) -> tuple[str, str]:
-        """Kind and docstring of a name, in the module that defines it.
+        """Return the kind and docstring of a name, from the module that defines it.
 
-        :raises ValueError: it has no docstring, or no module defines it.
+        :raises ValueError: it lacks a docstring, or no module defines it.
         """
         statements = self._tree(module).body
         for node in reversed(statements):  # a function with overloads is defined last
@@ -96,14 +96,14 @@ def _found(docstring: object, module: str, name: str) -> str:
 
 
 def first_sentence(docstring: str) -> str:
-    """The first sentence as Markdown, on one line."""
+    """Return the first sentence as Markdown, on one line."""
     paragraph = " ".join(docstring.strip().partition("\n\n")[0].split())
     sentence = END_OF_SENTENCE.split(paragraph)[0].rstrip(".")
     return ROLE.sub(r"`\1`", sentence).replace("``", "`").replace("|", "\\|")
 
 
 def page(package: Path) -> str:
-    """The whole page."""
+    """Return the whole page."""
     source, parts = Source(package), [INTRODUCTION]
     for module in source.public_modules():
         parts.append(f"## {module}\n\n| name | kind | description |\n|---|---|---|")

@@ -1,7 +1,7 @@
-"""For the reference on the site: the little reStructuredText of our docstrings becomes Markdown.
+"""Convert the reStructuredText of our docstrings to Markdown, for the site's reference.
 
-``code`` and literal blocks become code; :class:`Name` and the other roles become links to what the pages of the
-reference document, or plain code where they document no such thing.
+``code`` and literal blocks become code; :class:`Name` and other roles become links to documented names, or plain code
+for other names.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import griffe
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "reference" / "api"
 OPERATIONS = {"acquire", "extend", "release", "create_schema"}
-"""What providers have in common, and mention: explained once."""
+"""Common operations of providers, explained once."""
 ROLE = re.compile(r":(?:func|class|meth|data|attr|mod|exc):`([\w.]+)`")
 
 
 @cache
 def documented() -> dict[str, str]:
-    """The short name of each thing that has a ``:::`` line, and its path."""
+    """Return the short name of each ``:::`` line, with its path."""
     lines = [line for page in sorted(PAGES.glob("*.md")) for line in page.read_text().splitlines()]
     paths = [line.removeprefix("::: ").strip() for line in lines if line.startswith("::: ")]
     return {path.rpartition(".")[2]: path for path in paths}
@@ -40,7 +40,7 @@ def markdown(text: str, around: griffe.Object) -> str:
 
 
 def link(name: str, around: griffe.Object) -> str:
-    """``Class``, ``Class.method``, or ``method`` of the class whose docstring this is."""
+    """Link a name in a docstring: ``Class``, ``Class.method``, or a ``method`` of the docstring's class."""
     owner, _, member = name.partition(".")
     path = documented().get(owner)
     if path is not None:
@@ -54,15 +54,15 @@ def link(name: str, around: griffe.Object) -> str:
 
 
 def has_docstring(home: griffe.Object, name: str) -> bool:
-    """Whether the class has such a member of its own, which is then in the reference."""
+    """Whether the class itself has this member with a docstring, so that the reference includes it."""
     member = home.members.get(name)
     return member is not None and member.has_docstring
 
 
 def fence(text: str) -> str:
-    """Blocks after ``::`` as fenced ones; the errors' tree is text, all others are Python.
+    """Fence the blocks after ``::``. The errors' tree is text, other blocks are Python.
 
-    A block ends before the next line that is not indented; or, if none of it is, before the next empty line.
+    A block ends before the next line that is not indented. A block without indentation ends before the next empty line.
     """
     lines, result = text.splitlines(), list[str]()
     while lines:

@@ -21,7 +21,7 @@ LANGUAGES = {".py": "python", ".yml": "yaml", ".toml": "toml", ".json": "json", 
 
 
 def outside(page: Path, target: str) -> Path | None:
-    """The file of the repository that a link on ``page`` leads to, if it is not one of the site."""
+    """Return the repository's file behind a link on ``page``, if the site does not contain it."""
     path = Path(os.path.normpath(page.parent / target))
     return path.relative_to(ROOT) if path.is_relative_to(ROOT) and not path.is_relative_to(DOCS) else None
 
@@ -51,7 +51,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def shown(path: Path) -> str:
-    """The page that shows a file. Markdown is shown as it is written: its own links lead to places on GitHub."""
+    """Return a page that shows a file. Markdown stays unrendered: its links belong to GitHub."""
     language = LANGUAGES.get(path.suffix, "text")
     text = (ROOT / path).read_text(encoding="utf-8")
     return f"---\nsearch:\n  exclude: true\n---\n\n# {path}\n\n`````{language}\n{text}\n`````\n"
@@ -74,7 +74,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def without_norun(markdown: str) -> str:
-    """Blocks that the tests do not run are marked, for the tests alone."""
+    """Remove the marks of blocks that the tests do not run: only the tests need them."""
     return re.sub(r"^```python norun$", "```python", markdown, flags=re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""Print what one warm guarded call on SQLite passes through: modules, Python calls, changes of module.
+"""Print the path of one warm guarded call on SQLite: modules, Python calls, changes of module.
 
 Run ``python -m scripts.trace_call`` from the root of the project; ``--list`` prints each call as well.
 """
@@ -23,9 +23,9 @@ def task() -> None:
 
 
 def trace_call() -> list[tuple[str, CodeType]]:
-    """Every Python function of the package that one call enters: its module and its code."""
+    """Return the package's Python functions that one call enters: module and code."""
     calls: list[tuple[str, CodeType]] = []
-    frames: set[FrameType] = set()  # a generator has an event for each time that it goes on, and counts once
+    frames: set[FrameType] = set()  # a generator has an event each time that it continues, and counts once
 
     def on_event(frame: FrameType, event: str, _argument: object) -> None:
         module = frame.f_globals.get("__name__", "")

@@ -1,4 +1,4 @@
-"""All that is measured."""
+"""All contenders."""
 
 from benchmarks.contenders.base import AsyncSession, Contender, Kind, RefusedError, Session
 from benchmarks.contenders.floors import FLOORS

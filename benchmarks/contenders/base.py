@@ -1,4 +1,4 @@
-"""What is measured: one way to acquire and release a lock."""
+"""Contenders: ways to acquire and release a lock."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ Kind = Literal["floor", "us", "peer"]
 
 SECONDS = 60
 LEASE = timedelta(seconds=SECONDS)
-"""How long every lease is; nothing in a benchmark runs that long."""
+"""The length of every lease. No benchmark runs that long."""
 
 
 class RefusedError(Exception):
-    """A lock that must have been free was not."""
+    """A lock that should be free was held."""
 
 
 class Session:
-    """An open way to a store. One thread, one lock at a time."""
+    """An open connection to a store. One thread, one lock at a time."""
 
     def expect(self, names: Iterable[str]) -> None:
-        """These will be used, and have their records: what is made once for each name is made before it is timed."""
+        """Announce names, and create their records, so that timings do not include one-time work."""
 
     def take(self, name: str) -> bool:
-        """Acquire, once. False: another client holds it."""
+        """Acquire, without a retry. Return False if another client holds the lock."""
         raise NotImplementedError
 
     def give(self, name: str) -> None:
-        """Give back what was taken last."""
+        """Release the last acquired lock."""
         raise NotImplementedError
 
     def cycle(self, name: str) -> None:
@@ -44,23 +44,23 @@ class Session:
         self.give(name)
 
     def refused(self, name: str) -> bool:
-        """Try to take a lock that another client holds."""
+        """Return whether an attempt fails on a lock that another client holds."""
         return not self.take(name)
 
     def keep(self, name: str) -> None:
-        """Take a lock and keep it."""
+        """Acquire a lock and keep it."""
         if not self.take(name):
             raise RefusedError(name)
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the connection."""
 
 
 class AsyncSession:
-    """The same for asyncio."""
+    """A :class:`Session` for asyncio."""
 
     async def start(self) -> None:
-        """Open what cannot be opened without awaiting."""
+        """Open everything that needs ``await``."""
 
     async def take(self, name: str) -> bool:
         raise NotImplementedError
@@ -81,7 +81,7 @@ class AsyncSession:
             raise RefusedError(name)
 
     async def close(self) -> None:
-        """Close what was opened."""
+        """Close the connection."""
 
 
 @dataclass(frozen=True)
@@ -91,16 +91,16 @@ class Contender:
     kind: Kind
     open: Callable[[Site], Session | AsyncSession]
     package: str = ""
-    """What is installed from PyPI, whose version is of interest."""
+    """Name on PyPI, for the version."""
     lacks: str = ""
-    """What a lock of ours has, and this one has not."""
+    """Features of our locks that this lock lacks."""
     floor: str = "floor"
-    """The name of the floor it is compared with."""
+    """Name of the floor to compare with."""
     is_async: bool = False
     skips: bool = True
-    """Whether it can be refused at once, without waiting."""
+    """Whether it can skip at once, without waiting."""
     has_lease: bool = True
-    """Whether the lock of a holder that died ends by itself, on a store that others see."""
+    """Whether a dead holder's lock expires, on a store that others see."""
 
     @property
     def group(self) -> str:
@@ -108,7 +108,7 @@ class Contender:
 
     @property
     def slug(self) -> str:
-        """For lock names: contenders that share a store must not share locks."""
+        """For lock names: contenders on one store must not share locks."""
         return "".join(letter if letter.isalnum() else "-" for letter in f"{self.group}-{self.name}".lower())[:50]
 
     @property
@@ -117,10 +117,10 @@ class Contender:
 
 
 def load(module: str) -> Any:
-    """A module that may be missing; its contender is then reported as absent."""
+    """Import a module. If it is missing, its contender is reported as absent."""
     return import_module(module)
 
 
 def new_token() -> str:
-    """An owner that nobody guesses, as cheaply as Python makes one."""
+    """Return an owner that nobody can guess, at Python's lowest cost."""
     return os.urandom(16).hex()

@@ -1,7 +1,7 @@
-"""The floor of each store: its own driver, doing the least that a lease needs.
+"""The floor of each store: its driver, with the least work that a lease needs.
 
-A record of owner and end; taken by one conditional write, given back by another. No token, no minimum hold, no time
-limits, no pool, no error handling.
+A record has an owner and an end. One conditional write acquires it, and another releases it. A floor has no token, no
+minimum hold, no time limits, no pool and no error handling.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class AsyncRedisFloor(AsyncSession):
         await self.client.aclose()
 
 
-# SQL. The parameters stand for: owner, name of the lock; name of the lock, owner.
+# SQL. The parameters are: owner, lock name; lock name, owner.
 
 _PG_TAKE = (
     f"UPDATE {TABLE} SET ends = now() + interval '{SECONDS} seconds', owner = %s WHERE name = %s AND ends <= now()"
@@ -82,7 +82,7 @@ _LITE_ADD = f"INSERT OR IGNORE INTO {TABLE} VALUES (?, 0, '')"
 
 
 class CursorFloor(Session):
-    """A driver of DB-API: one cursor, held open."""
+    """A DB-API driver with one open cursor."""
 
     def __init__(self, connection: Any, create: str, add: str, take: str, give: str) -> None:
         self.connection = connection
@@ -97,7 +97,7 @@ class CursorFloor(Session):
 
     def take(self, name: str) -> bool:
         add, take, _ = self.statements
-        if name not in self.known:  # the record is there before it is measured, as it is from the second run on
+        if name not in self.known:  # create the record first: it exists from the second run on
             self.cursor.execute(add, (name,))
             self.known.add(name)
         self.token = new_token()
@@ -131,14 +131,14 @@ def open_sqlite3(site: Site) -> Session:
 
 
 def _sqlite() -> tuple[str, str, str, str]:
-    if sqlite3.sqlite_version_info >= (3, 42):  # the first with 'subsec'
+    if sqlite3.sqlite_version_info >= (3, 42):  # the first version with 'subsec'
         return _LITE_CREATE, _LITE_ADD, _LITE_TAKE, _LITE_GIVE
     older = [text.replace(_LITE_NOW, "julianday('now') * 86400") for text in (_LITE_ADD, _LITE_TAKE, _LITE_GIVE)]
     return _LITE_CREATE, older[0], older[1], older[2]
 
 
 class AsyncCursorFloor(AsyncSession):
-    """The drivers whose cursors are those of DB-API with ``await``."""
+    """Drivers with DB-API cursors and ``await``."""
 
     def __init__(self, connect: Any, create: str, add: str, take: str, give: str) -> None:
         self.connect = connect
@@ -308,7 +308,7 @@ def _range(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def _put(name: str, version: str, ends: float, owner: str) -> tuple[str, dict[str, Any]]:
-    """If the key still has that version."""
+    """Return a put that needs this version of the key."""
     key = _in_base64(f"/{TABLE}/{name}")
     put = {"request_put": {"key": key, "value": _in_base64(json.dumps({"ends": ends, "owner": owner}))}}
     compare = {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": version}
@@ -320,7 +320,7 @@ def _in_base64(text: str) -> str:
 
 
 def _free_version(reply: dict[str, Any]) -> str | None:
-    """The version of a lease that is over; "0" if there is none, None if it is held."""
+    """Return the version of an expired lease, "0" without a record, or None for a held lease."""
     for pair in reply.get("kvs", ()):
         is_held = json.loads(b64decode(pair["value"]))["ends"] > time.time()
         return None if is_held else str(pair["mod_revision"])
@@ -328,7 +328,7 @@ def _free_version(reply: dict[str, Any]) -> str | None:
 
 
 class EtcdFloor(Session):
-    """httpx alone, which the provider has, too."""
+    """httpx alone. Our provider uses it, too."""
 
     def __init__(self, site: Site) -> None:
         host, port = site.address
@@ -411,7 +411,7 @@ def _given(site: Site, name: str, token: str) -> dict[str, Any]:
 
 
 class DynamoDBFloor(Session):
-    """boto3 as it comes."""
+    """boto3 with its defaults."""
 
     def __init__(self, site: Site) -> None:
         self.site, self.token = site, ""
@@ -468,7 +468,7 @@ def _content(ends: float, owner: str) -> bytes:
 
 
 class S3Floor(Session):
-    """boto3 as it comes: an object is read, and written if it is still the same."""
+    """boto3 with its defaults: read an object, and write it if it has not changed."""
 
     def __init__(self, site: Site) -> None:
         self.client = load("boto3").client(**_client_arguments(site))
@@ -536,7 +536,7 @@ class AsyncS3Floor(AsyncSession):
 
 
 def _tls(site: Site) -> dict[str, Any]:
-    """For a client of httpx."""
+    """Return TLS options for an httpx client."""
     context = ssl.create_default_context(cafile=f"{site.directory}/authority.crt")
     context.load_cert_chain(f"{site.directory}/client.crt", f"{site.directory}/client.key")
     return {"base_url": "https://{}:{}{}".format(*site.address, _LEASES), "verify": context}
@@ -559,7 +559,7 @@ def _is_held(lease: dict[str, Any]) -> bool:
 
 
 class KubernetesFloor(Session):
-    """httpx alone, which the provider has, too."""
+    """httpx alone. Our provider uses it, too."""
 
     def __init__(self, site: Site) -> None:
         self.client = load("httpx").Client(**_tls(site))

@@ -1,4 +1,4 @@
-"""This library, each way it is used."""
+"""This library, in each way of use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def from_url(site: Site) -> tuple[Any, Close]:
 
 
 def from_own(site: Site) -> tuple[Any, Close]:
-    """Of the application's own engine or client, as the manuals of SQLAlchemy and the drivers show how to make one."""
+    """Open a provider on an application's engine or client, made as in the manuals of SQLAlchemy and the drivers."""
     if site.store == "redis":
         client = load("redis").Redis.from_url(site.url())
         return load("shedlock_py.providers.redis").RedisLockProvider(client), client.close
@@ -71,7 +71,7 @@ def from_own_async(site: Site) -> tuple[Any, Close]:
 
 
 class Requests(dict[str, LockRequest]):
-    """One for each lock name, made when it is first used: a job has one and keeps it, and so does the decorator."""
+    """One request for each lock name, made at its first use: a job and the decorator keep their request, too."""
 
     def __missing__(self, name: str) -> LockRequest:
         self[name] = LockRequest(name, LEASE)
@@ -105,7 +105,7 @@ class ProviderSession(Session):
 
 
 class HoldSession(ProviderSession):
-    """With the name and the time, as ``hold`` is written in an application: it makes its request anew each time."""
+    """``hold`` with the name and the time, as in an application: it makes a new request each time."""
 
     def cycle(self, name: str) -> None:
         with try_hold(name, lock_at_most_for=LEASE, provider=self.provider) as lease:
@@ -136,7 +136,7 @@ class DecoratorSession(ProviderSession):
 
 
 class ExecutorSession(ProviderSession):
-    """A job of APScheduler, from the moment it is submitted until its event, in this thread."""
+    """A job of APScheduler in this thread, from its submission to its event."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
@@ -153,7 +153,7 @@ class ExecutorSession(ProviderSession):
         self.runs += 1
 
     def submit(self, name: str) -> bool:
-        """Whether it ran."""
+        """Return whether the job ran."""
         before = self.runs
         if name not in self.jobs:
             far = datetime(2100, 1, 1, tzinfo=UTC)
@@ -174,7 +174,7 @@ class ExecutorSession(ProviderSession):
 
 
 class AsyncProviderSession(AsyncSession):
-    """The same for asyncio: one request for each name."""
+    """A :class:`ProviderSession` for asyncio."""
 
     def __init__(self, site: Site, make: Callable[[Site], tuple[Any, Close]] = from_url_async) -> None:
         self.site, self.make = site, make
@@ -199,7 +199,7 @@ class AsyncProviderSession(AsyncSession):
 
 
 class AsyncHoldSession(AsyncProviderSession):
-    """As :class:`HoldSession`, a new request each time."""
+    """A :class:`HoldSession` for asyncio."""
 
     async def cycle(self, name: str) -> None:
         async with try_hold_async(name, lock_at_most_for=LEASE, provider=self.provider) as lease:
@@ -238,7 +238,7 @@ US = "shedlock_py"
 
 
 def takes_no_client(store: str, name: str) -> bool:
-    """A way with a client of the user, which the providers for these do not take."""
+    """Return whether this way needs a user's client, but these stores' providers reject clients."""
     return store in ("etcd", "dynamodb", "s3", "kubernetes") and name.endswith("your own client")
 
 

@@ -1,4 +1,4 @@
-"""Other packages, each used as its own manual shows. What one cannot do is said in ``lacks``."""
+"""Other packages, used as in their own manuals. ``lacks`` lists missing features."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.servers import Site
 
 
 class LockSession(Session):
-    """Of packages that make an object for each lock, with ``acquire`` and ``release``."""
+    """Packages with a lock object that has ``acquire`` and ``release``."""
 
     def __init__(self, new_lock: Callable[[str], Any], close: Callable[[], Any] | None = None) -> None:
         self.new_lock = new_lock
@@ -26,13 +26,13 @@ class LockSession(Session):
         self.lock.release()
 
     def close(self) -> None:
-        self.lock = None  # some release what they hold when they are collected: while the server is there
+        self.lock = None  # some locks release when they are collected, and need the server for it
         if self.close_it is not None:
             self.close_it()
 
 
 class RaisingSession(LockSession):
-    """The same, where a refusal is an exception."""
+    """Packages with a lock object that raises if the lock is held."""
 
     def __init__(
         self, new_lock: Callable[[str], Any], refusal: type[Exception], close: Callable[[], Any] | None = None
@@ -65,7 +65,7 @@ class AsyncLockSession(AsyncSession):
 
 
 class BlockSession(Session):
-    """Of packages that have only a ``with`` block: ``enter`` says whether it was taken."""
+    """Packages that have only a ``with`` block: ``enter`` returns whether the lock was acquired."""
 
     def __init__(self, enter: Callable[[ExitStack, str], bool], close: Callable[[], Any] | None = None) -> None:
         self.enter = enter
@@ -251,7 +251,7 @@ def huey_sqlite(site: Site) -> Session:
 
 
 def _mithril() -> Any:
-    """Its log lines go to the standard output unless the application says otherwise."""
+    """Its log lines go to the standard output unless the application changes that."""
     import logging
 
     structlog = load("structlog")
@@ -339,7 +339,7 @@ def mithril_sqlite_async(site: Site) -> AsyncSession:
 
 
 class SqlAlchemyDlock(Session):
-    """A connection of the engine for as long as the lock is held: it is the session that holds an advisory lock."""
+    """Keep a connection of the engine with the lock: the session holds an advisory lock."""
 
     def __init__(self, site: Site) -> None:
         self.create = load("sqlalchemy_dlock").create_sadlock
@@ -442,7 +442,7 @@ DISLOCK_TABLE = (
 
 
 def dislock(site: Site) -> Session:
-    """It connects for each acquire, its heartbeat and each release; that is how it comes."""
+    """Its default: connect for each acquire, for its heartbeat and for each release."""
     module, core, url = load("dislock"), load("dislock.core"), _psycopg_url(site)
     with load("psycopg").connect(url, autocommit=True) as connection:
         connection.execute("SET client_min_messages = warning")
@@ -495,7 +495,7 @@ def _peer(
     package: str = "",
     has_lease: bool = True,
 ) -> list[Contender]:
-    """One package, in both ways if it has both."""
+    """Return one package, in its sync and async ways."""
     ways: list[tuple[Callable[[Site], Session | AsyncSession], bool]] = [(opened, False)]
     if opened_async is not None:
         ways.append((opened_async, True))

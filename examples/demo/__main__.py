@@ -42,18 +42,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def open_store(options: argparse.Namespace, directory: str) -> AbstractContextManager[str]:
-    """The URL of the store, whose server, if it is a private one, runs inside the block."""
+    """Yield the store's URL. A private server runs inside the block."""
     if options.private:
         return private_store(options.private)
     return nullcontext(options.store or f"sqlite:///{directory}/locks.db")
 
 
 WITHOUT_HISTORY = ("etcd", "dynamodb", "s3", "kubernetes")
-"""Schemes of stores that keep no runs."""
+"""Schemes of stores without run history."""
 
 
 def with_history(url: str) -> str:
-    """The store, which keeps the last runs of each job for the page."""
+    """Return the store's URL with run history for the page."""
     if "history=" in url or url.partition(":")[0] in WITHOUT_HISTORY:
         return url
     return f"{url}{'&' if '?' in url else '?'}history=50"
@@ -68,14 +68,14 @@ def write_page(store: str, file: Path) -> None:
 
 
 def prepare(store: str) -> None:
-    """Make sure that the store answers, and that no interrupted demo still holds the locks."""
+    """Check that the store replies, and that no interrupted demo still holds the locks."""
     provider = provider_from_url(store)
     provider.create_schema()
-    if start_new_quorum := getattr(provider, "start_new_quorum", None):  # of a demo, nobody else holds a lock
+    if start_new_quorum := getattr(provider, "start_new_quorum", None):  # only the demo uses these locks
         start_new_quorum()
     for job in JOBS:
         provider.force_release(job.lock_name)
-    if close := getattr(provider, "close", None):  # not every provider has something to close
+    if close := getattr(provider, "close", None):  # some providers have nothing to close
         close()
 
 
@@ -122,6 +122,6 @@ def positive(text: str) -> float:
 
 if __name__ == "__main__":
     for ending in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(ending) is signal.SIG_DFL:  # which would end us and clean nothing up
+        if signal.getsignal(ending) is signal.SIG_DFL:  # which would end us without a clean-up
             signal.signal(ending, signal.default_int_handler)
     sys.exit(main())

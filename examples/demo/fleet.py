@@ -1,4 +1,4 @@
-"""The replicas as processes: started, listened to, killed, and stopped whatever happens."""
+"""The replicas as processes: start them, read their messages, kill one, and always stop them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STOP_SECONDS = 10
 
 
 class Fleet:
-    """``count`` replicas on one store. A context manager: leaving it stops them."""
+    """``count`` replicas on one store. A context manager that stops them at its end."""
 
     def __init__(self, store: str, *, with_locks: bool, logs: Path, count: int = 3) -> None:
         self.names = [f"replica-{number}" for number in range(1, count + 1)]
@@ -42,7 +42,7 @@ class Fleet:
         self._stop()
 
     def heard(self, timeout: float = 0.0) -> Iterator[Observation]:
-        """What was told since, in the order in which it arrived. Waits ``timeout`` seconds for the first."""
+        """Yield new messages in the order of arrival. Wait up to ``timeout`` seconds for the first."""
         try:
             yield self._heard.get(timeout=timeout) if timeout else self._heard.get_nowait()
             while True:
@@ -56,7 +56,7 @@ class Fleet:
                 yield Observation("died", name, self._processes[name].pid, time.monotonic(), detail=last_words[0])
 
     def kill(self, name: str) -> Observation:
-        """SIGKILL: no cleaning up, no farewell. Returns when the process is gone."""
+        """Send SIGKILL, so without any clean-up. Return when the process is gone."""
         process = self._processes[name]
         process.kill()
         process.wait()
@@ -68,11 +68,11 @@ class Fleet:
             process = subprocess.Popen(
                 [sys.executable, "-m", "examples.demo.replica", "--name", name, *self._options],
                 cwd=PROJECT,
-                stdin=subprocess.PIPE,  # it ends when this pipe does, even if we are killed
+                stdin=subprocess.PIPE,  # the replica ends when this pipe ends, even if we are killed
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                process_group=0,  # Ctrl-C is for us; we stop them in order
+                process_group=0,  # Ctrl-C is for us; we stop the replicas in order
             )
         self._processes[name] = process
         reader = threading.Thread(target=self._listen, args=(process,), daemon=True)

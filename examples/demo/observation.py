@@ -1,4 +1,4 @@
-"""What a replica tells the demo: one JSON line for each thing that happened in it."""
+"""A replica's messages to the demo: one JSON line for each event."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Literal
 
 Kind = Literal[
     "ready",  # its scheduler runs
-    "submitted",  # a fire time came and was handed to the executor
-    "started",  # the body of a job began …
+    "submitted",  # a fire time came, and the executor got it
+    "started",  # a job's body began …
     "ended",  # … and ended
-    "executed",  # how a fire time ended, in one of these four ways: it ran,
+    "executed",  # a fire time's end, in one of four ways: it ran,
     "skipped",  # another replica had the lock or had run it,
     "failed",  # the job or its lock raised an error,
-    "not run",  # APScheduler itself refused: too late, or too many at once
+    "not run",  # APScheduler itself rejected it: too late, or too many at once
     "killed",  # by us, with SIGKILL
     "died",  # by itself, which is a fault
 ]
@@ -32,7 +32,7 @@ class Observation:
     fire_time: int | None = None
     """Seconds since 1970 UTC."""
     run: int = 0
-    """Numbers the runs of one replica, to tell which "ended" belongs to which "started"."""
+    """Number of the run on its replica: an "ended" has the number of its "started"."""
     detail: str = ""
 
     def to_json(self) -> str:

@@ -1,7 +1,7 @@
 """One replica: an ordinary APScheduler app. Each of the three processes runs exactly this.
 
-``tick`` and ``report`` are the jobs; ``main`` is all it takes to make them run once across all replicas. What is
-between them only tells the demo what happens. The process ends when its standard input does.
+``tick`` and ``report`` are the jobs; ``main`` makes them run once across all replicas. The code between them only
+reports events to the demo. The process ends when its standard input ends.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ stopping = threading.Event()
 
 @scheduler_lock(TICK.lock_name, lock_at_most_for=TICK.lock_at_most_for)
 def tick() -> None:
-    """The fast one: over long before the other replicas' clocks have come to the same second."""
+    """The fast job: done before the other replicas' clocks reach the same second."""
     with told_as_a_run(TICK):
         pass
 
 
 @scheduler_lock(REPORT.lock_name, lock_at_most_for=REPORT.lock_at_most_for)
 def report() -> None:
-    """The slow one: due again before it is done."""
+    """The slow job: due again before it is done."""
     with told_as_a_run(REPORT):
         stopping.wait(REPORT.takes)
 
@@ -56,7 +56,7 @@ def main() -> None:
 
     scheduler = BackgroundScheduler(
         executors={"default": ShedLockExecutor("threadpool")},
-        # Late is better than never, in order, even where the machine is busy: the demo counts every fire time.
+        # A late run is better than none, in order, even on a busy machine: the demo counts every fire time.
         job_defaults={"coalesce": False, "misfire_grace_time": None},
         timezone=UTC,
     )
@@ -71,7 +71,7 @@ def main() -> None:
     scheduler.shutdown()
 
 
-# For the demo: what happens here, as JSON lines on standard output
+# For the demo: events as JSON lines on standard output
 
 KINDS: dict[int, Kind] = {
     EVENT_JOB_SUBMITTED: "submitted",
@@ -98,7 +98,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def tell(kind: Kind, **more: Any) -> None:
     line = Observation(kind, name, os.getpid(), time.monotonic(), **more).to_json() + "\n"
-    os.write(sys.stdout.fileno(), line.encode())  # in one piece, whatever the other threads write
+    os.write(sys.stdout.fileno(), line.encode())  # one write, so that threads do not mix their lines
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def told_as_a_run(job: JobPlan) -> Iterator[None]:
 
 
 def tell_event(event: Any) -> None:
-    # Submissions have several times, all others have one.
+    # Submissions have several times; other events have one.
     times = event.scheduled_run_times if hasattr(event, "scheduled_run_times") else [event.scheduled_run_time]
     detail = getattr(event, "reason", "") or repr(getattr(event, "exception", None) or "")
     for fire_time in times:

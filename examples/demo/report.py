@@ -1,4 +1,4 @@
-"""Were the promises kept? Computed from what was observed, and from nothing else. Pure: no clock, no process."""
+"""Were the promises kept? Pure functions of the observations: no clock, no process."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from examples.demo.observation import OUTCOMES, Observation
 from examples.demo.plan import JobPlan
 
 SLACK = 0.25
-"""Seconds between a body's end and its lock's release, or between a refusal and the report of it."""
+"""Seconds between a body's end and its lock's release, or between a skip and its report."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a job's body, as its replica told it."""
+    """One run of a job's body, as reported by its replica."""
 
     job: str
     replica: str
     started: float
     ended: float
-    """When it ended or its replica was killed; infinite if neither was seen."""
+    """The end, or the kill of its replica; infinite if unknown."""
     was_killed: bool
 
 
@@ -38,7 +38,7 @@ class JobSummary:
 
 @dataclass(frozen=True)
 class TakeOver:
-    """What became of the job whose replica was killed in the middle of it."""
+    """The next run of the job after its replica was killed during a run."""
 
     killed: str
     pid: int
@@ -53,15 +53,15 @@ class Verdict:
     jobs: Sequence[JobSummary]
     take_over: TakeOver | None
     broken: Sequence[str]
-    """The broken promises, in words."""
+    """The broken promises as sentences."""
 
 
 def judge(
     observations: Sequence[Observation], jobs: Sequence[JobPlan], slow: JobPlan, first: int, last: int
 ) -> Verdict:
-    """Judge what was seen of ``jobs`` from the fire time ``first`` to ``last``, while every replica was ready.
+    """Judge the observations of ``jobs`` from the fire time ``first`` to ``last``, while every replica was ready.
 
-    ``slow`` is the job in which a replica had to be killed.
+    ``slow`` is the job that had to lose its replica during a run.
     """
     broken = [f"{seen.replica} ended by itself: {seen.detail}" for seen in observations if seen.kind == "died"]
     summaries = []
@@ -105,7 +105,7 @@ def judge(
 
 
 def find_runs(job: str, observations: Iterable[Observation]) -> list[Run]:
-    """The runs of one job, by when they started."""
+    """Return one job's runs, by start."""
     observations = list(observations)
     killed = {seen.replica: seen.at for seen in observations if seen.kind == "killed"}
     ended = {(seen.replica, seen.run): seen.at for seen in observations if seen.kind == "ended"}
@@ -121,7 +121,7 @@ def find_runs(job: str, observations: Iterable[Observation]) -> list[Run]:
 
 
 def find_overlaps(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Each run that began before an earlier one had ended, after the one that ended last of those."""
+    """Return each run that began before an earlier run had ended, after the earlier run that ended last."""
     overlaps = []
     latest: Run | None = None
     for run in runs:  # by start
@@ -133,7 +133,7 @@ def find_overlaps(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
 
 
 def count_runs(of_job: Sequence[Observation], runs: Sequence[Run]) -> dict[int, list[str]]:
-    """The replicas on which each fire time ran. One whose replica was killed in the middle counts as well."""
+    """Return the replicas that ran each fire time, including a replica that was killed during the run."""
     ran: dict[int, list[str]] = {}
     for seen in of_job:
         if seen.kind == "executed" and seen.fire_time is not None:
@@ -145,7 +145,7 @@ def count_runs(of_job: Sequence[Observation], runs: Sequence[Run]) -> dict[int, 
 
 
 def open_fire_times(of_job: Iterable[Observation], replica: str) -> list[int]:
-    """The fire times that were submitted in ``replica`` and of whose end nothing was heard."""
+    """Return the fire times that were submitted in ``replica``, but whose end was not reported."""
     of_replica = [seen for seen in of_job if seen.replica == replica and seen.fire_time is not None]
     submitted = {seen.fire_time for seen in of_replica if seen.kind == "submitted"}
     known = {seen.fire_time for seen in of_replica if seen.kind in OUTCOMES}
@@ -155,8 +155,8 @@ def open_fire_times(of_job: Iterable[Observation], replica: str) -> list[int]:
 def was_busy(job: JobPlan, fire_time: int, of_job: Sequence[Observation], runs: Iterable[Run]) -> bool:
     """Whether this fire time did not run because of an earlier one: skip, not queue.
 
-    The lock was held by a run in progress, or by the lease of a dead one; or APScheduler refused a second instance of
-    the job while the first one was under way, as where the disk of the store is slow.
+    A running job or a dead job's lease held the lock; or APScheduler rejected a second instance while the first was
+    running, as on a slow disk.
     """
     busy = [
         (run.started - SLACK, (run.started + job.lock_at_most_for if run.was_killed else run.ended) + SLACK)
@@ -179,7 +179,7 @@ def was_busy(job: JobPlan, fire_time: int, of_job: Sequence[Observation], runs: 
 
 
 def find_take_over(slow: JobPlan, observations: Sequence[Observation]) -> TakeOver | None:
-    """Who ran ``slow`` next after a replica was killed in the middle of it. None: none was."""
+    """Return the next run of ``slow`` after the replica was killed during a run. None if no replica was killed."""
     runs = find_runs(slow.name, observations)
     died = next((run for run in runs if run.was_killed), None)
     if died is None:
@@ -200,7 +200,7 @@ MOST_LINES = 8
 
 
 def in_words(verdict: Verdict) -> list[str]:
-    """The summary, as lines."""
+    """Return the summary as lines."""
     lines = [f"{'job':8}{'fire times':>12}{'runs':>8}{'skips':>8}{'overlaps':>10}"]
     lines += [f"{job.name:8}{job.fire_times:>12}{job.runs:>8}{job.skips:>8}{job.overlaps:>10}" for job in verdict.jobs]
     lines.append("")

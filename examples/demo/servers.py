@@ -1,4 +1,4 @@
-"""Private servers to show the demo on: those of the tests, in a temporary directory and on a free port."""
+"""Private servers for the demo: the tests' servers, in a temporary directory and on a free port."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 
 class NoServer(Exception):
-    """The private server cannot be started; says what to do."""
+    """The private server cannot be started. The message names the fix."""
 
 
 @contextmanager
 def private_store(kind: str) -> Iterator[str]:
-    """The URL of a new, empty store. Its server lives as long as the block.
+    """Yield the URL of a new, empty store. Its server runs inside the block.
 
     :raises NoServer: something is not installed, or the server does not start.
     """
@@ -35,7 +35,7 @@ def _start(kind: str, running: ExitStack) -> str:
     print(f"starting a private {kind}", flush=True)
     try:
         for server in private.servers:
-            # Where Ctrl-C interrupts this, the server ends when this process does.
+            # If Ctrl-C interrupts this, the server ends with this process.
             running.enter_context(server)
     except (ServerError, OSError) as error:
         raise NoServer(str(error)) from error
@@ -44,12 +44,12 @@ def _start(kind: str, running: ExitStack) -> str:
 
 class _Private(NamedTuple):
     servers: Sequence[AbstractContextManager[Any]]
-    """To be started."""
+    """Servers to start."""
     url: Callable[[], str]
-    """Once they are."""
+    """Returns the URL after the start."""
 
 
-# Each imports its server by itself: what the others need may not be installed.
+# Each function imports its own server: other servers' packages may not be installed.
 
 
 def _postgres() -> _Private:

@@ -1,4 +1,4 @@
-"""What happens when: start three replicas, kill the one in the slow job, wait for the take-over, stop."""
+"""The order of events: start three replicas, kill the one in the slow job, wait for the take-over, stop."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from examples.demo.view import View
 
 START_SECONDS = 30
 VICTIM_SECONDS = 15
-"""How long past its time the demo goes on until there is somebody to kill."""
+"""Extra seconds to wait for a replica to kill."""
 SETTLE_SECONDS = 5
-"""How long to wait until each replica has told what became of the last fire time."""
+"""Seconds to wait until each replica has reported the last fire time's outcome."""
 
 
 @dataclass
 class Show:
-    """One run of the demo. ``seen`` is the record that the verdict is computed from."""
+    """One run of the demo. The verdict is computed from ``seen``."""
 
     store: str
     seconds: float
@@ -42,7 +42,7 @@ class Show:
         return judge(self.seen, jobs, as_kept(REPORT, self.store), first, last)
 
     def _wait_until_ready(self, fleet: Fleet) -> int:
-        """The first fire time that all replicas are there for."""
+        """Return the first fire time after all replicas are ready."""
         deadline = time.monotonic() + START_SECONDS
         while not self._has_failed() and time.monotonic() < deadline:
             self._hear(fleet, 0.05)
@@ -67,7 +67,7 @@ class Show:
                 return
 
     def _find_victim(self, fleet: Fleet) -> str | None:
-        """A replica that is in the middle of the slow job, while no other job begins or ends."""
+        """Return a replica in the middle of the slow job, while no other job begins or ends."""
         if not 0.3 <= time.time() % 1 <= 0.8:
             return None
         now = time.monotonic()
@@ -84,7 +84,7 @@ class Show:
         take_over = find_take_over(REPORT, self.seen)
         if take_over is None or time.monotonic() > killed_at + take_over.allowed + 1:
             return True
-        # Until the successor is through, so that a run that overlaps it would be seen.
+        # Continue until the successor is done, to see any overlapping run.
         runs = find_runs(REPORT.name, self.seen)
         return any(
             run.replica == take_over.by and killed_at < run.started <= run.ended < time.monotonic() for run in runs

@@ -17,7 +17,7 @@ from examples.demo.view import Board
 
 
 class LiveTable:
-    """One row for each fire time, redrawn while things happen."""
+    """One row for each fire time, redrawn at each event."""
 
     def __init__(self) -> None:
         self._console = Console()

@@ -1,4 +1,4 @@
-"""What a person sees: a live table in a terminal, plain lines anywhere else."""
+"""The display: a live table in a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class View(Protocol):
 
 
 class Board:
-    """What became of each fire time of each job on each replica."""
+    """The state of each fire time of each job on each replica."""
 
     def __init__(self) -> None:
         self.replicas: list[str] = []
@@ -56,7 +56,7 @@ class Board:
                     row[cell] = "not run"
 
     def is_settled(self, fire_time: int, job: str) -> bool:
-        """Whether each replica that lived at ``fire_time`` has told what became of it."""
+        """Whether each replica that lived at ``fire_time`` has reported its outcome."""
         return bool(self.replicas) and all(
             self.state(fire_time, job, replica) not in ("", "runs")
             or replica in self.killed
@@ -65,12 +65,12 @@ class Board:
         )
 
     def state(self, fire_time: int, job: str, replica: str) -> str:
-        """Empty where the job was not due, or the replica was dead."""
+        """Return the state. Empty if the job was not due, or the replica was dead."""
         return self.rows.get(fire_time, {}).get((job, replica), "")
 
 
 class Lines:
-    """One line for each fire time of a job, as soon as every replica has told what became of it."""
+    """One line for each fire time of a job, as soon as every replica has reported its outcome."""
 
     def __init__(self) -> None:
         self._board = Board()
@@ -98,7 +98,7 @@ class Lines:
 
     def _print_row(self, fire_time: int, job: str) -> None:
         states = {replica: self._board.state(fire_time, job, replica) for replica in self._board.replicas}
-        if any(states.values()):  # it was due
+        if any(states.values()):  # the job was due
             words = [f"{replica} {state}" for replica, state in states.items() if state]
             self._print(f"{clock_time(fire_time)}  {job:7} {'; '.join(words)}")
 
@@ -107,7 +107,7 @@ class Lines:
 
 
 def pick_view() -> View:
-    """The live table where there is a terminal to draw it in, and rich to draw it with."""
+    """Return the live table if there is a terminal and rich is installed."""
     if sys.stdout.isatty():
         with suppress(ImportError):
             from examples.demo.table import LiveTable

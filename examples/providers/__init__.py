@@ -1,1 +1,1 @@
-"""Providers of stores that the library does not come with."""
+"""Providers of stores outside the library."""

@@ -12,7 +12,7 @@ import httpx
 from shedlock_py.model.durations import Duration
 from shedlock_py.providers import cas, kit
 
-UNREAD = datetime(1970, 1, 1, tzinfo=UTC)  # in place of the time when a record was read: the programs fill that in
+UNREAD = datetime(1970, 1, 1, tzinfo=UTC)  # the programs replace it by the time of the read
 
 
 class RefusedError(Exception):
@@ -20,7 +20,7 @@ class RefusedError(Exception):
 
 
 class ConsulPrograms(cas.CasPrograms):
-    """The programs of a compare-and-swap store, and what the errors of Consul and httpx mean."""
+    """The programs of a compare-and-swap store, and the meanings of Consul's and httpx's errors."""
 
     def classify(self, error: Exception) -> kit.Failure:
         match error:
@@ -37,7 +37,7 @@ class ConsulPrograms(cas.CasPrograms):
 
 
 class ConsulClient:
-    """Each command has a connection of its own, so threads, forked processes and event loops share nothing."""
+    """Each command has its own connection, so threads, forked processes and event loops share nothing."""
 
     def __init__(self, url: str, clock: Callable[[], float]) -> None:
         parts = urlsplit(url)
@@ -80,15 +80,15 @@ class ConsulClient:
         return "PUT", f"{self._base}/txn", [{"KV": condition}, {"KV": change}]
 
     def _value(self, command: cas.CasCommand, response: httpx.Response) -> Any:
-        content: Any = response.json() if response.content else None  # 404 has none
+        content: Any = response.json() if response.content else None  # a reply with 404 is empty
         match command:
             case cas.Read():
                 return entry_in(content[0]) if content else None
             case cas.List(start):
-                entries = (entry_in(pair) for pair in content or () if pair["Value"])  # a folder has none
+                entries = (entry_in(pair) for pair in content or () if pair["Value"])  # a folder has no value
                 return [entry for entry in entries if entry.record.name.startswith(start)]
         if any(error["OpIndex"] > 0 for error in content["Errors"] or ()):
-            raise RefusedError(response.text)  # not the condition failed, but the change after it
+            raise RefusedError(response.text)  # the condition held, but the change after it failed
         if isinstance(command, cas.Delete):
             return response.is_success
         # Consul counts the changes of all keys: as long as it keeps its data, this version never comes back.

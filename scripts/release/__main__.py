@@ -1,8 +1,8 @@
-"""Check that this checkout can be released; ``make release-check``. One line for each step, with what mends it.
+"""Check that this checkout can be released; ``make release-check``. One line for each step, with its fix.
 
-What is built is in ``build/release``: the distributions in ``dist/``, the SBOM, and ``<step>.log`` with what each tool
-printed. Each step fetches its own tool into ``.venv-release``: one that cannot be fetched fails that step alone. Tests
-on other Pythons are those of ``make test-all``, in the same environments.
+The output is in ``build/release``: the distributions in ``dist/``, the SBOM, and each tool's output in ``<step>.log``.
+Each step fetches its own tool into ``.venv-release``: a failed fetch fails only that step. Tests on other Pythons use
+the environments of ``make test-all``.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Step:
     name: str
     what: str
     minutes: float
-    """On two quiet cores, with the environments there."""
+    """Minutes on two quiet cores, with existing environments."""
     run: Callable[[], str]
-    """Returns what the line of the step says. :raises FailedError: it failed."""
+    """Returns the text for the step's line. :raises FailedError: it failed."""
 
 
 def steps(jobs: int, tag: str | None) -> list[Step]:

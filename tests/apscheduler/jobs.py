@@ -1,6 +1,7 @@
-"""The jobs that the tests schedule. In a module, so that persistent job stores and worker processes find them.
+"""The tests' jobs. Persistent job stores and worker processes import them from this module.
 
-Each writes one line to the file ``log`` when it runs, waits for the file ``until`` and raises ``fail``, if given.
+When it runs, each job writes one line to the file ``log``, then waits for the file ``until`` and raises ``fail``, if
+given.
 """
 
 import asyncio
@@ -25,13 +26,13 @@ LONGEST_WAIT = 20.0  # seconds
 
 
 def runs(log: Path | str) -> int:
-    """How often a job with this log has run."""
+    """Return how often a job with this log has run."""
     return Path(log).read_text().count("\n") if Path(log).exists() else 0
 
 
 def _begin(log: str) -> float:
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(file, f"{os.getpid()}\n".encode())  # one write: whole lines from any number of processes
+    os.write(file, f"{os.getpid()}\n".encode())  # one write, so that lines of many processes do not mix
     os.close(file)
     return time.monotonic() + LONGEST_WAIT
 
@@ -106,7 +107,7 @@ def partial_of_locked(lock: str) -> Any:
 
 
 class DownProvider(InMemoryLockProvider):
-    """A store that refuses this user, so that it is of no use to try again."""
+    """A store that rejects this user, so that a retry cannot help."""
 
     def acquire(self, request: LockRequest) -> Lease | None:
         try:
@@ -140,12 +141,12 @@ def name_by_first_argument(job: Any) -> Any:
 
 
 def configure_java_table(url: str) -> None:
-    """Of a worker process: its locks are in a table of ShedLock for Java."""
+    """Set up a worker process with its locks in a table of ShedLock for Java."""
     configure(SqlAlchemyLockProvider(url, extra_columns=False))
 
 
 class SwitchedProvider(SqlAlchemyLockProvider):
-    """A store that is unreachable until there is a file ``up`` beside it."""
+    """A store that is unreachable until the file ``up`` exists beside it."""
 
     def acquire(self, request: LockRequest) -> Lease | None:
         directory = Path(os.environ["SHEDLOCK_TEST_SWITCH"])

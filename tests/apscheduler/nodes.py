@@ -1,4 +1,4 @@
-"""Nodes of an election whose scheduler works on the leader only."""
+"""Nodes of an election; the scheduler runs jobs on the leader only."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.support.doubles import FaultyProvider
 
 DURATIONS: dict[str, Any] = {"lease_duration": "1800ms", "renew_deadline": "1500ms", "retry_period": "100ms"}
 LONG: dict[str, Any] = {"lease_duration": "1h", "renew_deadline": "50m", "retry_period": "50ms"}
-"""Only what the test does ends such a leadership."""
+"""Long durations: a leadership ends only if the test ends it."""
 
 
 class Node:
-    """A scheduler and an elector. Several nodes share the lock store, and perhaps the job store."""
+    """A scheduler and an elector. Several nodes share the lock store, and optionally the job store."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class Node:
         return [event for event in list(self.events) if event.code == EVENT_JOB_EXECUTED]
 
     def times(self, job: str = "job") -> list[Any]:
-        """The run times of a job."""
+        """Return the run times of a job."""
         return [event.scheduled_run_time for event in self.executed() if event.job_id == job]
 
 
 def sql_job_store(url: str, **connect_args: Any) -> SQLAlchemyJobStore:
-    """Connections end with their use: a scheduler that shuts down may leave one in a pool."""
+    """Open a job store without a connection pool: a scheduler that shuts down may leave a connection there."""
     return SQLAlchemyJobStore(url, engine_options={"poolclass": NullPool, "connect_args": connect_args})

@@ -1,4 +1,4 @@
-"""Lock records of the past: for tests of runs that are late."""
+"""Lock records of the past, for tests of late runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PastStore(InMemoryLockProvider):
 
     @contextmanager
     def at(self, moment: datetime) -> Iterator[None]:
-        """During the block the store's clock begins at ``moment``."""
+        """Start the store's clock at ``moment`` inside the block."""
         self._behind = (datetime.now(UTC) - moment).total_seconds()
         try:
             yield
@@ -30,9 +30,9 @@ class PastStore(InMemoryLockProvider):
 
 
 def ran_at(provider: LockProvider, lock: str, fire_time: datetime | None, url: str | None = None) -> None:
-    """Record a run of ``fire_time`` that took place then; None: of a lock that is used without fire times, now.
+    """Record a run at its ``fire_time``. If that is None, record a run now, of a lock without fire times.
 
-    :param url: of the store, if it is in a SQLite file.
+    :param url: URL of the store, if it is in a SQLite file.
     """
     if isinstance(provider, PastStore) and fire_time is not None:
         with provider.at(fire_time):
@@ -55,7 +55,7 @@ def _run(provider: LockProvider, lock: str, fire_time: datetime | None) -> None:
 
 
 def daily(run_time: datetime) -> Any:
-    """Fires at this time of each day, and so once in the past day."""
+    """Return a trigger that fires at this time of each day, and so once in the past day."""
     from apscheduler.triggers.cron import CronTrigger
 
     return CronTrigger(hour=run_time.hour, minute=run_time.minute, second=run_time.second, timezone="UTC")

@@ -1,7 +1,7 @@
-"""One replica of an app, for test_replicas.py: jobs of each second, whose bodies are fast.
+"""One replica of an app, for test_replicas.py, with fast jobs in each second.
 
-``python -m tests.apscheduler.replica URL SKEW``. Its clock is SKEW seconds late. Writes one line for each event to the
-standard output, "job code run-time reason", until its standard input ends.
+``python -m tests.apscheduler.replica URL SKEW``. Its clock is SKEW seconds late. It writes one line for each event to
+the standard output, "job code run-time reason", until its standard input ends.
 """
 
 import random
@@ -21,7 +21,7 @@ TENANTS = ("acme", "globex", "initech", "umbrella")
 
 
 class LateProvider:
-    """Delays each acquire, like a replica whose clock is behind."""
+    """Delay each acquire, like a replica with a slow clock."""
 
     def __init__(self, provider: LockProvider, skew: float) -> None:
         self._provider = provider
@@ -61,7 +61,7 @@ def main(url: str, skew: float) -> None:
 
     scheduler.add_listener(report, EVENT_ALL | EVENT_JOB_SKIPPED)
     options: dict[str, Any] = {"misfire_grace_time": None, "max_instances": 5}
-    phase = datetime.now(UTC) - timedelta(seconds=random.uniform(0, 1))  # of its own in each replica
+    phase = datetime.now(UTC) - timedelta(seconds=random.uniform(0, 1))  # each replica has its own phase
     scheduler.add_job(cron_job, "cron", id="cron", second="*", **options)
     scheduler.add_job(interval_job, "interval", id="interval", seconds=1, start_date=phase, **options)
     for tenant in TENANTS:

@@ -1,4 +1,4 @@
-"""catch_up: a run that all replicas missed, because they were down at its fire time, runs once when they are back."""
+"""catch_up: a run that all replicas missed while they were down runs once when they are back."""
 
 import asyncio
 import logging
@@ -54,7 +54,7 @@ class Replica(App):
 
     def settle(self, after: float = 0.0) -> None:
         super().settle(after)
-        if loop := self.loop:  # where jobs overtake one another; one that is not over is cancelled when the loop ends
+        if loop := self.loop:  # jobs on a loop may overlap; the end of the loop cancels an unfinished job
             wait_until(lambda: not loop.call(job_tasks), what="the end of all jobs")
 
     def plan(self, trigger: Any, task: Task | None = None, **options: Any) -> Task:
@@ -65,7 +65,7 @@ class Replica(App):
 
 
 def job_tasks() -> list[str]:
-    """The jobs that the running event loop runs."""
+    """Return the names of the running event loop's jobs."""
     return [name for task in asyncio.all_tasks() if (name := task.get_name()).startswith(JOB_TASK)]
 
 
@@ -93,7 +93,7 @@ def replica(tmp_path: Path, provider: PastStore) -> Replica:
 
 @pytest.mark.parametrize("jobs", [15, pytest.param(100, marks=pytest.mark.slow("three replicas write 100 jobs"))])
 def test_i11_each_missed_run_runs_once_when_all_replicas_restart(jobs: int, tmp_path: Path) -> None:
-    """Three replicas, each with connections of its own, start at once: each run that was missed runs on one of them."""
+    """Three replicas with separate connections start at once: one replica runs each missed run."""
     began = now().replace(microsecond=0)
     with sqlite_locks(tmp_path) as (url, store), ExitStack() as stack:
         replicas = []
@@ -136,7 +136,7 @@ def test_i11_each_missed_run_runs_once_when_all_replicas_restart(jobs: int, tmp_
     ],
 )
 def test_i11_all_replicas_restart_across_a_fire_time(restarts: int, tmp_path: Path) -> None:
-    """A job is due each second. Three replicas stop, a second passes, three new ones start: its run is not lost."""
+    """A job is due each second. Three replicas stop, a second passes, three new replicas start: no run is lost."""
     every_second = CronTrigger(second="*", timezone="UTC")
     ends: Counter[datetime] = Counter()
     with sqlite_locks(tmp_path) as (url, store):
@@ -162,7 +162,7 @@ def test_i11_all_replicas_restart_across_a_fire_time(restarts: int, tmp_path: Pa
                 event.scheduled_run_time for replica in replicas for event in replica.codes(task, EVENT_JOB_EXECUTED)
             )
             assert earliest <= min(found) <= latest  # a replica may need more than a second to start
-            assert new.runs == 0  # it has missed nothing
+            assert new.runs == 0  # it missed nothing
             ends += found
     assert set(ends.values()) == {1}
     assert task.runs == ends.total() >= restarts
@@ -187,7 +187,7 @@ def test_a_missed_run_runs_late(kind: str, tmp_path: Path, caplog: pytest.LogCap
             [event] = replica.wait(task, *ENDS)
             assert (event.code, event.scheduled_run_time) == (EVENT_JOB_EXECUTED, fire_time)
         assert task.runs == 1
-        if kind != "process":  # its log lines are the worker's
+        if kind != "process":  # the worker process logs it
             assert "when no replica ran it: it runs now" in caplog.text
         again = Replica(tmp_path, kind, given, provider)
         again.plan(daily(fire_time), task)
@@ -271,7 +271,7 @@ def test_a_scheduler_that_starts_paused_catches_up_when_it_is_resumed(replica: R
 
 
 def test_i14_each_resume_catches_up(replica: Replica, provider: PastStore) -> None:
-    """APScheduler drops what was due in its own pause, because the grace time is a second."""
+    """Its grace time is a second, so APScheduler drops runs that were due during its own pause."""
     fire_time = now().replace(microsecond=0) - seconds(60)
     task = replica.task()
     with started(replica):
@@ -289,7 +289,7 @@ def test_i14_each_resume_catches_up(replica: Replica, provider: PastStore) -> No
 def test_i14_an_interval_job_runs_although_its_processes_live_shorter_than_its_interval(
     tmp_path: Path, provider: PastStore
 ) -> None:
-    """The job has no record, and its interval is longer than ``catch_up``. Each replica lives for a moment."""
+    """The job has no record, and its interval is longer than ``catch_up``. Each replica lives briefly."""
     task = Replica(tmp_path, "thread", provider, provider).task()
     for _ in range(3):
         replica = Replica(tmp_path, "thread", provider, provider)
@@ -304,7 +304,7 @@ def test_i14_an_interval_job_runs_although_its_processes_live_shorter_than_its_i
 def test_i14_a_run_that_an_operator_paused_was_not_missed(
     began_before: int, replica: Replica, provider: PastStore
 ) -> None:
-    """The pause ended half a minute after the fire time, or half a minute before it."""
+    """The pause ended half a minute after or before the fire time."""
     fire_time = now().replace(microsecond=0) - seconds(120)
     task = replica.plan(daily(fire_time))
     ran_at(provider, task.lock, fire_time - DAY)

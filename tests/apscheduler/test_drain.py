@@ -1,4 +1,4 @@
-"""``drain``: no new run begins, and those that run may end."""
+"""``drain``: no new run begins, and running jobs may end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.polling import until, wait_until
 
 
 class Job:
-    """A job that runs until it may end."""
+    """A job that runs until the test lets it end."""
 
     def __init__(self) -> None:
         self.has_begun, self.may_end = threading.Event(), threading.Event()
@@ -49,7 +49,7 @@ def job() -> Iterator[Job]:
 
 @pytest.fixture
 def scheduler() -> Iterator[BackgroundScheduler]:
-    """With one worker thread."""
+    """A scheduler with one worker thread."""
     executor = ShedLockExecutor(ThreadPoolExecutor(1), InMemoryLockProvider(), lock_all=True)
     scheduler = BackgroundScheduler(executors={"default": executor}, timezone="UTC")
     scheduler.start()

@@ -1,4 +1,4 @@
-"""Other schedulers and their executors; and contexts, which an event loop passes from one job to the next."""
+"""Other schedulers and their executors; and contexts, which an event loop passes from job to job."""
 
 import asyncio
 import threading
@@ -34,7 +34,8 @@ variable: ContextVar[str | None] = ContextVar("variable", default=None)
 
 
 def check(app: App, finish: Callable[[Task], Any]) -> None:
-    """A job runs, one whose lock is held is skipped, one that fails releases. ``finish`` waits for the event."""
+    """Assert that a job runs, that a held lock skips it, and that a failure releases. ``finish`` waits for the
+    event."""
     task = app.task()
     with hold(task.lock, lock_at_most_for="1m", provider=app.provider):
         app.add(task)
@@ -52,7 +53,7 @@ def check(app: App, finish: Callable[[Task], Any]) -> None:
 
 
 class Stumbling(InMemoryLockProvider):
-    """The next acquires fail."""
+    """A store that fails its next acquires."""
 
     failures = 0
 
@@ -100,7 +101,7 @@ def test_a_gevent_scheduler_runs_skips_and_releases(executor: str | None, tmp_pa
 
 @contextmanager
 def tornado_loop() -> Iterator[Any]:
-    """A tornado loop in a thread of its own."""
+    """A tornado loop in a thread."""
     ioloop = pytest.importorskip("tornado.ioloop")
     made: list[Any] = []
 
@@ -132,7 +133,7 @@ def test_a_tornado_scheduler_runs_skips_and_releases(executor: str | None, kind:
         check(app, lambda task: app.wait(task, *ENDS)[0])
         app.scheduler.shutdown()
         wait_until(lambda: not app.scheduler.running, what="the scheduler shut down")
-        settings["executors"]["default"].inner.executor.shutdown()  # its threads, which the executor leaves alone
+        settings["executors"]["default"].inner.executor.shutdown()  # its threads, which the executor does not touch
 
 
 @pytest.mark.slow("imports Twisted")
@@ -161,7 +162,7 @@ def test_a_twisted_scheduler_runs_skips_and_releases(executor: str | None, tmp_p
 
 @pytest.mark.parametrize("kind", ["coroutine", "asyncio"])
 def test_i1_a_job_that_a_locked_job_wakes_is_not_inside_its_lock(kind: str, tmp_path: Path) -> None:
-    """The timers of an event loop inherit the context of the job that set them, and its lease with it."""
+    """An event loop's timer inherits the context, and so the lease, of the job that set it."""
     with running(tmp_path, kind, once_per_fire_time=False) as app:  # so the job does not wait for the lock
         first, second = app.task(), app.task()
 
@@ -181,7 +182,7 @@ def test_i1_a_job_that_a_locked_job_wakes_is_not_inside_its_lock(kind: str, tmp_
 @pytest.mark.parametrize("kind", ["coroutine", "debug"])
 @pytest.mark.parametrize("is_locked", [True, False])
 def test_a_job_keeps_the_context_variables_of_the_application(kind: str, is_locked: bool, tmp_path: Path) -> None:
-    """Those of the code that wakes an event loop. Each run has a copy of the context."""
+    """The variables of the code that wakes an event loop. Each run has a copy of the context."""
     with running(tmp_path, kind) as app:
         first, second = app.task(), app.task()
         seen: list[str | None] = []
@@ -211,12 +212,12 @@ def test_a_job_keeps_the_context_variables_of_the_application(kind: str, is_lock
         app.wait(second, EVENT_JOB_EXECUTED, count=3)
         assert (
             seen == [None if kind == "debug" else "of the application"] * 3
-        )  # or the scheduler's thread has no values
+        )  # without them, the scheduler's thread has no values
         assert leases.count(None) == (0 if is_locked else 3)
 
 
 def test_i1_an_unlocked_job_that_a_locked_job_wakes_is_not_inside_its_lock(tmp_path: Path) -> None:
-    """It has no lock under the executor, and takes one itself: the very one of the job that armed the timer."""
+    """The executor has no lock for it. The job takes a lock itself: the lock of the job that set the timer."""
     with running(tmp_path, "coroutine") as app:
         rebuild, export = app.task(), app.task()
         results: list[object] = []

@@ -1,4 +1,4 @@
-"""The events that listeners get, and the log."""
+"""Events for listeners, and the log."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ both_kinds = pytest.mark.parametrize("kind", ["thread", "coroutine"])
 
 @contextlib.contextmanager
 def skipping(directory: Path, kind: str, **options: Any) -> Iterator[tuple[App, Any]]:
-    """An app and the one event of a job whose lock was held."""
+    """Yield an app, and the event of a job with a held lock."""
     with running(directory, kind, **options) as app:
         task = app.task()
         with hold(task.lock, lock_at_most_for="1m", provider=app.provider):
@@ -80,7 +80,7 @@ def test_a_provider_error_can_be_a_skip(kind: str, tmp_path: Path, caplog: pytes
 
 @both_kinds
 def test_a_provider_error_of_the_job_itself_is_an_error(kind: str, tmp_path: Path) -> None:
-    """Only a store that fails to lock the job is a skip; the job may use locks itself, and fail."""
+    """Only a failure to lock the job is a skip. The job itself may use locks, and fail."""
 
     def function() -> None:
         raise ProviderUnreachable("mine", operation="acquire", lock_name="inner")
@@ -198,14 +198,14 @@ def test_a_coroutine_that_nobody_awaits_is_no_success(
 ) -> None:
     with running(tmp_path, kind) as app:
         task = app.task()
-        # The asyncio executor awaits coroutine functions, but not what hides one.
+        # The asyncio executor awaits coroutine functions, but not functions that return a coroutine.
         hidden = lambda lock, log: jobs.unlocked_async(log)  # noqa: E731 (no coroutine function)
         event = app.run_once(task, hidden if kind == "asyncio" else jobs.locked_async)
         assert event.code == EVENT_JOB_ERROR
         assert isinstance(event.exception, TypeError)
         assert "cannot await" in str(event.exception)
         assert task.runs == 0
-    if kind != "process":  # which has a log of its own
+    if kind != "process":  # its worker has a separate log
         assert len([record for record in caplog.records if "cannot await" in record.getMessage()]) == 1
 
 
@@ -246,7 +246,7 @@ def test_each_run_time_has_its_event_whatever_the_job_raises(
 
 
 def test_submitting_sends_no_request(tmp_path: Path) -> None:
-    """The scheduler holds its own locks meanwhile: a store that hangs must not stop it."""
+    """The scheduler then holds its own locks: a hanging store must not stop it."""
     task = Task(tmp_path)
 
     class HangingProvider(InMemoryLockProvider):

@@ -1,4 +1,4 @@
-"""A scheduled time runs once, on any replica, however short the job. This is the default."""
+"""By default, a scheduled time runs once among all replicas, however short the job."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -55,9 +55,9 @@ def interval(run_time: datetime, length: timedelta = timedelta(days=1)) -> Any:
 
 
 def fire(app: App, lock: str, trigger: Any, run_time: datetime) -> Any:
-    """Run the job of ``lock`` that is due at ``run_time``, which is past, by a trigger that ends then.
+    """Run the job of ``lock`` at ``run_time``, which is past, with a trigger that ends then.
 
-    Returns its event.
+    Return its event.
     """
     task = app.task()
     task.id = lock
@@ -147,7 +147,7 @@ def calendar(timezone: Any = "UTC", **lengths: Any) -> Any:
 def test_i11_a_calendar_interval_runs_once_per_slot_whatever_the_day_of_the_start(
     lengths: dict[str, int], days: int, runs: int, tmp_path: Path
 ) -> None:
-    """Three replicas, started on three days: without a start date each counts from its own."""
+    """Three replicas start on three days: without a start date each replica counts from its own start."""
     first = datetime(2011, 1, 2, 6, tzinfo=UTC).date()
     granted: list[datetime] = []
     with running(tmp_path) as app:
@@ -163,13 +163,13 @@ def test_i11_a_calendar_interval_runs_once_per_slot_whatever_the_day_of_the_star
             return calendar(start_date=run_time.date(), end_date=run_time.date(), **lengths)
 
         codes = [fire(app, "calendar", once, moment).code for moment in sorted(granted)]
-    # Where the first day is in the middle of a slot there is one more.
+    # If the first day is in the middle of a slot, there is one more run.
     assert codes.count(EVENT_JOB_EXECUTED) in (runs, runs + 1)
 
 
 @pytest.mark.parametrize("timezone", ["Pacific/Auckland", "Pacific/Kiritimati", "America/Sao_Paulo", "Pacific/Niue"])
 def test_the_slot_of_a_calendar_interval_never_begins_after_the_run(timezone: str) -> None:
-    """A store refuses a fire time that is later than its clock; and each run has a slot of its own."""
+    """A store rejects a fire time that is later than its clock, and each run needs a different slot."""
     for lengths in ({"days": 1}, {"weeks": 2}, {"months": 1}, {"years": 1}):
         trigger = calendar(timezone=ZoneInfo(timezone), start_date="2018-01-15", **lengths)
         moment, slots = None, []
@@ -180,7 +180,7 @@ def test_the_slot_of_a_calendar_interval_never_begins_after_the_run(timezone: st
         assert slots == sorted(set(slots))
 
 
-# Jobs whose fire times the replicas do not share
+# Jobs without shared fire times
 
 
 class EachReplicaItsOwn(BaseTrigger):
@@ -361,7 +361,7 @@ def test_a_table_without_the_column_gets_plain_locks_and_one_warning(
 
 
 def test_a_decorators_own_fire_time_goes_before_that_of_the_scheduler(tmp_path: Path) -> None:
-    """So a job with jitter, which has no fire times that replicas share, is not refused."""
+    """So a job with jitter, which has no shared fire times, is accepted."""
 
     @scheduler_lock("own", "1m", fire_time=lambda: NOON)
     def function() -> None: ...
@@ -392,7 +392,7 @@ def test_true_refuses_a_table_without_the_column(java_table: SqlAlchemyLockProvi
 def test_a_worker_process_finds_that_its_table_has_no_column(
     must_run_once: bool, java_table: SqlAlchemyLockProvider, tmp_path: Path
 ) -> None:
-    """Its initializer names the store, which the scheduler's process does not know."""
+    """Its initializer sets the store, and the scheduler's process does not know the store."""
     pool = ProcessPool(initializer=jobs.configure_java_table, initargs=(f"sqlite:///{tmp_path}/java.db",))
     executor = ShedLockExecutor(pool, once_per_fire_time=True if must_run_once else None)
     with running(tmp_path, provider=java_table, executor=executor) as app:
@@ -420,7 +420,7 @@ def send(sent_at: datetime, user: str = "") -> None: ...
 
 
 def request_of(function: Any, *args: Any, locks: Any = None) -> LockRequest:
-    """The request for a run of a job."""
+    """Return a run's lock request."""
     job_locks = JobLocks(locks, False, None, LockOptions(), None, None)
     job = SimpleNamespace(id="job", func=function, args=args, kwargs={})
     lock = job_locks.choose(job)
@@ -433,7 +433,7 @@ def request_of(function: Any, *args: Any, locks: Any = None) -> LockRequest:
     "function", [Message().send, Message(), partial(send, NOON), partial(send, sent_at=NOON, user="ada"), send]
 )
 def test_i11_the_decorators_fire_time(function: Any, locks: Any) -> None:
-    """Also of a method and of a partial, and if ``locks`` gives the job another lock."""
+    """It also works for a method and a partial, and if ``locks`` gives the job another lock."""
     request = request_of(function, *([NOON] if function is send else []), locks=locks)
     assert request.fire_time == NOON
     assert request.name == ("other" if locks else "message-2024" if isinstance(function, Message) else "message")

@@ -1,4 +1,4 @@
-"""A leader hands over cleanly: only when the scheduler's pass is over, too, and without waiting for itself."""
+"""A leader hands over only after the scheduler's pass, and never waits for itself."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tests.support.loop_threads import EventLoopThread
 from tests.support.polling import until, wait_until
 
 REQUEST = LockRequest("scheduler", "1m")
-"""Refused as long as a node has the lease of the election."""
+"""Skipped as long as a node has the election's lease."""
 
 
 def work() -> None: ...
 
 
 class Stop:
-    """Where a pass stops until the test lets it go on."""
+    """A point that blocks a pass until the test opens it."""
 
     def __init__(self) -> None:
         self.is_reached, self.may_go_on = threading.Event(), threading.Event()
@@ -81,7 +81,7 @@ def start(node: Node, stack: ExitStack) -> None:
 
 
 def keeps_its_lease(provider: Any) -> Callable[[], bool]:
-    """Whether the node has renewed its lease again and again, from now on."""
+    """Return a check: has the node kept renewing its lease since now?"""
     before = provider.calls["extend"]
     return lambda: provider.calls["extend"] > before + 3
 
@@ -149,7 +149,7 @@ async def test_a_scheduler_thread_and_an_elector_on_an_event_loop(store: FaultyP
         await until(lambda: refused == [True])
 
 
-# What a pass calls must not wait for the pass
+# Code that runs in a pass must not wait for the pass
 
 
 @pytest.mark.parametrize("caller", ["listener", "job", "locked job"])
@@ -174,7 +174,7 @@ def test_stop_in_a_pass_does_not_wait_for_the_pass(store: FaultyProvider, stack:
 
 
 def test_a_blocking_scheduler_that_is_stopped_in_a_pass(store: FaultyProvider) -> None:
-    """As a signal handler does it, which may interrupt a pass. The lease is released when ``start()`` returns."""
+    """A signal handler, which may interrupt a pass, does this. The lease is released when ``start()`` returns."""
 
     class Interrupted(MemoryJobStore):
         def get_due_jobs(self, now: Any) -> Any:
@@ -197,7 +197,7 @@ def test_a_blocking_scheduler_that_is_stopped_in_a_pass(store: FaultyProvider) -
 
 
 async def test_stop_in_a_pass_with_an_elector_on_an_event_loop(store: FaultyProvider) -> None:
-    """From the scheduler's thread, the listener stops the elector on its loop, and waits for the result."""
+    """In the scheduler's thread, the listener stops the elector on its loop, and waits for the result."""
     loop, stopped = asyncio.get_running_loop(), []
 
     def stop(event: object) -> None:

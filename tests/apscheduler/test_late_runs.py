@@ -1,4 +1,4 @@
-"""Runs that begin late: the store was unreachable, a late run was in the way, or another replica died."""
+"""Late runs: the store was unreachable, a late run blocked the next, or another replica died."""
 
 import asyncio
 import logging
@@ -133,7 +133,7 @@ def test_i14_a_run_whose_event_loop_is_closed_is_lost_with_an_event(
     monkeypatch.setattr(late_runs, "SHORTEST_RETRY", seconds(0.3))
     monkeypatch.setattr(late_runs, "FIRST_PAUSE", 9)
     with running(tmp_path, provider=FaultyProvider(fail=["acquire"])) as app:
-        late = app.scheduler._executors["default"]._late_runs  # no public way
+        late = app.scheduler._executors["default"]._late_runs  # no public access
         monkeypatch.setattr(late, "_loop_call", closed)
         task, run_date = app.task(), now()
         app.add(task, None, "date", run_date=run_date, misfire_grace_time=1)
@@ -187,7 +187,7 @@ def test_i14_a_shutdown_ends_the_waiting_and_says_what_is_lost(
         task, run_date = app.task(), now()
         app.add(task, None, "date", run_date=run_date)
         wait_until(lambda: app.provider.calls["acquire"], what="the first attempt")  # type: ignore[attr-defined]
-        wait_until(lambda: not app.scheduler._executors["default"].inner._instances, what="its end")  # no public way
+        wait_until(lambda: not app.scheduler._executors["default"].inner._instances, what="its end")  # no public access
         stop(app)
     assert missed(events) == [(task.lock, run_date, "cancelled")]
     assert [event.code for event in app.codes(task, *ENDS)] == [EVENT_JOB_ERROR]
@@ -235,7 +235,7 @@ def test_a_job_that_is_removed_does_not_run_late(tmp_path: Path, events: list[Ev
 
 
 class LosesAReply(InMemoryLockProvider):
-    """The reply of the first acquire is lost. What it has claimed is undone after the third attempt."""
+    """Lose the first acquire's reply, and undo its claim after the third attempt."""
 
     attempts = 0
     claimed: Lease | None = None
@@ -258,13 +258,13 @@ def test_i11_a_run_whose_own_claim_is_in_doubt_takes_place_when_that_is_undone(t
 
 
 class LosesItsUndo(LosesAReply):
-    """So the claim ends with its lease, which is short."""
+    """The claim is never undone: its short lease expires."""
 
     def acquire(self, request: LockRequest) -> Lease | None:
         return super().acquire(replace(request, lock_at_most_for=timedelta(milliseconds=100)))
 
     def undo(self, lease: Lease) -> bool:
-        """Nothing arrives."""
+        """Do nothing: the request is lost."""
         return False
 
 
@@ -303,7 +303,7 @@ def store() -> PastStore:
 
 @contextmanager
 def running_late(directory: Path, store: PastStore) -> Iterator[tuple[Replica, Task]]:
-    """A replica that runs a missed run at its start, until the gate of the task is opened."""
+    """Yield a replica that runs a missed run at its start, until the task's gate is opened."""
     fire_time = now().replace(microsecond=0) - seconds(60)
     replica = Replica(directory, "thread", store, store)
     task = replica.task()
@@ -335,7 +335,7 @@ def test_i14_the_run_on_time_begins_when_the_late_run_ends(tmp_path: Path, store
 
 
 class LosesTheFirst(ThreadPoolExecutor):
-    """The worker of the first run dies, as that of a process pool may."""
+    """Lose the first run's worker, as a process pool may."""
 
     def __init__(self) -> None:
         super().__init__(2)
@@ -366,7 +366,7 @@ def test_i14_the_run_on_time_begins_when_the_worker_of_the_late_run_died(
     ran_at(store, task.lock, fire_time - DAY)
     with started(replica):
         wait_until(inner.lost.is_set, what="the late run")
-        for _ in range(2):  # the first one waits for the late run
+        for _ in range(2):  # the first run waits for the late run
             on_time = due_now(replica, task)
             inner.may_lose.set()
             assert replica.wait(task, *ENDS)[-1].scheduled_run_time == on_time
@@ -400,7 +400,7 @@ def test_i14_a_shutdown_says_which_run_on_time_is_lost(tmp_path: Path, store: Pa
 
 
 def dies(provider: Any, lock: str, fire_time: datetime, at_most: str = "300ms") -> None:
-    """A replica begins the run of ``fire_time``, and is killed."""
+    """Begin the run of ``fire_time`` as a replica that is killed then."""
     acquired(provider, lock, at_most, fire_time=fire_time, holder="dead")
 
 
@@ -442,8 +442,8 @@ def test_i11_a_run_that_was_released_is_not_recovered(tmp_path: Path, events: li
         app.add(task, None, "date", run_date=run_date)
         app.wait(task, EVENT_JOB_SKIPPED)
         store.inner.release(lease)
-        wait_until(lambda: not app.scheduler._executors["default"]._late_runs._entries)  # no public way
-        assert store.calls["record"] <= 2  # one to explain the skip, one for the lease
+        wait_until(lambda: not app.scheduler._executors["default"]._late_runs._entries)  # no public access
+        assert store.calls["record"] <= 2  # a read to explain the skip, and a read for the lease
     assert task.runs == 0
     assert missed(events) == []
 
@@ -481,7 +481,7 @@ def test_i14_without_recover_a_dead_holders_run_is_not_watched(tmp_path: Path, e
         dies(store.inner, task.lock, run_date, "1m")
         assert app.run_once(task, None, "date", run_date=run_date).reason == "held"
         assert store.calls["record"] == 1
-        assert not app.scheduler._executors["default"]._late_runs._entries  # no public way
+        assert not app.scheduler._executors["default"]._late_runs._entries  # no public access
 
 
 def test_i14_a_run_that_was_recovered_too_often_is_lost(tmp_path: Path, events: list[Event]) -> None:
@@ -502,7 +502,7 @@ def test_i14_a_run_that_was_recovered_too_often_is_lost(tmp_path: Path, events: 
 def test_i14_a_replica_that_starts_watches_the_last_run_of_each_job(
     kind: str, tmp_path: Path, store: PastStore, events: list[Event]
 ) -> None:
-    """All replicas that saw the death are replaced by a deploy."""
+    """A deploy replaces all replicas that saw the death."""
     fire_time = now().replace(microsecond=0) - seconds(60)
     with running(tmp_path, kind, provider=store, executor=None, recover=True) as app:
         dead, done, old = app.task(), app.task(), app.task()
@@ -521,7 +521,7 @@ def test_i14_a_replica_that_starts_watches_the_last_run_of_each_job(
 
 
 class AnotherIsFirst(PastStore):
-    """Another replica claims the missed run just before this one does, and dies."""
+    """Another replica claims the missed run first, and dies."""
 
     def acquire(self, request: LockRequest) -> Lease | None:
         if request.fire_time is not None and request.holder != "dead":
@@ -558,7 +558,7 @@ def test_recover_needs_keep_alive(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 def test_recover_needs_a_store_that_can_recover(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if the job is a coroutine function, which calls the store in threads."""
+    """The job may be a coroutine function, which calls the store in threads."""
     monkeypatch.setattr(InMemoryLockProvider, "recover", None)
     provider = InMemoryLockProvider()
 

@@ -1,4 +1,4 @@
-"""Schedulers that work on the leader only: two of them on one job store, and ShedLockExecutor(elector=…)."""
+"""Schedulers that run jobs on the leader only: two of them on one job store, and ShedLockExecutor(elector=…)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.doubles import FaultyProvider
 from tests.support.polling import wait_until
 
 ran: list[tuple[str, str]] = []
-"""Which job ran when: (what, scheduled or number)."""
+"""Runs of jobs: the name, and the scheduled time or a number."""
 gate = threading.Event()
 
 
@@ -110,7 +110,7 @@ def test_nothing_runs_twice_and_nothing_is_lost_when_the_leader_changes(
         before = len(ran)
         wait_until(lambda before=before: len(ran) > before + 3)  # type: ignore[misc]  # a default binds it now
         if change == 1:
-            leader.provider.fail()  # it loses its leadership, and cannot read which node leads now
+            leader.provider.fail()  # it loses its leadership, and cannot read the new leader
             wait_until(follower.elector.is_leader)
             reads = leader.provider.calls["record"]
             leader.provider.recover()
@@ -158,7 +158,7 @@ def test_leadership_is_released_after_the_running_job_has_ended(
 
 
 def test_a_job_that_was_submitted_runs_although_the_leader_resigns(store: FaultyProvider) -> None:
-    """It waits for a thread. The job store has it as done, so the next leader would not run it."""
+    """It waits for a thread. The job store counts it as done, so the next leader would not run it."""
     node = Node("me", store, MemoryJobStore(), executor=partial(ShedLockExecutor, ThreadPoolExecutor(1), store.inner))
     for job, function in (("first", wait_at_the_gate), ("waiting", note)):
         node.scheduler.add_job(function, "date", args=() if job == "first" else (job,), id=job)
@@ -172,7 +172,7 @@ def test_a_job_that_was_submitted_runs_although_the_leader_resigns(store: Faulty
 
 
 def test_elector_of_the_executor_sends_no_request(store: FaultyProvider) -> None:
-    """Jobs without a lock run on the leader, with no store call of their own; elsewhere they are skipped."""
+    """The leader runs jobs without a lock and sends no request for them; other nodes skip them."""
     leader, follower = (
         LeaderElector(FaultyProvider(store.inner), "jobs", holder=holder, **DURATIONS) for holder in "ab"
     )

@@ -1,4 +1,4 @@
-"""A leader whose job store fails, and one whose scheduler has ended or stands still."""
+"""A leader with a failing job store, or with a scheduler that has ended or stands still."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def assert_each_second_once(times: list[Any], step: float) -> None:
 
 
 def survives(node: Node, break_the_store: Callable[[], Callable[[], None]], caplog: Any) -> None:
-    """The store fails when the scheduler moves a job on in it; each fire time runs once all the same."""
+    """The store fails to update a job's next run time, but each fire time still runs once."""
     scheduler = node.scheduler
     scheduler.add_job(work, "interval", seconds=0.2, id="job")
     scheduler.add_job(work, "interval", seconds=0.2, id="other")
@@ -88,7 +88,7 @@ def test_a_sqlite_file_that_another_connection_has_locked(
     def lock() -> Callable[[], None]:
         def try_to_lock() -> bool:
             try:
-                other.execute("BEGIN IMMEDIATE")  # others may read, and not write
+                other.execute("BEGIN IMMEDIATE")  # others may read, but not write
             except sqlite3.OperationalError:
                 return False
             return True
@@ -112,7 +112,7 @@ def test_a_session_that_postgres_has_terminated(
         waiting = f"SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{table}%'"
         is_over = threading.Event()
         locker = stack.enter_context(postgres_server.connect()).execution_options(isolation_level="READ COMMITTED")
-        locker.execute(text(f"LOCK TABLE {table} IN SHARE MODE"))  # others may read, and wait to write
+        locker.execute(text(f"LOCK TABLE {table} IN SHARE MODE"))  # others may read, but wait to write
 
         def go_on() -> None:
             while not is_over.is_set():
@@ -137,9 +137,9 @@ def test_a_session_that_postgres_has_terminated(
 def test_what_is_due_when_the_leadership_ends_in_a_pass_is_left_to_the_next_leader(
     store: FaultyProvider, stack: ExitStack, tmp_path: Path
 ) -> None:
-    """The scheduler has read the due jobs, and has not submitted them. They stay in the job store as they are."""
+    """The scheduler has read the due jobs, but has not submitted them. The job store keeps them."""
     passes: list[list[Any]] = []
-    """The due jobs that each pass has read."""
+    """The due jobs from each pass."""
     submitted_in: list[int] = []
     resigned_in: list[int] = []
 
@@ -176,7 +176,7 @@ def test_what_is_due_when_the_leadership_ends_in_a_pass_is_left_to_the_next_lead
 def test_a_store_that_cannot_name_its_next_run_time_stops_no_other(
     store: FaultyProvider, stack: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Listeners also get the events of the jobs that were submitted before it failed."""
+    """Listeners still get the events of jobs that were submitted before the failure."""
 
     class Failing(MemoryJobStore):
         def get_next_run_time(self) -> Any:
@@ -203,7 +203,7 @@ def test_a_store_that_cannot_name_its_next_run_time_stops_no_other(
 
 
 def test_a_store_that_cannot_name_its_next_run_time_is_read_again_soon(store: FaultyProvider, stack: ExitStack) -> None:
-    """Not when the next job of another store is due."""
+    """It must not wait until another store's next job is due."""
 
     class Failing(MemoryJobStore):
         failures = 0
@@ -229,7 +229,7 @@ def test_a_job_that_another_node_has_just_removed_is_no_error(
     store: FaultyProvider, stack: ExitStack, trigger: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     class Shared(MemoryJobStore):
-        """Another node removes each job when it was submitted."""
+        """Another node removes each job as soon as it is submitted."""
 
         def update_job(self, job: Any) -> None:
             super().remove_job(job.id)
@@ -249,7 +249,7 @@ def test_a_job_that_another_node_has_just_removed_is_no_error(
 
 
 def test_an_error_of_a_job_that_uses_the_scheduler_is_its_own(store: FaultyProvider, stack: ExitStack) -> None:
-    """A DebugExecutor runs the job in the middle of a pass, which would log the job's errors as its own."""
+    """A DebugExecutor runs the job inside a pass, which would log the job's errors as its own."""
     node = Node("me", store, MemoryJobStore())
     node.scheduler.add_executor(DebugExecutor())
     errors: list[Exception] = []
@@ -268,7 +268,7 @@ def test_an_error_of_a_job_that_uses_the_scheduler_is_its_own(store: FaultyProvi
 
 
 class Dying(MemoryJobStore):
-    """Ends the thread of the scheduler by ``error``."""
+    """End the scheduler's thread with ``error``."""
 
     error: BaseException | None = None
 
@@ -317,7 +317,7 @@ def test_a_leader_whose_scheduler_was_shut_down_leads_no_more(store: FaultyProvi
 def test_a_leader_whose_scheduler_stands_still_resigns_and_may_lead_again(
     store: FaultyProvider, stack: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The event loop of the scheduler has ended, or is blocked; the elector has a thread."""
+    """The scheduler's event loop has ended or is blocked, but the elector has a thread."""
     loop = asyncio.new_event_loop()
     first = Node("first", store, MemoryJobStore(), AsyncIOScheduler)
 
@@ -349,7 +349,7 @@ def test_a_leader_whose_scheduler_stands_still_resigns_and_may_lead_again(
 def test_sys_exit_under_a_blocking_scheduler_is_no_error_and_leaves_no_leader(
     store: FaultyProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As a handler of SIGTERM raises it in the main thread."""
+    """A SIGTERM handler raises it in the main thread."""
     jobs = Dying()
     node = Node("me", store, jobs, BlockingScheduler, durations=LONG)
     jobs.error = SystemExit(143)
@@ -362,7 +362,7 @@ def test_sys_exit_under_a_blocking_scheduler_is_no_error_and_leaves_no_leader(
 
 
 class Unready(MemoryJobStore):
-    """Cannot start, as if another node were creating its table at the same moment."""
+    """Fail to start, as if another node were creating its table at the same moment."""
 
     def __init__(self, failures: int) -> None:
         super().__init__()
@@ -392,7 +392,7 @@ def test_a_job_store_is_started_again_if_its_first_start_fails(store: FaultyProv
 def test_first_start_of_many_nodes_on_a_new_database(
     postgres_server: DatabaseServer, store: FaultyProvider, stack: ExitStack
 ) -> None:
-    """CREATE TABLE IF NOT EXISTS, and a check before it, fail when several nodes do it at once."""
+    """CREATE TABLE IF NOT EXISTS and the check before it fail if several nodes create the table at once."""
     for _ in range(3 if tiers.runs("all") else 1):
         table = f"jobs_{uuid4().hex[:8]}"
         url = postgres_server.url("postgresql+psycopg")
@@ -421,7 +421,7 @@ def test_first_start_of_many_nodes_on_a_new_database(
 
 
 def test_a_wrapper_of_a_scheduler_is_refused(store: FaultyProvider) -> None:
-    """Such as flask_apscheduler.APScheduler."""
+    """For example flask_apscheduler.APScheduler."""
     elector = LeaderElector(store, "scheduler", **DURATIONS)
     wrapper = SimpleNamespace(scheduler=BackgroundScheduler(timezone="UTC"), running=False, state=0)
     with pytest.raises(ConfigurationError, match=r"SimpleNamespace is not a scheduler, but has one: .*\.scheduler"):

@@ -1,4 +1,4 @@
-"""Every executor and every job store: what a job under a lock does."""
+"""Locked jobs on every executor and every job store."""
 
 import threading
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from tests.support.polling import wait_until
 
 
 def combination(kind: str, store: str) -> Any:
-    """An executor and a job store. The job store pickles jobs, which matters to one executor as to another."""
+    """Combine an executor with a job store. The job store pickles jobs, which affects all executors alike."""
     marks = [pytest.mark.not_quick("starts worker processes")] if kind == "process" else []
     if store == "sqlalchemy" and kind != "thread":
         marks = [pytest.mark.matrix("the same with the job store of the thread pool, and without it")]
@@ -34,7 +34,7 @@ COMBINATIONS = [combination(kind, store) for kind in KINDS for store in ("memory
 
 @pytest.fixture(scope="module", params=COMBINATIONS)
 def app(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """One scheduler for all tests of a combination; each test has jobs and locks of its own."""
+    """Share a scheduler among all tests of a combination; each test has its own jobs and locks."""
     kind, store = request.param.split("-")
     with running(tmp_path_factory.mktemp("app"), kind, store) as made:
         yield made
@@ -80,7 +80,7 @@ def test_an_error_releases(app: App) -> None:
 def test_methods_and_text_references(app: App, form: str) -> None:
     task = app.task()
     if app.kind == "coroutine" and form in ("class_method", "static_method"):
-        pytest.skip("as for functions that are none")
+        pytest.skip("the same as without coroutine functions")
     name = app.function("locked").__name__
     function = f"tests.apscheduler.jobs:{name}" if form == "text" else getattr(app.function("Methods")(), form)
     with hold(task.lock, lock_at_most_for="1m", provider=app.provider):
@@ -98,7 +98,7 @@ def test_an_instance_above_max_instances_is_refused(app: App) -> None:
     job = app.add(task, None, "interval", seconds=0.2, next_run_time=now(), kwargs={"until": task.gate})
     try:
         wait_until(lambda: app.codes(task, EVENT_JOB_MAX_INSTANCES), what="a second instance refused")
-        wait_until(lambda: task.runs, what="the first instance at work")  # on a busy machine it is refused before that
+        wait_until(lambda: task.runs, what="the first instance at work")  # a busy machine rejects it before that
         assert task.runs == 1
         assert app.codes(task, *ENDS) == []
         task.open_gate()
@@ -128,7 +128,7 @@ def test_a_second_instance_is_not_inside_the_first_ones_lock(app: App) -> None:
 
 
 def are_others_skipped(app: App, task: Task) -> bool:
-    """Whether all instances but one were skipped, so that none is left that could run later."""
+    """Whether all instances but one were skipped, so that no instance can run later."""
     return len(app.codes(task, EVENT_JOB_SKIPPED)) == len(app.codes(task, EVENT_JOB_SUBMITTED)) - 1
 
 
@@ -222,14 +222,14 @@ def test_a_shutdown_waits_for_the_job_or_cancels_it_and_its_lock_is_free(executo
     kind, store = executor.split("-")
     with running(tmp_path, kind, store) as app:
         task = app.task()
-        # Not a job that is over: APScheduler's thread dies when it removes one during the shutdown.
+        # This job has a next run: APScheduler's thread dies if it removes a finished job during the shutdown.
         app.add(task, None, "interval", hours=1, next_run_time=now(), kwargs={"until": task.gate})
         wait_until(lambda: task.runs, what="the job began", timeout=20)
         assert app.is_held(task)
         if kind not in ("coroutine", "asyncio"):
             threading.Timer(0.2, task.open_gate).start()
         stop(app)
-        if kind == "asyncio":  # its thread goes on, without listeners
+        if kind == "asyncio":  # its thread continues, without listeners
             assert app.is_held(task)
             task.open_gate()
         else:

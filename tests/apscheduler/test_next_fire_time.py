@@ -1,4 +1,4 @@
-"""Run history knows when the scheduler means to run a job next: what its trigger computes, stored with each run."""
+"""Run history stores the scheduler's next run time with each run, as the trigger computes it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tests.support.polling import wait_until
 BERLIN = ZoneInfo("Europe/Berlin")
 START = datetime(2026, 3, 20, 5, 30, tzinfo=UTC)
 SPRING = datetime(2026, 3, 29, 1, tzinfo=UTC)
-"""When Berlin's clocks go from 2:00 to 3:00."""
+"""Berlin's clocks go from 2:00 to 3:00."""
 AUTUMN = datetime(2026, 10, 25, 1, tzinfo=UTC)
-"""When Berlin's clocks go from 3:00 to 2:00."""
+"""Berlin's clocks go from 3:00 to 2:00."""
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
 class Counting(CronTrigger):
-    """A trigger that has effects when it is called."""
+    """A trigger with side effects."""
 
     calls = 0
 
@@ -41,7 +41,7 @@ class Counting(CronTrigger):
 
 
 def fire_times(trigger: Any, start: datetime, count: int = 60) -> Iterator[datetime]:
-    """The times at which a scheduler that was started at ``start`` runs the job, each exactly on time."""
+    """Return the run times of a scheduler that starts at ``start`` and is always on time."""
     moment = trigger.get_next_fire_time(None, start)
     for _ in range(count):
         if moment is None:
@@ -54,7 +54,7 @@ def fire_times(trigger: Any, start: datetime, count: int = 60) -> Iterator[datet
     "trigger",
     [
         CronTrigger(minute="*/5", timezone="UTC"),
-        CronTrigger(hour=2, minute=30, timezone=BERLIN),  # on one day there is no 2:30, on another there are two
+        CronTrigger(hour=2, minute=30, timezone=BERLIN),  # a day without 2:30, and a day with 2:30 twice
         CronTrigger(hour="1-3", minute="0,30", timezone=BERLIN),
         CronTrigger(day_of_week="mon-fri", hour=9, timezone="America/New_York"),
         CronTrigger(day="last", timezone="Pacific/Auckland"),
@@ -104,7 +104,7 @@ def test_with_jitter_it_is_the_latest_possible_time(trigger: Any) -> None:
     for following, moment in zip(before[1:], latest[:-1], strict=True):
         assert moment is not None
         assert moment - seconds(600) <= following <= moment
-    assert trigger.jitter in (600, None)  # the job's own trigger is as it was
+    assert trigger.jitter in (600, None)  # the job's own trigger is unchanged
 
 
 def test_no_trigger_of_another_class_is_called() -> None:
@@ -125,7 +125,7 @@ def test_beyond_the_calendar_there_is_none() -> None:
 
 
 def run_of(app: App, provider: Any, trigger: Any, function: Any = None, **options: Any) -> tuple[Run, datetime]:
-    """The first run of a job, and when it was scheduled."""
+    """Return a job's first run, and its scheduled time."""
     task = app.task()
     event = app.run_once(task, function, trigger, **options)
     wait_until(lambda: provider.runs(task.lock) and provider.runs(task.lock)[0].ended, what="the end of the run")

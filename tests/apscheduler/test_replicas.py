@@ -1,4 +1,4 @@
-"""Four processes whose clocks differ, one schedule, the default options: as many runs as fire times."""
+"""Four processes with different clocks, one schedule, default options: as many runs as fire times."""
 
 import subprocess
 from collections import Counter
@@ -19,7 +19,7 @@ from tests.support.locks import opened
 from tests.support.polling import wait_until
 
 SKEWS = (0.0, 0.08, 0.16, 0.24)
-"""By how many seconds the clock of each replica is late."""
+"""Seconds by which each replica's clock is late."""
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def test_i11_one_fire_time_one_run_and_no_tenant_is_left_out(count: int, url: st
     names = ("cron", "interval", *TENANTS)
 
     def have_passed(end: datetime) -> bool:
-        """Whether each replica has reported a run of each job that was due after the last fire time."""
+        """Whether each replica has reported a run of each job after the last fire time."""
         return all(reports(file, name)[-1].run_time >= end for file in files for name in names)
 
     files = [tmp_path / f"replica-{number}" for number in range(len(SKEWS))]
@@ -91,7 +91,7 @@ def test_i11_one_fire_time_one_run_and_no_tenant_is_left_out(count: int, url: st
         runs: Counter[datetime] = Counter()
         seen: Counter[datetime] = Counter()
         for each in (each for file in files for each in reports(file, name)):
-            slot = each.run_time.replace(microsecond=0)  # the fire time of a cron job; the slot of an interval
+            slot = each.run_time.replace(microsecond=0)  # a cron job's fire time, or an interval's slot
             if begin <= slot < end:
                 assert each.code in (EVENT_JOB_EXECUTED, EVENT_JOB_SKIPPED)
                 seen[slot] += 1
@@ -101,4 +101,4 @@ def test_i11_one_fire_time_one_run_and_no_tenant_is_left_out(count: int, url: st
 
     tenants = [each for file in files for each in reports(file, *TENANTS)]
     assert {each.job for each in tenants if each.code == EVENT_JOB_EXECUTED} == set(TENANTS)
-    assert {each.reason for each in tenants} <= {"-", "held"}  # never "already_ran" by another tenant's run
+    assert {each.reason for each in tenants} <= {"-", "held"}  # another tenant's run never causes "already_ran"

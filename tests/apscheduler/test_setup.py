@@ -1,4 +1,4 @@
-"""Ways to put a ShedLockExecutor into a scheduler, and what is refused at the start."""
+"""Ways to put a ShedLockExecutor into a scheduler, and the errors at its start."""
 
 import pickle
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from tests.support.loop_threads import EventLoopThread
 from tests.support.polling import wait_until
 
 shared_provider = InMemoryLockProvider()
-"""Found as "tests.apscheduler.test_setup:shared_provider"."""
+"""Other processes import it as "tests.apscheduler.test_setup:shared_provider"."""
 
 SHARED = "tests.apscheduler.test_setup:shared_provider"
 
@@ -41,7 +41,7 @@ def started(scheduler: Any, provider: Any, directory: Path) -> Iterator[App]:
 
 
 def assert_locks(app: App, **options: Any) -> None:
-    """A job is skipped while its lock is held, and runs when it is free."""
+    """Assert that a job is skipped while its lock is held, and runs when it is free."""
     task = app.task()
     with hold(task.lock, lock_at_most_for="1m", provider=app.provider):
         app.add(task, **options)
@@ -52,7 +52,7 @@ def assert_locks(app: App, **options: Any) -> None:
 
 
 def assert_size(app: App, size: int) -> None:
-    """The executor runs so many jobs at once."""
+    """Assert that the executor runs ``size`` jobs at once."""
     tasks = [app.task() for _ in range(size + 1)]
     for task in tasks:
         app.add(task, kwargs={"until": task.gate})
@@ -135,7 +135,7 @@ def test_install_before_the_start(tmp_path: Path) -> None:
 
 
 class Recording(ThreadPoolExecutor):
-    """Remembers the ids of the jobs that it runs."""
+    """Record the ids of its jobs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ def test_a_refused_install_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_install_in_an_object_that_has_a_scheduler_is_refused() -> None:
-    """As flask_apscheduler.APScheduler has."""
+    """flask_apscheduler.APScheduler has such an attribute."""
     extension = SimpleNamespace(scheduler=BackgroundScheduler(timezone="UTC"), running=False)
     with pytest.raises(ConfigurationError, match=r"SimpleNamespace is not a scheduler, but has one: .*\.scheduler"):
         install(extension, shared_provider)
@@ -225,7 +225,7 @@ def test_a_provider_that_cannot_be_made_is_refused_at_the_start(provider: str, w
 
 
 def test_a_job_that_would_fail_is_warned_of_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
-    """And not when it runs first, at two in the night."""
+    """The warning must not wait for the first run, at two in the night."""
 
     @scheduler_lock("without-a-store")
     def job() -> None: ...
@@ -267,7 +267,7 @@ def test_a_process_pool_needs_a_provider_that_its_workers_can_make(provider: Any
     try:
         with pytest.raises(ConfigurationError):
             install(scheduler, provider)
-        install(scheduler, SHARED)  # which is refused where an executor was wrapped already
+        install(scheduler, SHARED)  # an error if an executor is already wrapped
     finally:
         scheduler.shutdown()
 
@@ -281,7 +281,7 @@ def test_a_process_pool_whose_workers_may_be_configured_is_not_refused(options: 
 
 @pytest.mark.not_quick("starts a worker process")
 def test_a_worker_process_finds_the_decorators_own_provider(tmp_path: Path) -> None:
-    """It is made in the worker when the job's module is imported, and never pickled."""
+    """The worker makes it when it imports the job's module. It is never pickled."""
     with running(tmp_path, "process") as app:
         task = app.task()
         event = app.run_once(task, jobs.locked_by_nobody, "date", run_date=now())
@@ -290,7 +290,7 @@ def test_a_worker_process_finds_the_decorators_own_provider(tmp_path: Path) -> N
 
 
 class TaggingExecutor(DebugExecutor):
-    """Sets an attribute of its own on each job, and pickles the job, as an executor with worker processes does."""
+    """Set an attribute on each job, and pickle the job, like an executor with worker processes."""
 
     def submit_job(self, job: Any, run_times: Any) -> None:
         job.tag = "batch"

@@ -1,4 +1,4 @@
-"""Jobs of one scheduler that share a lock name: each of them runs, and one WARNING says what to change."""
+"""Jobs of one scheduler with the same lock name: each job runs, and one WARNING explains the fix."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ TENANTS = ("acme", "globex", "initech", "umbrella")
 
 
 def name_of(tmp_path: Path) -> str:
-    """A lock name of this test: each name is warned of once in a process."""
+    """Return a lock name for this test: a process warns only once of each name."""
     return f"sync-{Task(tmp_path).id}"
 
 
@@ -35,7 +35,7 @@ def end_of(app: App, job_id: str, count: int = 1) -> list[Any]:
 
 
 def sync_of(lock: str, ran: list[str], kind: str) -> Any:
-    """A function for all tenants, whose lock name does not tell them apart."""
+    """Return a function for all tenants. Its lock name does not distinguish them."""
 
     @scheduler_lock(lock, "1m")
     def sync(tenant: str) -> None:
@@ -73,7 +73,7 @@ def test_i14_each_of_four_tenants_runs(kind: str, tmp_path: Path, caplog: pytest
 
 
 def test_the_last_of_several_one_off_jobs_runs_as_well(tmp_path: Path) -> None:
-    """A scheduler removes a one-off job when it submits it: the last one then has the name alone."""
+    """A scheduler removes a one-off job when it submits it, so only the last job then has the name."""
     lock, ran = name_of(tmp_path), list[str]()
     with running(tmp_path) as app:
         function = sync_of(lock, ran, "thread")
@@ -90,7 +90,7 @@ def test_the_last_of_several_one_off_jobs_runs_as_well(tmp_path: Path) -> None:
 
 
 def test_a_fire_time_of_one_job_is_not_used_up_by_the_other(tmp_path: Path) -> None:
-    """The other replica knows both jobs before one of them is due."""
+    """The other replica knows both jobs before either is due."""
     provider = InMemoryLockProvider()
     with running(tmp_path, provider=provider) as one, running(tmp_path, provider=provider) as other:
         first, second = one.task(), one.task()
@@ -122,7 +122,7 @@ def test_jobs_that_a_job_store_has_already(tmp_path: Path, caplog: pytest.LogCap
         app.scheduler.add_executor(plain, "plain")
         for task in (first, second):
             app.add(task, None, "cron", year=2090, executor="plain")
-        assert warnings_of(caplog, first.id, logger="apscheduler") == []  # plain locks are meant
+        assert warnings_of(caplog, first.id, logger="apscheduler") == []  # plain locks are intended here
         app.scheduler.remove_executor("plain")
         app.scheduler.add_executor(ShedLockExecutor("debug", app.provider), "plain")
         assert len(warnings_of(caplog, f'"{first.id}"', f'"{second.id}"', logger="apscheduler")) == 1
@@ -172,7 +172,7 @@ def test_a_job_without_a_parameter(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert "locks={job id: lock name}" in line
 
 
-# Waiting for one another
+# Waiting for another job
 
 
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
@@ -208,7 +208,7 @@ def test_each_job_runs_with_a_minimum_hold(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
 def test_no_job_waits_for_another_replica(kind: str, tmp_path: Path) -> None:
-    """A plain lock cannot tell whether it runs the same job: this run would be a second one."""
+    """A plain lock does not name the job, so this could be the job's second run."""
     with running(tmp_path, kind) as app:
         first, second = app.task(), app.task()
         second.lock = first.lock
@@ -236,7 +236,7 @@ def test_no_job_waits_any_more_when_the_scheduler_shuts_down(tmp_path: Path) -> 
 
 
 def test_no_job_of_a_debug_executor_waits(tmp_path: Path) -> None:
-    """Its scheduler would stop."""
+    """Waiting would stop its scheduler."""
     with running(tmp_path) as app:
         app.scheduler.add_executor(ShedLockExecutor("debug", app.provider), "debug")
         first, second = app.task(), app.task()
@@ -252,25 +252,25 @@ def test_no_job_of_a_debug_executor_waits(tmp_path: Path) -> None:
 
 @pytest.mark.not_quick("waits for two fire times")
 def test_no_job_waits_beyond_its_next_fire_time(tmp_path: Path) -> None:
-    """Its instance would keep the next run from starting."""
+    """Its instance would block the next run."""
     with running(tmp_path) as app:
         first, second = app.task(), app.task()
         second.lock = first.lock
         with hold(LockRequest(first.lock, "1m"), provider=app.provider):
             app.add(second, None, "cron", year=2090)
             app.add(first, None, "interval", seconds=1)
-            wait_until(  # a busy machine may be late for one fire time, but not for each second one
+            wait_until(  # a busy machine may be late for one fire time, but not for every second fire time
                 lambda: (
                     [event.code for event in app.codes(first, *ENDS, EVENT_JOB_MAX_INSTANCES)][-2:]
                     == [EVENT_JOB_SKIPPED] * 2
                 ),
-                what="two fire times in a row are skipped, and none has the instance of the one before in its way",
+                what="two fire times in a row are skipped, and no earlier instance blocks them",
             )
 
 
 @pytest.mark.not_quick("waits for a second")
 def test_a_run_that_waited_for_a_thread_is_not_missed(tmp_path: Path) -> None:
-    """Its thread was busy with a run of another job that shares the lock."""
+    """Another job with the same lock occupied its thread."""
     with running(tmp_path, executor=ShedLockExecutor(ThreadPoolExecutor(1), InMemoryLockProvider())) as app:
         first, second = app.task(), app.task()
         second.lock = first.lock
@@ -317,7 +317,7 @@ def test_one_off_jobs_that_follow_each_other_with_earlier_times(tmp_path: Path) 
 def test_each_of_four_tenants_runs_with_a_slot_of_the_decorator(
     once_per_fire_time: bool | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The decorator gives each of the jobs the same fire time."""
+    """The decorator gives all these jobs the same fire time."""
     lock, ran = name_of(tmp_path), list[str]()
     function = scheduler_lock(lock, "1m", once_per="1h")(ran.append)
     with running(tmp_path, once_per_fire_time=once_per_fire_time) as app:

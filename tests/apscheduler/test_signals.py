@@ -1,4 +1,4 @@
-"""A signal handler's exception in a job on the event loop is for the process: the executor makes no event of it."""
+"""A signal handler's exception in a job on the event loop ends the process; the executor makes no event of it."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ finally:
 @pytest.mark.not_quick("a signal ends the process")
 @pytest.mark.parametrize("lock", ["locked", "unlocked"])
 def test_sigterm_in_a_job_on_the_event_loop_ends_the_process(lock: str) -> None:
-    """It would answer health checks for ever, and skip each further run."""
+    """Otherwise it would pass health checks forever, and skip each later run."""
     done = forked.run(["-c", PROGRAM, lock])
     assert (done.returncode, done.stdout) == (143, "finally\n"), done.stderr

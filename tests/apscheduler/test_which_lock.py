@@ -1,4 +1,4 @@
-"""Which lock a job gets, for how long, from which provider; and what is refused."""
+"""A job's lock, hold times and provider; and errors."""
 
 import asyncio
 import functools
@@ -37,7 +37,7 @@ from tests.support.polling import wait_until
 
 
 def lock_of(app: App, task: Task, function: Any = None, **options: Any) -> tuple[str, timedelta, timedelta] | None:
-    """Name and hold times of the lock that a job requested, or None."""
+    """Return the name and hold times of the job's requested lock, or None."""
     requests: list[LockRequest] = []
     acquire = app.provider.acquire
 
@@ -91,7 +91,7 @@ def test_the_order_is_locks_decorator_extractor_lock_all(tmp_path: Path) -> None
     task = Task(tmp_path)
     options: dict[str, Any] = {"locks": {task.id: "by-locks"}, "lock_extractor": extract, "lock_all": True}
     with running(tmp_path, **options) as app, configure(app.provider):
-        # It counts as the decorator's lock, which is not requested as well.
+        # It counts as the decorator's lock, so the decorator does not request it again.
         app.run_once(task, name="pick-me")
         assert [record.name for record in app.provider.records()] == ["by-locks"]
         other = app.task()
@@ -118,7 +118,7 @@ def test_defaults_fill_what_the_decorator_leaves_open(tmp_path: Path) -> None:
 
 
 def test_a_duration_in_place_of_a_lock_name(tmp_path: Path) -> None:
-    """As a name it is refused, unless nothing else can be meant."""
+    """A duration is rejected as a lock name, unless the context excludes a duration."""
     with running(tmp_path, lock_extractor=lambda job: "10m") as app:
         task = app.task()
         event = app.run_once(task, **unlocked(app, task))
@@ -249,7 +249,7 @@ def test_options_that_cannot_work(options: dict[str, Any], words: list[str]) -> 
         assert word in str(refusal.value)
 
 
-# The lock of the executor counts as the decorator's: a job must never be skipped because of itself
+# The executor's lock counts as the decorator's lock: a job must never skip itself
 
 inside = pytest.mark.parametrize("kind", ["thread", "coroutine", "debug"])
 
@@ -272,7 +272,7 @@ def test_two_provider_objects_of_one_store(tmp_path: Path, kind: str) -> None:
 def test_another_lock_than_the_decorators(tmp_path: Path, kind: str) -> None:
     provider, task = InMemoryLockProvider(), Task(tmp_path)
     locks = {task.id: {"name": "other", "lock_at_most_for": "1m"}}
-    provider.acquire(LockRequest(task.lock, "1m"))  # the decorator's own lock, which is not requested
+    provider.acquire(LockRequest(task.lock, "1m"))  # the decorator's own lock, which the job does not request
     with configure(provider=provider), running(tmp_path, kind, provider=provider, locks=locks) as app:
         assert app.run_once(task).code == EVENT_JOB_EXECUTED
         assert task.runs == 1
@@ -283,7 +283,7 @@ def test_another_lock_than_the_decorators(tmp_path: Path, kind: str) -> None:
 
 
 def in_a_new_thread(function: Any) -> Any:
-    """A decorator of somebody else's, as for a time limit."""
+    """A third-party decorator, such as a time limit."""
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
@@ -306,7 +306,7 @@ def on_a_new_event_loop(function: Any) -> Any:
 def test_a_job_that_its_own_lock_skips_is_warned_of_once(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A decorator calls it in another thread, where it is not inside the executor's lease. It never ran, silently."""
+    """A decorator calls it in another thread, outside the executor's lease. The job never ran, without a warning."""
     ran: list[int] = []
 
     def job() -> None:
@@ -344,13 +344,13 @@ def test_a_call_beside_the_run_of_a_job_is_not_warned_of(tmp_path: Path, caplog:
     assert warnings_of(caplog, "another thread") == []
 
 
-# A run that was submitted has the lock of the arguments with which it runs, also if its job is changed meanwhile
+# A submitted run locks by the arguments of that run, even if its job is changed meanwhile
 
 
 @pytest.mark.parametrize("kind", ["thread", SLOW_PROCESS])
 def test_i1_a_job_that_is_changed_while_it_waits_for_a_worker(kind: str, tmp_path: Path) -> None:
     with running(tmp_path, kind) as app:
-        fillers = [app.task() for _ in range(8)]  # more than the pool has workers, and calls at hand for them
+        fillers = [app.task() for _ in range(8)]  # more than the pool's workers and queued calls
         for filler in fillers:
             app.add(filler, args=(filler.lock, filler.log, filler.gate))
         task, other = app.task(), app.task()
@@ -370,7 +370,7 @@ def test_i1_a_job_that_is_changed_while_it_waits_for_a_worker(kind: str, tmp_pat
 
 
 def test_i1_a_list_of_arguments_that_is_changed_while_its_job_waits_for_a_worker(tmp_path: Path) -> None:
-    """APScheduler keeps the list that ``modify_job()`` was given."""
+    """APScheduler keeps the list object from ``modify_job()``."""
     with running(tmp_path, "thread") as app:
         fillers = [app.task() for _ in range(8)]
         for filler in fillers:
@@ -455,7 +455,7 @@ def test_what_is_meant_to_run_without_a_lock_is_not_warned_of(tmp_path: Path, ca
 def test_a_lock_for_a_job_id_that_is_not_there_is_warned_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once the application has had a second to add its jobs."""
+    """The application first gets a second to add its jobs."""
     often, late = Task(tmp_path), Task(tmp_path)
     typo = f"typo-of-{often.id}"
     locks = {job_id: {"name": job_id, "lock_at_most_for": "1m"} for job_id in (often.id, late.id, typo)}

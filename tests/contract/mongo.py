@@ -30,20 +30,20 @@ HOSTILE: dict[str, Any] = {
     "document_class": SON,
     "type_registry": TypeRegistry(fallback_encoder=str),
     "unicode_decode_error_handler": "replace",
-    # With one connection in the pool, whatever keeps one while it asks for another stands still.
+    # With one pooled connection, code that keeps a connection while it waits for another hangs.
     "maxPoolSize": 1,
 }
-# Behind a proxy that loses replies; tests/stores/mongodb/test_outages.py has a client that retries by itself.
+# For proxies that lose replies; tests/stores/mongodb/test_outages.py has a client with its own retries.
 WITHOUT_RETRIES = {"retryWrites": False, "retryReads": False}
 
 
 class MongoStore(StallingStore):
-    """A collection of its own. ``via_proxy``: a proxy that can stall."""
+    """A collection. ``via_proxy``: a proxy that can stall."""
 
     def __init__(self, server: MongoServer, kind: Any, *, users_client: bool, via_proxy: bool, history: int) -> None:
         self._server = server
         self._users_client = users_client
-        # Long limits: the server is written in Python, and shares a machine with the tests.
+        # Long limits: the server is a Python program, and shares a machine with the tests.
         url = server.url("contract", timeout="20s")
         super().__init__(
             kind,
@@ -75,7 +75,7 @@ class MongoStore(StallingStore):
 
 
 def forget_sockets() -> None:
-    """PyMongo's async client, when it is closed, loses the socket with which it was trying to connect."""
+    """Collect sockets: at its close, PyMongo's async client loses the socket of an unfinished connect."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()  # here, not in another test

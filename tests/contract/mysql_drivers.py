@@ -1,4 +1,4 @@
-"""The contract through each driver for MySQL and MariaDB; a class of tests adds which of the two servers it is."""
+"""The contract through each driver for MySQL and MariaDB; a class of tests adds the server."""
 
 from __future__ import annotations
 

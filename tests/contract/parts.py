@@ -1,8 +1,8 @@
 """Parts of the contract, for classes that do not run all of it in each tier.
 
 In `make test`, a sync provider of each family of programs runs the whole contract: memory, SQL (SQLite, PostgreSQL),
-Redis, quorum, MongoDB, and compare-and-swap (Kubernetes). The other stores run what depends on a store
-(``OnStore``), and async providers what depends on a client (``AsyncClient``).
+Redis, quorum, MongoDB, and compare-and-swap (Kubernetes). Other stores run the tests that depend on a store
+(``OnStore``), and async providers run the tests that depend on a client (``AsyncClient``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T", bound=type)
 
 
 def without(*others: type) -> Callable[[T], T]:
-    """Leave the tests out that one of the other classes has, so that no test runs twice."""
+    """Remove the tests that another class has, so that no test runs twice."""
 
     def leave_out(tests: T) -> T:
         for other in others:
@@ -65,14 +65,14 @@ class AsyncSample(ContractBase):
 
 
 class AsyncClient(AsyncSample, CancellationContract):
-    """What an async client can do wrong, and a sample of the operations."""
+    """Tests that depend on an async client, and a sample of the operations."""
 
     test_i12_a_cancelled_pause_is_undone = AsyncPauseContract.test_i12_a_cancelled_pause_is_undone
     test_a_wait_can_be_cancelled = AsyncPauseContract.test_a_wait_can_be_cancelled
 
 
 class EachPromise(ContractBase):
-    """One test of each promise that the other parts of OnStore do not show. The last two leave many records."""
+    """One test of each promise that other parts of OnStore do not show. The last two tests leave many records."""
 
     test_i2_a_stale_release_does_not_free_the_successor = (
         ExclusionContract.test_i2_a_stale_release_does_not_free_the_successor
@@ -107,7 +107,7 @@ class EachPromise(ContractBase):
 
 
 class OnStore(EachPromise, HoldTimesContract, ThreadsContract):
-    """What depends on the store: its clock, its atomic writes, its names."""
+    """Tests that depend on the store: its clock, its atomic writes, its names."""
 
 
 class ManyRequests(ContractBase):
@@ -119,7 +119,7 @@ class ManyRequests(ContractBase):
 
 
 class LongCancellations:
-    """The tests of AsyncClient that send the most requests. PostgreSQL, MySQL and Redis show them in `make test`."""
+    """The AsyncClient tests with the most requests. PostgreSQL, MySQL and Redis run them in `make test`."""
 
     test_i12_a_cancelled_guard_is_clean = CancellationContract.test_i12_a_cancelled_guard_is_clean
     test_i12_a_timed_out_guard_is_clean = CancellationContract.test_i12_a_timed_out_guard_is_clean
@@ -135,7 +135,7 @@ class AsyncClientBriefly(AsyncClient):
 
 
 class BeforeStore:
-    """What the guard and the kit do without asking the store. It runs on memory, SQLite and Redis."""
+    """Decisions of the guard and the kit without a store request. Memory, SQLite and Redis run these tests."""
 
     test_a_guard_runs_its_task_and_releases = GuardContract.test_a_guard_runs_its_task_and_releases
     test_a_guard_skips_its_task_when_the_lock_is_held = GuardContract.test_a_guard_skips_its_task_when_the_lock_is_held

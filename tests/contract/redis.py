@@ -17,9 +17,9 @@ from tests.support.ports import free_port
 
 
 class RedisStore(ContractStore):
-    """Lock records of their own.
+    """Lock records under a key prefix.
 
-    :param from_url: makes a client as an application has it; None: providers get the URL.
+    :param from_url: makes an application's client, or None if providers get the URL.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RedisStore(ContractStore):
 
     @contextmanager
     def stalled(self, name: str) -> Iterator[None]:
-        """The server holds back what would write."""
+        """Make the server hold back writes of this name."""
         with ExitStack() as stack:
             for server in self.servers:
                 client = stack.enter_context(server.client())
@@ -75,7 +75,7 @@ class RedisContract(StoreContract):
 
     kind: ClassVar[Any]
     from_url: ClassVar[Callable[..., Any] | None] = None
-    """Makes a client as an application has it; None: providers get the URL."""
+    """Makes an application's client, or None if providers get the URL."""
     client_options: ClassVar[dict[str, Any]] = {}
 
     @classmethod

@@ -24,7 +24,7 @@ ASYNC_DRIVERS = ("aiosqlite", "asyncpg", "psycopg_async", "asyncmy", "aiomysql")
 
 
 class SqlStore(ContractStore):
-    """A lock table of its own."""
+    """A lock table for one class of tests."""
 
     def __init__(self, url: str, admin_url: str, *, users_engine: bool, extra_columns: bool) -> None:
         is_async = make_url(url).get_driver_name() in ASYNC_DRIVERS
@@ -47,7 +47,7 @@ class SqlStore(ContractStore):
         if not self._users_engine:
             # A long limit for a herd on a machine that runs other tests.
             return partial(self.kind, url, **options if via is None else {**options, "timeout": "20s"}), None
-        # With one connection in the pool, a provider that keeps one while it takes another hangs.
+        # With one pooled connection, a provider that keeps a connection while it takes another hangs.
         engine: Any = (
             create_async_engine(url, poolclass=AsyncAdaptedQueuePool, pool_size=1, max_overflow=0)
             if self.is_async
@@ -81,14 +81,14 @@ class SqlStore(ContractStore):
 
 
 class SqlContract(StoreContract, StallingStoreContract):
-    """Subclasses say where the database is, and which driver they use."""
+    """Subclasses name the database and the driver."""
 
     driver: ClassVar[str]
     extra_columns: ClassVar[bool] = True
 
     @classmethod
     def urls(cls, request: pytest.FixtureRequest) -> tuple[str, str]:
-        """The URL for the driver under test, and one for the tests' own connections to the database."""
+        """Return two URLs of the database: for the driver under test, and for the tests' own connections."""
         raise NotImplementedError
 
     @classmethod
@@ -102,10 +102,10 @@ class SqlContract(StoreContract, StallingStoreContract):
 
 
 class SqlServerContract(SqlContract):
-    """Subclasses say which server it is."""
+    """Subclasses name the server."""
 
     server: ClassVar[str]
-    """The fixture."""
+    """Name of the server's fixture."""
     admin_driver: ClassVar[str]
     most_connections: ClassVar[int] = 5
 

@@ -1,4 +1,4 @@
-"""What the contract needs to know about a store: lock records for a class of tests, and two providers on them."""
+"""Stores for the contract: lock records for a class of tests, and two providers on them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.support import tiers
 from tests.support.polling import wait_until
 
 BUSY = "20s"
-"""A time limit for where no test waits for its end: a busy machine does not reach it."""
+"""A time limit for tests that do not wait for its end: even a busy machine does not reach it."""
 
 
 class ContractStore(ABC):
-    """Lock records of their own, and the providers of one class of tests.
+    """The lock records and the providers of one class of tests.
 
-    :ivar kind: the class of the providers; they get ``place``, a URL for example, and ``options``.
+    :ivar kind: the providers' class. It gets ``place``, for example a URL, and ``options``.
     """
 
     def __init__(self, kind: Any, place: Any, options: dict[str, Any]) -> None:
@@ -37,13 +37,13 @@ class ContractStore(ABC):
         self._providers: list[LockProvider] = []
 
     def provider(self, number: int) -> LockProvider:
-        """The first provider, the second one, …; the same for all tests of the class, as in an application."""
+        """Return the provider of this number. As in an application, all tests of the class share it."""
         while len(self._providers) <= number:
             self._providers.append(self.open(self._resources))
         return self._providers[number]
 
     def open(self, resources: ExitStack, via: Address | None = None) -> LockProvider:
-        """Another provider, which is closed with ``resources``. An async one is presented as a sync one."""
+        """Open another provider, and close it with ``resources``. Wrap an async provider in a sync facade."""
         make, close = self.maker(via)
         if self.is_async:
             facade = resources.enter_context(BlockingLockProvider(make))
@@ -56,17 +56,18 @@ class ContractStore(ABC):
 
     @abstractmethod
     def maker(self, via: Address | None) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
-        """What makes a provider, through a proxy if there is one; and what closes its client, if that is the user's."""
+        """Return a function that makes a provider, behind a proxy if given, and a function that closes a user's
+        client."""
 
     @property
     def factory(self) -> Callable[[], Any]:
-        """The same store in another process, or on another event loop."""
+        """Return a factory for another process or event loop."""
         return partial(self.kind, self.place, **self.options)
 
     @property
     @abstractmethod
     def address(self) -> Address:
-        """Where a proxy can be put in front."""
+        """Address of the server, for a proxy."""
 
     @abstractmethod
     def delete(self, name: str) -> None:
@@ -74,14 +75,14 @@ class ContractStore(ABC):
 
     @abstractmethod
     def stalled(self, name: str) -> AbstractContextManager[None]:
-        """While in the block, the store does not reply to writes of this record."""
+        """Stop the store's replies to writes of this record inside the block."""
 
     def close(self) -> None:
         self._resources.close()
 
 
 class StallingStore(ContractStore):
-    """A store whose server a proxy can make wait, if ``via_proxy`` puts the providers behind it."""
+    """A store that stalls through a proxy, if ``via_proxy`` puts the providers behind it."""
 
     def __init__(self, kind: Any, place: Any, options: dict[str, Any], address: Address, *, via_proxy: bool) -> None:
         super().__init__(kind, place, options)
@@ -93,7 +94,8 @@ class StallingStore(ContractStore):
         return self._address
 
     def through(self, via: Address | None) -> Address | None:
-        """Where a provider connects to: ``via``, or else the proxy that can stall; None: the server itself."""
+        """Return the address that a provider connects to: ``via``, or the stalling proxy. None for the server
+        itself."""
         return via or (self._proxy.address if self._proxy else None)
 
     @contextmanager
@@ -107,13 +109,13 @@ class StallingStore(ContractStore):
 
 
 EXACT = {"clock_error": "0s"}
-"""The test server is on this machine: its clock is ours."""
+"""The test server shares this machine's clock."""
 
 
 class ByDateStore(StallingStore):
-    """A store whose time is that of a ``Date`` header, from one server.
+    """A store with one server. Its time is the ``Date`` header's.
 
-    :param url: returns the URL of its lock records, with a proxy in between if it gets ``via``.
+    :param url: returns the URL of its lock records, behind a proxy if it gets ``via``.
     :param via_proxy: providers are behind a proxy that can stall.
     """
 
@@ -126,9 +128,9 @@ class ByDateStore(StallingStore):
 
 
 class WritesProxy(TcpProxy):
-    """Finds lock names in writes only.
+    """Match lock names in writes only.
 
-    :param in_write: what a request that writes a record has of the lock name.
+    :param in_write: returns the form of the lock name in a request that writes its record.
     """
 
     def __init__(self, upstream: Address, in_write: Callable[[str], str]) -> None:
@@ -143,10 +145,10 @@ class WritesProxy(TcpProxy):
 
 
 class StoreContract(ContractBase):
-    """The hooks of the contract; subclasses say which store it is, and which suites it runs."""
+    """The hooks of the contract. Subclasses choose the store and the suites."""
 
     users_client: ClassVar[bool] = False
-    """Providers get a client, or an engine, as an application has it."""
+    """Providers get an application's client or engine."""
     moments: ClassVar[range] = range(0, 50, 1 if tiers.runs("full") else 4)
     """Each cancellation may break a connection, and the next attempt opens a new one."""
 
@@ -216,7 +218,7 @@ class StoreContract(ContractBase):
 
     @pytest.fixture
     def unreachable(self) -> Any:
-        """The place of a store that does not reply."""
+        """Return the place of a store that does not reply."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -225,7 +227,8 @@ class StoreContract(ContractBase):
             before = set(threading.enumerate())
             with BlockingLockProvider(lambda: store.kind(unreachable)) as facade:
                 yield facade
-                # aiosqlite ends the thread of a failed connect without waiting; it must find the event loop open.
+                # aiosqlite ends the thread of a failed connect without waiting. The thread must find the event loop
+                # open.
                 wait_until(lambda: not any("_connection_worker" in t.name for t in {*threading.enumerate()} - before))
         else:
             provider = store.kind(unreachable)
@@ -240,7 +243,7 @@ class StoreContract(ContractBase):
 
 
 class CasContract(StoreContract):
-    """The hooks for a store that compares and swaps. Each write follows a read; ``proxy`` finds lock names in writes.
+    """The hooks for a compare-and-swap store. Each write follows a read; ``proxy`` matches lock names in writes.
 
     :ivar via_proxy: providers are behind a proxy that can stall.
     """
@@ -251,16 +254,16 @@ class CasContract(StoreContract):
     via_proxy: ClassVar[bool] = False
     clock_resolution: ClassVar[float] = 2.1
     kept_longer: ClassVar[timedelta] = timedelta(seconds=3)
-    """The Date header is cut to seconds; and a round trip, on a busy machine."""
+    """The Date header is cut to seconds, and a round trip takes time on a busy machine."""
 
     @staticmethod
     def in_write(name: str) -> str:
-        """What is in each request that writes the record of this name, and in no other."""
+        """Return a text that only requests that write this record contain."""
         raise NotImplementedError
 
     @staticmethod
     def in_read(name: str) -> str:
-        """What is in each request that reads it."""
+        """Return a text that every request that reads this record contains."""
         raise NotImplementedError
 
     def drop_reply_to_skip(self, proxy: TcpProxy, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The contract on databases of Django's settings."""
+"""The contract on databases from Django's settings."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from tests.support.ports import free_port
 
 
 class DynamoDBStore(ByDateStore):
-    """A table of its own. ``via_proxy``: a proxy that can stall."""
+    """A table. ``via_proxy``: a proxy that can stall."""
 
     def __init__(self, server: DynamoDBServer, kind: Any, *, via_proxy: bool) -> None:
         self._server = server
@@ -57,7 +57,7 @@ class DynamoDBContract(StoreContract):
     herd: ClassVar[int] = 20
     clock_resolution: ClassVar[float] = 2.3
     kept_longer: ClassVar[timedelta] = timedelta(seconds=3)
-    """The Date header is cut to seconds, for the writer and for the reader; and a round trip, on a busy machine."""
+    """Writer and reader cut the Date header to seconds, and a round trip takes time on a busy machine."""
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> DynamoDBStore:

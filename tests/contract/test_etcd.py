@@ -40,11 +40,11 @@ from tests.support.ports import free_port
 
 
 class EtcdStore(ByDateStore):
-    """Keys of its own. ``via_proxy``: a proxy that can stall."""
+    """Keys under a prefix. ``via_proxy``: a proxy that can stall."""
 
     def __init__(self, server: EtcdServer, kind: Any, *, via_proxy: bool) -> None:
         self._server = server
-        # A multiple of three characters, so that a name's base64 is found in the key's.
+        # Its length is a multiple of three, so that the key's base64 contains the name's base64.
         self._prefix = f"/lock{uuid4().hex[:6]}/"
         super().__init__(kind, partial(server.url, prefix=self._prefix), server.address, via_proxy=via_proxy)
 
@@ -59,7 +59,7 @@ def _encoded(name: str) -> str:
 class EtcdContract(CasContract):
     kind: ClassVar[Any] = EtcdLockProvider
     herd: ClassVar[int] = 20
-    """An attempt is up to three requests."""
+    """An attempt takes up to three requests."""
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> EtcdStore:
@@ -86,7 +86,7 @@ class TestUrl(EtcdContract, NetworkContract, HoldTimesContract, ForkContract):
 
 
 class TestPromises(EtcdContract, EachPromise):
-    """On keys of their own: a prune reads each record."""
+    """With separate keys: a prune reads each record."""
 
 
 @pytest.mark.slow(AS_KUBERNETES)

@@ -1,4 +1,4 @@
-"""The contract on kubernetes."""
+"""The contract on Kubernetes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.ports import free_port
 
 
 class KubernetesStore(ByDateStore):
-    """A namespace of its own. ``via_proxy``: a proxy that can stall. Without one, providers use TLS."""
+    """A namespace. ``via_proxy``: a proxy that can stall. Without a proxy, providers use TLS."""
 
     def __init__(self, server: KubernetesServer, kind: Any, *, via_proxy: bool) -> None:
         self._server = server
@@ -64,7 +64,7 @@ class KubernetesContract(CasContract):
 
 @without(BeforeStore)
 class TestUrl(KubernetesContract, NetworkContract, LockProviderContract, ForkContract, PauseContract):
-    """The other stores that compare and swap leave to this one what their programs decide."""
+    """This class tests the compare-and-swap programs; tests of other such stores leave them out."""
 
 
 class TestAsyncUrl(KubernetesContract, AsyncClientBriefly, LostRepliesContract, EventLoopContract):

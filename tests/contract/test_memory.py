@@ -1,4 +1,4 @@
-"""The contract on the store in memory, and what only a clock of our own can show."""
+"""The contract on the store in memory, and tests that need a clock of our own."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -185,7 +185,7 @@ def test_i7_tokens_outlive_the_records_when_the_clock_stands_still(provider: InM
 
 
 def test_i2_a_take_over_that_is_late_replaces_no_successor_of_the_same_instant(provider: InMemoryLockProvider) -> None:
-    """It names the record that it replaces by its token, which a release has changed."""
+    """It names the record to replace by its token, and a release has changed the token."""
     lease = provider.acquire(LockRequest("job", "1h"))
     assert lease
     provider.release(lease)

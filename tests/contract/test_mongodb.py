@@ -33,7 +33,7 @@ from tests.contract.parts import (
 )
 
 MONITORS = 2
-"""Connections that PyMongo has besides its pool."""
+"""PyMongo's connections outside its pool."""
 
 
 @without(BeforeStore, ManyRequests)
@@ -74,7 +74,7 @@ class TestUsersClient(MongoContract, LostRepliesContract, ThreadsContract):
     most_connections = 1 + MONITORS
 
 
-# PyMongo warns of it; an application that forks after an import cannot follow its advice.
+# PyMongo warns of it. Applications that fork after an import cannot follow its advice.
 @pytest.mark.slow("PostgreSQL and Redis try users' clients")
 @pytest.mark.filterwarnings("ignore:MongoClient opened before fork:UserWarning")
 class TestUsersClientForks(MongoContract, ForkContract):

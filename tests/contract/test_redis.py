@@ -83,7 +83,7 @@ class TestAsyncProcesses(RedisContract, ProcessContract):
 
 
 class WithHistory(RedisContract):
-    """What every provider does, by one with history."""
+    """Tests of every provider, on a provider with history."""
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> RedisStore:
@@ -108,7 +108,7 @@ class UsersClient(RedisContract):
 
 
 class TestUsersClient(UsersClient, StallingStoreContract, ThreadsContract, ForkContract):
-    """What depends on the client."""
+    """Tests that depend on the client."""
 
 
 @pytest.mark.matrix(SAME_STATEMENTS)
@@ -171,16 +171,16 @@ class TestAsyncCluster(OnCluster, AsyncLockProviderContract, AsyncHistoryContrac
 
 
 class OnQuorum(RedisContract):
-    """Providers get the URLs of several servers."""
+    """Providers get several servers' URLs."""
 
     size: ClassVar[int]
     herd: ClassVar[int] = 30  # each caller sends a request to each server
 
     @pytest.fixture(autouse=True)
     def _on_a_busy_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A broadcast waits for servers that are up for as long as they may need there.
+        """Make a broadcast wait long enough for running servers on a busy machine.
 
-        Also for the last one: which servers reply decides by some ms which times a record has.
+        It also waits for the last server: a few ms decide which servers reply, and so which times a record has.
         """
         monkeypatch.setattr(broadcast, "BROADCAST_SECONDS", 8.0)
         monkeypatch.setattr(broadcast, "GRACE_SECONDS", 4.0)
@@ -188,7 +188,7 @@ class OnQuorum(RedisContract):
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> RedisStore:
         servers: list[RedisServer] = request.getfixturevalue("redis_nodes")[: cls.size]
-        # The contract has leases of ten years; nothing is restarted here.
+        # The contract has leases of ten years; it restarts nothing.
         options = {"longest_lease": "521w", "timeout": BUSY}
         return RedisStore(servers, cls.kind, [server.url() for server in servers], options)
 

@@ -38,7 +38,7 @@ from tests.support.s3 import S3Server
 
 
 class S3Store(ByDateStore):
-    """A prefix of its own. ``via_proxy``: a proxy that can stall."""
+    """A prefix. ``via_proxy``: a proxy that can stall."""
 
     def __init__(self, server: S3Server, kind: Any, *, via_proxy: bool) -> None:
         self._server = server
@@ -52,7 +52,7 @@ class S3Store(ByDateStore):
 class S3Contract(CasContract):
     kind: ClassVar[Any] = S3LockProvider
     herd: ClassVar[int] = 20
-    """An attempt is up to three requests."""
+    """An attempt takes up to three requests."""
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> S3Store:
@@ -76,7 +76,7 @@ class TestUrl(S3Contract, NetworkContract, HoldTimesContract): ...
 
 
 class TestPromises(S3Contract, EachPromise):
-    """On a store of their own: a prune reads each object."""
+    """On a separate store: a prune reads each object."""
 
 
 @pytest.mark.slow(AS_KUBERNETES)

@@ -70,7 +70,7 @@ class TestAiosqliteEventLoops(SqliteContract, EventLoopContract):
     @pytest.fixture
     def make_loop_provider(self, store: ContractStore) -> Any:
         facade: Any = store.provider(0)
-        facade.run(facade.async_provider.close())  # a child is refused if its parent has the file open
+        facade.run(facade.async_provider.close())  # a child is rejected if its parent has the file open
         return store.factory
 
 

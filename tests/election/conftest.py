@@ -13,7 +13,7 @@ from tests.support.doubles import FaultyProvider
 from tests.support.loop_threads import EventLoopThread
 
 MakeElector = Callable[..., Any]
-"""Makes an elector of ``holder``, with options, on the store of the test or on ``provider``."""
+"""Make an elector for ``holder``, with options, on the test's store or on ``provider``."""
 
 
 @pytest.fixture
@@ -32,13 +32,13 @@ def store() -> Iterator[FaultyProvider]:
 
 @pytest.fixture(params=["threads", "asyncio"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Which elector a test is for. A test for one kind parametrises it again."""
+    """The kind of elector. A test for one kind parametrizes it again."""
     return str(request.param)
 
 
 @pytest.fixture
 def make_elector(store: FaultyProvider, kind: str) -> Iterator[MakeElector]:
-    """Electors that are stopped at the end."""
+    """Make electors, and stop them at the end."""
     with ExitStack() as stack:
         loop = stack.enter_context(closing(EventLoopThread())) if kind == "asyncio" else None
 

@@ -1,4 +1,4 @@
-"""Electors of both kinds that a test uses alike."""
+"""Electors of both kinds with the same interface."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ real_time = pytest.mark.not_quick("waits for leases in real time; test_observed.
 DURATIONS: dict[str, Any] = {"lease_duration": "1500ms", "renew_deadline": "1200ms", "retry_period": "100ms"}
 """Short, because tests wait for them."""
 LONG: dict[str, Any] = {"lease_duration": "1h", "renew_deadline": "50m", "retry_period": "50ms"}
-"""Only what the test does ends such a leadership."""
+"""Long durations: a leadership ends only if the test ends it."""
 
 
 class LoopElector:
@@ -51,7 +51,7 @@ def in_thread(callback: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def in_background(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
-    """Run ``work`` in a thread; its result is added to the list."""
+    """Run ``work`` in a thread, and add its result to the list."""
     results: list[object] = []
     thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
     thread.start()

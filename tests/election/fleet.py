@@ -1,4 +1,4 @@
-"""Several nodes as processes, and what their logs show."""
+"""Several nodes as processes, and a reader of their logs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.support.forked import Program
 from tests.support.polling import wait_until
 
 LAST_BYTES = 16 * 1024
-"""Room for a few lines of 20 elections."""
+"""Enough for a few lines of 20 elections."""
 
 
 @dataclass(frozen=True)
 class Reign:
-    """For how long one node certainly led one election: from its first check that it leads until its last."""
+    """A node's certain leadership of an election: from its first to its last check that it leads."""
 
     node: str
     name: str
@@ -33,12 +33,12 @@ class Reign:
 
 
 def reigns_in(lines: Sequence[str], node: str) -> list[Reign]:
-    """The reigns in a node's log. Each is of one term: a node that was paused may have led before and after another."""
+    """Return the reigns in a node's log, separately for each term: a paused node may lead again after another node."""
     found: list[Reign] = []
     current: dict[str, Reign] = {}
     for line in lines:
         before, after, *words = line.split()
-        # None: its leadership ended between is_leader() and term.
+        # The term is None if the leadership ended between is_leader() and term.
         terms = {name: int(term) for name, _, term in (word.partition("=") for word in words) if term != "None"}
         for name in [name for name, reign in current.items() if terms.get(name) != reign.term]:
             found.append(current.pop(name))
@@ -49,7 +49,7 @@ def reigns_in(lines: Sequence[str], node: str) -> list[Reign]:
 
 
 def overlapping(reigns: Sequence[Reign]) -> list[tuple[Reign, Reign]]:
-    """Pairs of nodes that certainly led the same election at the same moment; a single check is no stretch of time."""
+    """Return pairs of nodes that led an election at the same time; a single check does not count as time."""
     return [
         (one, other)
         for one, other in combinations(reigns, 2)
@@ -59,7 +59,8 @@ def overlapping(reigns: Sequence[Reign]) -> list[tuple[Reign, Reign]]:
 
 
 def last_lines(log: Path) -> list[str]:
-    """The end of a log that grows for minutes and is read a hundred times a second; the first line may be cut."""
+    """Return the end of a log. The log grows for minutes and is read a hundred times a second; the first line may be
+    cut."""
     with log.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
         return file.read().decode().splitlines()
@@ -89,7 +90,7 @@ class Node:
         assert self.process.stdout.readline().strip() == words
 
     def stop(self) -> None:
-        """Let the process stop its electors and end."""
+        """Make the process stop its electors and end."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.expect("stopped")
@@ -99,7 +100,7 @@ class Node:
         self.process.send_signal(number)
 
     def leads(self) -> set[str]:
-        """The elections it leads, by the last whole line of its log."""
+        """Return the elections that it leads, from the last complete line of its log."""
         lines = last_lines(self.log) if self.log.exists() else []
         words = lines[-2].split()[2:] if len(lines) > 1 else []
         return {word.partition("=")[0] for word in words}
@@ -121,7 +122,7 @@ class Node:
 class Fleet:
     """``size`` nodes that are candidates in the elections ``names``.
 
-    :param options: of their electors, beside the durations of ``node.py``.
+    :param options: options of their electors, beside the durations of ``node.py``.
     :param environment: added to the environment of their processes.
     """
 
@@ -165,7 +166,8 @@ class Fleet:
         return {name: node for node in self.nodes for name in node.leads()}
 
     def wait_for_leaders(self, timeout: float = 30) -> None:
-        """Wait for a leader of each election; not all at the same moment, for which a machine may be too busy."""
+        """Wait for a leader of each election. Each leader counts once seen: a busy machine may never have all at
+        once."""
         led: set[str] = set()
 
         def have_all() -> bool:
@@ -175,7 +177,7 @@ class Fleet:
         wait_until(have_all, timeout=timeout, what="a leader of each election")
 
     def busiest(self) -> Node:
-        """The node that leads most."""
+        """Return the node that leads most elections."""
         return max(self.nodes, key=lambda node: len(node.leads()))
 
     def remove(self, node: Node) -> None:
@@ -185,11 +187,11 @@ class Fleet:
         return sorted((reign for node in self.all for reign in node.reigns()), key=lambda reign: reign.began)
 
     def overlaps(self) -> list[tuple[Reign, Reign]]:
-        """Pairs of nodes that led the same election at the same moment."""
+        """Return pairs of nodes that led an election at the same time."""
         return overlapping(self.reigns())
 
     def successions(self, since: float, former: Node) -> list[float]:
-        """Seconds from ``since`` until another node led, for each election that ``former`` led."""
+        """Return the seconds from ``since`` until another node led, for each election of ``former``."""
         led = {reign.name for reign in former.reigns() if reign.ended > since - 0.5}
         return [
             min(

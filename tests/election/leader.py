@@ -36,7 +36,7 @@ def main(url: str, kind: str) -> None:
         with elector:
             elector.wait_until_leader()
             report()
-            while True:  # in slices: a signal before the system call is handled after it
+            while True:  # short waits: a signal just before a wait is handled after it
                 time.sleep(0.05)
 
 

@@ -1,8 +1,8 @@
 """One node of several elections, as a process: python -m tests.election.node LOG HOLDER URL KIND OPTIONS NAME...
 
-Every few milliseconds it writes to LOG in which elections it leads. A line is ``before after name=term …``: the moments
-before and after the check, on the clock that all processes of a machine share. KIND is "threads" or "asyncio", OPTIONS
-are the electors', in JSON. Its standard input has commands.
+Every few milliseconds it writes its elections to LOG as a line ``before after name=term …``: the moments before and
+after the check, on the clock that a machine's processes share. KIND is "threads" or "asyncio". OPTIONS are the
+electors' options in JSON. Its standard input has commands.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DURATIONS = {"lease_duration": "3s", "renew_deadline": "2s", "retry_period": "50
 
 
 def main(log: str, holder: str, url: str, kind: str, options: dict[str, Any], names: list[str]) -> None:
-    logging.disable(logging.WARNING)  # changes of leader are in the log
+    logging.disable(logging.WARNING)  # the log has the changes of leader
     options = {**DURATIONS, **options, "holder": holder}
     electors: dict[str, Elector] = {}
     with ExitStack() as stack:

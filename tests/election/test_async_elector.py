@@ -1,4 +1,4 @@
-"""What only an elector on an event loop can meet: coroutines, cancellation, and several event loops."""
+"""Tests specific to an event loop: coroutines, cancellation, and several event loops."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_stop_in_a_coroutine_callback_returns_at_once(make_elector: MakeEl
 
     async def work() -> None:
         if wrapped:
-            stopped.append(await asyncio.wait_for(elector.stop(), 60))  # in Python 3.11 a task of its own
+            stopped.append(await asyncio.wait_for(elector.stop(), 60))  # in Python 3.11 a separate task
         else:
             stopped.append(await elector.stop())
 
@@ -137,7 +137,7 @@ async def test_leader_only_of_a_coroutine_function(make_elector: MakeElector) ->
 async def test_a_campaign_that_is_cancelled_resigns(
     make_elector: MakeElector, listener: RecordingListener, caplog: pytest.LogCaptureFixture, leads: bool
 ) -> None:
-    """Those who wait for the node to lead go on."""
+    """Callers that wait for the node to lead continue."""
     if not leads:
         await lead(make_elector("leader"))
     called: list[str] = []
@@ -167,7 +167,7 @@ async def test_a_campaign_that_is_cancelled_resigns(
 
 
 async def started(elector: AsyncLeaderElector) -> asyncio.Task[Any]:
-    """Start the elector. Returns its task."""
+    """Start the elector, and return its task."""
     before = asyncio.all_tasks()
     await elector.start()
     (campaign,) = asyncio.all_tasks() - before
@@ -178,7 +178,7 @@ async def started(elector: AsyncLeaderElector) -> asyncio.Task[Any]:
 async def test_a_cancelled_campaign_does_not_wait_for_callbacks_without_limit(
     make_elector: MakeElector, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """It renews the lease while it waits, and leaves it to expire then: two leaders must not work at once."""
+    """It renews the lease while it waits, then lets it expire: two leaders must not work at once."""
     called: list[None] = []
     may_return = asyncio.Event()
 
@@ -230,7 +230,7 @@ def test_asyncio_run_ends_with_a_release(listener: RecordingListener) -> None:
 def test_a_callback_that_calls_sys_exit_ends_the_program_and_the_leadership(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As Python's tasks do. A program that continues the event loop has an elector that does not lead any more."""
+    """Python's tasks do so. If the program continues the event loop, its elector no longer leads."""
     loop = asyncio.new_event_loop()
 
     def leave() -> None:
@@ -289,7 +289,7 @@ def other_loop() -> Iterator[EventLoopThread]:
 
 
 def test_resign_and_stop_from_other_threads(other_loop: EventLoopThread) -> None:
-    """The event loop of the elector is idle: only a thread-safe call wakes it."""
+    """The elector's event loop is idle: only a thread-safe call wakes it."""
     stopped: list[None] = []
     options = {**LONG, "retry_period": "10m"}
     elector = AsyncLeaderElector(
@@ -311,7 +311,7 @@ def test_resign_and_stop_from_other_threads(other_loop: EventLoopThread) -> None
 
 
 def long_lived_elector() -> AsyncLeaderElector:
-    """It continues to lead where the machine stands still for a second."""
+    """Make an elector that leads on even if the machine stands still for a second."""
     durations: dict[str, Any] = {"lease_duration": "2s", "renew_deadline": "1500ms", "retry_period": "50ms"}
     return AsyncLeaderElector(AsyncFaultyProvider(), "election", holder="me", **durations)
 
@@ -342,7 +342,7 @@ def test_started_again_on_another_event_loop_and_in_a_forked_child(listener: Rec
 @pytest.mark.not_quick("waits for real seconds")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the tasks on the closed loop
 def test_started_again_after_its_event_loop_was_closed(listener: RecordingListener) -> None:
-    """One was closed while a task waited for the elector, one while it led: neither stops it on the next loop."""
+    """One loop closed while a task waited for the elector, one while it led: both leave the next loop working."""
     elector = long_lived_elector()
     earlier, first = asyncio.new_event_loop(), asyncio.new_event_loop()
     waiting = earlier.create_task(elector.wait_until_leader("1h"))
@@ -360,7 +360,7 @@ def test_started_again_after_its_event_loop_was_closed(listener: RecordingListen
     asyncio.run(lead_for_a_while(elector, listener))
     task = weakref.ref(waiting)
     del earlier, first, waiting
-    gc.collect()  # the tasks on the closed loops, which asyncio complains of
+    gc.collect()  # asyncio warns of the tasks on the closed loops
     assert task() is None, "the elector keeps no task of a closed loop"
 
 
@@ -368,7 +368,7 @@ def test_started_again_after_its_event_loop_was_closed(listener: RecordingListen
 async def test_an_ordinary_callback_that_raises_what_ends_a_task(
     kind: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As ``task.result()`` of a cancelled task does. It ends neither the election nor the leadership."""
+    """``task.result()`` of a cancelled task raises this. Neither the election nor the leadership ends."""
 
     def fail() -> None:
         raise kind
@@ -411,7 +411,7 @@ async def test_a_take_over_whose_caller_gives_up_does_not_happen_later() -> None
                 async with asyncio.timeout(0.2):
                     await other.take_over()
             for _ in range(20):
-                await asyncio.sleep(0)  # a request that was under way has failed
+                await asyncio.sleep(0)  # a running request has failed
             failed, before = store.calls["take_over"], store.calls["record"]
             store.recover()
             await until(lambda: store.calls["record"] > before + 3)

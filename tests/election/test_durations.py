@@ -1,4 +1,4 @@
-"""The durations of an election: those that are not given, and what an error suggests."""
+"""The durations of an election: their defaults, and the suggestions in errors."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_suggestions_keep_the_lease_or_the_retry_period(given: dict[str, str
 
 @pytest.mark.parametrize("grace", ["0s", "1s", "6s", "9s", "1h"])
 def test_on_the_command_line_they_are_options(grace: str) -> None:
-    """With the grace of the command, which the command line adds."""
+    """The command line adds the command's grace."""
     from shedlock_py.cli.lead import durations_of
     from shedlock_py.model.durations import parse_duration
 

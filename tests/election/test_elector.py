@@ -1,4 +1,4 @@
-"""What electors for threads and for asyncio have in common: one of them, and several in one process."""
+"""Tests for both kinds of electors: one elector, and several in one process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def wait_seconds(seconds: float) -> None:
 
 
 def lead(elector: Any) -> Any:
-    """Start an elector and wait until it leads. Returns its term."""
+    """Start an elector, wait until it leads, and return its term."""
     elector.start()
     assert elector.wait_until_leader("10s")
     return elector.term
@@ -95,7 +95,7 @@ def test_a_follower_follows(make_elector: MakeElector, listener: RecordingListen
     assert second.wait_until_leader("10s")
     assert second.term > term
     wait_until(lambda: len(listener.of(LeaderChanged)) >= 3)  # a node notifies of itself just after it leads
-    assert [event.holder for event in listener.of(LeaderChanged)] == ["first", "first", "second"]  # one by each node
+    assert [event.holder for event in listener.of(LeaderChanged)] == ["first", "first", "second"]  # each node emits one
 
 
 @pytest.mark.parametrize("fault", ["fail", pytest.param("hang", marks=real_time)])
@@ -109,7 +109,7 @@ def test_i6_a_leader_without_a_store_stops_before_its_lease_ends(
     while was_leader:
         record = store.inner.record("election")
         was_leader, trusted = elector.is_leader(), elector.trusted_for()
-        assert record.is_held or not was_leader  # in this order: the leader stops first
+        assert record.is_held or not was_leader  # the leader must stop first
         assert trusted <= record.remaining
         time.sleep(0.001)
     wait_until(lambda: listener.of(LeadershipStopped))
@@ -140,7 +140,7 @@ def test_failed_renewals_before_the_deadline_do_not_end_a_leadership(
 def test_take_over_is_exclusive(
     make_elector: MakeElector, store: FaultyProvider, listener: RecordingListener, is_cut_off: bool
 ) -> None:
-    """A node that takes over leads only when the former leader, even cut off from the store, has stopped trusting."""
+    """A node that takes over leads only when the former leader no longer trusts its lease, even without the store."""
     durations = {"lease_duration": "3s", "renew_deadline": "2s"}
     connection = FaultyProvider(store.inner)
     former, taker = make_elector("former", connection, **durations), make_elector("taker", **durations)
@@ -187,7 +187,7 @@ def test_i1_a_node_that_leads_just_before_a_take_over_is_waited_for(
     rival = make_elector("rival", FaultyProvider(store.inner))
 
     class Late(FaultyProvider):
-        """By the time it acquires, another node leads."""
+        """A store where another node leads before this node's acquire arrives."""
 
         def acquire(self, request: LockRequest) -> Any:
             lead(rival)
@@ -206,7 +206,7 @@ def test_i1_a_node_that_leads_just_before_a_take_over_is_waited_for(
 
 @real_time
 def test_demote_with_a_cooldown(make_elector: MakeElector) -> None:
-    """Only the demoted node rests, and not another whose name begins alike."""
+    """Only the demoted node rests, not another node with the same start of its name."""
     first, tenth = make_elector("node-1"), make_elector("node-10")
     assert tenth.demote() is False
     lead(first)
@@ -244,7 +244,7 @@ def test_a_demoted_node_alone_leads_again(make_elector: MakeElector) -> None:
 
 @real_time
 def test_resign_lets_another_lead(make_elector: MakeElector) -> None:
-    # A node that has resigned rests for two retry periods. In these, the other node must read the record.
+    # A node rests for two retry periods after it resigned. The other node must read the record within them.
     slow = {"lease_duration": "9s", "renew_deadline": "7s", "retry_period": "800ms"}
     seen: dict[str, list[str]] = {"first": [], "second": []}
     first, second = (make_elector(name, on_new_leader=seen[name].append, **slow) for name in seen)
@@ -276,12 +276,12 @@ def test_callbacks_in_order_and_leadership_is_released_last(make_elector: MakeEl
     )
     lead(elector)
     wait_until(lambda: len(steps) == 2)
-    assert elector.stop("300ms") is False  # the work goes on …
+    assert elector.stop("300ms") is False  # the work continues …
     assert not elector.is_leader()
     until = time.monotonic() + 1.5
-    while time.monotonic() < until:  # … and no other node gets the lock, for more than a lease
+    while time.monotonic() < until:  # … and no other node gets the lock for more than a lease
         assert not is_released(store)
-        assert elector.trusted_for().total_seconds() > 0.2  # renewed all the time
+        assert elector.trusted_for().total_seconds() > 0.2  # the lease is renewed all the time
         time.sleep(0.02)
     assert not elector.takes_part
     may_end.set()
@@ -311,7 +311,7 @@ def test_a_node_that_gives_up_its_leadership_is_no_leader_from_that_moment(make_
     if how == "resign":
         elector.resign()
     else:
-        assert elector.stop(0) is False  # 0: does not wait
+        assert elector.stop(0) is False  # 0 does not wait
     assert not elector.is_leader()
     assert elector.term is None
     may_end.set()
@@ -361,7 +361,7 @@ def test_who_waits_while_an_elector_is_stopped(make_elector: MakeElector, store:
 
 @pytest.mark.parametrize("call", ["wait_until_leader", "take_over"])
 def test_who_waits_in_a_callback_of_a_leader_that_resigns(make_elector: MakeElector, call: str) -> None:
-    """The lease is released when the callback has returned: it must not wait for itself."""
+    """A callback must not wait for the lease's release, which waits for the callback."""
     results: list[bool] = []
     leader: Any = make_elector("leader", on_stopped_leading=lambda: results.append(getattr(leader, call)()), **LONG)
     term = lead(leader)
@@ -379,7 +379,7 @@ def test_who_waits_before_it_is_started(make_elector: MakeElector, store: Faulty
     wait_until(lambda: results == [True])
 
 
-# What callbacks do, and a campaign that fails
+# Callbacks, and a campaign that fails
 
 
 def test_a_callback_that_cannot_be_called(make_elector: MakeElector) -> None:
@@ -444,7 +444,7 @@ def test_a_campaign_that_ends_in_any_way_ends_the_leadership(
         return time.monotonic()
 
     module = "elector" if kind == "threads" else "async_elector"
-    monkeypatch.setattr(f"shedlock_py.election.{module}.monotonic", clock)  # the clock by which it waits
+    monkeypatch.setattr(f"shedlock_py.election.{module}.monotonic", clock)  # the clock that it waits by
     elector.start()
     wait_until(lambda: listener.of(LeadershipStopped))
     assert not elector.is_leader()
@@ -471,7 +471,7 @@ def test_a_forked_child_does_not_lead_and_may_start_an_elector_of_its_own(make_e
         assert not elector.trusted_for()
         assert not elector.takes_part
         assert elector.stop("5s")
-        elector.start()  # the callback of the parent does not run here
+        elector.start()  # the parent's callback does not run here
         assert elector.stop("5s")
 
     in_child(child)

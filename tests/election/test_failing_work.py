@@ -1,4 +1,4 @@
-"""``on_started_leading`` raises: a node that leads without working resigns, so that another node can lead."""
+"""``on_started_leading`` raises: a leader without work resigns, so that another node can lead."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def world() -> World:
 
 
 def fail(node: Stepped) -> bool:
-    """What the elector of this node does when ``on_started_leading`` raises in the current term."""
+    """Apply the elector's reaction to an error of ``on_started_leading`` in this term."""
     failed = node.election.fail(node.election.term, ERROR)
     node.wake()
     node.run()
@@ -153,7 +153,7 @@ def errors_of(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 def test_an_exception_of_the_work_resigns_once_and_one_error_says_so(
     make_elector: MakeElector, store: FaultyProvider, listener: RecordingListener, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another node leads; this one goes on as a candidate."""
+    """Another node leads; this node stays a candidate."""
     called: list[str] = []
 
     def work() -> None:
@@ -182,7 +182,7 @@ def test_an_exception_of_the_work_resigns_once_and_one_error_says_so(
 
 @pytest.mark.parametrize("kind", ["threads"], indirect=True)
 def test_other_work_of_that_term_returns_before_the_release(make_elector: MakeElector, store: FaultyProvider) -> None:
-    """It sees at once that this node does not lead, and may take its time to stop."""
+    """It sees at once that this node does not lead, and may stop slowly."""
     may_end, seen = threading.Event(), list[bool]()
 
     def fail() -> None:
@@ -204,7 +204,7 @@ def test_other_work_of_that_term_returns_before_the_release(make_elector: MakeEl
 
 
 def test_who_waits_in_a_callback_while_the_leader_resigns_because_of_a_failure(make_elector: MakeElector) -> None:
-    """The lease is released when the callback has returned: it must not wait for itself."""
+    """A callback must not wait for the lease's release, which waits for the callback."""
     results: list[bool] = []
 
     def fail() -> None:
@@ -273,7 +273,7 @@ def test_other_callbacks_that_raise_end_no_leadership(
 
 
 class Campaign:
-    """A node on asyncio with the work of the test; an election of its own."""
+    """A node on asyncio with the test's work, in its own election."""
 
     def __init__(self, loop: SteppedLoop, **callbacks: Any) -> None:
         self.stopped = 0

@@ -1,4 +1,4 @@
-"""The reader of the nodes' logs finds two leaders if there were two, and only then."""
+"""The reader of the nodes' logs finds two leaders exactly if there were two."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_reign_is_from_the_first_check_to_the_last() -> None:
 
 @pytest.mark.parametrize("between", [[], [(3.0, 3.001, "a=None")], [(3.0, 3.001, "")], [(5.9, 6.0, "a=None")]])
 def test_a_paused_node_may_have_led_before_and_after_another(between: list[tuple[float, float, str]]) -> None:
-    """Its recorder wrote nothing while it lost the election to another and won it again. Once that made two leaders."""
+    """Its recorder wrote nothing while it lost the election and won it again. The reader once counted two leaders."""
     one = reigns_in(
         log((1.0, 1.001, "a=7"), (2.0, 2.001, "a=7"), *between, (6.0, 6.001, "a=9"), (7.0, 7.1, "a=9")), "1"
     )
@@ -34,7 +34,7 @@ def test_a_paused_node_may_have_led_before_and_after_another(between: list[tuple
         ([(0.5, 0.6, "a=8"), (1.9, 2.5, "a=8")], True),
         ([(2.1, 2.2, "a=8"), (3.0, 3.1, "a=8")], False),
         ([(1.5, 1.6, "b=8"), (1.9, 2.5, "b=8")], False),
-        # Checked in a moment that may have been before the other one led, or after.
+        # The check may have been before the other node led, or after.
         ([(0.9, 1.5, "a=8")], False),
         ([(1.9, 2.5, "a=8"), (3.0, 3.1, "a=8")], False),
     ],

@@ -1,4 +1,4 @@
-"""``@leader_only`` together with what takes a lock: a follower takes none, and says why it skips the task."""
+"""``@leader_only`` with locks: a follower takes no lock, and logs why it skips the task."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def call_of_an_object(self: object) -> str | None:
 
 
 def new_job(ran: list[Any] | None = None) -> Callable[[], Any]:
-    """A new function, because ``@scheduler_lock`` leaves its spec on the one that it is given."""
+    """Return a new function: ``@scheduler_lock`` stores its spec on the function."""
 
     def job() -> str | None:
         if ran is not None:
@@ -90,7 +90,7 @@ def result_of(result: Any) -> Any:
 
 @pytest.fixture
 def provider() -> Any:
-    """The store of the locks, not that of the election."""
+    """The locks' store, which differs from the election's."""
     provider = InMemoryLockProvider()
     with configure(provider=provider):
         yield provider
@@ -181,7 +181,7 @@ def test_attempt_of_a_function_for_the_leader(make_elector: MakeElector, provide
 
 
 def traced(function: Any) -> Any:
-    """A decorator of somebody else's, which keeps what it wraps."""
+    """A third-party decorator that keeps the wrapped function."""
 
     @wraps(function)
     def wrapper(*args: Any) -> Any:
@@ -204,7 +204,7 @@ def traced(function: Any) -> Any:
 def test_a_follower_leaves_the_fire_time_to_the_leader(
     make_elector: MakeElector, provider: InMemoryLockProvider, guard: Any
 ) -> None:
-    """The follower took the lock, did nothing, and the leader was refused with "already_ran": nobody ran the job."""
+    """The follower once took the lock without running the job; then the leader got "already_ran", and nobody ran it."""
     elector = make_elector(**LONG)
     events: list[Any] = []
     executor = ShedLockExecutor(locks={"other": "job"})
@@ -246,7 +246,7 @@ def run_now(scheduler: Any, function: Any) -> None:
 
 
 def outcomes(events: list[Any]) -> list[Any]:
-    """What each run returned; of a skip its lock and its reason."""
+    """Return each run's result; for a skip, its lock and reason."""
     return [(event.lock_name, event.reason) if event.code == EVENT_JOB_SKIPPED else event.retval for event in events]
 
 

@@ -1,6 +1,6 @@
-"""Five nodes, each a process: never two leaders, and a new one after each fault.
+"""Five nodes as processes: never two leaders, and a new leader after each fault.
 
-test_observed.py shows in virtual time how soon there is a new leader. tests/cli/test_lead.py has two processes.
+test_observed.py measures in virtual time how soon a new leader follows. tests/cli/test_lead.py has two processes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tests.support.stores import ALL, Store
 
 LEASE, RENEW, RETRY = 3.0, 2.0, 0.5
 SLOW = 1.5
-"""Seconds that a machine without other work may add."""
+"""Seconds that an idle machine may add."""
 LONGER = {"kubernetes": 2.0, "s3": 2.0}
-"""A factor for LEASE, RENEW, RETRY and SLOW, for stores that are slow when the machine is busy."""
+"""A factor for LEASE, RENEW, RETRY and SLOW, for stores that are slow on a busy machine."""
 CLOCK_ERROR = 1.0
-"""The default of the stores that guess their own time: they keep a lease so much longer, too."""
+"""The default of stores that estimate their time: they keep a lease that much longer."""
 MATRIX = pytest.mark.matrix("the contract and the elections in virtual time show it for each store")
 STORES = [
     name if name == "redis" else pytest.param(name, marks=MATRIX)
     for name in ALL
-    if name != "quorum"  # whose elections are those of Redis
+    if name != "quorum"  # its elections run the same code as Redis
 ]
 ELECTIONS = [f"election-{number}" for number in range(20)]
 
@@ -88,7 +88,7 @@ def can_be_written(url: str) -> bool:
 
 
 def pause_node(node: Node, url: str) -> None:
-    """Pause a node, but not while it writes to a SQLite file, which it would keep locked."""
+    """Pause a node, but not while it writes to a SQLite file, because the file would stay locked."""
     node.send(signal.SIGSTOP)
     while url.startswith("sqlite") and not can_be_written(url):
         node.send(signal.SIGCONT)

@@ -1,6 +1,6 @@
 """Elections in virtual time. With ``takeover="observed"`` one node leads, although the store's clock jumps.
 
-It jumps between any two steps of a node.
+The clock jumps between any two steps of a node.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HOUR = 3600.0
 
 
 class World:
-    """One clock for all nodes, and a store whose clock can jump."""
+    """One clock for all nodes, and a store with a clock that can jump."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -53,7 +53,7 @@ class World:
         return found
 
     def pass_time(self, seconds: float, *nodes: Stepped) -> None:
-        """Run these nodes. The others stand still, wherever they are."""
+        """Run these nodes. Other nodes stand still at their current step."""
         for _ in range(round(seconds / 0.01)):
             self.clock.advance(0.01)
             for node in nodes:
@@ -61,26 +61,26 @@ class World:
                 self.leaders()
 
     def led_by(self, holder: str, *followers: str, seconds: float = LEASE) -> list[Stepped]:
-        """Nodes of which the first leads, and has been observed by the others for ``seconds``."""
+        """Return nodes: the first leads, and the followers have observed it for ``seconds``."""
         nodes = [self.node(name) for name in (holder, *followers)]
         self.lead_with(nodes[0])
         self.pass_time(seconds, *nodes)
         return nodes
 
     def lead_next(self, node: Stepped) -> None:
-        """This node reads as soon as it may that the lease is free, and leads; the others stand still."""
+        """Let this node read a free lease as soon as it may, and lead; other nodes stand still."""
         node.wake()
         until_request("acquire", node, self)
         node.run()
         assert self.leaders() == [node.holder]
 
     def lead_alone(self, node: Stepped) -> None:
-        """This node leads within a lease; the others stand still."""
+        """Let this node lead within a lease; other nodes stand still."""
         self.pass_time(LEASE, node)
         assert self.leaders() == [node.holder]
 
     def lead_with(self, *nodes: Stepped) -> Stepped:
-        """Let time pass for these nodes until one of them leads and all have noticed."""
+        """Let time pass for these nodes until one node leads and all have noticed."""
         for _ in range(10):
             self.pass_time(LEASE / 2, *nodes)
             if self.leaders():
@@ -103,12 +103,12 @@ class Stepped:
         self.next: Any = next(self.program)
 
     def run(self) -> None:
-        """Do all that is due now."""
+        """Do everything that is due now."""
         while isinstance(self.next, Do) or self.next.until <= self._world.clock():
             self.step()
 
     def run_until_request(self, operation: str) -> bool:
-        """The same until the node is about to request ``operation``."""
+        """Do everything that is due, until the node is about to request ``operation``."""
         while isinstance(self.next, Do) or self.next.until <= self._world.clock():
             if isinstance(self.next, Do) and self.next.operation == operation:
                 return True
@@ -169,7 +169,7 @@ def test_i6_an_acquisition_that_is_late_makes_no_second_leader(world: World, siz
         world.lead_next(one)
     assert one.election.lease is not None
     world.jump(size)
-    late.step()  # by the store's clock, the lease of the other node is over
+    late.step()  # by the store's clock, the other node's lease is over
     assert late.election.lease is not None
     world.lead_alone(late)
     world.pass_time(LEASE, one, late)
@@ -194,7 +194,7 @@ def test_i6_a_take_over_that_is_late_makes_no_second_leader(world: World) -> Non
 
 
 def test_i6_a_node_reads_again_before_it_takes_over(world: World) -> None:
-    """It last read a lease that had not been renewed for long. Since then another node leads."""
+    """It last read a lease that had not been renewed for a long time. Since then another node leads."""
     _, one, late = world.led_by("dead", "one", "late", seconds=2 * RETRY)
     until_request("acquire", late, world)
     late.is_cut_off = True
@@ -208,9 +208,9 @@ def test_i6_a_node_reads_again_before_it_takes_over(world: World) -> None:
 
 
 def test_i6_a_jump_back_and_forth_while_an_acquisition_is_late(world: World) -> None:
-    """By the store's clock hardly any time has passed, but by the nodes' enough to renew a lease and lose it."""
+    """Hardly any time has passed by the store's clock, but enough by the nodes' clocks to renew a lease and lose it."""
     _, one, late = world.led_by("dead", "one", "late", seconds=2 * RETRY)
-    world.jump(60.0)  # so that the old lease is over even when the clock is set back
+    world.jump(60.0)  # so that the old lease is over even after the clock is set back
     until_request("acquire", late, world)
     world.lead_next(one)
     world.jump(-30.0)
@@ -236,7 +236,7 @@ def test_i6_a_node_that_was_replaced_at_once_does_not_lead(world: World) -> None
 
 @pytest.mark.parametrize("takeover", ["expired", "observed"])
 def test_i6_a_node_that_resigns_before_it_leads_releases_nothing(world: World, takeover: Takeover) -> None:
-    """It waits until the former leader has stopped trusting its lease, and so must the node that leads next.
+    """It waits until the former leader no longer trusts its lease, and so must the next leader.
 
     TLC found it: the mutant ``expired_MayRelease_frees_while_it_waits`` of docs/formal.
     """
@@ -255,7 +255,7 @@ def test_i6_a_node_that_resigns_before_it_leads_releases_nothing(world: World, t
 
 
 def test_i6_an_acquire_that_was_late_and_is_undone_is_no_release(world: World) -> None:
-    """Its node gave up long ago and never led, so the leader that it replaced may still trust its lease."""
+    """Its node gave up long ago and never led, so the replaced leader may still trust its lease."""
     _, leader, late = world.led_by("dead", "leader", "late", seconds=2 * RETRY)
     third = world.node("third")
     until_request("acquire", late, world)
@@ -276,7 +276,7 @@ def test_i6_an_acquire_that_was_late_and_is_undone_is_no_release(world: World) -
 @pytest.mark.parametrize("size", [LEASE - RETRY, LEASE, LEASE + 0.3, HOUR])
 @pytest.mark.parametrize("reads", [True, False], ids=["reads in between", "does not"])
 def test_i6_a_lease_that_a_jump_ended_was_not_released(world: World, size: float, reads: bool) -> None:
-    """The clock was set back before, so the lease ends earlier than it once did, like one that was released."""
+    """The clock was set back before, so the lease ends earlier than before, like a released lease."""
     world.jump(HOUR)
     leader, follower = world.led_by("leader", "follower")
     until_request("extend", leader, world)
@@ -304,7 +304,7 @@ def test_i6_a_record_that_was_deleted(world: World) -> None:
 
 
 def test_a_dead_leader_is_followed_although_the_clock_was_set_back(world: World) -> None:
-    """Its lease would last for an hour. It is taken by force, and the new leader waits for another lease."""
+    """Its lease would last for an hour. The new leader takes it by force, and waits for another lease."""
     _, follower = world.led_by("leader", "follower")
     world.jump(-HOUR)
     world.pass_time(1.6 * LEASE, follower)
@@ -322,7 +322,7 @@ def test_a_clean_stop_is_followed_at_once(world: World) -> None:
 
 @pytest.mark.parametrize("jump", [0.0, 60.0, HOUR])
 def test_a_dead_leader_is_followed_soon(world: World, jump: float) -> None:
-    """After a lease and two reads: it is certain which node led before, so there is nothing more to wait for."""
+    """After a lease and two reads, the previous leader is certain, so the node need not wait longer."""
     _, follower = world.led_by("leader", "follower")
     world.jump(jump)
     world.pass_time(LEASE + 2 * 1.2 * RETRY + 0.02, follower)
@@ -332,7 +332,7 @@ def test_a_dead_leader_is_followed_soon(world: World, jump: float) -> None:
 @pytest.mark.parametrize(("lease", "deadline", "retry"), [(3.0, 2.0, 0.5), (15.0, 10.0, 6.0), (60.0, 5.0, 2.0)])
 @pytest.mark.parametrize("reply", ["failed", "pending"])
 def test_a_follower_in_doubt_waits(world: World, lease: float, deadline: float, retry: float, reply: str) -> None:
-    """It has the lease, but cannot read which one it replaced: it leads when a former leader has stopped trusting."""
+    """It has the lease, but cannot read the replaced lease: it waits until a former leader no longer trusts it."""
     world.node("leader", lease, deadline, retry).run()
     follower = world.node("follower", lease, deadline, retry)
     follower.run()
@@ -359,7 +359,7 @@ def test_a_follower_in_doubt_waits(world: World, lease: float, deadline: float, 
 
 
 def test_i6_a_clock_that_is_set_back_and_forth(world: World) -> None:
-    """Both nodes see the dead leader's lease end. Between the two jumps one of them gets the lease."""
+    """Both nodes see the dead leader's lease end. Between the two jumps, one node gets the lease."""
     leader, one, late = world.node("leader"), world.node("one"), world.node("late")
     world.lead_with(leader)
     world.jump(60)
@@ -376,7 +376,7 @@ def test_i6_a_clock_that_is_set_back_and_forth(world: World) -> None:
 
 @pytest.mark.parametrize("operation", ["acquire", "extend"])
 def test_i6_a_leader_trusts_its_lease_from_before_the_request(world: World, operation: str) -> None:
-    """The reply takes a second, and the store may have granted the lease right at its begin."""
+    """The reply takes a second, and the store may have granted the lease at the start of that second."""
     node = world.node("slow", takeover="expired")
     if operation == "extend":
         world.lead_with(node)
@@ -409,7 +409,7 @@ def test_i6_no_renewal_is_waited_for_when_the_trust_has_ended(world: World) -> N
 
 
 def test_a_lease_is_not_released_while_a_callback_runs(world: World) -> None:
-    """The node resigns, and cannot renew until the callback returns: the lease ends by itself."""
+    """The node resigns, and cannot renew until the callback returns: the lease expires."""
     node = world.node("busy")
     world.lead_with(node)
     is_busy = True
@@ -437,7 +437,7 @@ def demote(world: World, node: Stepped, cooldown: float) -> None:
 def test_a_node_that_is_demoted_while_it_resigns_is_no_candidate_for_the_cooldown(
     world: World, takeover: Takeover
 ) -> None:
-    """Its callbacks still run, so it has not released its lease. The release is refused, and says nothing of why."""
+    """Its callbacks still run, so it has not released its lease. The failed release does not show why."""
     node = world.node("busy", takeover=takeover)
     world.lead_with(node)
     is_busy = True
@@ -482,7 +482,7 @@ def test_nodes_that_cannot_reach_the_store_back_off_each_for_another_time(world:
 
 
 def test_a_follower_that_has_reached_the_store_again_backs_off_anew(world: World) -> None:
-    """Or one lost reply, hours after an outage, would let it sleep for a lease, in which the leader may die."""
+    """Otherwise a lost reply, hours after an outage, would let it sleep for a lease, and the leader may die then."""
     leader, follower = world.led_by("leader", "follower")
     follower.is_cut_off = True
     world.pass_time(5 * LEASE, leader, follower)
@@ -496,7 +496,7 @@ def test_a_follower_that_has_reached_the_store_again_backs_off_anew(world: World
 
 @pytest.mark.parametrize("takeover", ["expired", "observed"])
 def test_what_an_idle_election_costs(world: World, takeover: Takeover) -> None:
-    """At the default durations: a leader renews, and a follower reads, once a retry period."""
+    """At the default durations: a leader renews, and a follower reads, once per retry period."""
     nodes = [world.node(f"node-{number}", 15.0, 10.0, 2.0, takeover) for number in range(5)]
     world.pass_time(60, *nodes)
     (leader,) = world.leaders()
@@ -514,7 +514,7 @@ def test_what_an_idle_election_costs(world: World, takeover: Takeover) -> None:
 @pytest.mark.parametrize("takeover", ["observed", "expired"])
 @pytest.mark.parametrize("how", ["is resumed", "ends"])
 def test_nobody_leads_while_the_name_is_paused(world: World, takeover: Takeover, how: str) -> None:
-    """A pause is not renewed, as the lease of a dead leader is not; but it is not taken by force."""
+    """A pause is not renewed, like a dead leader's lease, but nobody takes it by force."""
     leader, follower = world.node("leader", takeover=takeover), world.node("follower", takeover=takeover)
     world.lead_with(leader)
     assert world.store.pause("election", "1m").is_paused is False

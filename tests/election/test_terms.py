@@ -1,4 +1,4 @@
-"""A term of a leader is a run: a provider with history keeps it, from the grant of its lease to its end."""
+"""A leader's term is a run: providers with history record it, from the lease's grant to its end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def store() -> Iterator[FaultyProvider]:
 
 @pytest.fixture
 def provider(store: FaultyProvider, kind: str) -> Any:
-    """For the elector of this kind."""
+    """The provider for the elector of this kind."""
     return store if kind == "threads" else AsyncInMemoryLockProvider(shared_with=store.inner, history=20)
 
 
@@ -43,7 +43,7 @@ def terms(store: Any) -> list[Run]:
 
 
 def ended(store: Any, outcome: str) -> Run:
-    """The last term, when it has this outcome."""
+    """Return the last term, once it has this outcome."""
     wait_until(lambda: [run.outcome for run in terms(store)[:1]] == [outcome], what=f"a term that is {outcome}")
     return terms(store)[0]
 
@@ -71,7 +71,7 @@ def test_a_term_that_was_taken_over_is_lost(make_elector: MakeElector, provider:
     assert [run.fencing_token for run in terms(store)] == [other.fencing_token, token]
     record = store.inner.record("election")
     assert record is not None
-    assert record.locked_by == other.locked_by  # the successor's lease is as it was
+    assert record.locked_by == other.locked_by  # the successor's lease is unchanged
     assert record.is_held
 
 
@@ -109,7 +109,7 @@ def test_only_a_demotion_looks_like_one() -> None:
     for name, holder, is_one in (
         ("a", Demotion("node-1", timedelta(seconds=10)).holder, True),
         ("b", Demotion("", timedelta(0)).holder, True),
-        ("big", f"demoted {'9' * 9999}ms node-1", True),  # int() refuses so many digits
+        ("big", f"demoted {'9' * 9999}ms node-1", True),  # int() rejects so many digits
         ("c", "demoted node-1", False),
         ("d", "was demoted 5ms node-1", False),
         ("e", "demoted 10", False),
@@ -169,7 +169,7 @@ def test_extending_for_hours_writes_no_more() -> None:
 
 @pytest.mark.parametrize("takeover", ["expired", "observed"])
 def test_i3_a_lost_lease_that_the_store_still_has_is_left_to_expire(takeover: Takeover) -> None:
-    """The callbacks of a leader that lost the store may still run, so nothing frees its name before the lease ends."""
+    """Callbacks of a leader that lost the store may still run, so nothing frees its name before the lease ends."""
     world = World()
     store = world.store = InMemoryLockProvider(clock=world.clock, history=20)
     node = world.node("node-1", lease=30.0, deadline=2.0, retry=0.5, takeover=takeover)

@@ -1,4 +1,4 @@
-"""What only an elector with threads can meet: listeners, errors in threads, and a machine without threads."""
+"""Tests specific to threads: listeners, errors in threads, and a machine without threads."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def test_stop_in_a_listener_returns_at_once(make_elector: MakeElector, store: Fa
 @moments_are_known
 @pytest.mark.parametrize("method", ["stop", "wait_until_leader"])
 def test_an_exception_of_a_signal_handler_keeps_no_lock(method: str, make_elector: MakeElector) -> None:
-    """At no moment of a call of the main thread. The election would stand still: no renewal, and no end."""
+    """A signal may interrupt a call of the main thread at any moment. With a lock kept, the election would stand
+    still."""
     number, is_over = 0, False
     while not is_over:
         elector = make_elector(**LONG)
@@ -92,7 +93,7 @@ def test_a_callback_of_a_former_start_delays_no_release(make_elector: MakeElecto
 def test_an_elector_starts_in_a_child_although_a_thread_of_the_parent_is_inside_it(
     make_elector: MakeElector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The child inherits locks as they are at the fork, and no thread that could release them."""
+    """The child inherits locks in their state at the fork, but no thread that could release them."""
     is_inside, may_go_on = threading.Event(), threading.Event()
 
     def clock() -> float:
@@ -109,7 +110,7 @@ def test_an_elector_starts_in_a_child_although_a_thread_of_the_parent_is_inside_
     assert is_inside.wait(10)
 
     def child() -> None:
-        for _ in range(8):  # or the elector's thread may get the identity of the one that holds a lock
+        for _ in range(8):  # otherwise the elector's thread may get the identity of a thread that holds a lock
             threading.Thread(target=may_go_on.wait, daemon=True).start()
         elector.start()
         assert not elector.wait_until_leader("100ms"), "the parent leads"
@@ -176,7 +177,7 @@ def test_a_log_handler_that_raises_leaves_nobody_busy(make_elector: MakeElector,
 
 
 class Blocking(LeaderElector):
-    """Blocks the thread ``waiter`` while it holds the condition on which callers wait for this node to lead."""
+    """Block the thread ``waiter`` while it holds the condition that callers wait on."""
 
     waiter: threading.Thread | None = None
 
@@ -192,7 +193,7 @@ class Blocking(LeaderElector):
 
 
 def test_an_elector_that_the_parent_has_not_started_starts_in_a_forked_child(kind: str) -> None:
-    """Although a thread of the parent had its condition locked at the fork."""
+    """A thread of the parent had its condition locked at the fork."""
     elector = Blocking(InMemoryLockProvider(), "election", **LONG)
 
     def wait() -> object:
@@ -233,7 +234,7 @@ print(elector.stop("20s"))
 @pytest.mark.not_quick("starts a program for its signals")
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Unix has it")
 def test_a_signal_handler_may_resign_while_the_program_resigns(kind: str) -> None:
-    """It must not wait for a lock that the interrupted code holds."""
+    """The handler must not wait for a lock that the interrupted code holds."""
     done = forked.run(["-c", HANDLER])
     assert (done.stdout, done.stderr) == ("True\n", "")
 
@@ -242,7 +243,7 @@ def test_a_signal_handler_may_resign_while_the_program_resigns(kind: str) -> Non
 
 
 class NoThreads:
-    """Lets no thread start, as in a container whose limit of processes is reached."""
+    """Let no thread start, as in a container at its process limit."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.refused = 0
@@ -337,14 +338,14 @@ def test_an_async_provider_is_refused(kind: str) -> None:
 
 
 def test_two_threads_that_start_it_at_once(make_elector: MakeElector, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two campaigns would be one too many: nobody could stop the one that was replaced."""
+    """With two campaigns, nobody could stop the replaced one."""
     elector = make_elector(**LONG)
     gate, failures = threading.Barrier(8), []
     start_thread = threading.Thread.start
 
     def start_slowly(thread: threading.Thread) -> None:
         if thread.name.startswith("shedlock-elector"):
-            threading.Event().wait(0.05)  # seconds, in which the other threads come
+            threading.Event().wait(0.05)  # seconds: the other threads arrive meanwhile
         start_thread(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_slowly)

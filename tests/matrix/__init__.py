@@ -1,1 +1,1 @@
-"""``make test-all``: the tests in every environment that can show a fault of its own, against the built wheel."""
+"""``make test-all``: the tests in every environment that can show a new fault, against the built wheel."""

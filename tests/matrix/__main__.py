@@ -1,7 +1,7 @@
-"""Run the rows of the matrix one after the other; ``make test-all``.
+"""Run the rows of the matrix in sequence; ``make test-all``.
 
-A row whose tests passed is not run again until a file of the clone changes, unless ``--again`` says so. The tables in
-docs/tested-with.md show what came of each row when it last ran on committed files, and at which commit.
+A passed row does not run again until a file of the clone changes, unless ``--again`` is given. The tables in
+docs/tested-with.md show each row's last run on committed files, with its commit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.support import versions
 from tests.support.fetching import MissingError, is_ci
 
 LONGEST = 90 * 60.0
-REPORT_EVERY = 60.0  # seconds, where there is no terminal
+REPORT_EVERY = 60.0  # seconds, without a terminal
 SECANTUS = {"SHEDLOCK_TEST_SECANTUS_PYTHON": sys.executable}
 FAILED_TESTS, NO_TESTS = 1, 5  # statuses of pytest
 
@@ -47,7 +47,7 @@ def main() -> int:
     if options.list or not rows:
         print(*(f"{row.name:32}{row.what}" for row in ROWS), sep="\n")
         return 0 if options.list else 2
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the tests of a row end too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the row's tests end too
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / "lock").open("w") as lock:  # the kernel frees it when this process ends
         try:
@@ -93,7 +93,7 @@ def run_all(rows: list[Row], options: argparse.Namespace) -> int:
 
 
 def _why_unrecorded(tested: str | None, options: argparse.Namespace) -> str:
-    """Empty if the run is recorded."""
+    """Return why the run is not recorded, or ""."""
     if is_ci():
         return "CI is set"
     if options.pytest:
@@ -143,13 +143,13 @@ def _test(row: Row, environment: Environment, result: Result, arguments: list[st
 
 
 def chosen(row: Row, arguments: list[str]) -> list[str]:
-    """The row's arguments for pytest. Tests that are named after ``--`` take the place of its tests."""
+    """Return the row's arguments for pytest. Tests named after ``--`` replace its tests."""
     named = any(argument.startswith("tests/") for argument in arguments)
     return [argument for argument in row.tests if not (named and argument.startswith("tests"))]
 
 
 def _follow(command: list[str], variables: dict[str, str], log: Path, title: str) -> int:
-    """Run it with its output in a log, and show how far it is."""
+    """Run the command with its output in a log, show its progress, and return its status."""
     began = shown = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -174,7 +174,7 @@ def _follow(command: list[str], variables: dict[str, str], log: Path, title: str
 
 
 def _percent(log: Path) -> str:
-    """The last one that pytest printed."""
+    """Return pytest's last printed percentage."""
     found = re.findall(rb"\[ *(\d+)%\]", log.read_bytes()[-5000:])
     return f"{found[-1].decode()} %" if found else "collecting"
 
@@ -190,7 +190,7 @@ def _log(row: Row) -> Path:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", action="append", metavar="PATTERN", help="rows whose names match; may be repeated")
+    parser.add_argument("--only", action="append", metavar="PATTERN", help="rows with a matching name; may be repeated")
     parser.add_argument("--again", action="store_true", help="also rows that passed on these very files")
     parser.add_argument("--list", action="store_true", help="list the rows")
     parser.add_argument("--parallel", default="-n 2 --dist loadfile", help="how pytest-xdist shares the tests out")

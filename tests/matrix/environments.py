@@ -18,34 +18,34 @@ from tests.support import fetching
 PROJECT = Path(__file__).parents[2]
 BUILD = PROJECT / "build" / "matrix"
 TREE = BUILD / "tree"
-"""The clone without the package: a test that runs here imports the wheel, or nothing."""
+"""The clone without the package: a test that runs here can only import the wheel."""
 ENVIRONMENTS = PROJECT / ".venv-matrix"
 PACKAGE = "shedlock_py"
 PAGE = "docs/tested-with.md"
 RESULTS = "tests/matrix/last_runs/"
-"""What came of each row when it last ran: committed, so that rows may run on several days or machines."""
+"""The rows' last results. They are committed, so that rows may run on several days or machines."""
 SERVERS = ("SecantusDB",)
-"""Servers that pip installs: they run on the interpreter of `.venv` in every row."""
+"""Servers that pip installs. They run on the interpreter of `.venv` in every row."""
 PACKAGED = (f"{PACKAGE}/", "pyproject.toml", "README.md", "LICENSE")
 
 
 UNREACHABLE = re.compile(r"WARNING: Retrying|ReadTimeoutError|No space left on device|Permission denied")
-"""What pip says when a package could not be fetched or written, although there may be one."""
+"""pip's messages when it could not fetch or write a package that may exist."""
 
 
 class SetupError(RuntimeError):
-    """The wheel or the environment of a row cannot be made; carries the end of the command's output."""
+    """The wheel or a row's environment cannot be made. The message has the end of the command's output."""
 
 
 def files() -> list[str]:
-    """The files of the clone as they are, committed or not."""
+    """Return the present files of the clone, committed or not."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = _run(*command, cwd=PROJECT).split("\0")
     return sorted(name for name in set(names) if name and (PROJECT / name).is_file())
 
 
 def digest(*prefixes: str) -> str:
-    """Changes whenever one of the files changes, except those that ``make test-all`` writes."""
+    """Return a hash of the files, without the files that ``make test-all`` writes."""
     found = hashlib.sha256()
     for name in files():
         if not name.startswith((PAGE, RESULTS)) and name.startswith(prefixes or ("",)):
@@ -71,7 +71,7 @@ def copy_tests() -> None:
 
 
 def build_wheel() -> Path:
-    """The wheel of the package as it is, in a folder that is named after its content."""
+    """Build the wheel from the present files. Its folder is named after their hash."""
     folder = BUILD / f"wheel-{digest(*PACKAGED)[:12]}"
     if not list(folder.glob("*.whl")):
         _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", f"--wheel-dir={folder}", str(PROJECT))
@@ -83,7 +83,7 @@ def build_wheel() -> Path:
 class Environment:
     """A virtual environment, made again when a requirement changes.
 
-    :ivar left_out: requirements that pip could not install here, with pip's reason.
+    :ivar left_out: requirements that pip could not install here, with pip's reasons.
     """
 
     row: Row
@@ -98,9 +98,9 @@ class Environment:
         return str(self.directory / "bin" / "python")
 
     def make(self, wheel: Path) -> None:
-        """Create it unless it is there, and install the wheel.
+        """Create the environment unless it exists, and install the wheel.
 
-        :raises MissingError: there is no such interpreter.
+        :raises MissingError: the interpreter is missing.
         :raises SetupError: pip cannot install the wheel, or has no network.
         """
         interpreter = _interpreter(self.row.python)
@@ -120,7 +120,7 @@ class Environment:
             raise SetupError(f"the tests would import {where}, which is not the wheel")
 
     def versions(self) -> dict[str, str]:
-        """Of the interpreter and of what is installed, by names in lower case."""
+        """Return the versions of the interpreter and of installed packages, by lower-case names."""
         script = (
             "import importlib.metadata as m, json, platform; "
             "found = {'python': platform.python_version()} | {d.name.lower(): d.version for d in m.distributions()}; "
@@ -137,7 +137,7 @@ class Environment:
         return [*optional, *tools, *self.row.packages]
 
     def _built(self) -> list[str]:
-        """What pip builds from source."""
+        """Return the requirements that pip builds from source."""
         groups = tomllib.loads((PROJECT / "pyproject.toml").read_text())["dependency-groups"]
         return [] if self.row.floors else group("test-native", groups)
 
@@ -152,7 +152,7 @@ class Environment:
             self._pip(*constraint, *requirements)
         except SetupError as error:
             _raise_if_unreachable(error)
-            one_by_one += requirements  # pip cannot install one of them on this interpreter: which one?
+            one_by_one += requirements  # pip cannot install one of them on this interpreter: find out which
         for requirement in one_by_one:
             try:
                 self._pip(*constraint, *self.row.packages, requirement)
@@ -162,13 +162,13 @@ class Environment:
                 self.left_out[requirement] = f"pip has no wheel and cannot build it ({(reasons or [str(error)])[0]})"
 
     def _pip(self, *arguments: str) -> None:
-        """With the pip that runs us: an unpacked interpreter has none."""
+        """Run this process's pip on the environment: an unpacked interpreter lacks pip."""
         quiet = ("--quiet", "--disable-pip-version-check", "--no-input", "--no-warn-script-location")
         _run(sys.executable, "-m", "pip", "--python", self.python, "install", *quiet, *arguments)
 
 
 def _interpreter(version: str) -> str:
-    """Installed, or of the cache, or fetched now: `make servers` brings no Pythons."""
+    """Return an installed or cached interpreter, or fetch it now: `make servers` brings no Pythons."""
     try:
         return fetching.python(version)
     except fetching.MissingError:
@@ -179,13 +179,13 @@ def _interpreter(version: str) -> str:
 
 
 def _raise_if_unreachable(error: SetupError) -> None:
-    """A requirement is left out for what it is, not because the network failed: that would be kept with the row."""
+    """Raise a network error again. A requirement left out because of it would stay left out."""
     if UNREACHABLE.search(str(error)):
         raise error
 
 
 def group(name: str, groups: dict[str, list[str | dict[str, str]]]) -> list[str]:
-    """The requirements of a dependency group, with those of the groups that it includes."""
+    """Return a dependency group's requirements, with included groups."""
     found: list[str] = []
     for item in groups[name]:
         found += [item] if isinstance(item, str) else group(item["include-group"], groups)

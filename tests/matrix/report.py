@@ -1,4 +1,4 @@
-"""The tables of a run: for the terminal, and for docs/tested-with.md."""
+"""The tables of a run, for the terminal and for docs/tested-with.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.stores import STORES
 BEGIN = "<!-- begin: written by `make test-all` -->"
 END = "<!-- end: written by `make test-all` -->"
 
-# For each file of the contract: the servers that it may meet, and the package of a client by its place in class names.
+# For each file of the contract: its servers, and the client packages by the word in class names.
 _FILES = {f"test_{each.scheme}": each for name, each in STORES.items() if each.process and name != "quorum"}
 SERVERS = {file: each.products for file, each in _FILES.items()}
 MYSQL_CLIENTS = {
@@ -28,16 +28,16 @@ CLIENTS = {
 }
 ASYNC_ONLY = ("asyncpg", "asyncmy", "aiomysql")
 SHOWN = ("Python", "APScheduler", "SQLAlchemy", "redis", "pymongo")
-"""The versions in the table of rows."""
+"""The versions that the table of rows shows."""
 
 
 def counts(results: Mapping[str, Result]) -> tuple[int, int]:
-    """Passed and failed tests of all rows."""
+    """Return the numbers of passed and failed tests in all rows."""
     return sum(result.passed for result in results.values()), sum(result.failures for result in results.values())
 
 
 def line(name: str, result: Result) -> str:
-    """For the terminal."""
+    """Return a row's line for the terminal."""
     if not result.tried:
         return f"{'not tried':>10}  {name}: {result.trouble}"
     verdict = "ok" if result.is_green else "FAILED"
@@ -47,9 +47,9 @@ def line(name: str, result: Result) -> str:
 
 
 def page(last: Mapping[str, Result | None]) -> str:
-    """The tables in Markdown.
+    """Return the tables in Markdown.
 
-    :param last: what came of each row when it last ran; ``None`` for one that never did.
+    :param last: each row's last result; ``None`` for a row that never ran.
     """
     results = {name: result for name, result in last.items() if result is not None}
     never = ", ".join(f"`{name}`" for name, result in last.items() if result is None)
@@ -102,7 +102,7 @@ def _rows(results: Mapping[str, Result]) -> list[str]:
 
 
 def client_of(module: str, name: str) -> str:
-    """The package through which a class of the contract's tests talks to its server."""
+    """Return the package that a class of contract tests uses as the client."""
     return next(package for part, package in CLIENTS[module].items() if part in name)
 
 
@@ -125,7 +125,7 @@ def _clients(results: Mapping[str, Result]) -> list[str]:
 
 
 def _not_tried(results: Mapping[str, Result]) -> list[str]:
-    """Each reason once, with the rows that it concerns."""
+    """Return each reason once, with its rows."""
     rows: dict[str, list[str]] = defaultdict(list)
     for name, result in results.items():
         if not result.tried:
@@ -139,5 +139,5 @@ def _not_tried(results: Mapping[str, Result]) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """On one line, and no markup."""
+    """Return the text on one line, without markup."""
     return " ".join(text.split()).replace("<", "&lt;").replace("|", "\\|")

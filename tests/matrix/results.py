@@ -1,4 +1,4 @@
-"""What came of a row when it last ran: read from pytest's report, kept in a file of the clone."""
+"""A row's last result: read from pytest's report, and stored in a file of the clone."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ CONTRACT = "tests.contract."
 class Result:
     """:ivar digest: hash of the tested files; ``commit``: the commit that has them.
     :ivar day: when the row ran, in UTC.
-    :ivar passed: how many tests; the others by outcome, the skipped ones by reason.
-    :ivar contract: how many tests of the contract passed, by their class.
-    :ivar versions: of the interpreter and of what is installed; ``servers``: of what the tests met.
-    :ivar left_out: requirements that cannot be installed, with the reason.
-    :ivar trouble: why the row has no report, or that it was not tried.
+    :ivar passed: number of passed tests; ``failed`` lists tests, ``skipped`` counts them by reason.
+    :ivar contract: number of passed tests of the contract, by class.
+    :ivar versions: versions of the interpreter and of packages; ``servers``: versions of the servers in the tests.
+    :ivar left_out: requirements that cannot be installed, with the reasons.
+    :ivar trouble: why the row has no report, or was not tried.
     """
 
     digest: str
@@ -44,11 +44,11 @@ class Result:
 
     @property
     def failures(self) -> int:
-        """A row without a report counts as one."""
+        """Number of failures. A row without a report counts as one failure."""
         return len(self.failed) or int(self.tried and bool(self.trouble))
 
     def read_report(self, report: Path) -> None:
-        """Count what is in a JUnit file."""
+        """Count the tests in a JUnit file."""
         skipped: Counter[str] = Counter()
         contract: Counter[str] = Counter()
         failed: dict[str, None] = {}  # a test may fail and then have an error in its teardown
@@ -66,14 +66,14 @@ class Result:
 
 
 def save(name: str, result: Result) -> None:
-    """The file is committed: it names nobody's home directory."""
+    """Save the result. The file is committed, so it must not contain a home directory's name."""
     _file(name).parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(asdict(result), indent=1).replace(str(Path.home()), "~")
     _file(name).write_text(f"{text}\n")
 
 
 def load(name: str) -> Result | None:
-    """``None`` if the row has never run."""
+    """Return the row's result, or ``None`` if it has never run."""
     return Result(**json.loads(_file(name).read_text())) if _file(name).exists() else None
 
 

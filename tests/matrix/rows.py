@@ -1,7 +1,7 @@
 """The plan of ``make test-all``: a row is a set of tests in one environment.
 
-Not the full product. A driver meets a server, so each driver runs on each version of its server. An interpreter and a
-release of APScheduler meet our code, so each runs what our code does, on the newest servers.
+The plan avoids the full product of versions. Each driver runs on each version of its server. Each interpreter and each
+release of APScheduler runs the tests of our code, on the newest servers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from shedlock_py.model.stores import STORES
 
 OLDEST, NEWEST = "3.11", "3.15"
-APSCHEDULER_310 = ("apscheduler==3.10.4", "setuptools<81")  # it imports pkg_resources, which left setuptools in 81
+APSCHEDULER_310 = ("apscheduler==3.10.4", "setuptools<81")  # it imports pkg_resources, which setuptools removed in 81
 
 POSTGRES = ("tests/contract/test_postgresql.py", "tests/stores/sql", "-k", "postgres")
 REAL_KUBERNETES = {"SHEDLOCK_TEST_KUBERNETES": "1"}
@@ -21,7 +21,7 @@ REDIS = ("tests/contract/test_redis.py", "tests/stores/redis", "tests/stores/red
 
 MODULES = dict.fromkeys(store.module for store in STORES.values() if store.extra and not store.is_sql)
 CLIENTS = ("TestUrl", "TestAsyncUrl", "TestAsyncPrograms")
-# What meets the packages of the extras, with every client. Not those tests that quote the words of newer click.
+# Tests that use the extras' packages, with every client. Without the tests that quote newer click's messages.
 FLOORS = (
     "--tier=all",
     *("tests/core/test_versions.py", "tests/contract/test_sqlite.py", "tests/apscheduler", "tests/observability"),
@@ -40,22 +40,22 @@ FLOORS = (
 class Row:
     name: str
     what: str
-    """For the page: what of the product of versions this row is."""
+    """The row's description on the page."""
     python: str = OLDEST
     tests: tuple[str, ...] = ("tests",)
     """Arguments for pytest."""
     packages: tuple[str, ...] = ()
-    """Requirements besides those of the tests. Without any, pip takes the newest releases."""
+    """Requirements besides the tests' own. Without them, pip takes the newest releases."""
     floors: bool = False
-    """The oldest releases that the extras allow."""
+    """Install the oldest releases that the extras allow."""
     servers: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables that choose versions of servers; without any, the newest run."""
+    """Environment variables that choose server versions. Without them, the newest servers run."""
     command: tuple[str, ...] = ()
-    """Instead of pytest: a program whose last line says ``N passed, N failed``."""
+    """A program to run instead of pytest. Its last line is ``N passed, N failed``."""
 
     @property
     def environment(self) -> str:
-        """Rows with the same packages share a virtual environment of this name."""
+        """Name of the virtual environment, which rows with the same packages share."""
         kind = "floors" if self.floors else "-".join(self.packages[:1]).replace("==", "-") or "newest"
         return f"{self.python}-{kind}"
 

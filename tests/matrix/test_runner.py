@@ -1,4 +1,4 @@
-"""The runner of ``make test-all``: what it reads, what it writes, and that its plan names what there is."""
+"""The runner of ``make test-all``: its input, its output, and a plan that names only existing tests."""
 
 from __future__ import annotations
 
@@ -103,11 +103,11 @@ def test_every_part_of_the_contract_has_its_clients() -> None:
     assert report.CLIENTS.keys() == report.SERVERS.keys()
     ours = {path.stem for path in (PROJECT / "tests" / "contract").glob("test_*.py")}
     others = {"test_memory", "test_sqlite", "test_django"}
-    assert ours - report.CLIENTS.keys() == others, "which have no server, or no client of their own"
+    assert ours - report.CLIENTS.keys() == others, "stores without a server, or without a separate client"
 
 
 DRIVERS = {"psycopg2": "psycopg2-binary", "psycopg_async": "psycopg", "pymysql": "PyMySQL", "mysqldb": "mysqlclient"}
-"""By their names in a URL, where that is not the package's."""
+"""Package names by the driver names in URLs, where they differ."""
 
 
 @pytest.mark.parametrize("module", report.CLIENTS)
@@ -134,7 +134,7 @@ def test_the_rows_name_tests_that_are_there() -> None:
     "row", [row for row in ROWS if any("::" in word for word in row.tests)], ids=lambda row: row.name
 )
 def test_a_row_collects_each_class_that_it_names(row: Row) -> None:
-    """Without ``--tier=all``, pytest finds no class of the matrix, and ends."""
+    """Without ``--tier=all``, pytest would find no class of the matrix, and fail."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", *row.tests]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Applications of several processes, each with a scheduler, and what they write to their log."""
+"""Applications of several processes, each with a scheduler, and their logs."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ def hung():
 
 
 def set_drain(program: Path, seconds: str = "1s") -> None:
-    """Let the program of a guide wait less long for its jobs."""
+    """Make the guide's program wait less long for its jobs."""
     text = program.read_text()
     assert '"20s"' in text
     program.write_text(text.replace('"20s"', f'"{seconds}"'))
 
 
 def copied(example: str, directory: Path, *, more: str = "", program: str = "app.py") -> Path:
-    """The example in a directory of its own, where it may write; `more` is put before the first job of its program."""
+    """Return a copy of the example in its own writable directory. `more` goes before the program's first job."""
     target = directory / "app"
     shutil.copytree(EXAMPLES / example, target, ignore=shutil.ignore_patterns("__pycache__", "__init__.py"))
     if more:
@@ -97,7 +97,7 @@ def copied(example: str, directory: Path, *, more: str = "", program: str = "app
 
 @dataclass(frozen=True)
 class Run:
-    """What became of one fire time in one worker."""
+    """The result of one fire time in one worker."""
 
     worker: int
     outcome: str
@@ -114,15 +114,15 @@ class Application:
         return [Run(int(worker), outcome, datetime.fromisoformat(at)) for worker, outcome, at in found]
 
     def ran(self, begin: datetime, end: datetime) -> Counter[datetime]:
-        """How often the job ran for each fire time from `begin` to before `end`."""
+        """Count the job's runs for each fire time from `begin` to before `end`."""
         return Counter(run.fire_time for run in self.runs() if run.outcome == "ran" and begin <= run.fire_time < end)
 
     def watch(self, workers: int = WORKERS) -> tuple[datetime, datetime]:
-        """Wait until all workers are there, then for `FIRE_TIMES` fire times to be over in all of them."""
+        """Wait for all workers, then until `FIRE_TIMES` fire times are over in all of them."""
         wait_until(lambda: len(self._last()) == workers, timeout=60, what=f"{workers} workers with a scheduler")
         begin = max(self._last().values()) + 2 * SECOND
         end = begin + FIRE_TIMES * SECOND
-        # Each worker takes its fire times one after the other: one that has had a later one is through.
+        # A worker handles its fire times in order: a later fire time shows that this one is over.
         wait_until(lambda: min(self._last().values()) >= end, timeout=60, what=f"all workers past {end}")
         return begin, end
 
@@ -133,7 +133,7 @@ class Application:
         return last
 
     def lost(self, lock_name: str) -> list[str]:
-        """The fire times that a WARNING names as lost by the shutdown."""
+        """Return the fire times that a WARNING names as lost by the shutdown."""
         pattern = rf"lock '{lock_name}': the run of (\S+) is lost: it was cancelled, or its process shut down"
         return re.findall(pattern, self.log.read_text())
 
@@ -144,7 +144,7 @@ class Application:
         assert logged <= effects <= logged + 1, "at most one was cut off between its effect and its line in the log"
 
     def terminate(self) -> list[int]:
-        """Their exit codes."""
+        """Stop the workers, and return their exit codes."""
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
         return [process.wait(20) for process in self.processes]
@@ -152,7 +152,7 @@ class Application:
 
 @contextmanager
 def application(command: str, directory: Path, copies: int = 1, **variables: str) -> Iterator[Application]:
-    """`command` is what a user types in `directory`; the programs are those of this environment."""
+    """Run `command` in `directory`, as a user types it, with this environment's programs."""
     program, *arguments = shlex.split(command)
     log = directory / "log"
     app = Application([], log)
@@ -183,13 +183,13 @@ def get(port: int, path: str) -> str:
 
 
 def once_each(begin: datetime, end: datetime, times: int = 1) -> Counter[datetime]:
-    """As many runs of each fire time; it is every second that there is a fire time."""
+    """Return `times` runs of each fire time; a fire time is every second."""
     return Counter({begin + number * SECOND: times for number in range(round((end - begin) / SECOND))})
 
 
 @contextmanager
 def emptied(server: RedisEndpoint, *databases: int) -> Iterator[RedisEndpoint]:
-    """``server``, whose ``databases`` are empty at the start and at the end."""
+    """Empty the server's ``databases`` at the start and at the end."""
 
     def flush() -> None:
         for number in databases:

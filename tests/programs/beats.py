@@ -1,9 +1,9 @@
-"""Two Celery beats under `shedlock lead`, whose leader is killed again and again: is a tick doubled, or lost?
+"""Kill the leader of two Celery beats under `shedlock lead` again and again: is a tick doubled, or lost?
 
-``python -m tests.programs.beats --kills 100`` runs it in full, with a Redis of its own as the broker.
+``python -m tests.programs.beats --kills 100`` runs it in full, with a private Redis as the broker.
 
-A tick is a second: the schedule is due at each full second, and each message says which one it is of. A beat that
-starts begins with the next second. So a second has one message, or none while nobody leads; two are a doubled tick.
+A tick is a second: the schedule is due at each full second, and each message names its second. A new beat begins with
+the next second. So a second has one message, or no message while nobody leads; two messages are a doubled tick.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.support.scripts import PROJECT
 LEASE = 1.5
 RETRY = 0.2
 SLACK = 5.0
-"""Seconds by which a node may look for the lease later, on a machine that others use as well."""
+"""Seconds that a node's look at the lease may be late, on a busy machine."""
 NODES = ("a", "b")
 WAYS = ("kill the node", "kill the beat", "SIGTERM")
 
@@ -93,7 +93,7 @@ class Result:
         return [second for found in by_term.values() for second in range(min(found), max(found)) if second not in found]
 
     def terms_in_order(self) -> bool:
-        """Whether no tick of a former leader came after one of its successor."""
+        """Whether no tick of a former leader came after a tick of its successor."""
         terms = [tick.term for tick in self.ticks]
         return terms == sorted(terms)
 
@@ -111,14 +111,14 @@ class Result:
 
 
 class Beats:
-    """Two nodes, which are restarted when they end, as by a supervisor."""
+    """Two nodes. Like a supervisor, it restarts a node that ends."""
 
     def __init__(self, directory: Path, redis: RedisEndpoint, broker: int = 0) -> None:
         self.directory = directory
         self._redis, self._broker = redis, broker
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._begins: dict[str, int] = {}
-        """Where the log of each node's present process begins."""
+        """Start of the log of each node's present process."""
         self._store = f"sqlite:///{directory}/locks.db"
         self.result = Result()
 
@@ -161,14 +161,14 @@ class Beats:
         return b"waiting; " in self._log(node).read_bytes()[self._begins[node] :]
 
     def ticks(self) -> list[Tick]:
-        """In the order in which they were sent."""
+        """Return the ticks in the order of sending."""
         with self._redis.client(self._broker) as client:
             messages: Any = client.lrange("celery", 0, -1)
         headers = [json.loads(message)["headers"] for message in reversed(messages)]
         return [Tick(header["tick"], header["node"], int(header["term"])) for header in headers]
 
     def kill(self, way: str) -> None:
-        """Kill the leader in that way, wait until the other node sends ticks, and start it again."""
+        """Kill the leader that way, wait until the other node sends ticks, and restart the leader."""
         wait_until(lambda: len(self.ticks()) > 0, timeout=30, what="the first tick")
         last = self.ticks()[-1]
         process = self._processes[last.node]
@@ -192,7 +192,7 @@ class Beats:
         wait_until(is_followed, timeout=60, what=f"a tick of the other node after: {way}")
         first = next(tick for tick in self.ticks() if tick.term > last.term)
         self.result.kills[way] += 1
-        granted_at = first.term / 1e6  # a fencing token is the store's clock; a file's is this machine's
+        granted_at = first.term / 1e6  # a token is the store's time; a SQLite file uses this machine's clock
         self.result.leaderless.setdefault(way, []).append(granted_at - killed_at)
         self.result.gaps.setdefault(way, []).append(first.second - killed_at)
         self.start(last.node)

@@ -1,4 +1,4 @@
-"""Command lines of `shedlock run` in unit files and manifests, tried with the real program on another command."""
+"""Command lines of `shedlock run` in unit files and manifests, run by the real program with another command."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PROGRAM = Path(sys.executable).with_name("shedlock")
 
 
 def try_twice(words: list[str], directory: Path) -> tuple[LockRecord, str]:
-    """Run `words` two times, with `true` as the command: the lock record then, and the second one's standard error.
+    """Run `words` twice, with `true` as the command. Return the lock record, and the second run's standard error.
 
-    The host's own program and store are replaced, too.
+    Replace the host's program and store, too.
     """
     assert Path(words[0]).name == "shedlock"
-    assert "--" in words, "what is behind it are the command's own options"
+    assert "--" in words, "the words behind it are the command's own options"
     url = f"sqlite:///{directory}/locks.db"
     provider = provider_from_url(url)
     provider.create_schema()
@@ -44,7 +44,7 @@ def try_twice(words: list[str], directory: Path) -> tuple[LockRecord, str]:
 
 
 def unit(path: Path) -> configparser.ConfigParser:
-    """A unit file of systemd."""
+    """Read a systemd unit file."""
     parser = configparser.ConfigParser(strict=True, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment, method-assign]  # as its documentation describes
     parser.read(path)

@@ -1,7 +1,7 @@
 """One replica of a deployment, for test_deploys.py.
 
-``python -m tests.programs.deployed JSON``, or ``app`` for a server of ASGI, with the JSON in the variable ``REPLICA``.
-The job runs for each fire time. The log gets a line at the start of the replica, and when a run begins and ends.
+``python -m tests.programs.deployed JSON``, or ``app`` for an ASGI server, with the JSON in the variable ``REPLICA``.
+The job runs for each fire time. The log gets a line at the replica's start, and at each run's start and end.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from shedlock_py.integrations.fastapi import Lifespan, lifespan, repeat_every
 class Replica:
     """:param kind: "scheduler" (APScheduler) or "repeated" (``repeat_every``).
     :param every: seconds from one fire time to the next.
-    :param work: how long the job runs.
-    :param lock: the options of the lock.
-    :param options: those of ``lifespan``.
+    :param work: how long the job runs, in seconds.
+    :param lock: the lock's options.
+    :param options: options of ``lifespan``.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """One replica with one scheduled job, for test_lost_runs.py: ``python -m tests.programs.replica_with_a_job JSON``.
 
-The first line of its standard input has the options of the job. The replica creates READY when it has imported all and
-waits for them, and removes READY when its scheduler has started. It ends when its standard input does.
+The first line of its standard input has the job's options. The replica creates READY when it has imported everything,
+waits for the options, and removes READY when its scheduler has started. It ends when its standard input ends.
 
 The job appends "begin FIRE_TIME" and "end FIRE_TIME" to the report.
 """

@@ -25,7 +25,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def alembic(project: Path, url: str, command: str) -> subprocess.CompletedProcess[str]:
-    """As a user types it, in the project."""
+    """Run alembic in the project, as a user types it."""
     program, arguments = command.split(" ", 1)
     path = str(Path(sys.executable).parent)
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""docs/how-to/apscheduler.md: replicas with a scheduler each, and nodes that share a job store."""
+"""docs/how-to/apscheduler.md: replicas with a scheduler each, and nodes with a shared job store."""
 
 from __future__ import annotations
 

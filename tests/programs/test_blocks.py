@@ -1,8 +1,8 @@
 """The Python on the pages runs: the blocks of one page are one script, run in an empty directory.
 
-Any warning is an error. An address on a page is that of a server that does not exist; it is replaced by the tests' own.
-The pages on Redis, MongoDB and etcd, the tutorial and README have tests of their own. Blocks with a title are from
-files, which ``tests/programs`` runs.
+Any warning is an error. Test addresses replace the pages' addresses, which belong to no server. The pages on Redis,
+MongoDB and etcd, the tutorial and README have other tests. Blocks with a title come from files that ``tests/programs``
+runs.
 """
 
 import re
@@ -30,7 +30,7 @@ ELSEWHERE = (
 )
 
 FINALLY = {
-    # It serves until SIGTERM, which this thread sends as soon as there is a handler.
+    # The page serves until SIGTERM. This thread sends SIGTERM as soon as a handler is installed.
     "long-jobs.md": """
 import os, signal
 def terminate():
@@ -46,7 +46,7 @@ else:
     raise AssertionError("SIGTERM did not end it")
 """,
 }
-"""What runs at the end of a page that only defines functions."""
+"""Code to run at the end of pages that only define functions."""
 
 NOT_RUN = {
     "how-to/by-word.md": "a function for aiocron, which is not installed",
@@ -55,7 +55,7 @@ NOT_RUN = {
     "reference/django.md": "a part of a settings file: the keys are those of tests/django/site_tests.py",
     "providers/redis.md": "needs Sentinels and a cluster: test_sentinel.py and test_cluster.py of tests/stores/redis",
 }
-"""The pages that have blocks marked ``norun``, and why."""
+"""The pages with blocks marked ``norun``, and the reasons."""
 
 SCRIPTS = {
     name: script + FINALLY.get(name, "")

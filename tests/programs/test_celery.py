@@ -23,7 +23,7 @@ from tests.support.redis import RedisEndpoint
 BROKER, STORE = 11, 12
 """Databases of the Redis server."""
 
-# What beat keeps between its runs: the last full minute that it saw is some time ago, so it is due at once.
+# Move beat's stored last run into the past, so that beat is due at once.
 LATE = """
 from datetime import timedelta
 from celery.beat import PersistentScheduler
@@ -53,7 +53,7 @@ def test_one_fire_time_of_two_beats(active: bool, redis: RedisEndpoint, tmp_path
         subprocess.run(run_late, cwd=host, env={**os.environ, **variables}, timeout=60, check=True)
 
     def messages() -> list[dict[str, Any]]:
-        """Those that wait for a worker."""
+        """Return the messages that wait for a worker."""
         with redis.client(BROKER) as client:
             return [json.loads(message) for message in client.lrange("celery", 0, -1)]
 
@@ -75,7 +75,7 @@ def test_one_fire_time_of_two_beats(active: bool, redis: RedisEndpoint, tmp_path
     runs = log().count("sending the newsletter")
     if active:
         assert runs == 1
-        assert log().count(": None\n") >= sent - 1  # what a skipped task returns
+        assert log().count(": None\n") >= sent - 1  # a skipped task returns None
     else:
         assert runs >= sent
 

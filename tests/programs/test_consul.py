@@ -1,4 +1,4 @@
-"""The contract suite on the example of a store that compares and swaps, with a real Consul."""
+"""The contract suite on the example of a compare-and-swap store, with a real Consul."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.matrix("Consul is in an example only: the JSON file sho
 
 
 class ConsulStore(ByDateStore):
-    """Keys of its own. ``via_proxy``: a proxy that can stall."""
+    """Keys under a prefix. ``via_proxy``: a proxy that can stall."""
 
     def __init__(self, server: ConsulServer, kind: Any, *, via_proxy: bool) -> None:
         self._server = server
@@ -47,7 +47,7 @@ class ConsulContract(CasContract):
     kind: ClassVar[Any] = ConsulLockProvider
     herd: ClassVar[int] = 50
     most_connections: ClassVar[int] = 1000
-    """Each command has one of its own."""
+    """Each command has its own connection."""
 
     @classmethod
     def open_store(cls, request: pytest.FixtureRequest) -> ConsulStore:

@@ -1,4 +1,4 @@
-"""docs/how-to/cron.md: the lines of the crontab, started on three hosts at once, run their command once."""
+"""docs/how-to/cron.md: three hosts run the crontab's lines at once; each command runs once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PERIODS = {"5m": 300, "1h": 3600}
 
 @pytest.fixture
 def host(tmp_path: Path) -> dict[str, str]:
-    """The environment of cron's commands: little but the crontab's variables. The programs note their runs."""
+    """The environment of cron's commands: little more than the crontab's variables. The programs record their runs."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for program in PROGRAMS:
@@ -47,7 +47,7 @@ def host(tmp_path: Path) -> dict[str, str]:
 
 
 def start(command: str, host: dict[str, str]) -> subprocess.Popen[str]:
-    """As cron does."""
+    """Start a command like cron."""
     return subprocess.Popen(
         [host["SHELL"], "-c", command],
         env=host,
@@ -60,7 +60,7 @@ def start(command: str, host: dict[str, str]) -> subprocess.Popen[str]:
 
 
 def avoid_a_new_period(command: str) -> None:
-    """A period begins half a minute before; not while the hosts are at work here."""
+    """Wait if a period begins while the hosts work here; a period begins half a minute early."""
     (text,) = re.findall(r"--once-per (\S+)", command)
     wait_until(lambda: (time.time() + 30) % PERIODS[text] < PERIODS[text] - 20, timeout=30, what="a new period")
 
@@ -114,7 +114,7 @@ def test_the_commands_to_try(host: dict[str, str]) -> None:
     ran, shown, listed = outputs
     name, _, token = ran.strip().partition(", fencing token ")
     assert name == "try-it"
-    freed = str(int(token) + 1)  # by the release
+    freed = str(int(token) + 1)  # the release adds 1
     assert freed in shown
     assert freed in listed
 

@@ -1,4 +1,4 @@
-"""The demo, as ``make demo`` runs it, on a file and on private servers: with locks every promise is kept."""
+"""The demo, as ``make demo`` runs it, on a file and on private servers: with locks every promise holds."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ from tests.support.scripts import PROJECT, run_python
 from tests.support.server_process import ServerError
 
 IN_MAKE_TEST = ("sqlite", "redis")
-"""On the others, the demo shows the same; their contract is tested elsewhere."""
+"""The demo shows the same on other stores; the contract tests those stores."""
 KINDS = [
     kind
     if kind in IN_MAKE_TEST
@@ -50,7 +50,7 @@ def test_i3_i11_the_demo_keeps_every_promise(kind: str, tmp_path: Path) -> None:
         assert "This store keeps no run history. The page knows the present and not the past." in html
     else:
         assert "Last 5 minutes: " in html
-        assert '<span class="chip vanished">vanished</span>' in html  # the run of the replica that was killed
+        assert '<span class="chip vanished">vanished</span>' in html  # the run of the killed replica
     assert "was KILLED with SIGKILL in the middle of report" in done.stdout
     assert " took over " in done.stdout
 
@@ -62,7 +62,7 @@ def test_without_locks_promises_are_broken(tmp_path: Path) -> None:
     assert "ran 3 times: on replica-1, replica-2, replica-3" in done.stdout
 
 
-# Options and stores that cannot work
+# Invalid options and stores
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_a_server_that_does_not_start(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert capsys.readouterr() == ("starting a private redis\n", "error: redis on port 20001 ended at once\n")
 
 
-# What is left after its end
+# Leftovers after its end
 
 
 @pytest.fixture
 def _interruptible() -> Iterator[None]:
-    """A shell lets what it starts in the background ignore SIGINT, and children inherit that: CI may be run so."""
+    """Restore SIGINT: a shell makes its background processes and their children ignore it, and CI may run this way."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -162,7 +162,7 @@ def test_no_process_outlives_the_demo(kind: str, with_signal: signal.Signals, tm
 
 
 def _private_directory(inside: Path) -> Path:
-    """The directory of the server that works ``inside``: itself, or the nearest one above that has its name."""
+    """Return the directory of the server that works ``inside``: this path, or its nearest named parent."""
     return next(path for path in (inside, *inside.parents) if path.name.startswith("shedlock-"))
 
 
@@ -199,6 +199,6 @@ def test_make_demo_brings_that_server_only(kind: str, command: str) -> None:
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
     if shutil.which("make") is None:
         missing("make is not installed", "apt-get install make")
-    # Without the variables of the make that runs the tests.
+    # Leave out the variables of the make that runs the tests.
     clean = {name: value for name, value in os.environ.items() if name not in ("STORE", "MAKEFLAGS", "MAKELEVEL")}
     return subprocess.run(["make", *arguments], cwd=PROJECT, env=clean, capture_output=True, text=True, check=False)

@@ -36,13 +36,13 @@ SERVERS = {
     "gunicorn": "gunicorn tests.programs.deployed:app -k uvicorn.workers.UvicornWorker --bind 127.0.0.1:{port}",
 }
 ENOUGH = timedelta(seconds=6)
-"""How long before the next fire time a run is cut short at the latest, so that it can be run again before."""
+"""A run is cut short at least this long before the next fire time, so that there is time to run it again."""
 MOST_RECOVERIES = 3  # the default
 Process = Program | subprocess.Popen[bytes]
 
 
 class Deployment:
-    """:param server: the program that runs the application; "": none."""
+    """:param server: the program that runs the application; "" for a plain process."""
 
     def __init__(
         self, url: str, folder: Path, kind: str, *,
@@ -83,7 +83,7 @@ class Deployment:
             )  # fmt: skip
 
     def lines(self) -> list[tuple[str, str, int]]:
-        """What happened, the fire time, and the number of the replica."""
+        """Return the log's lines: the event, the fire time, and the replica's number."""
         found = re.findall(r"^(\w+) (\S+) (\d+)$", self._log.read_text(), re.MULTILINE)
         return [(what, fire_time, int(number)) for what, fire_time, number in found]
 
@@ -91,13 +91,13 @@ class Deployment:
         return Counter(datetime.fromisoformat(at) for each, at, _ in self.lines() if each == what)
 
     def warnings(self, pattern: str = "(.*)") -> list[str]:
-        """What ``pattern`` finds in the warnings of the library."""
+        """Return the matches of ``pattern`` in the library's warnings."""
         return re.findall(rf"^WARNING shedlock_py {pattern}$", self._errors.read_text(), re.MULTILINE)
 
     def restart_in_mid_job(self, may_end: Callable[[datetime], bool] = lambda _: True) -> None:
         """Replace the replica that runs the job.
 
-        :param may_end: whether its run of a fire time may be cut short. Otherwise the next run is waited for.
+        :param may_end: whether a run of this fire time may be cut short. Otherwise wait for the next run.
         """
         found: list[int] = []
 
@@ -111,7 +111,7 @@ class Deployment:
         self._wait_for_replicas()
 
     def _running(self) -> list[tuple[datetime, int]]:
-        """The runs that have not ended, and their living replicas."""
+        """Return the unfinished runs with their living replicas."""
         lines = self.lines()
         return [
             (datetime.fromisoformat(at), number)
@@ -124,7 +124,7 @@ class Deployment:
         for number in numbers:
             self._processes[number].send_signal(signal.SIGTERM)
         for number in numbers:
-            # uvicorn raises the signal again when it has shut down.
+            # uvicorn raises the signal again after its shutdown.
             assert self._processes[number].wait(60) in ([0, -signal.SIGTERM] if self._server == "uvicorn" else [0])
 
     def _wait_for_replicas(self) -> None:
@@ -175,7 +175,7 @@ of_both_kinds = pytest.mark.parametrize("kind", ["scheduler", "repeated"])
 
 
 def check_without_recovery(deployment: Deployment) -> None:
-    """All runs are cut short: each has begun once, and has one warning."""
+    """Assert that all runs are cut short: each run has begun once, and has one warning."""
     for _ in range(RESTARTS):
         deployment.restart_in_mid_job()
     deployment.stop()
@@ -197,7 +197,7 @@ def test_i14_a_run_that_a_deploy_cuts_short_is_never_repeated_and_has_one_warnin
 @on_one_store
 @of_both_kinds
 def test_i14_a_deploy_cuts_no_run_short_that_ends_within_the_drain_time(deploy: Deploy, kind: str) -> None:
-    """By the default of ``drain``."""
+    """``drain`` has its default."""
     deployment = deploy(kind, every=1, work=0.5)
     for _ in range(RESTARTS):
         deployment.restart_in_mid_job()

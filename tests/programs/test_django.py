@@ -32,7 +32,7 @@ def project(tmp_path: Path) -> Project:
 
 
 def new_project(directory: Path) -> Project:
-    """What a reader has who follows the guide: Django's own project and application, and the code of the page."""
+    """Make a reader's project: Django's own project and application, and the page's code."""
     project = Project.new(directory / "mysite")
     project.django_admin("startapp", "reports")
     for block in [*Page("django").blocks, *Page("django-schedulers").blocks]:
@@ -46,13 +46,13 @@ def new_project(directory: Path) -> Project:
 
 
 def on_all_hosts(project: Project, **variables: str) -> list[str]:
-    """What the command prints on each, sorted."""
+    """Return the output of the command on each host, sorted."""
     processes = [project.start("nightly_report", **variables) for _ in range(HOSTS)]
     return sorted(output.strip() for output, _ in map(finish, processes))
 
 
 def test_the_guide_in_a_new_project_on_sqlite(tmp_path: Path) -> None:
-    """As written: migrate, the tests, the check, and then the command."""
+    """The guide's steps: migrate, the tests, the check, and then the command."""
     project = new_project(tmp_path)
     assert "\nOK\n" in "".join(project.manage("test"))
     assert not (project.directory / "db.sqlite3").exists()  # the tests touch no real database
@@ -84,7 +84,7 @@ def test_one_host_of_three_runs_it_on_postgresql(project: Project, postgres_serv
 
 @contextmanager
 def hosts(project: Project, command: str, number: int) -> Iterator[list[Path]]:
-    """So many processes of a command that runs until it is stopped, each with a file of what it prints."""
+    """Start `number` processes of an endless command, each with a file for its output."""
     logs = [project.directory / f"{command}-{host}.log" for host in range(number)]
     processes = []
     try:
@@ -122,7 +122,7 @@ def test_django_apscheduler_runs_on_the_leader_only(project: Project) -> None:
     with sqlite3.connect(project.directory / "db.sqlite3") as connection:
         number, fire_times = connection.execute(executions).fetchone()
     connection.close()
-    assert number == fire_times >= 3  # django-apscheduler's own list: the last one may be missing
+    assert number == fire_times >= 3  # django-apscheduler's own list may lack the last run
 
 
 def test_django_crontask_enqueues_each_fire_time_once(project: Project) -> None:

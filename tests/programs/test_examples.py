@@ -1,4 +1,4 @@
-"""Each numbered example, run as its docstring describes; its output must show what it claims."""
+"""Each numbered example, run as its docstring describes, with the claimed output."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""docs/how-to/fencing-a-table.md: a stale write is refused, and it is the token that refuses it."""
+"""docs/how-to/fencing-a-table.md: the token prevents a stale write."""
 
 from __future__ import annotations
 

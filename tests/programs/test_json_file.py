@@ -40,7 +40,7 @@ class TestJsonFile(LockProviderContract, ProcessContract, ForkContract):
     @pytest.fixture
     def failing_provider(self, path: Path) -> Iterator[LockProvider]:
         with open(f"{path}.lock") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # as a process that was stopped in the middle of an operation
+            fcntl.flock(file, fcntl.LOCK_EX)  # as a process does that was stopped in the middle of an operation
             yield JsonFileLockProvider(path, timeout="50ms")
 
 

@@ -1,6 +1,6 @@
-"""Situations in which schedulers lose runs, with real processes: each fire time runs, or a WARNING says why not.
+"""Real processes in situations where schedulers lose runs: each fire time runs, or a WARNING gives the reason.
 
-A rolling deploy, which is such a situation, is in test_deploys.py.
+test_deploys.py has another such situation, a rolling deploy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STORES = ("sqlite", "postgres", "redis")
 
 
 class App:
-    """Replicas with one job, their store, and a way to make the store unreachable."""
+    """Replicas with one job, their store, and a switch that makes the store unreachable."""
 
     def __init__(self, url: str, outage: Callable[[], AbstractContextManager[object]], folder: Path) -> None:
         self.url, self.outage = url, outage
@@ -42,9 +42,9 @@ class App:
         self.provider.create_schema()
 
     def start(self, count: int = 1, *, work: float = 0.0, **options: Any) -> list[Program]:
-        """Start replicas, and wait until they have imported all; :meth:`schedule` gives them their job.
+        """Start replicas, and wait until they have imported everything; :meth:`schedule` gives them their job.
 
-        :param options: ``lock`` and ``executor``: those of the decorator and the executor.
+        :param options: ``lock`` and ``executor``: options of the decorator and of the executor.
         """
         started = []
         for _ in range(count):
@@ -67,7 +67,7 @@ class App:
         return started
 
     def schedule(self, replicas: list[Program], **job: Any) -> None:
-        """Let the replicas start their schedulers, with this job."""
+        """Make the replicas start their schedulers, with this job."""
         for replica in replicas:
             assert replica.stdin is not None
             replica.stdin.write(f"{json.dumps(job)}\n")
@@ -85,7 +85,7 @@ class App:
         program.communicate(timeout=60)
 
     def times(self, what: str) -> Counter[datetime]:
-        """How often each fire time was begun, or ended."""
+        """Return how often each fire time was begun, or ended."""
         lines = [line.split() for line in self.report.read_text().splitlines()]
         return Counter(datetime.fromisoformat(fire_time) for word, fire_time in lines if word == what)
 
@@ -143,7 +143,7 @@ def until(moment: datetime) -> None:
 
 
 def soon(seconds: float = 4.0) -> datetime:
-    """A full second for which replicas that are up can still get a job, in the first 50 seconds of a minute."""
+    """Return a full second in the first 50 s of a minute. Running replicas can still get a job for it."""
     moment = (now() + timedelta(seconds=seconds)).replace(microsecond=0)
     return moment if moment.second < 50 else moment.replace(second=0) + timedelta(minutes=1)
 
@@ -162,7 +162,7 @@ def test_i14_the_store_is_away_over_the_fire_time(app: App) -> None:
     with app.outage():
         until(due + timedelta(seconds=3))
     wait_until(lambda: app.times("end"), timeout=60, what="the late run")
-    until(due + timedelta(seconds=8))  # for runs that are too many
+    until(due + timedelta(seconds=8))  # leave time for surplus runs
     assert app.times("end") == {due: 1}
     assert any("is tried again until" in each for each in app.warnings())
     assert any("it runs now" in each for each in app.warnings())

@@ -42,7 +42,7 @@ def upgrade():
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The page's application, with a project of Alembic that has one migration."""
+    """The page's application, with an Alembic project that has one migration."""
     directory = copied("migrations", tmp_path)
     shutil.copytree(Page("alembic").examples, directory, dirs_exist_ok=True)
     (directory / "migrations" / "versions" / "42_orders.py").write_text(MIGRATION)
@@ -64,9 +64,9 @@ def begun(app: Application) -> list[int]:
 
 
 def check(project: Path, command: str, ready: Callable[[Application], int]) -> None:
-    """Four replicas run ``command``; the first that migrates is killed before its end.
+    """Run ``command`` in four replicas, and kill the first replica that migrates before its end.
 
-    :param ready: how many replicas have done what the others wait for.
+    :param ready: how many replicas have finished waiting for the migration.
     """
     variables = {"SHEDLOCK_STORE": "sqlite:///locks.db", "DATABASE_URL": "sqlite:///app.db"}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -38,7 +38,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def replicas(script: str, url: str, directory: Path, *, codes: Sequence[int] = (0,)) -> list[str]:
-    """Run the script in four replicas at the same moment: the lines that they print, in order."""
+    """Run the script in four replicas at once. Return their output lines, sorted."""
     name = f"job-{uuid4().hex[:8]}"
     words = [["-c", BEGIN + script, url, name, str(directory), str(number)] for number in range(REPLICAS)]
     started = [Program(each, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for each in words]
@@ -71,7 +71,7 @@ else:
 
 
 def test_i1_replicas_that_wait_run_one_after_the_other(url: str, tmp_path: Path) -> None:
-    """Each reads a number, waits, and writes the next one: two at once would write the same number."""
+    """Each replica reads a number, waits, and writes the next: two replicas at once would write the same number."""
     counter = tmp_path / "counter"
     counter.write_text("0")
     script = f"""
@@ -85,7 +85,7 @@ with hold(name, lock_at_most_for="1m", wait="50s"):
 
 
 def test_i11_a_short_task_runs_once_per_slot(url: str, tmp_path: Path) -> None:
-    """It ends in no time, so each replica finds the lock free."""
+    """It ends at once, so each replica finds the lock free."""
     script = """
 @scheduler_lock(name, once_per="3000d")
 def job():

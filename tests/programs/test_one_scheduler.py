@@ -34,7 +34,7 @@ BROKER = 13
 LEASE = ("--lease-duration", "1500ms")
 FIVE_MINUTES = timedelta(minutes=5)
 
-# The package; how a test sees that a node sends something; and the schedule in place of each five minutes.
+# The package, the sign of a sent message, the page's five-minute schedule, and the test's faster schedule.
 HOSTS = {
     "beat": ("celery", "Sending due task report", 'crontab(minute="*/5")', "0.5"),
     "taskiq": ("taskiq_redis", "Sending task taskiq_app:report", '"cron": "*/5 * * * *"', '"interval": 1'),
@@ -66,7 +66,7 @@ def nodes(tmp_path: Path, broker: str) -> Iterator[Nodes]:
 
 
 class Nodes(ExitStack):
-    """Nodes in directories of their own, which share a store."""
+    """Nodes in separate directories with a shared store."""
 
     def __init__(self, directory: Path, broker: str) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def test_one_of_two_nodes_runs_it(name: str, nodes: Nodes, broker: str) -> None:
 
 
 def test_huey_runs_a_slot_once_on_both_leaders_together(nodes: Nodes, broker: str) -> None:
-    """Each consumer looks at once when it starts. Where the second one starts in a later slot, it runs that one."""
+    """Each consumer checks at its start. If the second consumer starts in a later slot, it runs that slot."""
     pytest.importorskip("huey")
     line = command_line("huey", broker)
     first = nodes.start(1, line, 'minute="*/5"', "")
@@ -122,7 +122,7 @@ def test_huey_runs_a_slot_once_on_both_leaders_together(nodes: Nodes, broker: st
 
 
 def test_a_killed_leader_of_two_beats(redis_server: RedisEndpoint, tmp_path: Path) -> None:
-    """No tick is doubled, and nobody leads for no longer than the lease."""
+    """No tick is doubled, and a new leader follows within the lease."""
     with redis_server.client(BROKER) as client:
         client.flushdb()
     with Beats(tmp_path, redis_server, BROKER) as beats:

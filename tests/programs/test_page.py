@@ -1,4 +1,4 @@
-"""docs/how-to/page.md: the page in an application of ASGI, and in one of WSGI."""
+"""docs/how-to/page.md: the page in an ASGI application, and in a WSGI application."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The Python of the pages on the providers runs on real servers.
+"""The Python of the provider pages runs on real servers.
 
-The Python blocks of one page are one script, run in an empty directory where any warning is an error. The addresses in
-it are those of servers that do not exist; they are replaced by those of the tests' own. Blocks marked ``norun`` are not
-run: ``test_blocks.py`` has the reason, and runs the pages of the other providers.
+The Python blocks of one page are one script, run in an empty directory where any warning is an error. Test servers'
+addresses replace the pages' addresses. Blocks marked ``norun`` do not run: ``test_blocks.py`` has the reasons, and runs
+the pages of other providers.
 """
 
 from __future__ import annotations
@@ -135,14 +135,14 @@ def test_the_python_of_the_etcd_page(etcd_server: EtcdServer, tmp_path: Path) ->
 
 
 def acl(user: str) -> str:
-    """The ACL of one user, as the page on Redis shows it."""
+    """Return a user's ACL from the page on Redis."""
     found = re.search(rf"^ACL SETUSER {user} +(.*)$", (PAGES / "redis.md").read_text(), re.MULTILINE)
     assert found is not None
     return found[1]
 
 
 def limited(server: RedisEndpoint, rules: str) -> str:
-    """The URL for a user who may do so little."""
+    """Yield the URL of a user with these rules."""
     with server.client() as client:
         client.execute_command("ACL SETUSER", "limited", *rules.split())  # type: ignore[no-untyped-call]  # has no types
     parts = urlsplit(server.url())
@@ -174,7 +174,7 @@ def test_the_permissions_of_the_redis_page_are_enough(redis_nodes: list[RedisSer
         if rules == acl("tools"):
             tools(provider)
         provider.close()
-    for command in re.findall(r"\+(\w+)", acl("jobs")):  # and no more than enough
+    for command in re.findall(r"\+(\w+)", acl("jobs")):  # the page asks for no more than needed
         if command != "eval":
             provider = RedisLockProvider(limited(server, acl("jobs").replace(f" +{command}", f" -{command}")))
             with pytest.raises(ProviderError):
@@ -249,7 +249,7 @@ def test_the_messages_that_the_pages_quote(redis_nodes: list[RedisServer], tmp_p
             "is longer than longest_lease": lambda: acquire(quorum, "2h"),
         },
     }
-    # These need no explanation on a page.
+    # These errors need no explanation on a page.
     clear: dict[str, Callable[[], object]] = {
         "connecting to": lambda: acquire(f"redis://{dead}"),
         "bad Redis URL": lambda: acquire("redis://host:port"),

@@ -1,6 +1,6 @@
-"""docs/how-to/shedlock-java.md: its SQL runs, and then each side keeps the other out.
+"""docs/how-to/shedlock-java.md: its SQL runs, and each side excludes the other.
 
-In every case: ``tests/stores/sql/test_java.py`` and ``tests/stores/mongodb/test_java.py``.
+For all cases see ``tests/stores/sql/test_java.py`` and ``tests/stores/mongodb/test_java.py``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def execute(engine: Engine, script: str) -> None:
 
 
 def held(connection: Connection) -> list[tuple[str, str]]:
-    """The page's own query: names and holders."""
+    """Run the page's own query: names and holders."""
     return [
         (row.name, row.locked_by) for row in connection.execute(text(SELECT[connection.dialect.name].rstrip(";\n")))
     ]
@@ -122,10 +122,10 @@ def test_the_key_of_redis(redis_server: RedisEndpoint) -> None:
         assert client.type(key) == b"hash"
 
 
-# The time zone in which the columns are changed
+# The time zone of the columns' change
 
 FAR_AWAY = "+05:00"
-"""Of the applications' sessions. The server's own is UTC, or this machine's."""
+"""The zone of the applications' sessions. The server uses UTC, or this machine's zone."""
 
 
 def in_zone(connection: Connection, zone: str) -> None:
@@ -135,7 +135,7 @@ def in_zone(connection: Connection, zone: str) -> None:
 
 
 def change_columns(engine: Engine, zone: str) -> None:
-    """The change of the types that the page describes, in a session of that zone."""
+    """Change the types as the page describes, in a session of that zone."""
     if engine.dialect.name == "postgresql":
         changes = "ALTER COLUMN lock_until TYPE timestamp, ALTER COLUMN locked_at TYPE timestamp"
         script = f"{ALTER['postgresql']}ALTER TABLE shedlock {changes}"
@@ -168,7 +168,7 @@ def test_the_columns_are_changed_in_the_zone_of_those_that_wrote_the_rows(
     provider.close()
 
 
-# What each side does not know of the other
+# Facts that one side does not know of the other
 
 
 def test_fire_times_do_not_see_javas_runs(engine: Engine) -> None:
@@ -180,7 +180,7 @@ def test_fire_times_do_not_see_javas_runs(engine: Engine) -> None:
     lease = provider.acquire(LockRequest("java", "1m", fire_time=fire_time))
     assert lease is not None
     assert provider.release(lease)
-    assert provider.acquire(LockRequest("java", "1m", fire_time=fire_time)) is None  # our own runs they do see
+    assert provider.acquire(LockRequest("java", "1m", fire_time=fire_time)) is None  # we do see our own runs
 
 
 def test_the_durations_that_java_takes_and_we_refuse() -> None:

@@ -1,4 +1,4 @@
-"""The site builds without a warning and loads nothing from elsewhere; its links and its search lead somewhere."""
+"""The site builds without a warning and loads nothing from elsewhere; its links and its search work."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from tests.support.scripts import PROJECT, run_python
 
 pytestmark = pytest.mark.skipif(
     not (PROJECT / "shedlock_py").is_dir(),
-    reason="the pages are built from, and link to, the package's files; this copy of the clone has none",
+    reason="the pages need the package's files, which this copy of the clone lacks",
 )
 
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("site")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NO_MKDOCS_2_WARNING", "1")  # Material's advertisement for its successor
+        patch.setenv("NO_MKDOCS_2_WARNING", "1")  # turns off Material's advertisement for its successor
         done = run_python(
             "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--site-dir", str(directory), timeout=100
         )
@@ -35,7 +35,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Page(HTMLParser):
-    """What a page links to, what it loads, and what can be linked to in it."""
+    """A page's links, its loaded resources, and its link targets."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ def test_it_loads_nothing_from_elsewhere(site: Path) -> None:
 def test_the_command_line_is_there_with_its_variables(site: Path) -> None:
     text = re.sub(r"<[^>]+>", "", (site / "reference" / "command-line.html").read_text())
     assert "SHEDLOCK_STORE" in text
-    assert "Sentinel.UNSET" not in text  # what mkdocs-click makes of no default in its tables; ":style: plain" is right
+    assert "Sentinel.UNSET" not in text  # mkdocs-click's tables have it for a missing default; use ":style: plain"
 
 
 def test_docstrings_leave_no_markup_behind(site: Path) -> None:
@@ -122,7 +122,7 @@ def test_the_reference_shows_what_a_function_takes_and_raises(site: Path) -> Non
 
 
 def test_long_signatures_are_broken_into_lines(site: Path) -> None:
-    """By ruff; without it each would be one line that is cut."""
+    """ruff does so; without it each signature is one line that is cut."""
     html = (site / "reference" / "api" / "guards.html").read_text()
     signature = re.sub(r"<[^>]+>", "", html[html.index('id="shedlock_py.scheduler_lock"') :]).split("Parameters")[0]
     options = re.findall(r"^    (\w+): ", signature, re.MULTILINE)
@@ -155,7 +155,7 @@ def test_every_option_of_the_command_line_is_in_the_search_index(site: Path) -> 
 
 
 def found(site: Path, query: str) -> list[str]:
-    """What the theme's own search finds on the site, best first."""
+    """Return the results of the theme's own search on the site, best first."""
     script = PROJECT / "scripts" / "search_site.js"
     done = subprocess.run(["node", str(script), str(site), query], capture_output=True, text=True, check=True)
     assert done.stderr == ""

@@ -1,4 +1,4 @@
-"""docs/how-to/systemd.md: systemd takes the units, and shedlock the command line in them."""
+"""docs/how-to/systemd.md: systemd accepts the units, and shedlock the command lines in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SERVICE, TIMER = "nightly-report.service", "nightly-report.timer"
 
 
 def test_the_keys_are_in_the_right_sections() -> None:
-    """As far as this can be seen without systemd."""
+    """A partial check, for machines without systemd."""
     service, timer = unit(PAGE.examples / SERVICE), unit(PAGE.examples / TIMER)
     assert {section: set(service[section]) for section in service.sections()} == {
         "Unit": {"Description", "Wants", "After"},
@@ -40,7 +40,7 @@ def test_shedlock_takes_the_command_line(tmp_path: Path) -> None:
 
 
 def test_a_catch_up_run_is_in_the_same_period() -> None:
-    """Persistent=true starts the job whenever the host comes up that day."""
+    """With Persistent=true the job starts whenever the host comes up that day."""
     words = shlex.split(unit(PAGE.examples / SERVICE)["Service"]["ExecStart"])
     assert unit(PAGE.examples / TIMER)["Timer"]["Persistent"] == "true"
     assert parse_duration(words[words.index("--once-per") + 1]).total_seconds() == 24 * 3600
@@ -49,7 +49,7 @@ def test_a_catch_up_run_is_in_the_same_period() -> None:
 def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
-        return  # not a machine with systemd: the tests above check the keys
+        return  # without systemd here, the tests above check the keys
     for name in (SERVICE, TIMER, "shedlock.env"):
         text = (PAGE.examples / name).read_text()
         text = text.replace("/srv/app/.venv/bin/shedlock", str(PROGRAM))

@@ -46,7 +46,7 @@ def dramatiq_sent(redis: RedisEndpoint) -> list[datetime]:
 
 
 def need(package: str) -> None:
-    """Skip where pip has not installed it. It is not imported here: its warnings would be errors."""
+    """Skip the test if the package is not installed. Importing it here would turn its warnings into errors."""
     if find_spec(package) is None:
         pytest.skip(f"no {package}")
 
@@ -56,15 +56,15 @@ class Library:
     package: str
     program: str
     scheduler: str
-    """How its command lines begin."""
+    """The start of its command lines."""
     worker: str
     several: str
-    """Options of two workers."""
+    """Options for two workers."""
     one: str
-    """Options of one worker that does one thing after the other."""
+    """Options for one sequential worker."""
     faster: list[tuple[str, str]]
     sent: Callable[[RedisEndpoint], list[datetime]]
-    """The fire times of the messages that no worker has taken."""
+    """Returns the fire times of messages that no worker has taken."""
 
 
 LIBRARIES = {
@@ -92,7 +92,7 @@ LIBRARIES = {
 
 
 class Processes(ExitStack):
-    """Processes of one example, which share a directory, a log, and the databases."""
+    """Processes of one example with a shared directory, log, and databases."""
 
     def __init__(self, directory: Path, redis: RedisEndpoint) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class Processes(ExitStack):
         return log.read_text().count(text) if log.exists() else 0
 
     def runs(self, name: str = "report") -> list[Run]:
-        """Those that the store has granted, from the first to the last."""
+        """Return the runs that the store has granted, in order."""
         return list(reversed(self._provider.runs(name, MOST_RUNS)))
 
     def is_held_by(self, pid: int) -> bool:
@@ -157,7 +157,7 @@ def end(app: Application) -> None:
 
 WITH_THE_CURE = pytest.mark.parametrize("cured", [True, False], ids=["with the cure", "with the lock alone"])
 ALONE = {"rq": (', fire_time=made, once_per="1s"', ""), "dramatiq": (', fire_time=sent, once_per="1m"', "")}
-"""Without the cure: no fire time."""
+"""Code that removes the cure, the fire time."""
 REPORT = '            logger.warning("writing the report")\n'
 ELSE = (REPORT, f'{REPORT}        else:\n            logger.warning("skipped")\n')
 
@@ -167,7 +167,7 @@ ELSE = (REPORT, f'{REPORT}        else:\n            logger.warning("skipped")\n
 def test_two_schedulers_and_two_workers_run_each_fire_time_once(
     name: str, cured: bool, redis: RedisEndpoint, tmp_path: Path
 ) -> None:
-    """Without the cure one worker takes the two messages of a fire time one after the other, and the lock is free."""
+    """Without the cure, one worker takes both messages of a fire time in sequence, and the lock is free."""
     library = LIBRARIES[name]
     need(library.package)
     with Processes(tmp_path, redis) as host:
@@ -184,18 +184,18 @@ def test_two_schedulers_and_two_workers_run_each_fire_time_once(
             return
         granted = host.fire_times()
         assert host.count(RAN) == len(granted)
-        assert granted == sorted(set(granted)), "one run for each fire time, and none for one that is older"
+        assert granted == sorted(set(granted)), "one run for each fire time, and no run for an older one"
         assert granted[-1] == max(sent)
         assert set(granted) <= set(sent)
 
 
 def test_arq_runs_a_fire_time_once_although_a_worker_stood_still(redis: RedisEndpoint, tmp_path: Path) -> None:
-    """That worker enqueues the job again, which another one has run meanwhile; arq starts it when a minute is over."""
+    """That worker enqueues a job that has already run elsewhere; arq starts it after a minute."""
     need("arq")
     with Processes(tmp_path, redis) as host, redis.client(BROKER) as client:
 
         def queued() -> set[int]:
-            """The fire times of the jobs in the queue; one that ends leaves it."""
+            """Return the fire times of queued jobs; a job that ends leaves the queue."""
             return {int(job.rpartition(b":")[2]) for job in cast("list[bytes]", client.zrange("arq:queue", 0, -1))}
 
         host.replace(
@@ -212,7 +212,7 @@ def test_arq_runs_a_fire_time_once_although_a_worker_stood_still(redis: RedisEnd
         signal_tree(pid, signal.SIGCONT)
         wait_until(lambda: over & queued(), timeout=60, what="a job that has run in the queue")
         job = max(over & queued())
-        client.delete(f"arq:in-progress:cron:report:{job}")  # as Redis does when 60 seconds are over
+        client.delete(f"arq:in-progress:cron:report:{job}")  # Redis does this after 60 seconds
         wait_until(lambda: host.count(f"{SKIPPED} {job}\n") == 1, timeout=60, what="it is started again")
         wait_until(lambda: host.count(RAN) == len(host.fire_times()), timeout=60, what="as many runs as fire times")
         granted = host.fire_times()
@@ -220,7 +220,10 @@ def test_arq_runs_a_fire_time_once_although_a_worker_stood_still(redis: RedisEnd
 
 
 def stands_still(host: Processes, pid: int) -> bool:
-    """Stop a worker for three runs of another; False if it was in a run, whose lease keeps the other from running."""
+    """Stop a worker for three runs of the other worker.
+
+    Return False if the stopped worker was in a run: its lease blocks the other worker.
+    """
     signal_tree(pid, signal.SIGSTOP)
     before = host.count(RAN)
     wait_until(lambda: host.count(RAN) >= before + 3 or host.is_held_by(pid), timeout=60, what="three runs elsewhere")
@@ -232,7 +235,7 @@ def stands_still(host: Processes, pid: int) -> bool:
 
 @WITH_THE_CURE
 def test_three_replicas_of_schedule(cured: bool, redis: RedisEndpoint, tmp_path: Path) -> None:
-    """Each counts the period from its own start: the tick of one is between two of another."""
+    """Each replica counts the period from its own start, so one replica's tick falls between two of another."""
     need("schedule")
     hold = 0.9
     with Processes(tmp_path, redis) as host:

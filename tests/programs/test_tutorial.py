@@ -1,4 +1,4 @@
-"""docs/tutorial.md, step by step: its programs, in two processes, with the output that it shows.
+"""docs/tutorial.md, step by step: its programs in two processes, and their output.
 
 Only its durations are shorter here.
 """
@@ -35,7 +35,7 @@ def save(directory: Path, program: str, *, page: float = 0.5, at_most: str = "15
 
 @contextmanager
 def first_terminal(directory: Path) -> Iterator[subprocess.Popen[str]]:
-    """The program there, once it has begun to write."""
+    """Start the program there, and wait until it has begun to write."""
     command = [sys.executable, "-W", "error", "report.py"]
     with subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -53,7 +53,7 @@ def second_terminal(directory: Path, *command: str) -> str:
 
 
 def first_line(directory: Path) -> str:
-    """Of the second terminal, which is not waited for."""
+    """Return the second terminal's first line, without waiting for its end."""
     command = [sys.executable, "-W", "error", "report.py"]
     with subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -71,7 +71,7 @@ def test_the_page_has_one_program_and_two_changes_of_it() -> None:
 def test_1_guarded_it_runs_once(tmp_path: Path) -> None:
     save(tmp_path, GUARDED)
     with first_terminal(tmp_path) as process:
-        process.send_signal(signal.SIGSTOP)  # this machine may be slow to start the other
+        process.send_signal(signal.SIGSTOP)  # this machine may start the other process slowly
         assert second_terminal(tmp_path) == SKIPPED
         process.send_signal(signal.SIGCONT)
         rest, _ = process.communicate(timeout=30)
@@ -111,7 +111,8 @@ def test_4_a_long_job_keeps_a_short_lock(tmp_path: Path) -> None:
         assert process.stdout is not None
         for page in (2, 3):
             assert process.stdout.readline() == f"process {process.pid} writes page {page}\n"
-        # Longer than the lock that is not kept alive. To start another process might take longer than this one lives.
+        # By now, a lock without keep-alive would be over. The test does not start a process: its start may take too
+        # long.
         with closing(SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db")) as provider:
             assert record_of(provider, "nightly-report").is_held
         assert process.wait(30) == 0

@@ -1,4 +1,4 @@
-"""docs/how-to/fastapi.md and flask.md: three workers of uvicorn or gunicorn, one run for each fire time."""
+"""docs/how-to/fastapi.md and flask.md: three uvicorn or gunicorn workers, one run for each fire time."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -35,7 +35,7 @@ async def long() -> None:
 
 
 def command(page: str, port: int, options: str = "") -> str:
-    """The page's own."""
+    """Return the page's command."""
     if page == "flask":
         (gunicorn,) = Page("flask").commands("gunicorn ")
         return f"{gunicorn} {options} --bind 127.0.0.1:{port}"
@@ -98,7 +98,7 @@ def test_i14_a_job_longer_than_the_drain_is_cancelled_and_releases_its_lock(tmp_
 
 
 def test_i14_a_job_longer_than_the_drain_is_named_and_the_worker_is_killed(tmp_path: Path) -> None:
-    """gunicorn kills a worker after its graceful_timeout. Python would join the thread of the job."""
+    """gunicorn kills a worker after its graceful_timeout. Python would join the job's thread."""
     directory = copied("flask", tmp_path, more=HUNG_JOB)
     set_drain(directory / "app.py")
     with (directory / "gunicorn.conf.py").open("a") as conf:

@@ -1,6 +1,6 @@
-"""docs/providers/writing-your-own.md: the provider that it shows is the one that is tested, and it fails as it should.
+"""docs/providers/writing-your-own.md: the page's provider is the tested provider, and its failures are correct.
 
-The contract suite runs on it in ``test_json_file.py``. The client for asyncio runs here.
+``test_json_file.py`` runs the contract suite on it. The asyncio client runs here.
 """
 
 import asyncio
@@ -73,12 +73,12 @@ def block_with(start: str) -> str:
 
 
 class Server:
-    """A store that compares and swaps, in memory, and in place of its driver."""
+    """A compare-and-swap store in memory, which also replaces its driver."""
 
     def __init__(self) -> None:
         self.is_up = True
         self.silences = 0
-        """How many writes get no reply."""
+        """Number of writes that get no reply."""
         self.open: set[Connection] = set()
         self._entries: dict[str, cas.Entry] = {}
         self._versions = count(1)
@@ -134,7 +134,7 @@ def server() -> Server:
 
 @pytest.fixture
 def make_provider(server: Server) -> Callable[..., Any]:
-    """Makes the provider on the page, with the client for asyncio there."""
+    """Return a function that makes the page's provider with the page's asyncio client."""
     names: dict[str, Any] = {"cas": cas, "kit": kit, "urlsplit": urlsplit, "unquote": unquote}
     names |= {"driver": SimpleNamespace(connect=server.connect), "MyPrograms": ServerPrograms}
     for start in ("class Client", "class MyLockProvider"):
@@ -299,4 +299,4 @@ def test_the_file_is_for_people_too(path: Path) -> None:
     assert '"web-1#' in text
     mask = os.umask(0)
     os.umask(mask)
-    assert path.stat().st_mode & 0o444 == 0o444 & ~mask  # readable as any new file is
+    assert path.stat().st_mode & 0o444 == 0o444 & ~mask  # readable like any new file

@@ -1,4 +1,4 @@
-"""With which client of a store a test runs."""
+"""Choose a store's clients for a test: sync, async or both."""
 
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -13,7 +13,7 @@ from shedlock_py.testing.blocking import BlockingLockProvider
 def open_one(
     stack: ExitStack, kind: str, sync: Callable[..., Any], asynchronous: Callable[..., Any], url: str, **options: str
 ) -> LockProvider:
-    """A provider that ``stack`` closes. The async one is behind a sync facade."""
+    """Open a provider that ``stack`` closes. Wrap an async provider in a sync facade."""
     if kind == "async":
         return stack.enter_context(BlockingLockProvider(lambda: asynchronous(url, **options)))
     provider: LockProvider = stack.enter_context(closing(sync(url, **options)))
@@ -21,7 +21,7 @@ def open_one(
 
 
 both_clients = pytest.mark.parametrize("kind", ["sync", "async"])
-"""For what the client does. What a program decides is the same with both; the fixture ``kind`` says "sync"."""
+"""For tests of the client itself: the programs do not depend on it. The fixture ``kind`` is "sync" or "async"."""
 
 only_async = pytest.mark.parametrize("kind", ["async"])
 

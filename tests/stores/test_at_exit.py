@@ -1,4 +1,4 @@
-"""A job that ends while the interpreter does releases its lock: Python 3.12 and later start no thread then."""
+"""A job that ends with the interpreter releases its lock: Python 3.12 and later start no thread then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run history of fifty jobs whose processes are killed in the middle of them."""
+"""Run history of fifty jobs after their processes are killed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.processes import kill_tree
 from tests.support.stores import Store, open_provider
 
 PROCESSES, JOBS = 2, 25
-"""How many jobs each process runs at the same time."""
+"""Processes, and simultaneous jobs in each process."""
 NAMES = [f"job-{number}" for number in range(PROCESSES * JOBS)]
 AT_MOST = "3s"
 
 
 def holder(arguments: dict[str, Any], names: list[str], log: Path) -> None:
-    """Run all these jobs, which do not end."""
+    """Run all these endless jobs."""
     provider = open_provider(**arguments)
     with ExitStack() as stack, log.open("a", buffering=1) as file:
         for name in names:
@@ -35,7 +35,7 @@ def holder(arguments: dict[str, Any], names: list[str], log: Path) -> None:
 
 
 def holders(arguments: dict[str, Any], log: Path) -> None:
-    """One process imports what all need, and forks the others."""
+    """Import everything in a parent process, and fork the workers."""
     context: Any = multiprocessing.get_context("fork")
     for number in range(PROCESSES):
         names = NAMES[number * JOBS : (number + 1) * JOBS]

@@ -1,4 +1,4 @@
-"""The look-up of a host name exceeds the time limit. A request that left then would hold a lock for nobody."""
+"""A host name's look-up exceeds the time limit. A late request would hold a lock for nobody."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.stores import Store
 def test_i12_no_request_leaves_after_its_caller_has_given_up(
     store_name: str, make_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here an extension, on a new connection: it would make the lease longer by an hour."""
+    """The request is an extension on a new connection: it would add an hour to the lease."""
     store = make_store(store_name).sync()
     may_go_on, look_up = threading.Event(), socket.getaddrinfo
     ended: list[threading.Thread] = []
@@ -52,7 +52,7 @@ def test_i12_no_request_leaves_after_its_caller_has_given_up(
 
 
 def eventually_acquired(provider: LockProvider, name: str = "job") -> Lease:
-    """The time limit is short for a busy machine."""
+    """Retry: the time limit is short for a busy machine."""
     leases: list[Lease | None] = []
 
     def is_granted() -> bool:

@@ -29,7 +29,7 @@ class Attempt(NamedTuple):
     pid: int
     tick: int
     started: float
-    """By the monotonic clock, which all processes share."""
+    """In seconds of the monotonic clock, which all processes share."""
     has_run: bool
 
 
@@ -47,7 +47,7 @@ def replica(arguments: dict[str, Any], log: Path, begin: float) -> None:
 
 
 def replicas(arguments: dict[str, Any], log: Path) -> None:
-    """One process imports what all need, and forks the others."""
+    """Import everything in a parent process, and fork the workers."""
     context: Any = multiprocessing.get_context("fork")
     begin = time.monotonic()
     for _ in range(PROCESSES):
@@ -72,7 +72,7 @@ def test_eight_processes_run_nothing_during_a_pause_and_the_next_tick_after_it(
     group.start()
 
     def wait_for_all(since: float) -> None:
-        """Until each process has attempted three times."""
+        """Wait until each process has attempted three times."""
 
         def have_all_attempted() -> bool:
             pids = [each.pid for each in attempts(log) if each.started > since]
@@ -102,4 +102,4 @@ def test_eight_processes_run_nothing_during_a_pause_and_the_next_tick_after_it(
     runs = Counter(each.tick for each in found if each.has_run)
     assert runs[next_tick] == 1
     assert max(runs.values()) == 1
-    assert min(runs) < min(each.tick for each in during)  # it ran before the pause, too
+    assert min(runs) < min(each.tick for each in during)  # the job ran before the pause, too

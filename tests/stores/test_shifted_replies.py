@@ -1,4 +1,4 @@
-"""A proxy that replies with the reply to the request before: replies must say what they are about."""
+"""A proxy sends the reply to the previous request: replies must name their subject."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_i2_the_reply_to_an_older_extension_extends_no_lease(
 def test_i1_the_reply_to_an_older_acquire_grants_no_lock(
     store_name: str, kind: str, make_store: Callable[..., Store]
 ) -> None:
-    """The names are in the replies."""
+    """The replies contain the names."""
     store = make_store(store_name)
     store = store.asynchronous() if kind == "async" else store.sync()
     with (

@@ -1,4 +1,4 @@
-"""As django-admin startproject writes it."""
+"""Unchanged from django-admin startproject."""
 
 import os
 import sys

@@ -16,16 +16,16 @@ from tests.support.front_end import FrontEnd
 
 Open = Callable[..., LockProvider]
 OPTIONS = {"clock_error": "0s", "timeout": "20s"}
-"""There is one clock, and the time limit is not what these tests are about, on a busy machine."""
+"""The server has one clock. A long time limit suits a busy machine: these tests are not about time limits."""
 
 
 @pytest.fixture
 def kind() -> str:
-    """Both clients carry out the same programs. Tests of what a client does run with ``both_clients``."""
+    """Sync: both clients carry out the same programs. Tests of the clients themselves use ``both_clients``."""
     return "sync"
 
 
-# One table, one front end and one provider for each client, and names of their own for the tests: a client of boto3 and
+# The tests share a table, a front end and a provider for each client, and use different lock names: a boto3 client and
 # a table take a tenth of a second each.
 
 
@@ -52,7 +52,7 @@ def opened(stack: ExitStack, kind: str, url: str, **options: str) -> LockProvide
 
 @pytest.fixture
 def open_provider(kind: str, dynamodb_server: DynamoDBServer, table: str) -> Iterator[Open]:
-    """Opens a provider, through a proxy or a front end if an address is given."""
+    """Open a provider, through a proxy or a front end if an address is given."""
     with ExitStack() as stack:
 
         def open_provider(via: Address | None = None, **options: str) -> LockProvider:

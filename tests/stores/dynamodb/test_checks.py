@@ -1,4 +1,4 @@
-"""What a table says of itself: for ``shedlock doctor``."""
+"""Checks of a table, for ``shedlock doctor``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_doctor_says_that_a_table_is_in_one_region(provider: LockProvider) -> No
 
 
 def test_a_global_table_is_a_warning(open_provider: Open, front_end: FrontEnd) -> None:
-    """DynamoDB Local has none, so this is a reply as the service documents it."""
+    """DynamoDB Local has no global tables, so this is a reply from the service's documentation."""
     replicas = [{"RegionName": region, "ReplicaStatus": "ACTIVE"} for region in ("us-east-1", "eu-west-1")]
     reply = {"Table": {"GlobalTableVersion": "2019.11.21", "Replicas": replicas}}
     front_end.fault = Fault(200, json.dumps(reply).encode(), DESCRIBE)

@@ -1,4 +1,4 @@
-"""The time is that of the replies. I10, and what happens when two replies contradict each other."""
+"""Replies carry the time. I10, and contradicting replies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_i10_the_clock_of_this_machine_is_an_hour_off(
 
 @pytest.mark.slow("attempts until leases end, by two clocks")
 def test_i1_front_ends_that_differ_by_the_allowed_error(open_provider: Open, front: DateProxy, name: str) -> None:
-    """A lease of one front end is never free for the other while its holder trusts it."""
+    """Neither front end gives away a lease while its holder trusts it."""
     front.offset = 1.0
     holder, other = open_provider(clock_error="1s"), open_provider(front.address, clock_error="1s")
     for first, second in ((holder, other), (other, holder)):
@@ -58,7 +58,7 @@ def test_i1_front_ends_that_differ_by_the_allowed_error(open_provider: Open, fro
 
 
 class TwoFrontEnds(DateProxy):
-    """They reply in turn, and one is ahead."""
+    """They reply alternately, and the clock of one is ahead."""
 
     def seconds_ahead(self) -> float:
         self.offset = 10.0 - self.offset
@@ -66,7 +66,7 @@ class TwoFrontEnds(DateProxy):
 
 
 class WrongOnce(DateProxy):
-    """One reply is wrong by :attr:`error` seconds, after so many right ones as :attr:`right` says."""
+    """Send one reply with the time off by :attr:`error` seconds, after :attr:`right` correct replies."""
 
     error = 0.0
     right = 0
@@ -91,7 +91,8 @@ def test_i14_a_key_in_use_is_not_forgotten_by_a_wrong_clock(
 
 @contextmanager
 def ends_after(lock_for: timedelta) -> Iterator[Callable[[datetime], bool]]:
-    """Whether a moment is ``lock_for`` after the block, by a clock that is cut to seconds, and up to 3 s later."""
+    """Yield a check: was the moment ``lock_for`` after the block? Its tolerance is 3 s, as the store cuts times to
+    seconds."""
     began = datetime.now(UTC)
     ended: list[datetime] = []
     yield lambda end: began - RESOLUTION < end - lock_for < ended[0] + 3 * RESOLUTION
@@ -103,7 +104,7 @@ def ends_after(lock_for: timedelta) -> Iterator[Callable[[datetime], bool]]:
 def test_i1_one_reply_of_a_wrong_clock(
     open_provider: Open, dynamodb_server: DynamoDBServer, name: str, right: int, error: float
 ) -> None:
-    """The lease that it extends goes on. So does a lease that another replica has."""
+    """The extended lease stays valid. So does another replica's lease."""
     with WrongOnce(dynamodb_server.address) as front:
         odd, other = open_provider(front.address), open_provider()
         acquired(odd, f"{name}-warm")
@@ -121,9 +122,9 @@ def test_i1_one_reply_of_a_wrong_clock(
     "offset", [3600.0, pytest.param(-3600.0, marks=ANOTHER_CASE), pytest.param(30.0, marks=ANOTHER_CASE)]
 )
 def test_i6_a_clock_that_was_set(open_provider: Open, front: DateProxy, name: str, offset: float) -> None:
-    """What was granted by the time of the reply before is undone, and the lock granted once more by the right one.
+    """Undo a grant that used the previous reply's time, and grant the lock again by the right time.
 
-    So it is on a machine that stood still and does not know, as after a migration.
+    This happens on a machine that stood still without notice, as in a migration.
     """
     provider, other = open_provider(front.address), open_provider()
     lease = acquired(provider, f"{name}-held", "2h")
@@ -139,7 +140,7 @@ def test_i6_a_clock_that_was_set(open_provider: Open, front: DateProxy, name: st
         with ends_after(timedelta(minutes=2)) as ends:
             assert provider.extend(granted, "2m") is granted
         record = record_of(other, name)
-        assert record.is_held, "an elector that reads it as free would be refused again and again"
+        assert record.is_held, "an elector that reads it as free would fail again and again"
         assert ends(record.lock_until), "also where this is before the acquisition"
     assert provider.release(granted)
     for ahead in (0.0, offset):

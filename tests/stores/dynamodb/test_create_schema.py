@@ -1,4 +1,4 @@
-"""The table: made by one of many, with what it needs; and one that is there."""
+"""create_schema(): many processes make one table, with all its settings, or find it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of DynamoDB and of the way to it: which are an outage, and what the message says."""
+"""Errors of DynamoDB and of the network: which of them are outages, and their messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fault(code: str, message: str = "as it is", status: int = 400, marker: str =
 
 @pytest.fixture
 def warm(kind: str, shared_provider: Open, front_end: FrontEnd) -> LockProvider:
-    """A provider that knows the time, so that an acquire is one request."""
+    """Return a provider that knows the time, so that an acquire is one request."""
     provider = shared_provider(kind, front_end.address)
     assert provider.record("warm") is None
     return provider
@@ -113,7 +113,7 @@ def test_i5_a_page_of_a_proxy_is_an_outage(warm: LockProvider, front_end: FrontE
 def test_i5_a_success_that_is_not_of_dynamodb_grants_nothing(
     warm: LockProvider, front_end: FrontEnd, name: str
 ) -> None:
-    """As the sign-in page of a proxy. botocore takes each 200 for a success."""
+    """A proxy's sign-in page does this. botocore takes each 200 for a success."""
     for body, content_type in ((b"<html>Sign in</html>", "text/html"), (b"{}", "application/json")):
         lock = f"{name}-{content_type}"
         lease = acquired(warm, lock)
@@ -175,7 +175,7 @@ def test_missing_credentials_are_a_refusal_that_says_where_to_put_them(
 
 @pytest.fixture
 def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], object]:
-    """Writes an access key into the file in which boto3 looks for it. Before, there is none."""
+    """Write an access key into boto3's credentials file, which does not exist before."""
     file = tmp_path / "credentials"
     for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(variable, raising=False)
@@ -187,9 +187,9 @@ def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[st
 def test_credentials_that_appear_later_are_read(
     open_provider: Open, credentials: Callable[[str], object], name: str
 ) -> None:
-    """Of a role, or of an agent that writes a file: they may come after the process has started."""
+    """Credentials of a role, or of an agent that writes a file, may come after the process has started."""
     provider = open_provider()
-    for _ in range(3):  # each client is replaced
+    for _ in range(3):  # the provider replaces its client each time
         with pytest.raises(ProviderError, match="Unable to locate credentials"):
             provider.acquire(LockRequest(name, "1m"))
     credentials("first")
@@ -198,7 +198,7 @@ def test_credentials_that_appear_later_are_read(
 
 @pytest.fixture
 def no_debug() -> Iterator[None]:
-    """pytest keeps each record of the log, and records of boto3 at DEBUG keep their client."""
+    """Turn off DEBUG logs: pytest keeps each record, and boto3's DEBUG records keep their client."""
     logging.disable(logging.DEBUG)
     yield
     logging.disable(logging.NOTSET)
@@ -209,7 +209,7 @@ def no_debug() -> Iterator[None]:
 def test_clients_without_credentials_do_not_pile_up(
     open_provider: Open, credentials: Callable[[str], object], name: str
 ) -> None:
-    """While there are none, each attempt makes a client, which is megabytes."""
+    """Without credentials, each attempt makes a client, which takes megabytes."""
     provider = open_provider()
     before = number_of_clients()
     for _ in range(6):
@@ -265,7 +265,7 @@ def test_credentials_that_are_replaced_disturb_no_request_that_is_under_way(
 def test_credentials_that_are_refused_twice_are_replaced_once(
     open_provider: Open, credentials: Callable[[str], object], front_end: FrontEnd, name: str
 ) -> None:
-    """The second request with the old ones fails when there are new ones already."""
+    """The second request with the old credentials fails although new credentials exist."""
     credentials("first")
     held = HeldReply()
     with TcpProxy(front_end.address, rewrite=held) as proxy, ThreadPoolExecutor(1) as other:
@@ -284,7 +284,7 @@ def test_credentials_that_are_refused_twice_are_replaced_once(
             late.result()
         proxy.reset()
         assert provider.record(name) is None
-        assert proxy.connections == 0, "that of the new client is used on"
+        assert proxy.connections == 0, "the new client keeps its credentials"
 
 
 def test_a_profile_that_is_missing_is_named() -> None:
@@ -326,7 +326,7 @@ def test_i5_an_item_with_odd_values_is_refused_and_hides_no_other(
 def test_a_scan_of_several_pages_finds_all_records(
     provider: LockProvider, dynamodb_server: DynamoDBServer, table: str, name: str
 ) -> None:
-    """DynamoDB replies with a megabyte at a time."""
+    """DynamoDB sends a megabyte per reply."""
     for number in range(12):
         acquired(provider, f"{name}-{number}")
         item = dynamodb_server.item(table, f"{name}-{number}")

@@ -1,6 +1,6 @@
-"""One table together with ShedLock for Java: each side keeps the other out.
+"""One table together with ShedLock for Java: each side excludes the other.
 
-The commands are those of ShedLock's provider for DynamoDB, in this test's own words. It takes the time of the JVM.
+This file re-creates the commands of ShedLock's provider for DynamoDB, which uses the JVM's clock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def iso(moment: datetime) -> str:
 
 @dataclass
 class Java:
-    """A replica on the JVM. Owns by its host name, as ShedLock does."""
+    """A replica on the JVM. Its holder is its host name, as in ShedLock."""
 
     server: DynamoDBServer
     table: str
@@ -49,7 +49,7 @@ class Java:
         return True
 
     def unlock(self, name: str) -> None:
-        """By name only."""
+        """Unlock by name only."""
         values = {":lockUntil": iso(datetime.now(UTC))}
         self._update(name, values, UpdateExpression="set lockUntil = :lockUntil")
 
@@ -83,7 +83,7 @@ def test_i1_each_side_keeps_the_other_out(provider: LockProvider, java: Java, na
 
 
 def test_i1_a_released_lock_that_java_took_is_not_free(provider: LockProvider, java: Java, name: str) -> None:
-    """The record says that our acquisition was released; Java does not know of that, and leaves it there."""
+    """The record says that our acquisition was released. Java ignores this field and leaves it there."""
     lease = acquired(provider, name)
     provider.release(lease)
     assert java.lock(name)
@@ -98,7 +98,7 @@ def test_i1_a_released_lock_that_java_took_is_not_free(provider: LockProvider, j
 def test_i1_a_lock_that_an_operator_freed_and_java_took_again_is_not_free(
     provider: LockProvider, java: Java, name: str
 ) -> None:
-    """Java's holder is its host, and so the same after a restart."""
+    """Java's holder is its host, so it stays the same after a restart."""
     assert java.lock(name)
     assert provider.force_release(name) is True
     assert record_of(provider, name).is_held is False
@@ -110,7 +110,7 @@ def test_i1_a_lock_that_an_operator_freed_and_java_took_again_is_not_free(
 
 
 def test_i2_an_operator_does_not_touch_a_later_lock_of_theirs(provider: LockProvider, java: Java, name: str) -> None:
-    """The same host locks again, and changes neither its name nor the token."""
+    """The same host locks again; the holder and the token stay the same."""
     assert java.lock(name)
     record = record_of(provider, name)
     java.unlock(name)
@@ -143,7 +143,7 @@ def test_i6_a_lock_of_ours_that_java_unlocked_is_lost(provider: LockProvider, ja
 
 
 def test_an_item_without_a_version_can_be_extended(provider: LockProvider, java: Java, name: str) -> None:
-    """A pause, for example, that was made before the update."""
+    """For example a pause from before the update."""
     lease = acquired(provider, name)
     java.server.ask(
         "UpdateItem", TableName=java.table, Key={"_id": {"S": name}}, UpdateExpression="REMOVE leaseVersion"
@@ -163,14 +163,14 @@ def test_java_reads_our_items(provider: LockProvider, java: Java, name: str) -> 
     assert (item["_id"], item["lockedBy"]) == ({"S": name}, {"S": lease.locked_by})
     for attribute in ("lockUntil", "lockedAt"):
         text = item[attribute]["S"]
-        assert text == iso(datetime.fromisoformat(text)), "milliseconds: the order of texts is that of time"
+        assert text == iso(datetime.fromisoformat(text)), "milliseconds: the texts sort by time"
 
 
 @pytest.mark.slow("waits for the end of six leases")
 def test_i1_times_may_have_any_number_of_digits(
     provider: LockProvider, dynamodb_server: DynamoDBServer, table: str
 ) -> None:
-    """Texts of other lengths are not in the order of time: one that ends late looks earlier, and the other way."""
+    """Texts of other lengths do not sort by time: a late end looks early, and the reverse."""
     until = datetime.now(UTC) + timedelta(seconds=2)
     ends = [f"{until:%Y-%m-%dT%H:%M:%S}{part}Z" for part in ("", ".5", ".25", ".123456", ".123456789", ".999999")]
     for end in ends:

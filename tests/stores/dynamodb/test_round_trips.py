@@ -1,4 +1,4 @@
-"""What one operation costs on the wire, in the steady state, and after a pause."""
+"""Round trips of one operation, in the steady state and after a pause."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_each_operation_takes_one_round_trip(open_provider: Open, proxy: TcpProx
 def test_after_a_pause_two_reads_come_first(
     open_provider: Open, dynamodb_server: DynamoDBServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A time that is older than RECENT decides no claim, and confirms no other time."""
+    """A time older than RECENT decides no claim, and confirms no other time."""
     passed = 0.0
     with DateProxy(dynamodb_server.address) as proxy:
         provider = open_provider(proxy.address)
@@ -90,7 +90,7 @@ def test_after_a_pause_two_reads_come_first(
 def test_i1_after_a_long_pause_one_reply_of_a_wrong_clock(
     open_provider: Open, dynamodb_server: DynamoDBServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a day, each reply seems to agree with the reply before the pause."""
+    """After a day, each reply seems to agree with the last reply before the pause."""
     passed = 0.0
     with DateProxy(dynamodb_server.address) as proxy:
         holder, other = open_provider(proxy.address), open_provider(proxy.address)
@@ -109,7 +109,7 @@ def test_i1_after_a_long_pause_one_reply_of_a_wrong_clock(
 
 
 def test_i7_two_replicas_in_turn_within_a_second(open_provider: Open, name: str) -> None:
-    """Their estimates of the time differ, so that one may need a second request for a greater token."""
+    """Their estimates of the time differ, so a replica may need a second request for a greater token."""
     replicas, last = (open_provider(), open_provider()), 0
     for number in range(12):
         lease = acquired(replicas[number % 2], name)

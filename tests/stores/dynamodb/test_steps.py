@@ -1,4 +1,4 @@
-"""The programs step by step: a test decides the moments of a table in memory."""
+"""The programs step by step, on a table in memory. The tests set its clock."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SECOND = timedelta(seconds=1)
 
 
 class Table:
-    """A client of the model of DynamoDB, whose clock stands still between steps."""
+    """A client of the model of DynamoDB. Its clock stands still between steps."""
 
     def __init__(self) -> None:
         self.model = DynamoDBModelStore(ahead=0.0)
         self.clock = FakeClock()
         self.meanwhile: Callable[[], object] | None = None
-        """What happens before the next command is carried out."""
+        """Called before the next command is carried out."""
         self.before: type[object] | None = None
-        """Before the next one of this kind; None: of any kind."""
+        """Type of that command. None for any command."""
 
     @property
     def now(self) -> datetime:
@@ -56,14 +56,14 @@ def provider(table: Table) -> Any:
 
 
 def test_i6_an_extension_that_is_late_matches_no_newer_one_with_the_same_end(provider: Any, table: Table) -> None:
-    """The holder got no reply in time, and extended once more: by chance until the end that the first one replaces."""
+    """The holder got no reply in time and extended again, by chance until the same end."""
     lease = acquired(provider, "job", "12s")
 
     end = record_of(provider, "job").lock_until
 
     def extend_again() -> None:
         table.clock.advance(2)
-        record_of(provider, "job")  # a reply by which the time is known exactly
+        record_of(provider, "job")  # this reply makes the time known exactly
         assert provider.extend(lease, "10s") is not None
         assert record_of(provider, "job").lock_until == end
 
@@ -76,7 +76,7 @@ def test_i6_an_extension_that_is_late_matches_no_newer_one_with_the_same_end(pro
 def test_i3_an_extension_that_finds_the_lock_released_does_not_hold_it_again(
     provider: Any, table: Table, old_note: bool
 ) -> None:
-    """During its minimum hold. Without a note it reads first; with one, its write is refused first."""
+    """During the minimum hold. Without a note the provider reads first; with a note, its first write is rejected."""
     lease = acquired(provider, "job", lock_at_least_for="20s")
     lease._note = lease._note if old_note else None
     table.meanwhile = lambda: provider.release(lease)
@@ -86,7 +86,7 @@ def test_i3_an_extension_that_finds_the_lock_released_does_not_hold_it_again(
 
 
 def test_a_lease_that_is_over_by_an_old_note_only_is_extended(provider: Any, table: Table) -> None:
-    """Of two extensions at once, the reply to the shorter one came last, although the store carried it out first."""
+    """Of two simultaneous extensions, the shorter one's reply came last, although the store carried it out first."""
     lease = acquired(provider, "job", "2s")
     old = lease._note
     assert provider.extend(lease, "1m") is not None
@@ -97,7 +97,7 @@ def test_a_lease_that_is_over_by_an_old_note_only_is_extended(provider: Any, tab
 
 
 def test_i1_a_pause_does_not_replace_a_lock_that_java_took_while_it_was_decided(provider: Any, table: Table) -> None:
-    """Java leaves the fencing token as it is, by which the pause would know that the record is another one."""
+    """Java leaves the fencing token unchanged, so the pause cannot recognise the new lock by its token."""
     paused = provider.pause("job", "1m")
 
     def java_locks() -> None:

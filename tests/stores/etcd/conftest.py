@@ -1,4 +1,4 @@
-"""Providers on etcd, sync and async, and a name of its own for each lock."""
+"""Sync and async providers on etcd, and a different name for each lock."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ Open = Callable[..., LockProvider]
 
 @pytest.fixture
 def kind() -> str:
-    """Both clients carry out the same programs. Tests of what a client does run with ``both_clients``."""
+    """Sync: both clients carry out the same programs. Tests of the clients themselves use ``both_clients``."""
     return "sync"
 
 
 @pytest.fixture
 def open_url(kind: str) -> Iterator[Open]:
-    """``open_url(url, timeout="1s")``: a provider, which the fixture closes; an async one behind a sync facade."""
+    """``open_url(url, timeout="1s")`` opens a provider, and the fixture closes it. An async provider is behind a sync
+    facade."""
     with ExitStack() as stack:
 
         def open_one(url: str, **options: Any) -> LockProvider:

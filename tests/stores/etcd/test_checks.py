@@ -1,4 +1,4 @@
-"""What a cluster says of itself: for ``shedlock doctor``."""
+"""Checks of a cluster, for ``shedlock doctor``."""
 
 from __future__ import annotations
 

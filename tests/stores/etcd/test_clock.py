@@ -1,4 +1,4 @@
-"""I1, I7, I10: the time is that of the ``Date`` headers. Each member has a front end here, whose clock a test sets."""
+"""I1, I7, I10: the ``Date`` headers give the time. Each member has a front end, and a test sets its clock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOUR = 3600.0
 
 @pytest.fixture
 def fronts(etcd_server: EtcdServer) -> Iterator[list[DateProxy]]:
-    """Two, as of two members."""
+    """Two front ends, as of two members."""
     with DateProxy(etcd_server.address) as one, DateProxy(etcd_server.address) as other:
         yield [one, other]
 
@@ -36,7 +36,7 @@ def place(front: TcpProxy, prefix: str = "/clock") -> str:
 
 
 def attempt_until_granted(provider: LockProvider, name: str) -> tuple[Lease, list[float]]:
-    """The lease, and when each attempt began; the last one got it."""
+    """Return the lease and the start of each attempt. The last attempt got the lease."""
     began: list[float] = []
 
     def attempt() -> Lease | None:
@@ -49,7 +49,7 @@ def attempt_until_granted(provider: LockProvider, name: str) -> tuple[Lease, lis
 def test_i1_clocks_of_members_that_differ_by_the_allowed_error(
     fronts: list[DateProxy], open_url: Open, name: str
 ) -> None:
-    """At the worst moment: just before the second of the one ends, and when the other's has long begun."""
+    """The worst moment: one front end's second is about to end, and the other's began long ago."""
     fronts[1].offset = 1.0
     holder, other = (open_url(place(front), clock_error="1s") for front in fronts)
     holder.record(name)
@@ -64,7 +64,7 @@ def test_i1_clocks_of_members_that_differ_by_the_allowed_error(
 def test_i1_clocks_that_differ_by_more_overlap_by_so_much_and_tokens_tell(
     fronts: list[DateProxy], open_url: Open, name: str
 ) -> None:
-    """Not promised. The store gives the lease away early; nothing else goes wrong."""
+    """Here exclusion is not promised. The store gives the lease away early; nothing else goes wrong."""
     fronts[1].offset = 12.0
     holder, other = (open_url(place(front), clock_error="1s") for front in fronts)
     lease = acquired(holder, name, "6s")
@@ -86,14 +86,14 @@ def test_i7_tokens_grow_when_the_clock_jumps(fronts: list[DateProxy], open_url: 
         assert provider.extend(lease, "2m") is lease
         assert provider.acquire(LockRequest(name, "1m")) is None
         assert provider.release(lease) is True
-        provider.prune(0)  # its record may be from the future, and stays then
+        provider.prune(0)  # the record may be from the future, and stays then
     assert tokens == sorted(set(tokens))  # type: ignore[type-var]  # this store keeps them
 
 
 def test_i3_a_clock_that_jumps_back_keeps_leases_longer_and_one_that_jumps_forward_ends_them(
     fronts: list[DateProxy], open_url: Open, name: str
 ) -> None:
-    """As any store's does; the page says so. Of a lease that was released, the clock says nothing."""
+    """Any store does this, and the page documents it. The clock does not matter for a released lease."""
     holder, other = (open_url(place(front)) for front in fronts)
     acquired(holder, name, "10m")
     fronts[1].offset = -HOUR
@@ -108,11 +108,11 @@ def test_i3_a_clock_that_jumps_back_keeps_leases_longer_and_one_that_jumps_forwa
 def test_a_lease_that_is_extended_after_the_clock_was_set_back_is_held(
     fronts: list[DateProxy], open_url: Open, name: str
 ) -> None:
-    """Also by its record, which a candidate reads: one that looks released is taken over."""
+    """A candidate reads the record, and takes over a record that looks released."""
     provider = open_url(place(fronts[0]))
     lease = acquired(provider, name)
     fronts[0].offset = -HOUR
-    provider.record(name)  # so that it knows
+    provider.record(name)  # so that the provider knows the record
     assert provider.extend(lease, "1m") is lease
     assert record_of(provider, name).is_held
     assert provider.release(lease) is True
@@ -123,7 +123,7 @@ def test_a_lease_that_is_extended_after_the_clock_was_set_back_is_held(
 def test_i7_no_record_is_pruned_whose_token_another_member_could_repeat(
     fronts: list[DateProxy], open_url: Open, name: str
 ) -> None:
-    """The member that prunes is ahead by the allowed error, the one that grants next is not."""
+    """The member that prunes is ahead by the allowed error; the next granting member is not."""
     fronts[0].offset = 1.0
     pruning, other = (open_url(place(front, "/prune"), clock_error="1s") for front in fronts)
     last = 0
@@ -151,7 +151,7 @@ def test_i7_no_record_is_pruned_whose_token_another_member_could_repeat(
 
 
 def test_i10_a_record_says_what_the_members_clock_says(fronts: list[DateProxy], open_url: Open, name: str) -> None:
-    """The wall clock of this machine decides nothing."""
+    """This machine's wall clock decides nothing."""
     year = 365 * 24 * HOUR
     fronts[0].offset = year
     provider = open_url(place(fronts[0]))
@@ -162,7 +162,7 @@ def test_i10_a_record_says_what_the_members_clock_says(fronts: list[DateProxy], 
     assert timedelta(minutes=1) <= record.lock_until - record.locked_at <= timedelta(minutes=1, seconds=6)
 
 
-# What follows from an inexact clock is as the page says
+# An inexact clock has the effects that the page documents
 
 ANOTHER_MOMENT = pytest.mark.slow("another moment of a second")
 
@@ -171,12 +171,12 @@ ANOTHER_MOMENT = pytest.mark.slow("another moment of a second")
 def test_i3_a_lease_is_kept_up_to_two_seconds_and_the_clock_error_longer(
     etcd_server: EtcdServer, name: str, fraction: float
 ) -> None:
-    """Wherever within a second it begins. Sync only: the programs are the same."""
+    """The operation may begin at any point within a second. Sync only: the programs are the same."""
     with ExitStack() as stack:
         holder, other = (stack.enter_context(closing(EtcdLockProvider(etcd_server.url()))) for _ in range(2))
         other.record(name)
         holder.record(name)
-        time.sleep((fraction - time.time()) % 1)  # so that it begins there
+        time.sleep((fraction - time.time()) % 1)  # wait until that point
         began = time.monotonic()
         lease = acquired(holder, name, "500ms")
         round_trip = time.monotonic() - began
@@ -193,7 +193,7 @@ def test_i3_a_lease_is_kept_up_to_two_seconds_and_the_clock_error_longer(
 
 
 class WithoutDate(TcpProxy):
-    """As of a front end that takes the header away, from the moment that a test says."""
+    """A front end that removes the header from the moment that a test sets."""
 
     is_on = True
 
@@ -228,7 +228,7 @@ def test_i12_an_acquire_whose_last_reply_has_no_date_is_undone(
 
 
 def test_i10_replies_of_two_threads_do_not_mix_their_times(fronts: list[DateProxy], name: str) -> None:
-    """One provider, two members an hour apart; each operation goes by the reply to its own read."""
+    """One provider, two members an hour apart; each operation uses the reply to its own read."""
     hosts = ",".join("{}:{}".format(*front.address) for front in fronts)
     fronts[1].offset = HOUR
     with closing(EtcdLockProvider(f"etcd://{hosts}/clock")) as provider:

@@ -1,4 +1,4 @@
-"""Users with passwords: the token of a login ends at any moment, and nobody notices."""
+"""Users with passwords. A login's token may end at any moment without notice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PREFIX = "/app/"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EtcdServer]:
-    """With users: one who may use the keys of the page, and no others."""
+    """A server with a user who may use the page's keys, and no other keys."""
     with private_server("etcd", EtcdServer) as server:
         server.ask("/v3/auth/user/add", name="root", password="root")
         server.ask("/v3/auth/user/add", name="jobs", password="s3cret-pw")
@@ -52,18 +52,18 @@ def as_root(server: EtcdServer) -> None:
 def test_a_login_that_ends_is_repeated(server: EtcdServer, open_url: Open, name: str) -> None:
     provider = open_url(place(server))
     lease = acquired(provider, name)
-    server.kill()  # it keeps tokens in memory
+    server.kill()  # etcd keeps tokens in memory
     server.start()
     assert provider.extend(lease, "2m") is lease
     as_root(server)
-    server.ask("/v3/auth/user/add", name=f"new-{name}", password="x")  # now all tokens are of an old revision
+    server.ask("/v3/auth/user/add", name=f"new-{name}", password="x")  # this makes all tokens belong to an old revision
     assert provider.extend(lease, "2m") is lease
     assert provider.acquire(LockRequest(name, "1m")) is None
     assert provider.release(lease) is True
 
 
 def test_a_member_that_does_not_know_a_new_login_yet_is_passed_over() -> None:
-    """It lags behind the member that has made the token. Step by step: a real cluster is seldom so slow."""
+    """It lags behind the member that made the token. The test goes step by step: real clusters are seldom so slow."""
     exchange = Exchange(Place.from_url("etcd://jobs:s3cret-pw@one:2379,two:2379/app"))
     program = exchange.of(Read("job"))
     asked = [next(program)]

@@ -11,7 +11,7 @@ from tests.support.etcd import EtcdServer
 
 
 def test_a_loop_that_ends_closes_its_connections(etcd_server: EtcdServer, name: str) -> None:
-    """asyncio complains of a transport that is not closed; here a warning is an error."""
+    """asyncio warns of a transport that is not closed, and a warning is an error here."""
     provider = AsyncEtcdLockProvider(etcd_server.url())
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""Which member replies, and what is said if none does, or something else."""
+"""The choice of a member, and the errors if no member replies, or if something else replies."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_i13_a_member_that_does_not_reply_leaves_time_for_the_next(
 
 @pytest.fixture(params=[b"<html>404 Not Found</html>", b'{"message": "404 Not Found"}', b'{"error": "404 Not Found"}'])
 def web_server(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The port of an HTTP server that is no etcd."""
+    """The port of an HTTP server other than etcd."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -97,7 +97,7 @@ def test_i5_an_etcd_without_its_json_gateway(open_url: Open, name: str) -> None:
             return self.pid is not None and self._listens()
 
         def version(self) -> tuple[str, str]:
-            return "etcd", "3.5"  # it replies to nobody
+            return "etcd", "3.5"  # no client can reach it
 
     with private_server("etcd", lambda: Closed(options=["--enable-grpc-gateway=false"])) as server:
         with pytest.raises(ProviderUnreachable, match="HTTP status 404, and no reply of etcd") as caught:
@@ -127,7 +127,7 @@ def test_tls_with_certificates_of_ones_own(open_url: Open, name: str) -> None:
 def test_certificates_that_are_replaced_are_read_again(
     open_url: Open, name: str, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    """They end; a provider lives as long as its process."""
+    """The threads end, but a provider lives as long as its process."""
     old = Certificates(tmp_path)
     wrong = {"ca": old.authority, "cert": old.client, "key": old.client_key}
     with private_server("etcd", EtcdTlsServer) as server:
@@ -175,7 +175,7 @@ def test_certificates_that_are_replaced_disturb_no_request_that_is_under_way(
 
 
 def count_requests(monkeypatch: pytest.MonkeyPatch, path: str) -> list[str]:
-    """A list that gets the URL of each request of httpx to ``path``."""
+    """Return a list that collects the URLs of httpx's requests to ``path``."""
     found: list[str] = []
     send, async_send = httpx.Client.send, httpx.AsyncClient.send
 
@@ -215,7 +215,7 @@ def test_throttling_has_the_code_of_a_store_without_space(message: str, expected
 
 @pytest.mark.slow("starts two servers of its own")
 def test_a_learner_is_left_for_a_member_that_votes(open_url: Open, name: str) -> None:
-    """It replies at once, but with an error."""
+    """A learner replies at once, but with an error."""
     ports = free_port(), free_port()
     first = {"first": ports[0]}
     with private_server("etcd", lambda: EtcdServer("first", first)) as voter:
@@ -231,7 +231,7 @@ def test_a_learner_is_left_for_a_member_that_votes(open_url: Open, name: str) ->
 
 @pytest.mark.slow("starts a server of its own")
 def test_i5_a_command_that_no_quorum_confirms_is_no_skip(open_url: Open, name: str) -> None:
-    """One member of three, alone: it has no leader, and neither reads nor writes."""
+    """A single member of three has no leader, and neither reads nor writes."""
     peers = {"here": free_port(), "gone": free_port(), "gone-too": free_port()}
     with private_server("etcd", lambda: EtcdServer("here", peers)) as server, pytest.raises(ProviderUnreachable):
         open_url(server.url(), timeout="1s").acquire(LockRequest(name, "1m"))
@@ -239,7 +239,7 @@ def test_i5_a_command_that_no_quorum_confirms_is_no_skip(open_url: Open, name: s
 
 @pytest.mark.slow("starts three servers of its own")
 def test_i5_a_leader_that_is_cut_off_tells_nothing_old_and_the_others_go_on(open_url: Open, name: str) -> None:
-    """Its clients reach it all the same. What it last knew of the lock is no reply."""
+    """Its clients can still reach it. Its last knowledge of the lock does not count."""
     with private_server("etcd", CuttableEtcdCluster) as cluster:
         leader = cluster.leader
         rest = [member for member in cluster.members if member is not leader]
@@ -258,7 +258,7 @@ def test_i5_a_leader_that_is_cut_off_tells_nothing_old_and_the_others_go_on(open
 
 
 def reached(operation: Callable[..., Any], *arguments: object) -> Any:
-    """What it returns as soon as a majority carries it out."""
+    """Return the operation's result once a majority carries it out."""
     results: list[Any] = []
 
     def is_carried_out() -> bool:

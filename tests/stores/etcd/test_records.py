@@ -1,4 +1,4 @@
-"""What is in the keys, round trips, and keys that somebody else has written."""
+"""The stored keys, round trips, and keys that somebody else has written."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def test_a_key_has_the_fields_of_the_documentation(etcd_server: EtcdServer, open
 
 @both_clients
 def test_round_trips_of_a_job(etcd_server: EtcdServer, open_url: Open, name: str) -> None:
-    """Two to acquire, a read and a write, and one more for a name's first record; one for all else that a job needs."""
+    """An acquire takes two (a read and a write), and one more for a name's first record. Each other operation takes
+    one."""
     with TcpProxy(etcd_server.address) as proxy:
         provider = open_url(etcd_server.url(via=proxy.address, prefix=PREFIX))
         provider.record("warm")
@@ -81,7 +82,7 @@ def test_round_trips_of_a_job(etcd_server: EtcdServer, open_url: Open, name: str
 def test_round_trips_of_operations_that_go_by_what_they_read(
     etcd_server: EtcdServer, open_url: Open, name: str
 ) -> None:
-    """As the table on the page has them."""
+    """The keys are the ones in the page's table."""
     with TcpProxy(etcd_server.address) as proxy:
         provider: Any = open_url(etcd_server.url(via=proxy.address, prefix=PREFIX))
         lease = acquired(provider, name, fire_time=datetime.now(UTC))
@@ -148,7 +149,7 @@ def test_i5_a_key_that_is_no_record_is_refused_and_hides_no_other(
 
 
 def test_i2_a_lease_of_another_cluster_ends_nothing_here(open_url: Open, name: str, etcd_server: EtcdServer) -> None:
-    """Two stores whose versions are equal by chance; here two prefixes, whose versions are made equal by hand."""
+    """Two stores may have equal versions by chance. Here two prefixes get equal versions by hand."""
     here, there = (open_url(etcd_server.url(prefix=f"{PREFIX}{where}/")) for where in ("here", "there"))
     foreign = acquired(there, name)
     lease = acquired(here, name)
@@ -161,7 +162,7 @@ def test_i2_a_lease_of_another_cluster_ends_nothing_here(open_url: Open, name: s
 
 @pytest.mark.slow("starts a server of its own, twice")
 def test_i2_an_emptied_cluster_that_counts_revisions_anew(open_url: Open, name: str) -> None:
-    """The former holder's revision is that of the new holder's record by chance. It writes nothing."""
+    """The former holder's revision equals the new record's by chance. The former holder still writes nothing."""
     with private_server("etcd", EtcdServer) as server:
         former = open_url(server.url(prefix=PREFIX))
         lease = acquired(former, name)

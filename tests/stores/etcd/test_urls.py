@@ -1,4 +1,4 @@
-"""What a URL may say, and what is refused before anything is sent."""
+"""URLs: their options, and the errors before anything is sent."""
 
 from __future__ import annotations
 

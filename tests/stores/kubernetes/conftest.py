@@ -19,7 +19,8 @@ Open = Callable[..., LockProvider]
 
 @pytest.fixture(params=["sync", "async"])
 def open_url(request: pytest.FixtureRequest) -> Iterator[Open]:
-    """``open_url(url, timeout="1s")``: a provider, which the fixture closes; an async one behind a sync facade."""
+    """``open_url(url, timeout="1s")`` opens a provider, and the fixture closes it. An async provider is behind a sync
+    facade."""
     with ExitStack() as stack:
 
         def open_one(url: str, **options: Any) -> LockProvider:

@@ -1,4 +1,4 @@
-"""An elector of client-go, re-enacted: its rules since 0.27, in the order of its code.
+"""A model of client-go's elector: its rules since 0.27, in the order of its code.
 
 https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/client-go/tools/leaderelection/leaderelection.go
 (`tryAcquireOrRenew`, `release`, `isLeaseValid`) and `resourcelock/leaselock.go`.
@@ -17,7 +17,7 @@ Lease = dict[str, Any]
 
 
 class Record(NamedTuple):
-    """What an elector compares. Go's JSON of it has whole seconds."""
+    """The fields that an elector compares. Go writes whole seconds into their JSON."""
 
     holder: str
     seconds: int
@@ -33,7 +33,7 @@ class Record(NamedTuple):
 
 
 class Elector:
-    """``now``: its clock, in seconds. ``skew``: how far its wall clock, which it writes, is ahead of the machine's."""
+    """``now``: its clock, in seconds. ``skew``: how far its wall clock, the source of the written times, is ahead."""
 
     def __init__(
         self, server: KubernetesServer, namespace: str, name: str, identity: str, seconds: int = 15, skew: float = 0.0
@@ -67,7 +67,7 @@ class Elector:
         return self._update(self._spec(record.acquired if same else None, record.transitions + (not same)))
 
     def release(self) -> bool:
-        """As with ``ReleaseOnCancel``."""
+        """Release like client-go with ``ReleaseOnCancel``."""
         assert self._observed
         spec = self._spec(None, self._observed.transitions)
         return not self.is_leader or self._update({**spec, "holderIdentity": "", "leaseDurationSeconds": 1})

@@ -1,4 +1,4 @@
-"""Where the API server is, who asks, and what they may do: kubeconfigs, service accounts, tokens, plugins, Roles."""
+"""The API server's address, the user and their rights: kubeconfigs, service accounts, tokens, plugins, Roles."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REQUEST = LockRequest("job", "1m")
 
 @pytest.fixture
 def token(kubernetes_server: KubernetesServer) -> Iterator[str]:
-    """Of a user who may do all that a Role has to allow."""
+    """The token of a user who has the rights that a Role must grant."""
     token, user = uuid4().hex, f"system:serviceaccount:app:{uuid4().hex[:8]}"
     reviewer = kubernetes_server.reviewer
     reviewer.users[token], reviewer.verbs[user] = user, {*VERBS}
@@ -54,13 +54,13 @@ def kubeconfig(server: KubernetesServer, directory: Path, user: dict[str, Any], 
 
 
 def renew(server: KubernetesServer, token: str) -> str:
-    """Another token for the user; the former one is not valid any more."""
+    """Return a new token for the user, and make the former token invalid."""
     server.reviewer.users["new" + token] = server.reviewer.users.pop(token)
     return "new" + token
 
 
 class Plugin:
-    """A program that a kubeconfig names, which prints a token."""
+    """A program that a kubeconfig names, and that prints a token."""
 
     def __init__(self, directory: Path) -> None:
         self._file = directory / "credential"
@@ -73,7 +73,10 @@ class Plugin:
         )
 
     def hang(self) -> Path:
-        """:return: a pipe; whoever writes to it lets the program end."""
+        """Let the program hang.
+
+        :return: a pipe; a write to it lets the program end.
+        """
         self.fail()
         os.mkfifo(self._file)
         return self._file
@@ -168,7 +171,7 @@ def test_a_proxy_that_cannot_work(
 ) -> None:
     file = kubeconfig(kubernetes_server, tmp_path, {}, server="https://kubernetes.invalid")
     monkeypatch.setenv("ALL_PROXY", proxy)
-    monkeypatch.setitem(sys.modules, "socksio", None)  # as where it is not installed
+    monkeypatch.setitem(sys.modules, "socksio", None)  # as if socksio is not installed
     with pytest.raises(ConfigurationError, match="the proxy of the environment") as caught:
         open_url(f"kubernetes://?kubeconfig={file}").acquire(REQUEST)
     assert "s3cret-pw" not in str(caught.value)
@@ -205,7 +208,7 @@ def test_a_plugin_is_asked_again_when_its_token_is_refused(
 def test_a_plugin_that_fails_once_is_asked_again(
     kubernetes_server: KubernetesServer, open_url: Open, namespace: str, token: str, tmp_path: Path
 ) -> None:
-    """The official client goes on without a token, and the server refuses an anonymous user with another status."""
+    """The official client continues without a token, and the server rejects an anonymous user with another status."""
     plugin = Plugin(tmp_path)
     plugin.give(token)
     provider = open_url(f"kubernetes://{namespace}?kubeconfig={kubeconfig(kubernetes_server, tmp_path, plugin.user)}")
@@ -235,12 +238,12 @@ def test_a_plugin_that_hangs_keeps_nobody_waiting_while_the_old_token_serves(
     lease = acquired(provider, REQUEST)
     pipe = plugin.hang()
     try:
-        for _ in range(20):  # more than there are workers
+        for _ in range(20):  # more attempts than workers
             assert provider.extend(lease, "2m") is lease
         assert provider.release(lease) is True
     finally:
         hanging = pipe.rename(tmp_path / "pipe")
-        plugin.give(token)  # before the plugin that hangs goes on: the next one must not hang
+        plugin.give(token)  # given before the hanging plugin continues: the next plugin must not hang
         hanging.write_text("")
 
 
@@ -323,7 +326,7 @@ print(provider.extend(lease, "2m") is lease, provider.release(lease))
 def test_a_service_account_whose_token_is_replaced(
     kubernetes_server: KubernetesServer, namespace: str, token: str
 ) -> None:
-    """In a mount namespace of its own, where the files are that a pod has."""
+    """The function runs in its own mount namespace, with the files of a pod."""
     account = "/var/run/secrets/kubernetes.io/serviceaccount"
     prepare = (
         f"mount -t tmpfs none /run && mkdir -p {account} && echo -n {token} > {account}/token && "
@@ -359,7 +362,7 @@ def test_a_verb_that_no_role_allows_is_named(
 
     def use_all() -> None:
         provider.release(acquired(provider, REQUEST))
-        # Not while the record is younger than the clock is exact.
+        # A record younger than the clock's error cannot be pruned yet.
         wait_until(lambda: provider.prune(0), what="a record that can be pruned")
 
     with pytest.raises(ProviderError, match=f'User "{user}" cannot {verb} resource "leases"') as caught:
@@ -372,7 +375,7 @@ def test_a_verb_that_no_role_allows_is_named(
 def test_doctor_accepts_a_server_that_does_not_say_what_we_may_do(
     kubernetes_server: KubernetesServer, namespace: str
 ) -> None:
-    """This API server has no SelfSubjectAccessReview, so what we may do is unknown."""
+    """This API server has no SelfSubjectAccessReview, so our rights are unknown."""
     done = run("doctor", store=kubernetes_server.url(namespace))
     assert done.exit_code == 0, done.stdout
     assert "✓ permissions: not known: the store does not say" in done.stdout

@@ -1,4 +1,4 @@
-"""An elector of client-go and a lock of ours on the same Lease exclude each other, and read each other right."""
+"""client-go's elector and our lock, on the same Lease, exclude each other and read each other correctly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME = "controller"
 
 
 class Cluster:
-    """A namespace with one Lease. ``clock``: a front end of the API server, whose clock the test sets."""
+    """A namespace with one Lease. ``clock`` is a front end of the API server, and the test sets its clock."""
 
     def __init__(self, server: KubernetesServer, clock: DateProxy) -> None:
         self.server, self.clock, self.namespace = server, clock, f"mixed-{uuid4().hex[:8]}"
@@ -58,7 +58,7 @@ def test_the_fields_are_those_of_client_go(cluster: Cluster) -> None:
     assert lease is not None
     assert spec() == {
         "holderIdentity": lease.locked_by,
-        "leaseDurationSeconds": 32,  # the seconds that the Date header does not have are added
+        "leaseDurationSeconds": 32,  # the provider adds the part of a second that the Date header lacks
         "acquireTime": spec()["renewTime"],
         "renewTime": spec()["renewTime"],
         "leaseTransitions": 0,
@@ -197,7 +197,7 @@ def test_without_the_servers_own_time_its_renew_time_counts(cluster: Cluster) ->
     elector = cluster.elector(seconds=15)
     assert elector.try_acquire_or_renew() is True
     lease = cluster.lease
-    lease["metadata"]["managedFields"] = [{}]  # this is how a client removes them
+    lease["metadata"]["managedFields"] = [{}]  # a client removes the notes this way
     cluster.server.ask("PUT", f"{LEASES.format(cluster.namespace)}/{NAME}", lease)
     assert cluster.acquire() is None
     cluster.clock.offset = 18.0

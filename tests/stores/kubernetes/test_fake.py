@@ -1,4 +1,4 @@
-"""The fake replies as the real API server does: both get the same requests, and the replies are compared."""
+"""The fake replies like a real API server: the tests send both the same requests and compare the replies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fake() -> Iterator[KubernetesServer]:
 
 
 class Conversation:
-    """Requests to one server, about Leases of a namespace of their own; and the replies, without what differs."""
+    """Requests to one server about Leases in their own namespace, and the replies without the differing parts."""
 
     def __init__(self, server: KubernetesServer) -> None:
         self.server, self.namespace = server, f"compared-{uuid4().hex[:8]}"
@@ -42,7 +42,7 @@ class Conversation:
         self._names: dict[str, str] = {}
 
     def send(self, method: str, path: str, body: Any = None, *, client: httpx.Client | None = None) -> Any:
-        """The reply's JSON. ``path``: from the URL of the namespace on, or from the root."""
+        """Return the reply's JSON. ``path`` starts after the namespace's URL, or at the root."""
         content = body if isinstance(body, bytes) else None
         response = (client or self._client).request(
             method,
@@ -60,7 +60,7 @@ class Conversation:
         return self.send("POST", f"?fieldManager={manager}", lease_named(name, spec or {}, **metadata))
 
     def update(self, lease: Any, manager: str = "one", **spec: Any) -> Any:
-        """Change fields of ``spec``. Our provider also leaves the server's notes out."""
+        """Change fields of ``spec``. Like our provider, leave out the server's notes."""
         metadata = {key: value for key, value in lease["metadata"].items() if key != "managedFields"}
         body = {**lease, "metadata": metadata, "spec": {**lease.get("spec", {}), **spec}}
         return self.send("PUT", f"/{metadata['name']}?fieldManager={manager}", body)
@@ -88,9 +88,9 @@ class Conversation:
 
 
 WORDED = ("Invalid", "BadRequest")
-"""The messages of these errors quote Go, or the schema."""
+"""Errors with messages that quote Go, or the schema."""
 LEFT_OUT = ("generation",)
-"""The real server counts changes of a custom resource; a Lease of a whole cluster does not have the field."""
+"""The real server counts changes of a custom resource; a Lease in a full cluster does not have this field."""
 
 
 def lease_named(name: str, spec: Any, **metadata: Any) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def a_lease_that_is_updated(talk: Conversation) -> None:
 
 
 def a_lease_of_another_uid(talk: Conversation) -> None:
-    """Of a name that was deleted and made again: the message names the uids, and the real server's storage."""
+    """Somebody deleted the name and made it again. The message names the uids, and the real server's storage."""
     lease = talk.create("job", {"holderIdentity": "a"})
     other = {**lease, "metadata": {**lease["metadata"], "uid": NOBODY}}
     assert talk.update(other, holderIdentity="b")["reason"] == "Conflict"
@@ -210,7 +210,7 @@ def other_requests(talk: Conversation) -> None:
 
 
 def users(talk: Conversation) -> None:
-    """With tokens, over TLS."""
+    """Users have tokens and connect over TLS."""
     server = talk.server
     server.reviewer.users["reads"], server.reviewer.verbs["reader"] = "reader", {"get"}
     context = ssl.create_default_context(cafile=str(server.certificates.authority))
@@ -257,7 +257,7 @@ def test_of_racing_writes_one_wins(talk: Conversation) -> None:
 
 
 def test_a_note_has_the_time_of_the_last_change(talk: Conversation) -> None:
-    """The provider computes the end of an elector's lease from it."""
+    """The provider uses this time to compute the end of an elector's lease."""
 
     def times(lease: Any) -> dict[str, str]:
         return {note["manager"]: note["time"] for note in lease["metadata"]["managedFields"]}

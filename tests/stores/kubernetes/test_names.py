@@ -1,4 +1,4 @@
-"""Lock names that Kubernetes does not take get other object names; no two get the same."""
+"""Lock names that Kubernetes does not accept get other object names, all different."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.stores.kubernetes.conftest import Open
 from tests.support.fake_kubernetes import LEASES
 from tests.support.kubernetes import KubernetesServer
 
-# What the API server says that it takes, in the message with which it refuses others; 253 characters at most.
+# The API server's rejection messages give this pattern. At most 253 characters are allowed.
 TAKEN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 NAMES = st.text("aAbB.-_ 0xü€🐑", min_size=1, max_size=LONGEST_NAME) | st.text(min_size=1, max_size=LONGEST_NAME)
 
@@ -61,7 +61,7 @@ def test_the_true_name_is_in_an_annotation(kubernetes_server: KubernetesServer, 
 def test_a_lease_with_the_annotations_of_another_lock(
     kubernetes_server: KubernetesServer, open_url: Open, namespace: str
 ) -> None:
-    """Copied by hand, for example."""
+    """Somebody may have copied the Lease by hand."""
     provider = open_url(kubernetes_server.url(namespace))
     acquired(provider, LockRequest("one", "1m"))
     lease = kubernetes_server.ask("GET", LEASES.format(namespace) + "/one")

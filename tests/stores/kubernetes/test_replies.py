@@ -1,4 +1,4 @@
-"""Replies of the API server, of something in front of it, and Leases with odd values."""
+"""Replies of the API server or of a proxy before it, and Leases with odd values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ REQUEST = LockRequest("job", "1m")
 def test_an_acquire_takes_two_round_trips_and_all_else_one(
     kubernetes_server: KubernetesServer, open_url: Open, namespace: str
 ) -> None:
-    """Two to acquire, a read and a write, and one more for a name's first record; one for all else that a job needs."""
+    """An acquire takes two (a read and a write), and one more for a name's first record. Each other operation takes
+    one."""
     with TcpProxy(kubernetes_server.plain) as proxy:
         provider = open_url(kubernetes_server.url(namespace, via=proxy.address))
         assert provider.release(acquired(provider, REQUEST))
@@ -70,7 +71,7 @@ def test_a_skip_writes_nothing(kubernetes_server: KubernetesServer, open_url: Op
 def test_a_lease_of_a_recreated_cluster_is_neither_written_nor_deleted(
     kubernetes_server: KubernetesServer, open_url: Open, namespace: str, make: Callable[[Entry], CasCommand]
 ) -> None:
-    """The same name and the same version, by chance, and another uid."""
+    """The name and the version are the same by chance, but the uid differs."""
     acquired(open_url(kubernetes_server.url(namespace)), REQUEST)
     lease = kubernetes_server.ask("GET", LEASES.format(namespace) + "/job")
     call = call_of(
@@ -90,7 +91,7 @@ def test_i5_a_provider_that_another_thread_closes(
         open_url(kubernetes_server.url(namespace)).acquire(REQUEST)
 
 
-# Front ends whose clocks differ
+# Front ends with different clocks
 
 
 @pytest.mark.parametrize("ahead", [1.0, -1.0])
@@ -110,7 +111,7 @@ def test_i1_front_ends_that_differ_by_the_allowed_error(
 def test_i1_front_ends_that_differ_by_more_overlap_and_tokens_tell(
     kubernetes_server: KubernetesServer, open_url: Open, namespace: str
 ) -> None:
-    """Not promised; the page says so."""
+    """Here exclusion is not promised, as the page documents."""
     with DateProxy(kubernetes_server.plain) as one, DateProxy(kubernetes_server.plain, 70.0) as other:
         holder, follower = (open_url(kubernetes_server.url(namespace, via=front.address)) for front in (one, other))
         lease, successor = acquired(holder, REQUEST), acquired(follower, LockRequest("job", "2m"))
@@ -151,7 +152,7 @@ CREATE = Write(RECORD_OF_JOB, None)
 
 
 def test_a_namespace_that_is_missing_is_no_lease_that_is_missing() -> None:
-    """The replies are those of a whole API server; ours has no namespaces."""
+    """A full API server sends these replies; ours has no namespaces."""
     assert value_of(Read("job"), 404, status("NotFound", name="job", kind="leases"), timedelta(0)) is None
     error = refusal(CREATE, 404, status("NotFound", name="team", kind="namespaces"))
     assert classify(error) is Failure.REFUSED
@@ -159,7 +160,7 @@ def test_a_namespace_that_is_missing_is_no_lease_that_is_missing() -> None:
 
 
 def test_a_server_without_leases(kubernetes_server: KubernetesServer, namespace: str) -> None:
-    """As it replies about any resource that it does not know."""
+    """A server replies this way for any unknown resource."""
     for reply in (None, status("NotFound")):
         for command in (Read("job"), CREATE):
             error = refusal(command, 404, reply)
@@ -216,7 +217,7 @@ def test_an_annotation_with_odd_values_is_refused_and_hides_no_other(
 
 
 def test_a_lease_that_ends_beyond_the_calendar_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    """Written by an elector of another program."""
+    """Another program's elector may write such an end."""
     spec = {"holderIdentity": "go-pod", "renewTime": "9999-12-31T23:00:00.000000Z", "leaseDurationSeconds": 2**31 - 1}
     leases = [{"metadata": {"name": "far"}, "spec": spec}, {"metadata": {"name": "near"}, "spec": {}}]
     entries = value_of(List(""), 200, {"kind": "LeaseList", "items": leases}, timedelta(0))

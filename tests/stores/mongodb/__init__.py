@@ -1,1 +1,1 @@
-"""What is special about MongoDB."""
+"""Tests specific to MongoDB."""

@@ -13,7 +13,7 @@ from tests.support.mongodb import MongoServer
 
 @pytest.fixture
 def kind() -> str:
-    """Both clients carry out the same programs. Tests of what a client does run with ``both_clients``."""
+    """Sync: both clients carry out the same programs. Tests of the clients themselves use ``both_clients``."""
     return "sync"
 
 
@@ -26,7 +26,7 @@ def store(kind: str, mongodb_server: MongoServer) -> Iterator[Store]:
         forget_sockets()
 
 
-# The proxies are the store's: PyMongo, when it is closed, says goodbye to the server, and would look for it for long.
+# The store owns the proxies: PyMongo says goodbye when it is closed, and would look for the server for a long time.
 
 
 @pytest.fixture

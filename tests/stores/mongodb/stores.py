@@ -1,4 +1,4 @@
-"""One collection on one server, through a sync or an async provider, which is closed at the end of the test."""
+"""One collection on one server, with sync or async providers. Each test closes its providers at its end."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.support.mongodb import MongoServer
 DATABASE = "tests_mongodb"
 
 QUIET: dict[str, Any] = {"serverMonitoringMode": "poll", "heartbeatFrequencyMS": 600_000}
-"""URL options: the client's own look at the server, at its first use only."""
+"""URL options: the client checks the server only at its first use."""
 SLOW_SERVER: dict[str, Any] = {"timeoutMS": 20_000}
-"""URL options, for tests that are not about time limits: the server is written in Python, on a busy machine."""
+"""URL options for tests that are not about time limits: the server is a Python program on a busy machine."""
 
 
 @dataclass
@@ -38,14 +38,14 @@ class Store:
 
     @property
     def documents(self) -> Collection[dict[str, Any]]:
-        """The lock records, from the side."""
+        """The lock records, read past the provider."""
         return self.admin[DATABASE][self.collection]
 
     def url(self, via: Address | None = None, **options: Any) -> str:
         return self.server.url(DATABASE, via=via, **options)
 
     def provider(self, via: Address | None = None, *, url: str | None = None, **options: Any) -> LockProvider:
-        """From a URL; an async one is presented as a sync one. `options` are the URL's."""
+        """Open a provider from a URL; wrap an async provider in a sync facade. `options` are the URL's."""
         address = url or self.url(via, **options)
         if self.is_async:
             return self.blocking(lambda: AsyncMongoLockProvider(address, collection=self.collection))
@@ -54,7 +54,7 @@ class Store:
         return provider
 
     def provider_of_client(self, via: Address | None = None, **options: Any) -> LockProvider:
-        """Of a client as a user makes it."""
+        """Open a provider on a client as a user makes it."""
         if not self.is_async:
             client = self.stack.enter_context(MongoClient[Any](self.url(via), **options))
             return MongoLockProvider(client[DATABASE], collection=self.collection)

@@ -1,4 +1,4 @@
-"""What a server says of itself: for ``shedlock doctor``."""
+"""Checks of a server, for ``shedlock doctor``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REPLICA_SET = "replica set secantus, members with data: 1; a write waits for a m
 
 
 def test_a_replica_set_says_how_many_members_it_has(store: Store) -> None:
-    """SecantusDB says that it is one."""
+    """SecantusDB reports one member."""
     provider: Any = store.provider()
     assert provider.checks() == [Check("replication", "ok", REPLICA_SET)]
 

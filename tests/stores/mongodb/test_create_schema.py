@@ -69,7 +69,7 @@ def test_a_time_that_no_index_can_have_is_refused(expire_after: Any) -> None:
 
 
 def test_what_the_index_removes_is_never_held(store: Store, name: str) -> None:
-    """MongoDB deletes what has a date in the field that is so many seconds in the past, and nothing else."""
+    """MongoDB deletes a document if the field's date is that many seconds in the past, and nothing else."""
     provider = provider_of(store, 1)
     provider.create_schema()
     acquired(provider, name)

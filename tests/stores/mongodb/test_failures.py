@@ -1,4 +1,4 @@
-"""What errors and replies mean to the programs. Without a server."""
+"""How programs interpret errors and replies. Without a server."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def programs(*passwords: str) -> MongoPrograms:
 
 
 class Server:
-    """Replies to the commands of a program as the test says, and remembers them."""
+    """Send a test's replies to a program's commands, and record the commands."""
 
     def __init__(self, reply: Callable[[Command], Any]) -> None:
         self._reply = reply
@@ -167,7 +167,7 @@ def test_i12_what_is_retried_and_what_is_undone(error: Exception, requests: str)
 
 
 def test_i12_a_grant_in_a_document_that_is_no_lock_record_is_undone() -> None:
-    """The caller gets an error, so nobody would free it."""
+    """The caller gets an error, so nobody would free the lock."""
     server = Server(lambda command: grant(command) | {"lastFireTime": 2**62})
     methods = []
 
@@ -189,7 +189,7 @@ def test_two_first_uses_at_once() -> None:
 
 
 def test_a_collection_that_takes_two_names_for_the_same() -> None:
-    """MongoDB says so each time: the record cannot be found, nor made."""
+    """MongoDB does so each time: the record can neither be found nor made."""
     server = Server(lambda _: DuplicateKeyError("E11000 duplicate key error", 11000))
     with pytest.raises(ProviderError, match=r"shedlock\.shedlock treats two different lock names as equal") as error:
         drive(locking.acquire(programs(), REQUEST), server.execute)

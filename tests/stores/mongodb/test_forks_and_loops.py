@@ -1,4 +1,4 @@
-"""Event loops that close nothing, and clients that belong to another loop. The contract has the rest."""
+"""Event loops that close nothing, and clients of another loop. The contract tests other cases."""
 
 import asyncio
 import gc
@@ -35,7 +35,7 @@ def test_connections_of_event_loops_that_ended_are_closed(store: Store, proxy: T
         wait_until(lambda: proxy.open_connections <= 5, what="the connections of all loops but the last gone")
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # PyMongo and asyncio complain, as they would without us
+        warnings.simplefilter("ignore", ResourceWarning)  # PyMongo and asyncio warn even without shedlock_py
         many_loops()
         gc.collect()
 

@@ -1,4 +1,4 @@
-"""Run history in the lock's own document: what it costs, and that no job depends on it."""
+"""Run history in the lock's own document: its cost, and jobs that run without it."""
 
 import logging
 from datetime import UTC, datetime, timedelta
@@ -124,7 +124,7 @@ def test_i8_a_validator_that_refuses_the_runs(keeper: Any, store: Store, name: s
 
 
 def test_i8_a_validator_that_comes_while_a_job_runs(keeper: Any, store: Store, name: str, caplog: Any) -> None:
-    """The release cannot write the end of its run, and frees the lock all the same."""
+    """The release cannot write the end of its run, but still frees the lock."""
     lease = acquired(keeper, name)
     validator = {"runs.ended": {"$exists": False}}
     store.admin[DATABASE].command("collMod", store.collection, validator=validator)

@@ -1,4 +1,4 @@
-"""URLs, objects and values that cannot work are refused in words that help; odd ones that can are kept as they are."""
+"""Invalid URLs, objects and values are rejected with helpful messages; odd but valid ones are kept unchanged."""
 
 import logging
 import pickle
@@ -145,7 +145,7 @@ def test_i13_a_users_client_has_limits_of_its_own() -> None:
 
 @pytest.fixture(scope="module")
 def strict_server() -> Iterator[PrivateMongoServer]:
-    """A server that asks for a password."""
+    """A server that requires a password."""
     try:
         server = PrivateMongoServer()
     except ServerError as error:
@@ -236,7 +236,7 @@ ODD: list[tuple[str, object]] = [
 def test_a_document_with_an_odd_value_is_an_error_for_its_name_only(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A job must not be skipped for ever as held, because of a value that no lock record has."""
+    """An impossible value in a record must not make a job skip forever."""
     provider = store.provider(**SLOW_SERVER)
     assert provider.release(acquired(provider, "sound"))
     for number, (field, value) in enumerate(ODD):
@@ -250,7 +250,7 @@ def test_a_document_with_an_odd_value_is_an_error_for_its_name_only(
         request = LockRequest(odd, "1m", fire_time=datetime(2024, 5, 1, tzinfo=UTC))
         with pytest.raises(ProviderError, match=f"lock '{odd}'.*is no lock record"):
             provider.take_over(request)
-        if field in ("lockedBy", "lockedAt"):  # which decide nothing
+        if field in ("lockedBy", "lockedAt"):  # these fields decide nothing
             assert provider.release(acquired(provider, odd))
             assert provider.record(odd)
         else:

@@ -1,6 +1,6 @@
-"""One collection together with ShedLock for Java: each side keeps the other out.
+"""One collection together with ShedLock for Java: each side excludes the other.
 
-The commands are those of ShedLock's provider for MongoDB, in this test's own words. It takes the time of the JVM.
+This file re-creates the commands of ShedLock's provider for MongoDB, which uses the JVM's clock.
 """
 
 import time
@@ -25,12 +25,12 @@ FIRE_TIME = datetime(2024, 1, 1, tzinfo=UTC)
 
 @dataclass
 class Java:
-    """A replica on the JVM. Owns by its host name, as ShedLock does."""
+    """A replica on the JVM. Its holder is its host name, as in ShedLock."""
 
     documents: Collection[dict[str, Any]]
 
     def lock(self, name: str, at_most: float = 60) -> bool:
-        """Update the record if it has ended; where there is none, make one; where it is held, that is a duplicate."""
+        """Update an expired record, or insert a record. A held lock makes the insert a duplicate."""
         now = datetime.now(UTC)
         times = {"lockUntil": now + timedelta(seconds=at_most), "lockedAt": now}
         try:
@@ -42,7 +42,7 @@ class Java:
         return True
 
     def unlock(self, name: str, at_least: float = 0) -> None:
-        """By name only."""
+        """Unlock by name only."""
         until = datetime.now(UTC) + timedelta(seconds=at_least)
         self.documents.find_one_and_update({"_id": name}, {"$set": {"lockUntil": until}})
 
@@ -139,7 +139,7 @@ def test_i2_a_stale_lease_does_not_touch_theirs(provider: LockProvider, java: Ja
 
 
 def test_i2_an_operator_does_not_touch_a_later_lock_of_theirs(provider: Any, java: Java, name: str) -> None:
-    """The same host locks again, and changes neither its name nor the token."""
+    """The same host locks again; the holder and the token stay the same."""
     assert java.lock(name)
     record = record_of(provider, name)
     assert provider.force_release(name) is True
@@ -151,7 +151,7 @@ def test_i2_an_operator_does_not_touch_a_later_lock_of_theirs(provider: Any, jav
 
 
 def test_their_unlock_goes_by_name_and_frees_ours(provider: LockProvider, java: Java, name: str) -> None:
-    """So it is documented. We find out and do no harm."""
+    """ShedLock documents this. Our holder notices the loss and does no harm."""
     lease = acquired(provider, name)
     java.unlock(name)
     assert provider.extend(lease, "1m") is None

@@ -1,4 +1,4 @@
-"""The server restarts, is stopped, stands still or steps down: an error in a bounded time, and all is well again."""
+"""The server restarts, stops, stands still or steps down: an error within a time limit, and recovery afterwards."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from tests.support.signals import TooLong, raised_by
 from tests.support.timing import BUSY, Stopwatch
 
 LIMIT = 2.0
-"""Seconds: the time limit of one operation, everything included."""
+"""Seconds: the time limit of one operation, with everything included."""
 
 
 def refused(provider: LockProvider, name: str) -> ProviderUnreachable:
@@ -38,14 +38,14 @@ def test_i5_a_restart_is_not_noticed_and_an_outage_is_an_error(store: Store, nam
     provider = store.provider(timeout=f"{LIMIT:g}s")
     lease = acquired(provider, name)
     store.server.restart()
-    # Pooled connections are dead now, and the caller does not notice.
+    # Pooled connections are dead now, but the caller does not notice.
     assert provider.acquire(LockRequest(name, "1m")) is None
     assert provider.release(lease) is True
     store.server.kill()
     for _ in range(2):
         refused(provider, name)
     store.server.start()
-    # Another name: the tests' server, killed, forgets the last writes, which MongoDB with its journal does not.
+    # Another name: the killed test server loses its last writes. MongoDB's journal keeps them.
     assert provider.release(acquired(provider, f"{name}-2"))
 
 
@@ -62,7 +62,7 @@ def test_i13_a_server_that_stands_still(store: Store, name: str) -> None:
             warm.extend(lease, "2m")
     finally:
         store.server.resume()
-    # What the server grants later has no holder; it ends by itself (I3, I12).
+    # A later grant by the server has no holder, and expires (I3, I12).
     for provider in (warm, cold):
         wait_until(lambda: provider.acquire(LockRequest(name, "3ms")), what="free again")  # noqa: B023 (called at once)
     assert warm.release(lease)
@@ -104,7 +104,7 @@ def test_i5_without_a_primary_an_operation_is_an_error(store: Store, name: str) 
     assert provider.release(lease) is True
 
 
-# Lost replies where PyMongo retries by itself; the contract has those where the provider does
+# Lost replies where PyMongo retries; the contract tests retries by the provider
 
 
 @both_clients_in_full
@@ -142,7 +142,7 @@ def test_i1_a_write_that_no_majority_confirms_is_an_error_and_undone(store: Stor
             provider.acquire(LockRequest(name, "1m"))
         assert "waiting for replication timed out" in str(error.value)
         assert not record_of(provider, name).is_held
-    # Also when only the second half of a first acquire is in doubt.
+    # The error is the same if only the second half of a first acquire is in doubt.
     with (
         store.server.failing(["findAndModify"], times=2, **unconfirmed),
         pytest.raises(ProviderUnreachable),
@@ -183,7 +183,7 @@ def test_i5_an_error_code_is_an_outage_or_a_refusal(store: Store) -> None:
 
 
 def test_a_server_that_shuts_down_or_is_no_primary_gets_the_request_again(store: Store) -> None:
-    provider = store.provider(**SLOW_SERVER, heartbeatFrequencyMS=500)  # no change that the server would report
+    provider = store.provider(**SLOW_SERVER, heartbeatFrequencyMS=500)  # the server would report no change
     for code in (91, 10107, 11602, 189):
         with store.server.failing(["findAndModify"], errorCode=code):
             lease = acquired(provider, f"job-{code}")

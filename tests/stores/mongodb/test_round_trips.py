@@ -1,4 +1,4 @@
-"""What one operation costs on the wire, in the steady state. DESIGN §5 has the table."""
+"""Round trips of one operation in the steady state. DESIGN §5 has the table."""
 
 import time
 
@@ -15,7 +15,7 @@ ROUNDS = 3
 
 
 def wait_for_the_monitor(proxy: TcpProxy) -> None:
-    """PyMongo looks at the server a second time, half a second after the first: on a busy machine in our midst."""
+    """PyMongo checks the server again after half a second: on a busy machine that would fall into the test."""
     seen, since = proxy.round_trips, time.monotonic()
 
     def is_quiet() -> bool:

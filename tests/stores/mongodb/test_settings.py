@@ -1,4 +1,4 @@
-"""Commands to the server and what becomes of the replies do not depend on the client's defaults."""
+"""The client's defaults do not change the commands, or the handling of their replies."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -57,7 +57,7 @@ def test_commands_ask_for_a_majority_the_primary_and_names_byte_by_byte(
     assert provider.prune(0) == 1
     assert {next(iter(command)) for command in sent.commands} == {"findAndModify", "update", "aggregate", "delete"}
     for command in sent.commands:
-        # "primaryPreferred" is what PyMongo says to a server that belongs to no replica set in place of "primary".
+        # PyMongo sends "primaryPreferred" instead of "primary" to a server outside a replica set.
         assert command.get("$readPreference", {"mode": "primary"})["mode"] in ("primary", "primaryPreferred")
         if "aggregate" in command:
             assert command["readConcern"] == {"level": "majority"}

@@ -1,4 +1,4 @@
-"""A skip is what happens most: it leaves the record as it is, and nothing for other members to replicate."""
+"""Skips are the most frequent operation: a skip does not change the record, so members replicate nothing."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -49,7 +49,7 @@ def test_a_skip_writes_nothing(store: Store, retries: bool, history: int) -> Non
 
 
 def document(store: Store, name: str) -> list[tuple[str, Any]]:
-    """With the order of its fields."""
+    """The document's fields, in order."""
     found = store.documents.find_one({"_id": name})
     assert found
     return list(found.items())

@@ -1,1 +1,1 @@
-"""What is special about Redis: one server, a sentinel's master, a cluster. For the quorum see redis_quorum."""
+"""Tests specific to Redis: one server, a Sentinel's master, a cluster. For the quorum see redis_quorum."""

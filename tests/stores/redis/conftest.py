@@ -15,7 +15,7 @@ from tests.support.redis import RedisEndpoint, RedisServer
 
 @pytest.fixture(params=[pytest.param(kind, marks=marks_of(kind, KINDS)) for kind in KINDS])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Override with `@through(kinds)` where some will do."""
+    """Tests that need fewer kinds override this with `@through(kinds)`."""
     return str(request.param)
 
 
@@ -28,7 +28,7 @@ def store(kind: str, redis_server: RedisEndpoint) -> Iterator[Store]:
 
 @pytest.fixture
 def private(kind: str) -> Iterator[Store]:
-    """On a server that no other test uses, for tests that harm it."""
+    """A store on its own server, for tests that harm the server."""
     with private_server("redis", RedisServer) as server:
         store = Store(server, kind)
         with store.stack:

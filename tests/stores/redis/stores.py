@@ -1,4 +1,4 @@
-"""One Redis as seen through one kind of client; what is opened here is closed at the end of the test."""
+"""One Redis through one kind of client. Each test closes its clients and providers at its end."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.support.database import Address
 from tests.support.redis import RedisEndpoint
 
-# Of a URL; a user-supplied client without retries; and one with redis-py's default of ten retries.
+# From a URL; a user-supplied client without retries; and a client with redis-py's default of ten retries.
 SYNC_KINDS = ("url", "once", "retries")
 ASYNC_KINDS = tuple(f"async {kind}" for kind in SYNC_KINDS)
 KINDS = (*SYNC_KINDS, *ASYNC_KINDS)
-# Where the kind of client makes no difference.
+# For tests where the kind of client makes no difference.
 URL_KINDS = ("url", "async url")
 
 TRIES = 11
 
 
 def marks_of(kind: str, kinds: Sequence[str], *, programs: bool = False) -> list[pytest.MarkDecorator]:
-    """Why a test with this kind of client is not in ``make test``, if the same test runs with all these kinds.
+    """Marks that keep a test with this kind of client out of ``make test``, if the test runs with all these kinds.
 
-    :param programs: sync and async run the same programs, and nothing else is tested.
+    :param programs: the test covers only programs, which sync and async clients share.
     """
     if programs and kind.removeprefix("async ") != kind and kind.removeprefix("async ") in kinds:
         return [pytest.mark.matrix("the sync provider runs the same program")]
@@ -44,7 +44,7 @@ def marks_of(kind: str, kinds: Sequence[str], *, programs: bool = False) -> list
 
 
 def through(*kinds: str, programs: bool = False) -> pytest.MarkDecorator:
-    """Parametrize a test with kinds of clients, each with the mark of its tier."""
+    """Parametrize a test with kinds of clients, each with its tier's mark."""
     params = [pytest.param(kind, marks=marks_of(kind, kinds, programs=programs)) for kind in kinds]
     return pytest.mark.parametrize("kind", params)
 
@@ -73,7 +73,7 @@ class Store:
         history: int = 0,
         **options: Any,
     ) -> LockProvider:
-        """An async one is presented as a sync one. `options` are those of a user-supplied client."""
+        """Wrap an async provider in a sync facade. `options` belong to a user-supplied client."""
         address = url or self.server.url(via=via)
         if self.is_managed:
             return self.provider_of(address, key_prefix=key_prefix, history=history)
@@ -82,7 +82,7 @@ class Store:
     def provider_of(
         self, client_or_url: Callable[[], Any] | str, *, key_prefix: str = "shedlock", history: int = 0
     ) -> LockProvider:
-        """Of a URL, or of a client, which is made where it is used and closed at the end."""
+        """Open a provider from a URL, or on a client that is made in its event loop and closed at the end."""
         if not self.is_async:
             given = client_or_url if isinstance(client_or_url, str) else client_or_url()
             provider = RedisLockProvider(given, key_prefix=key_prefix, history=history)
@@ -104,7 +104,7 @@ class Store:
         return self.stack.enter_context(BlockingLockProvider(make))
 
     def retry(self, times: int, backoff: AbstractBackoff | None = None) -> Any:
-        """For a client that retries so often, without pauses."""
+        """redis-py's retry: that many times, without pauses."""
         return (AsyncRetry if self.is_async else Retry)(backoff or NoBackoff(), times)
 
     def _user_supplied(self, url: str, options: dict[str, Any]) -> Any:
@@ -115,5 +115,5 @@ class Store:
 
 
 def send(client: redis.Redis, *words: str | int | bytes) -> Any:
-    """The reply to a command, as redis-py understands it."""
+    """Return the reply to a command, as redis-py parses it."""
     return client.execute_command(*words)  # type: ignore[no-untyped-call]  # redis-py gives it no types

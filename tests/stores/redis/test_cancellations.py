@@ -1,6 +1,6 @@
-"""I12 in the pool of a managed client: a cancelled task, wherever it waits, loses no connection, no permit and no lock.
+"""I12 in a managed client's pool: a cancelled task never loses a connection, a permit or a lock.
 
-And it leaves no reply for the next request.
+It leaves no reply for the next request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Cancel = Callable[[asyncio.Task[Any]], None]
 
 
 class Pool:
-    """A provider whose pool has one connection, and what the server reports about it."""
+    """A provider with one pooled connection, and the server's view of it."""
 
     def __init__(self, server: RedisEndpoint, name: str) -> None:
         self.server, self.name = server, name
@@ -63,7 +63,7 @@ def pool(redis_server: RedisEndpoint, name: str) -> Pool:
 
 
 class AnyMoment(Moment):
-    """Also for tasks that are cancelled before their first step: the work that is watched then never begins."""
+    """Include tasks that are cancelled before their first step, so the watched work never begins."""
 
     def task_factory(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
         task = super().task_factory(loop, work, **options)
@@ -109,7 +109,7 @@ CALLERS = (caller, caller_twice, caller_once_more_later)
 
 
 def everybody(task: asyncio.Task[Any]) -> None:
-    """As the end of an event loop does, and some code that shuts down."""
+    """An event loop does this at its end, and so do some shutdown routines."""
     for each in asyncio.all_tasks() - {main}:
         each.cancel()
 
@@ -133,7 +133,7 @@ async def release(pool: Pool, lease: Lease) -> None:
 
 
 async def all_at_once(pool: Pool, lease: Lease) -> None:
-    """All but one of them wait for a permit."""
+    """All but one of the tasks wait for a permit."""
     skip = pool.provider.acquire(LockRequest(lease.name, "1h"))
     await asyncio.gather(skip, pool.provider.record(lease.name), extend(pool, lease))
 
@@ -147,7 +147,7 @@ async def at_each_await(
     operation: Callable[[Pool, Lease], Awaitable[Any]],
     cancel: Cancel,
 ) -> int:
-    """Cancel at the first await of any task, at the second one, … Returns how many there are."""
+    """Cancel at the first await of any task, then at the second await, and so on. Return the number of awaits."""
     global main
     main = asyncio.current_task()  # type: ignore[assignment]  # there is one
     loop, before, ended = asyncio.get_running_loop(), asyncio.all_tasks(), 0
@@ -187,13 +187,13 @@ async def check(pool: Pool, operation: Any, lease: Lease, task: asyncio.Task[Any
 
 @pytest.fixture
 def reports(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Neither a coroutine that was never awaited, nor an exception never retrieved, nor a task destroyed."""
+    """Expect no warning of a coroutine never awaited, an exception never retrieved, or a task destroyed."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        gc.collect()  # what earlier tests have left is reported before this one begins
+        gc.collect()  # report leftovers of earlier tests before this test begins
         caught.clear()
         caplog.clear()
-        # redis-py and asyncio warn of each connection whose loop was closed before it.
+        # redis-py and asyncio warn of each connection that outlives its loop.
         warnings.simplefilter("ignore", ResourceWarning)
         yield
         gc.collect()
@@ -230,7 +230,7 @@ def test_i12_a_task_cancelled_at_any_await_loses_nothing(pool: Pool, prepare: An
 @pytest.mark.usefixtures("reports")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_i12_event_loops_that_end_meanwhile_lose_nothing(pool: Pool) -> None:
-    """In any iteration; the next loop has all that it needs."""
+    """A loop may end in any iteration; the next loop has everything that it needs."""
 
     async def main(number: int) -> None:
         lease = await pool.acquired(f"{pool.name}-{number}-held")
@@ -254,7 +254,7 @@ def test_i12_event_loops_that_end_meanwhile_lose_nothing(pool: Pool) -> None:
 
 @pytest.mark.slow("forks at each await")
 def test_a_fork_at_any_await_disturbs_nobody(pool: Pool) -> None:
-    """At any await: the child has connections of its own, and the operation of the parent goes on."""
+    """The child has its own connections, and the parent's operation goes on."""
 
     def child() -> None:
         async def use() -> None:

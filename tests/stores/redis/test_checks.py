@@ -1,4 +1,4 @@
-"""What a server says of its settings: for ``shedlock doctor``."""
+"""Checks of a server's settings, for ``shedlock doctor``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALL_WELL = {"eviction": "ok", "persistence": "ok", "replication": "ok"}
 
 @contextmanager
 def settings(server: RedisEndpoint, values: dict[str, str]) -> Iterator[None]:
-    """Settings of the server, for as long as the block lasts; those that are not given, as the tests have them."""
+    """Change settings of the server inside the block. Other settings keep the tests' values."""
     values = DEFAULTS | values
     with server.client() as client:
         before: dict[str, Any] = {name: client.config_get(name)[name] for name in values}
@@ -36,7 +36,7 @@ def settings(server: RedisEndpoint, values: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def user(store: Store, *rules: str) -> Iterator[str]:
-    """The URL of a user with these rules of an ACL."""
+    """Yield the URL of a user with these ACL rules."""
     with store.server.client() as client:
         client.execute_command("ACL", "SETUSER", "few", "reset", "on", ">few", *rules)  # type: ignore[no-untyped-call]  # redis-py gives it no types
         try:
@@ -49,7 +49,6 @@ def user(store: Store, *rules: str) -> Iterator[str]:
 @through(*KINDS, programs=True)
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_a_server_without_persistence_is_warned_of(store: Store, protocol: int) -> None:
-    """Without persistence."""
     options: dict[str, Any] = {} if store.is_managed else {"protocol": protocol}
     with settings(store.server, {}):
         checks = checks_of(store.provider(**options))
@@ -100,7 +99,7 @@ def test_a_service_that_forbids_config_is_no_warning(store: Store) -> None:
 
 @through(*URL_KINDS, programs=True)
 def test_a_user_with_no_more_than_the_page_asks_for_is_well(store: Store) -> None:
-    """That of jobs in docs/providers/redis.md: its doctor is well, and says what it does not know."""
+    """The user for jobs in docs/providers/redis.md: doctor finds no fault, and says what it cannot check."""
     rules = "resetchannels -@all ~shedlock:* +evalsha +eval +time +hmget +hset +pexpire"
     with user(store, *rules.split()) as url:
         (found,) = checks_of(store.provider(url=url)).values()

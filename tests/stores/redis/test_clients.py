@@ -1,4 +1,4 @@
-"""Clients as applications have them: however they are set up, the locks are the same."""
+"""Clients as applications set them up: the locks are the same with each setup."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_lock_is_held_and_released_over_tls(tls_server: RedisTlsServer, kind: 
             assert refused.value.__cause__ is not None
 
 
-# What is no client
+# Objects that are not clients
 
 
 def test_the_wrong_kind_of_client_is_refused(store_url: str) -> None:
@@ -182,7 +182,7 @@ def close(provider: Any) -> None:
 
 @pytest.mark.parametrize("module", [redis.sentinel, redis.asyncio.sentinel])
 def test_a_sentinels_client_of_replicas_is_refused(module: Any) -> None:
-    """A replica that has lost its master says "held" of a lock that was released long ago."""
+    """A replica that has lost its master reports "held" for a lock released long ago."""
     client = module.Sentinel([("127.0.0.1", 9)]).slave_for("mymaster")
     make = RedisLockProvider if module is redis.sentinel else AsyncRedisLockProvider
     with pytest.raises(ConfigurationError, match="make it with master_for"):

@@ -1,4 +1,4 @@
-"""A cluster of three masters: each lock on one of them, and operations on all."""
+"""A cluster of three masters: each lock is on one master, and some operations use all masters."""
 
 from __future__ import annotations
 
@@ -92,18 +92,18 @@ def test_a_cluster_that_forgot_the_scripts_loads_them_again(
         assert provider.force_release(name) is True
 
 
-@pytest.mark.slow("a cluster of its own")
-# redis-py leaves the connections to nodes that it has given up to the garbage collector.
+@pytest.mark.slow("starts a cluster")
+# redis-py abandons connections to lost nodes; the garbage collector closes them.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_i5_the_locks_of_a_server_that_is_gone_are_unreachable(store: Store) -> None:
-    """Its locks are unreachable, those of the others are not."""
+    """The locks of other servers stay reachable."""
     with RedisCluster() as cluster:
         provider = provider_of(store, cluster, "shedlock", socket_timeout=1)
         names = [f"job-{i}" for i in range(12)]
         for name in names:
             assert provider.release(acquired(provider, name))
-        # The others go on if the cluster does not need all slots.
+        # The other masters go on if the cluster does not need all slots.
         for node in cluster.nodes:
             with node.client() as client:
                 client.config_set("cluster-require-full-coverage", "no")
@@ -124,7 +124,7 @@ def test_i5_the_locks_of_a_server_that_is_gone_are_unreachable(store: Store) -> 
 
 
 def test_the_checks_are_of_one_node(provider: Any) -> None:
-    """Of the node of one key."""
+    """One key selects the node."""
     found = {check.check: check.message for check in provider.checks()}
     assert found["replication"] == "one node: no replica is connected"
     assert set(found) == {"eviction", "persistence", "replication"}

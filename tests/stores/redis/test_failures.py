@@ -1,4 +1,4 @@
-"""A server that replies, but cannot do it now: unreachable, nothing granted, and all is well afterwards."""
+"""A server replies, but cannot do the work now: unreachable, nothing granted, and recovery afterwards."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def no_replicas(client: redis.Redis, server: RedisServer) -> Iterator[None]:
 
 
 def no_snapshot(client: redis.Redis, server: RedisServer) -> Iterator[None]:
-    """Its file cannot be written: there is a directory of that name. Then Redis takes no writes."""
+    """The server cannot write its snapshot: a directory has that name. Redis then rejects writes."""
     (server.data / "dump.rdb").mkdir()
     client.config_set("save", "3600 100000")
     client.bgsave()
@@ -40,7 +40,7 @@ def no_snapshot(client: redis.Redis, server: RedisServer) -> Iterator[None]:
 
 
 def read_only(client: redis.Redis, server: RedisServer) -> Iterator[None]:
-    send(client, "REPLICAOF", *server.address)  # of itself, so that it keeps what it has
+    send(client, "REPLICAOF", *server.address)  # a replica of itself, so that it keeps its data
     yield
     send(client, "REPLICAOF NO ONE")
 
@@ -73,7 +73,7 @@ FAULTS = {
     "READONLY": read_only,
     "BUSY": busy,
 }
-WORDS = {"READONLY": "read only replica"}  # redis-py takes some codes away
+WORDS = {"READONLY": "read only replica"}  # redis-py removes some codes
 
 
 @of_all
@@ -116,7 +116,7 @@ class LoadingServer(RedisServer):
 @of_all
 @pytest.mark.slow("a server that loads its file")
 def test_i5_a_server_that_is_loading_is_unreachable(kind: str, name: str) -> None:
-    """A server that has not read its file yet knows no lock."""
+    """Before it has read its file, the server knows no lock."""
     with private_server("redis", LoadingServer) as server, ExitStack() as stack:
         store = Store(server, kind)
         stack.enter_context(store.stack)
@@ -128,7 +128,7 @@ def test_i5_a_server_that_is_loading_is_unreachable(kind: str, name: str) -> Non
             client.save()
         server.stop()
         with (server.directory / "redis.conf").open("a") as config:
-            # A pause of 20 ms after each key; the server reads requests after some of them.
+            # A pause of 20 ms after each key; the server reads requests after some of the keys.
             config.write("key-load-delay 20000\nloading-process-events-interval-bytes 1024\n")
         server.is_slow = True
         server.start()

@@ -1,4 +1,4 @@
-"""Processes that fork, and event loops: one after another, and at once."""
+"""Processes that fork; event loops in sequence, and at the same time."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def use_and_close(provider: AsyncRedisLockProvider, name: str) -> None:
 def test_a_child_forked_inside_an_event_loop_has_a_connection_of_its_own(
     redis_server: RedisEndpoint, name: str
 ) -> None:
-    """A child that inherits a provider with connections, on another loop in another thread."""
+    """The child inherits a provider with connections, on another loop in another thread."""
 
     async def main() -> None:
         lease = await provider.acquire(LockRequest(name, "1m"))
@@ -99,7 +99,7 @@ def test_a_user_supplied_async_client_in_a_child_is_refused(redis_server: RedisE
     asyncio.run(main())
 
 
-# redis-py and asyncio warn of each connection whose loop was closed before it.
+# redis-py and asyncio warn of each connection that outlives its loop.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_event_loops_without_a_close_leave_no_connection(redis_server: RedisEndpoint, name: str) -> None:
@@ -115,11 +115,11 @@ def test_event_loops_without_a_close_leave_no_connection(redis_server: RedisEndp
 
 
 def open_after_collecting(proxy: TcpProxy) -> int:
-    gc.collect()  # which does nothing while another thread does
+    gc.collect()  # does nothing while another thread collects
     return proxy.open_connections
 
 
-# redis-py warns of the connection that the wrong loop could not close.
+# redis-py warns of a connection that the wrong loop could not close.
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_user_supplied_client_on_two_loops_never_reports_a_skip(redis_server: RedisEndpoint, name: str) -> None:

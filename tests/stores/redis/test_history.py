@@ -1,4 +1,4 @@
-"""Run history on Redis: what is kept, for how long, and that no failure of it is one of the lock."""
+"""Run history on Redis: its content and its age, and locks that work without it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIRE_TIME = datetime(2026, 7, 1, 12, 0, 0, 123456, tzinfo=UTC)
 NOT_WRITTEN = "the run history is not written, locks are not affected"
 JOBS = "resetchannels -@all ~shedlock:* +evalsha +eval +time +hmget +hset +pexpire"
 TOOLS = f"{JOBS} +hget +hdel +scan +del +hgetall"
-"""The permissions as the page for users has them."""
+"""The permissions from the user's page."""
 
 pytestmark = through(*URL_KINDS, programs=True)
 
@@ -41,7 +41,7 @@ def key_of(name: str) -> str:
 
 
 def lost(provider: Any, name: str) -> Lease:
-    """A lease that the record does not have any more."""
+    """Return a lease that the record no longer has."""
     lease = acquired(provider, name)
     provider.take_over(LockRequest(name, "1m"))
     return lease
@@ -80,7 +80,7 @@ def test_runs_are_kept_for_ten_years(store: Store, keeper: Any, client: redis.Re
     keeper.take_over(LockRequest(name, "1m"))
     assert days() == 3652
     assert keeper.force_release(name)
-    assert days() == 1, "as if the lease had ended by itself"
+    assert days() == 1, "as if the lease had expired"
     assert store.provider().release(acquired(store.provider(), name))
     assert days() == 30, "as without history"
 
@@ -95,7 +95,7 @@ def test_prune_deletes_the_runs(keeper: Any, client: redis.Redis, store: Store, 
 
 
 def test_a_ring_that_changes_its_size_keeps_the_newest(store: Store, name: str) -> None:
-    """Replicas differ in how many runs they keep while a deploy goes on, or their setting was changed."""
+    """During a deploy, or after a changed setting, replicas keep different numbers of runs."""
     sizes = random.Random(17).choices(range(1, 8), k=12)
     reader: Any = store.provider(history=1000)
     tokens: list[int | None] = []
@@ -125,7 +125,7 @@ def test_an_acquisition_that_is_given_back_leaves_its_place(keeper: Any, name: s
 def test_i8_a_lost_run_that_cannot_be_written(
     private: Store, limit: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A release that does not match the record writes history only, and that is what the server refuses."""
+    """A release that does not match the record writes only history, and the server rejects this write."""
     keeper: Any = private.provider(history=3)
     leases = [lost(keeper, f"{name}-{number}") for number in range(3)]
     held = acquired(keeper, f"{name}-held")
@@ -165,7 +165,8 @@ def test_i8_what_the_server_refuses_is_history_only(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Redis refuses no command of history that it has just allowed, so the scripts get a command that it refuses."""
+    """Redis does not reject a history command that it has just allowed: put a command into the scripts that it
+    rejects."""
 
     def changed(name: str) -> Script:
         found = script(name)
@@ -199,7 +200,7 @@ def test_an_odd_slot_begins_a_new_ring(keeper: Any, client: redis.Redis, name: s
 
 
 def test_replicas_that_keep_different_numbers_of_runs_keep_the_larger(store: Store, name: str) -> None:
-    """As during a deploy that changes ``history=``."""
+    """During a deploy that changes ``history=``."""
     few, many = store.provider(history=2), store.provider(history=5)
     for keeper in (few, many, few, many, few, few, few):
         assert keeper.release(acquired(keeper, name))
@@ -246,7 +247,7 @@ def test_an_odd_run_is_an_error_that_says_how_to_delete_it(
 
 
 def test_history_needs_no_more_permissions_than_the_locks(store: Store, name: str) -> None:
-    """History needs no more than the locks; to read it needs HGETALL."""
+    """Only reading history needs another permission: HGETALL."""
     host, port = store.server.address
     with store.server.client() as client:
         for user, rules in (("jobs", JOBS), ("tools", TOOLS)):
@@ -260,14 +261,14 @@ def test_history_needs_no_more_permissions_than_the_locks(store: Store, name: st
         assert jobs.undo(acquired(jobs, f"{name}-2"))
         assert outcomes(tools, name) == [None, "lost"]
         assert outcomes(tools, f"{name}-2") == []
-        with pytest.raises(ProviderError, match=r"hgetall|can't run this command"):  # the words of Redis 7.0
+        with pytest.raises(ProviderError, match=r"hgetall|can't run this command"):  # the message of Redis 7.0
             outcomes(jobs, name)
         for user in ("jobs", "tools"):
             send(client, "ACL", "DELUSER", f"{user}-{name}")
 
 
 def test_without_history_the_same_is_sent(store: Store, name: str) -> None:
-    """What the programs without history yield has the arguments of before, and no others."""
+    """Programs without history yield the same arguments as before."""
     provider: Any = store.provider()
     inner = getattr(provider, "async_provider", provider)
     request = LockRequest(name, "1m", next_fire_time=FIRE_TIME)

@@ -30,7 +30,7 @@ def microseconds(client: redis.Redis) -> int:
 
 
 def numbers(client: redis.Redis, name: str) -> dict[str, int]:
-    """The fields that are numbers: written as such, without a point or an exponent."""
+    """The numeric fields: plain digits, without a point or an exponent."""
     fields = client.hgetall(f"shedlock:{{{name}}}")
     found = {str(field, "ascii"): text for field, text in fields.items() if field != b"locked_by"}  # type: ignore[arg-type]  # bytes, as this client does not decode
     assert all(text.isdigit() for text in found.values()), fields
@@ -103,7 +103,7 @@ def test_prefixes_are_taken_literally(store: Store, client: redis.Redis, prefix:
     for lock in locks:
         acquired(provider, lock)
         assert client.exists(f"{key_prefix}:{{{lock}}}")
-    # What a pattern that is not literal would find, too.
+    # A pattern that is not literal would also match these names.
     for near in ("abc", "xyz", "a", "hello", "hallo", "backslash"):
         if not near.startswith(prefix):
             client.hset(f"{name}{near}:{{other}}", "locked_by", "x")
@@ -133,7 +133,7 @@ def test_many_records_are_read_without_the_command_keys(private: Store) -> None:
             }
             pipeline.hset(f"shedlock:{{{name}}}", mapping=values)
             pipeline.set(f"cache:{i}", "v")
-        # Under the prefix of the locks, but of another program.
+        # The key has the locks' prefix, but belongs to another program.
         pipeline.set("shedlock:{string}", "v")
         pipeline.rpush("shedlock:{list}", "v")
         pipeline.hset("shedlock:{hash}", "field", "v")
@@ -161,7 +161,7 @@ def test_many_records_are_read_without_the_command_keys(private: Store) -> None:
 
 
 def test_i7_a_token_from_the_future_is_counted_on(provider: LockProvider, client: redis.Redis, name: str) -> None:
-    """As a clock that was set back leaves it."""
+    """A clock that was set back leaves such a token."""
     key = f"shedlock:{{{name}}}"
     lease = acquired(provider, name)
     assert provider.release(lease)

@@ -1,4 +1,4 @@
-"""Late copies of an extension: Redis compares the holder's clock. For late copies of claims see ``NetworkContract``."""
+"""Late copies of an extension: Redis compares the holder's clock. ``NetworkContract`` has late copies of claims."""
 
 from datetime import timedelta
 from time import monotonic
@@ -19,7 +19,7 @@ pytestmark = through("url", "retries", "async url", "async retries", programs=Tr
 def provider(store: Store, proxy: TcpProxy) -> LockProvider:
     options = {} if store.is_managed else {"retry": store.retry(TRIES - 1)}
     provider = store.provider(proxy.address, **options)
-    # The server must know the scripts: otherwise the proxy would hold a request that the server cannot carry out.
+    # The server must know the scripts; otherwise the proxy would hold a request that fails.
     lease = acquired(provider, "warm")
     assert provider.extend(lease, "1m")
     assert provider.release(lease)
@@ -38,7 +38,7 @@ def test_i6_an_extension_that_was_overtaken_changes_nothing(
     proxy.deliver()
     assert record_of(other, name) == before
     assert timedelta(minutes=58) < lease.trusted_for() < record_of(other, name).remaining
-    assert provider.extend(lease, "3m") is lease, "a later one that is shorter is carried out"
+    assert provider.extend(lease, "3m") is lease, "a later, shorter extension is carried out"
     assert record_of(other, name).remaining <= timedelta(minutes=3)
 
 
@@ -46,7 +46,7 @@ def test_i6_an_extension_that_was_overtaken_changes_nothing(
 def test_i6_another_holder_has_another_clock(
     provider: LockProvider, redis_server: RedisEndpoint, operation: str, name: str
 ) -> None:
-    """The former holder was on a machine that has been up for a hundred years."""
+    """The former holder's machine had been up for a hundred years."""
     old = RedisLockProvider(redis_server.url())
     old.programs.clock = lambda: monotonic() + 100 * 365 * 86400
     before = acquired(old, name)

@@ -1,6 +1,6 @@
-"""Lost replies where Redis is special: clients that retry by themselves, scripts that are not known, handshakes.
+"""Lost replies specific to Redis: clients that retry, unknown scripts, handshakes.
 
-For what all stores do see the contract (``NetworkContract``).
+``NetworkContract`` has the tests for all stores.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ RETRIES = through("retries", "async retries")
 
 
 class Events(AbstractBackoff):
-    """Something happens to the network while a client pauses before it retries."""
+    """Change the network while a client pauses before a retry."""
 
     def __init__(self) -> None:
         self.events: list[Callable[[], object]] = []
@@ -40,7 +40,7 @@ class Events(AbstractBackoff):
 def test_i12_the_reply_is_lost_and_then_connections_are_refused(
     store: Store, other: LockProvider, proxy: TcpProxy, name: str
 ) -> None:
-    """The last failure of a client that retries does not show what happened to its first try."""
+    """A retrying client's last failure does not show the result of its first try."""
     events = Events()
     provider = store.provider(proxy.address, retry=store.retry(1, events))
     acquired(provider, f"{name}-warm")
@@ -57,7 +57,7 @@ def test_i12_the_reply_is_lost_and_then_connections_are_refused(
 def test_i12_a_client_from_a_url_that_retries_once(
     store: Store, other: LockProvider, proxy: TcpProxy, name: str, options: dict[str, Any]
 ) -> None:
-    """redis-py's old options for it: there is no third try."""
+    """redis-py's old retry options: a third try does not happen."""
     client_class: Any = redis.asyncio.Redis if store.is_async else redis.Redis
     provider = store.provider_of(lambda: client_class.from_url(store.server.url(via=proxy.address), **options))
     provider.record(name)

@@ -1,4 +1,4 @@
-"""Values in a record that another program has written: a clear error for that name, and the other names go on."""
+"""Odd values in another program's record: a clear error for that name, and other names go on."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_odd_value_is_an_error_of_that_name(
 def test_i7_a_token_beyond_the_numbers_of_lua(
     provider: LockProvider, client: redis.Redis, name: str, token: int
 ) -> None:
-    """Its numbers are exact below 2^53: beyond, the token that follows may be the same one."""
+    """Lua's numbers are exact below 2^53: beyond, the next token may be the same."""
     lease = acquired(provider, name)
     client.hset(f"{name}:{{{name}}}", "fencing_token", token)
     fails_for_that_name(lambda: provider.acquire(LockRequest(name, "1m")), name, "fencing_token")

@@ -1,4 +1,4 @@
-"""A Redis at its ``maxmemory`` takes no new lock; what is held can be extended and given back."""
+"""At ``maxmemory``, Redis grants no new lock, but extends and releases held locks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = through(*URL_KINDS, "once", "async once", programs=True)
 
 @pytest.fixture
 def full(private: Store, name: str) -> dict[str, Any]:
-    """Leases of a provider whose server has no memory left."""
+    """Leases on a server that has no memory left."""
     provider = private.provider()
     leases = {
         "released": acquired(provider, f"{name}-released"),

@@ -1,4 +1,4 @@
-"""The server restarts, is killed, or closes connections: an error, and all is well afterwards.
+"""The server restarts, is killed, or closes connections: an error, then recovery.
 
 For time limits see test_time_limit.
 """
@@ -41,7 +41,7 @@ def test_i1_i5_i7_a_server_killed_between_acquire_and_release(kind: str, appendo
                 provider.release(released)
             assert not released.is_trusted()
             server.start()
-            # With a file the server remembers, and an idempotent release still counts.
+            # With an append-only file the server remembers the lock, and a repeated release still returns True.
             assert provider.release(released) is appendonly
             assert provider.extend(lease, "2m") is (lease if appendonly else None)
             if appendonly:
@@ -53,7 +53,7 @@ def test_i1_i5_i7_a_server_killed_between_acquire_and_release(kind: str, appendo
 
 
 class Eventful(redis.Connection):
-    """Something happens before each attempt to connect."""
+    """Run something before each attempt to connect."""
 
     events: ClassVar[list[Callable[[], object]]] = []
     is_open = False
@@ -91,7 +91,7 @@ def test_what_was_never_sent_is_neither_repeated_nor_undone(store: Store, name: 
 def test_i12_the_reply_is_lost_and_then_a_connection_is_refused(
     store: Store, other: LockProvider, proxy: TcpProxy, name: str
 ) -> None:
-    """The last command was never sent; the one before is undone nevertheless."""
+    """The last command was never sent, but the command before it is undone."""
     events: list[Callable[[], object]] = [lambda: None, proxy.refuse, proxy.accept]
     provider = of_eventful(store, proxy.address, events)
     acquired(provider, f"{name}-warm")

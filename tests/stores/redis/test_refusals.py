@@ -1,4 +1,4 @@
-"""What a Redis refuses, in words that help; and no password in any of them."""
+"""Rejections by Redis: helpful messages, without passwords."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECRETS = ["hunter2", "hun/ter:2@%41 x?#"]
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[RedisServer]:
-    """With a password."""
+    """A server with a password."""
     with private_server("redis", lambda: RedisServer(config={"requirepass": "s3cret-pw"})) as server:
         yield server
 
@@ -35,7 +35,7 @@ def guarded_store(guarded: RedisServer, kind: str) -> Iterator[Store]:
 
 
 MAY_NOT_RUN = "can't run this command|no permissions to run"
-"""The words of Redis 7.0, and those of newer ones and of Valkey."""
+"""The messages of Redis 7.0, and of newer versions and Valkey."""
 
 
 def assert_refused(provider: LockProvider, name: str, words: str = "") -> ProviderError:
@@ -78,7 +78,7 @@ def test_a_wrong_password_is_refused_and_not_shown(
         (("~*", "+@all", "-evalsha", "-eval"), "evalsha"),
         (("~other:*", "+@all"), "permission"),
         (("~*", "+@all", "-hset"), MAY_NOT_RUN),
-        (("~*", "+@all", "-pexpire"), MAY_NOT_RUN),  # the last one of the script
+        (("~*", "+@all", "-pexpire"), MAY_NOT_RUN),  # the last command of the script
     ],
 )
 def test_a_user_who_lacks_a_permission_is_refused(
@@ -109,7 +109,7 @@ def test_a_user_who_lacks_a_permission_is_refused(
 def test_a_tool_that_may_not_read_is_refused(
     guarded_store: Store, lacks: str, operations: list[str], kind: str, name: str
 ) -> None:
-    """Not "there is no lock record", and not "no runs": a monitor would call each job well."""
+    """The error must not be "no lock record" or "no runs": a monitor would then call each job healthy."""
     user, (host, port) = f"u-{name}", guarded_store.server.address
     arguments: dict[str, list[Any]] = {"records": [""], "prune": [0], "recent_runs": [[name]]}
     with guarded_store.server.client() as client:
@@ -148,7 +148,7 @@ def test_a_foreign_key_of_that_name_is_an_error(store: Store, foreign: str, name
 
 @through("url")
 def test_i1_one_server_of_a_cluster_grants_no_name_of_the_others(kind: str, redis_cluster: Any, name: str) -> None:
-    """Two thirds of the names are elsewhere: an error, never a grant in the wrong place."""
+    """Other servers have two thirds of the names: an error, never a grant in the wrong place."""
     store = Store(redis_cluster.nodes[0], kind)
     with store.stack:
         provider = store.provider()

@@ -1,4 +1,4 @@
-"""What one operation costs on the wire, in the steady state. DESIGN §5 has the table."""
+"""Round trips of one operation in the steady state. DESIGN §5 has the table."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ COSTS = {operation: [1] * ROUNDS for operation in ("acquire", "skip", "extend", 
 
 
 def costs(provider: LockProvider, proxy: TcpProxy, name: str) -> dict[str, list[int]]:
-    """The round trips of each operation. The first ones load the scripts."""
+    """The round trips of each operation. The first operations load the scripts."""
     counted: dict[str, list[int]] = {operation: [] for operation in COSTS}
 
     def count(operation: str) -> None:
@@ -22,7 +22,7 @@ def costs(provider: LockProvider, proxy: TcpProxy, name: str) -> dict[str, list[
         proxy.reset()
 
     for i in range(ROUNDS):
-        lock = name if i % 2 else f"{name}-{i}"  # a record that exists, and one that does not
+        lock = name if i % 2 else f"{name}-{i}"  # a record that exists, and a missing record
         proxy.reset()
         lease = acquired(provider, lock)
         count("acquire")

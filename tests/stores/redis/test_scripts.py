@@ -1,4 +1,4 @@
-"""The Lua scripts by themselves: the borders of time, copies that come late, and what a Redis 5 can do."""
+"""The Lua scripts alone: edges of time, late copies, and the commands of Redis 5."""
 
 import hashlib
 import re
@@ -19,7 +19,7 @@ SCRIPTS = sorted({*FILES} - {*IN_FRONT_OF_EACH})
 SINCE_REDIS_5 = {"TIME", "HMGET", "HGET", "HGETALL", "HSET", "PEXPIRE", "DEL", "HDEL", "HEXISTS", "INFO"}
 
 NOW = 1_800_000_000_000_000
-"""The server's clock in :data:`FROZEN` scripts."""
+"""The server's clock in :data:`FROZEN` scripts, in microseconds."""
 FROZEN = b"""local real = redis
 local redis = {pcall = real.pcall, call = function(command, ...)
     if command == 'TIME' then return {'1800000000', '0'} end
@@ -28,14 +28,14 @@ end}
 """
 TOLERANCE = 300_000_000
 CLAIM = ("host#1", 60_000)
-"""``locked_by``, and the length of the lease."""
+"""``locked_by``, and the lease's length in ms."""
 
 Run = Callable[..., Any]
 
 
 @pytest.fixture
 def run(redis_server: RedisEndpoint, name: str) -> Iterator[Run]:
-    """Runs a script at :data:`NOW`, on a lock record and the record of a quorum's server."""
+    """Run a script at :data:`NOW`, on a lock record and on a quorum server's record."""
     keys = f"test:{{{name}}}", f"test:{{{name}}}:node"
 
     def run(script_name: str, *args: object) -> Any:
@@ -92,7 +92,7 @@ def test_i12_a_copy_of_a_claim_that_comes_after_its_end_changes_nothing(
 
 
 def test_a_run_ends_once(run: Run, fields: Callable[[], Any]) -> None:
-    """A copy of a release that comes after the next acquire, and one that comes after the lease was lost."""
+    """A release's copy may come after the next acquire, or after the lease was lost."""
     claim = (60_000, "", KEPT_MS, TOLERANCE)
     first = run("acquire", "host#1", *claim, 3, "")
     assert run("release", "host#1", 0, KEPT_MS, 3, "ok", "") == 1

@@ -1,4 +1,4 @@
-"""The master that a Sentinel names, before and after a failover; and what a promoted replica grants."""
+"""A Sentinel's master, before and after a failover; and the grants of a promoted replica."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def takes_writes(provider: LockProvider) -> bool:
 def test_i7_a_stale_replica_is_promoted(
     kind: str, master_and_replica: tuple[RedisServer, RedisServer], name: str
 ) -> None:
-    """Mutual exclusion is lost there, as is documented; tokens show who came later."""
+    """Mutual exclusion is lost there, as documented; tokens show the order."""
     master, replica = master_and_replica
     before, after = Store(master, kind), Store(replica, kind)
     with before.stack, after.stack:
@@ -140,7 +140,7 @@ def test_i7_a_stale_replica_is_promoted(
         assert second.acquire(LockRequest(f"{name}-known", "1m")) is None
         assert first.release(known) is True
         with replica.client() as client:
-            send(client, "REPLICAOF NO ONE")  # it gets no more
+            send(client, "REPLICAOF NO ONE")  # it no longer receives data
         lost = acquired(first, name)
         master.kill()
         successor = acquired(second, name)

@@ -1,4 +1,4 @@
-"""A signal handler that raises, at any moment of an acquire: the provider goes on, with all its connections."""
+"""A signal handler raises at any moment of an acquire: the provider continues, with all its connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support import forked
 from tests.support.redis import RedisEndpoint
 
 INTERRUPTED = 300
-"""Acquires. With a semaphore, one in sixty costs a connection."""
+"""Number of acquires. With a semaphore, one in sixty loses a connection."""
 
 
 class _Alarm(BaseException):
@@ -33,7 +33,7 @@ def test_i12_an_interrupted_acquire_loses_no_connection(redis_server: RedisEndpo
 
 
 def main(url: str) -> None:
-    """Interrupt acquires. The one connection that there may be is free after each. Prints the longest, in seconds."""
+    """Interrupt acquires. The pool's only connection is free after each. Print the longest acquire, in seconds."""
 
     def ring(*_: Any) -> None:
         raise _Alarm

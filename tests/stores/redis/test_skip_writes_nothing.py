@@ -1,4 +1,4 @@
-"""A skip is what happens most: it changes nothing, replicates nothing, and adds nothing to the append-only file."""
+"""Skips are the most frequent operation: a skip changes and replicates nothing, also in the append-only file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIRE_TIME = datetime(2026, 7, 1, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def quiet() -> Iterator[RedisServer]:
-    """A master with a file and a replica, to which it sends nothing by itself."""
+    """A master with a file and a replica. The master sends nothing on its own."""
     quietly = {"repl-ping-replica-period": "3600"}
     with private_server("redis", lambda: RedisServer(appendonly=True, config=quietly)) as master:
         host, port = master.address
@@ -35,7 +35,7 @@ def quiet() -> Iterator[RedisServer]:
 
 
 def traces(client: redis.Redis) -> tuple[int, ...]:
-    """Changes since the last snapshot, the size of the file, and what was sent to replicas."""
+    """Return the changes since the last snapshot, the file's size, and the bytes sent to replicas."""
     persistence, replication = client.info("persistence"), client.info("replication")
     return (
         persistence["rdb_changes_since_last_save"],

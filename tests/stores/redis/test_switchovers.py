@@ -1,4 +1,4 @@
-"""The name of the host moves to another server, and the former primary goes on as a replica."""
+"""The host name moves to another server, and the former primary becomes a replica."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def replica(server: RedisServer, successor: RedisServer) -> None:
 
 
 def cut_off_replica(server: RedisServer, successor: RedisServer) -> None:
-    """It replies MASTERDOWN."""
+    """Make a replica reply MASTERDOWN."""
     with server.client() as client:
         client.config_set("replica-serve-stale-data", "no")
         send(client, "REPLICAOF", "127.0.0.1", 1)
@@ -98,7 +98,7 @@ def test_i5_after_a_switchover_all_goes_on(
 def test_a_connection_in_use_meanwhile_is_closed_when_its_reply_is_there(
     private: Store, successor: RedisServer, name: str
 ) -> None:
-    """Another connection was lost, so this one is outdated."""
+    """Another connection was lost, so this connection is outdated."""
     with with_sessions(private, name) as (provider, proxy), private.server.client() as client:
         client.client_pause(60_000, all=False)
         names = [f"{name}-a", f"{name}-b"]
@@ -107,21 +107,21 @@ def test_a_connection_in_use_meanwhile_is_closed_when_its_reply_is_there(
             wait_until(lambda: len(scripts_of(client)) == len(names), what="both wait")
             proxy.retarget(successor.address)
             client.client_kill_filter(_id=scripts_of(client)[0])
-            wait_until(lambda: any(future.done() for future in waiting), what="one has got its lock from the successor")
+            wait_until(lambda: any(future.done() for future in waiting), what="a lock from the successor")
             client.client_unpause()
             leases = [future.result(30) for future in waiting]
         on_successor = [lease.name for lease in leases if provider.record(lease.name)]
-        assert len(on_successor) == 1, "the other one is where it was granted, and no request goes there again"
+        assert len(on_successor) == 1, "the other lock is on the former primary, and no request goes there again"
         wait_until(lambda: proxy.open_connections <= 2, what="its connection is closed")
 
 
 def scripts_of(client: redis.Redis) -> list[str]:
-    """The numbers of the connections that wait for a script."""
+    """The ids of the connections that wait for a script."""
     return [each["id"] for each in client.client_list() if each["cmd"] == "evalsha" and "b" in each["flags"]]
 
 
 class Reset:
-    """A connection as uvloop has it after the server has reset it: the transport raises when it is written to."""
+    """A connection on uvloop after the server has reset it: a write to the transport raises."""
 
     def __init__(self, **_: Any) -> None:
         pass
@@ -137,7 +137,7 @@ class Reset:
 
 
 async def test_a_reset_connection_on_uvloop_counts_as_a_lost_one() -> None:
-    """Then the kit sends the command again, on a new connection."""
+    """The kit then sends the command again, on a new connection."""
     client = AsyncManagedClient("redis://h", 5)
     client.connection_class = Reset
     with pytest.raises(redis.ConnectionError, match="the handler is closed") as lost:

@@ -1,4 +1,4 @@
-"""I13: one ``timeout`` for everything that an operation waits for, and the error says what it was."""
+"""I13: one ``timeout`` covers every wait of an operation, and the error names the wait."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def limited(store: Store, via: Address | None = None, **options: str) -> LockPro
 
 
 def unreachable_in_time(work: Callable[[], object], words: str, timeout: float = TIMEOUT) -> float:
-    """The seconds after which ``work`` has failed, in time."""
+    """Return the seconds until ``work`` has failed, within the limit."""
     with Stopwatch() as watch, pytest.raises(ProviderUnreachable, match=words):
         work()
     assert watch.seconds <= timeout * 1.1 + BUSY
@@ -75,7 +75,7 @@ def test_i13_a_black_hole_is_left_in_time(store: Store, swallowing: Address, nam
 
 @WAITS
 def test_i13_a_look_up_of_the_host_name_counts(store: Store, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No driver can limit the resolver of the operating system."""
+    """No driver can limit the operating system's resolver."""
     is_over = threading.Event()
     look_up = socket.getaddrinfo
 
@@ -115,11 +115,11 @@ def test_i13_each_operation_of_a_silent_server_ends_in_time(store: Store, proxy:
         proxy.stall()
         unreachable_in_time(work, "waited for a reply$")
         proxy.resume()
-        provider.record(name)  # its connection is a good one: the next operation waits for its reply
+        provider.record(name)  # its connection works: the next operation waits for its reply
 
 
 def test_i13_fifty_at_once_leave_a_silent_server_in_time(store: Store, proxy: TcpProxy, name: str) -> None:
-    """Twenty of them wait for a reply, the others for a connection; some get one in the last moment."""
+    """Twenty operations wait for a reply, and thirty for a connection; some connect in the last moment."""
     provider = limited(store, proxy.address)
     acquired(provider, name)
     proxy.stall()
@@ -140,8 +140,8 @@ def test_i13_fifty_at_once_leave_a_silent_server_in_time(store: Store, proxy: Tc
 
 
 def test_a_heartbeat_waits_for_no_acquire(store: Store, name: str) -> None:
-    """Two of the connections are kept for it, and for what frees a lock."""
-    acquired(store.provider(), f"{name}-known")  # so the server knows the script by its hash
+    """Two connections are reserved for heartbeats and for releases."""
+    acquired(store.provider(), f"{name}-known")  # so the server knows the script's hash
     with TcpProxy(store.server.address) as proxy, ThreadPoolExecutor(12) as pool:
         proxy.silence(script("acquire").sha)
         provider: Any = limited(store, proxy.address, max_connections="6", timeout="60s")

@@ -1,4 +1,4 @@
-"""URLs that cannot work are refused at once, in words that help and without the password."""
+"""Invalid URLs are rejected at once, with helpful messages and without the password."""
 
 import traceback
 
@@ -39,13 +39,13 @@ REFUSED = [
     ("redis://:hunter2@h?nonsense", "'nonsense'"),
     ("redis://:hunter2@h?nonsense=1", "'nonsense'"),
     ("redis://:hunter2@h?password=hunter2&nonsense=1", "'nonsense'"),
-    ("redis://:hunter2@h?ssl_cert_reqs=none", "'ssl_cert_reqs'"),  # that is for rediss://
+    ("redis://:hunter2@h?ssl_cert_reqs=none", "'ssl_cert_reqs'"),  # only rediss:// has this option
     ("rediss://:hunter2@h?ssl_cert_reqs=maybe", "(?i)maybe"),
     ("rediss://:hunter2@h?ssl_nonsense=1", "'ssl_nonsense'"),
-    # redis-py repeats what it is given, and no more than it must; should that be the password, it is not shown.
+    # redis-py's message repeats the option's value; if the value is the password, it is not shown.
     ("rediss://:hunter2@h?ssl_cert_reqs=hunter2", r"\*\*\*"),
     ("rediss://:%68unter2@h?ssl_cert_reqs=hunter2", r"\*\*\*"),
-    # Objects, of which redis-py would notice much later that they are texts.
+    # These options are objects: redis-py would only much later notice that they are texts.
     *((f"redis://:hunter2@h?{option}=1", f"'{option}'") for option in ("retry", "retry_on_error", "cache_config")),
     *((f"redis://:hunter2@h?{option}=1", f"'{option}'") for option in ("event_dispatcher", "connection_class")),
 ]

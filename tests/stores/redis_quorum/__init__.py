@@ -1,1 +1,1 @@
-"""The quorum of Redis servers: what its servers suffer, and what its algorithm makes of it."""
+"""The quorum of Redis servers: server faults, and the algorithm's decisions."""

@@ -1,4 +1,4 @@
-"""The quorum's programs carried out step by step, so that something can happen between the steps."""
+"""Run the quorum's programs step by step, so that a test can act between the steps."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from shedlock_py.providers.redis.quorum.broadcast import OnEach
 
 
 class ByHand:
-    """The programs of a provider, whose commands a test sends when it likes."""
+    """A provider's programs; the test sends their commands."""
 
     def __init__(self, provider: RedisQuorumLockProvider) -> None:
         self.provider, self.programs = provider, provider.programs
 
     def on(self, servers: Iterable[int], command: Any) -> list[Any]:
-        """The replies of these servers; the others are sent nothing."""
+        """Return these servers' replies. Other servers receive nothing."""
         assert isinstance(command, OnEach)
 
         def send() -> Generator[OnEach, list[Any], list[Any]]:
@@ -30,7 +30,7 @@ class ByHand:
         return self.provider._drive(send())
 
     def undo(self, command: Any) -> None:
-        """On the servers that can be reached."""
+        """Undo on the servers that can be reached."""
         assert isinstance(command, Undo)
         with suppress(ProviderUnreachable):
             self.provider._drive(command.program)
@@ -41,7 +41,7 @@ class ByHand:
         return program, self.on(servers, next(program))
 
     def late_confirmation(self, name: str, servers: Iterable[int], others: Iterable[int]) -> tuple[Lease, Any]:
-        """A lease on ``servers``; and the confirmation that the ``others`` did not get yet."""
+        """Return a lease on ``servers``, and the confirmation that the ``others`` have not received yet."""
         program, replies = self.votes(LockRequest(name, "1m"), [*servers, *others])
         confirmation = program.send(replies)
         try:

@@ -14,9 +14,9 @@ MakeQuorum = Callable[..., Quorum]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give a test each ``size`` of a quorum and each ``kind`` of client, unless it or its module chooses.
+    """Give a test each ``size`` of a quorum and each ``kind`` of client, unless the test or its module chooses.
 
-    ``make test`` has three servers and a sync client. Then each size and each kind comes once.
+    ``make test`` combines three servers with a sync client, and uses every other size and kind once.
     """
     chosen = {
         name
@@ -51,7 +51,7 @@ def _variants(names: Sequence[str], *, starts_servers: bool) -> list[object]:
 
 @pytest.fixture
 def long_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operations wait for all servers that are up, however busy this machine is: what a test reads next is done.
+    """Make operations wait for all running servers, however busy this machine is, so that a test reads finished work.
 
     A server that stands still for longer than ``BROADCAST_SECONDS`` counts as silent.
     """
@@ -61,7 +61,7 @@ def long_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def make_quorum(redis_nodes: list[RedisServer], size: int) -> Iterator[MakeQuorum]:
-    """Quorums, one after another, on the same servers."""
+    """Make quorums in sequence, on the same servers."""
     with ExitStack() as stack:
 
         def make(*, create: bool = True) -> Quorum:

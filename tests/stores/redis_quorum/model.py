@@ -1,8 +1,8 @@
-"""The quorum's algorithm in small: all states that three servers and a few claims can get into.
+"""A small model of the quorum's algorithm: all states that three servers and a few claims can reach.
 
-Every message is carried out at any time, in any order, or never; those of a take-over any number of times; votes expire
-at any time; clocks differ; one server may restart empty. There is no time otherwise: a lease ends when its holder
-releases it, or when a take-over leaves it without a majority, and a quarantine never ends.
+Every message arrives at any time, in any order, or never; a take-over's messages arrive any number of times. Votes
+expire at any time, clocks differ, and one server may restart empty. The model has no other time: a lease ends when its
+holder releases it, or when a take-over leaves it without a majority. A quarantine never ends.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ NOT_READ = (-1, NO_CLAIM, False)
 
 
 class Claim(NamedTuple):
-    """``phase``: "collects" or, to take over, "reads"; "confirms", "holds" or "ended". The sets are of servers."""
+    """``phase``: "collects" or, to take over, "reads"; then "confirms", "holds" or "ended". The sets are of servers."""
 
     phase: str = "collects"
     votes: tuple[int, ...] = (0, 0, 0)
-    """The candidate token of each server that voted for this claim, or was read; or 0."""
+    """The candidate token from each server that voted for this claim or was read; otherwise 0."""
     read: tuple[tuple[int, int, bool], ...] | None = None
-    """To take over: the token and the holder that each server had, and whether it may have forgotten others."""
+    """For a take-over: each server's token and holder, and whether the server may have forgotten others."""
     token: int = 0
     to_confirm: frozenset[int] = frozenset()
-    """The confirmations that are on their way, also after the claim has given up."""
+    """Confirmations in flight, also after the claim has given up."""
     confirmed: frozenset[int] = frozenset()
     to_release: frozenset[int] = frozenset()
 
@@ -45,7 +45,7 @@ class State(NamedTuple):
     servers: tuple[Server, ...]
     claims: tuple[Claim, ...]
     last_token: int = 0
-    """The greatest that was handed out."""
+    """The greatest token that a claim received."""
     restarts: int = 0
 
 
@@ -57,12 +57,12 @@ def replace(item: Tuple, **fields: object) -> Tuple:
 
 
 class Violation(Exception):
-    """Carries what was broken, and the number of steps to it."""
+    """The message has the violation, and the number of steps to it."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """The algorithm; each option leaves one thing out."""
+    """The algorithm. Each option can switch off one part."""
 
     claims: int = 2
     restarts: int = 1
@@ -71,16 +71,16 @@ class Model:
     has_quarantine: bool = True
     needs_vote: bool = True
     take_overs: int = 0
-    """So many of the claims take over."""
+    """Number of claims that take over."""
     is_conditional: bool = True
-    """Whether a take-over replaces only what it has read,"""
+    """Whether a take-over replaces only the record that it has read."""
     checks_memory: bool = True
-    """and only on a server that has not forgotten anything since."""
+    """Whether a take-over needs a server that has not forgotten anything since."""
 
     def check(self) -> int:
-        """How many states there are.
+        """Return the number of states.
 
-        :raises Violation: two claims hold at the same time, or a token is not greater than all before it.
+        :raises Violation: two claims hold at the same time, or a token is not greater than all previous tokens.
         """
         acquiring = tuple(Claim() for _ in range(self.claims - self.take_overs))
         taking_over = tuple(Claim("reads", read=(NOT_READ,) * len(SERVERS)) for _ in range(self.take_overs))
@@ -101,7 +101,7 @@ class Model:
     def steps(self, state: State) -> Iterator[State]:
         for number, server in enumerate(state.servers):
             if server.vote != NO_CLAIM:
-                yield with_server(state, number, replace(server, vote=NO_CLAIM))  # it expires
+                yield with_server(state, number, replace(server, vote=NO_CLAIM))  # the vote expires
             if state.restarts:
                 empty = Server(is_quarantined=self.has_quarantine)
                 yield with_server(replace(state, restarts=state.restarts - 1), number, empty)
@@ -113,7 +113,7 @@ class Model:
                 yield self.release(state, me, claim, number)
 
     def essence(self, state: State) -> State:
-        """The same without what can have no effect any more."""
+        """Return the state without the parts that can no longer have an effect."""
         claims = []
         for me, claim in enumerate(state.claims):
             mine = frozenset(n for n, server in enumerate(state.servers) if me in (server.vote, server.holder))
@@ -134,7 +134,7 @@ class Model:
             )
         return State(state.servers, tuple(claims), state.last_token, state.restarts)
 
-    # What a claimant does
+    # Steps of a claimant
 
     def collects(self, state: State, me: int, claim: Claim) -> Iterator[State]:
         for number, server in enumerate(state.servers):
@@ -175,7 +175,7 @@ class Model:
         if len(claim.confirmed) >= MAJORITY:
             proxy = with_claim(state, me, replace(claim, phase="holds"))
             yield replace(proxy, last_token=max(state.last_token, claim.token))
-        yield from self.holds(state, me, claim)  # it gives up
+        yield from self.holds(state, me, claim)  # the claim gives up
 
     def holds(self, state: State, me: int, claim: Claim) -> Iterator[State]:
         yield with_claim(state, me, replace(claim, phase="ended", to_release=frozenset(SERVERS)))
@@ -183,7 +183,7 @@ class Model:
     def ended(self, state: State, me: int, claim: Claim) -> Iterator[State]:
         return iter(())
 
-    # What a server does
+    # Steps of a server
 
     def confirm(self, state: State, me: int, claim: Claim, number: int) -> State:
         server = state.servers[number]
@@ -198,7 +198,7 @@ class Model:
         return with_claim(state, me, claim)
 
     def take(self, state: State, me: int, claim: Claim, number: int) -> State:
-        """The confirmation of a take-over. It stays on its way: a copy may come later."""
+        """Confirm a take-over. The message stays in flight: a copy may come later."""
         assert claim.read is not None
         server = state.servers[number]
         token, holder, was_quarantined = claim.read[number]
@@ -214,7 +214,7 @@ class Model:
         state = with_claim(state, me, claim)
         for other, former in enumerate(state.claims):
             kept = sum(server.holder == other for server in state.servers)
-            if other != me and former.phase == "confirms":  # its reply may be on the way: it is taken from all the same
+            if other != me and former.phase == "confirms":  # its reply may be in flight; the lock is taken anyway
                 state = with_claim(state, other, replace(former, confirmed=former.confirmed - {number}))
             if other != me and former.phase == "holds" and kept < MAJORITY:
                 state = with_claim(state, other, replace(former, phase="ended", to_release=frozenset(SERVERS)))

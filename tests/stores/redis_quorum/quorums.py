@@ -1,4 +1,4 @@
-"""A quorum on the test servers, with a key prefix that no other test uses."""
+"""A quorum on the test servers. Each quorum has its own key prefix."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAME = "job"
 
 
 def start_new_quorum(provider: Any) -> None:
-    """Also behind the facade of an async provider, which does not have it."""
+    """Call start_new_quorum(), also behind an async provider's facade, which lacks the method."""
     if isinstance(provider, BlockingLockProvider):
         provider.run(provider.async_provider.start_new_quorum())  # type: ignore[attr-defined]  # that of a quorum has it
     else:
@@ -35,7 +35,7 @@ def start_new_quorum(provider: Any) -> None:
 
 
 class Quorum:
-    """Servers, by number, and the providers that are opened on them; all is put right again by :meth:`close`."""
+    """Numbered servers, and the providers on them. :meth:`close` restores everything."""
 
     def __init__(self, servers: Sequence[RedisServer], *, create: bool = True) -> None:
         self.servers = list(servers)
@@ -49,7 +49,7 @@ class Quorum:
 
     @property
     def proxies(self) -> list[TcpProxy]:
-        """One before each server."""
+        """One proxy before each server."""
         if not self._proxies:
             self._proxies = [self.stack.enter_context(TcpProxy(server.address)) for server in self.servers]
         return self._proxies
@@ -63,7 +63,8 @@ class Quorum:
         at: Mapping[int, Address] | None = None,
         **options: Any,
     ) -> LockProvider:
-        """From URLs; for the servers ``without`` they lead nowhere. An async one is presented as a sync one.
+        """Open a provider from URLs, with dead addresses for the servers ``without``. Wrap an async provider in a sync
+        facade.
 
         :param at: other addresses, by number.
         """
@@ -78,12 +79,12 @@ class Quorum:
         return provider
 
     def by_hand(self, *, via_proxies: bool = False) -> ByHand:
-        """The programs, carried out step by step, in as much time as a busy machine needs."""
+        """Open the programs step by step, with a time limit for a busy machine."""
         provider: Any = self.provider(via_proxies=via_proxies, timeout="60s")
         return ByHand(provider)
 
     def cut_off(self, *numbers: int) -> None:
-        """These servers, and no others, cannot be reached through their proxies."""
+        """Make only these servers unreachable through their proxies."""
         for number, proxy in enumerate(self.proxies):
             if number in numbers:
                 proxy.refuse()
@@ -91,7 +92,7 @@ class Quorum:
             else:
                 proxy.accept()
 
-    # Past the providers
+    # Access past the providers
 
     def send(self, number: int, *words: str | int) -> Any:
         with self.servers[number].client() as client:
@@ -101,7 +102,7 @@ class Quorum:
         return f"{self.prefix}:{{{name}}}"
 
     def fields(self, number: int, name: str = NAME) -> dict[str, str]:
-        """What one server has on a lock name."""
+        """Return a server's record of a lock name."""
         with self.servers[number].client() as client:
             found: dict[Any, Any] = client.hgetall(self.key(name))
         return {field.decode(): value.decode() for field, value in found.items()}
@@ -115,7 +116,7 @@ class Quorum:
         return int(self.fields(number, name).get("lock_until", 0)) > self.now(number)
 
     def wait_until_free(self) -> None:
-        """On all servers: an operation waits for a majority, and only for a moment for the others."""
+        """Wait for all servers: an operation waits for a majority, and only briefly for other servers."""
         wait_until(lambda: not any(map(self.is_held, range(self.size))), what="the lock free on all servers")
 
     def votes(self, number: int) -> bool:
@@ -137,7 +138,7 @@ def acquired(provider: LockProvider, name: str = NAME, at_most: str = "1m", **op
 
 
 def outcome(provider: LockProvider, name: str = NAME, at_most: str = "1m", **options: Any) -> str:
-    """What an attempt comes to: "lease", "skip", or why it is impossible."""
+    """Return an attempt's outcome: "lease", "skip", or the error's text."""
     try:
         lease = provider.acquire(LockRequest(name, at_most, **options))
     except ProviderUnreachable as error:
@@ -146,7 +147,7 @@ def outcome(provider: LockProvider, name: str = NAME, at_most: str = "1m", **opt
 
 
 def leave_out_of_scripts(monkeypatch: pytest.MonkeyPatch, part: bytes, instead: bytes) -> None:
-    """For controls: a fault that this part of a script prevents."""
+    """For controls: leave a part out of the scripts, to cause the fault that it prevents."""
 
     def changed(name: str) -> Script:
         found = script(name)

@@ -1,4 +1,4 @@
-"""What the servers of a quorum say of their settings: for ``shedlock doctor``."""
+"""Checks of the quorum's server settings, for ``shedlock doctor``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.parametrize("size", [3])
 
 
 def test_nothing_is_warned_of_if_all_is_well(quorum: Quorum, kind: str) -> None:
-    """Persistence is not among it: it would change nothing."""
+    """Doctor does not ask for persistence: it would change nothing."""
     assert checks_of(quorum.provider(kind=kind)) == {
         "servers": Check("servers", "ok", "all 3 reply"),
         "eviction": Check("eviction", "ok", "noeviction: no lock is evicted"),
@@ -46,7 +46,7 @@ def test_one_server_that_evicts_is_warned_of(quorum: Quorum, kind: str) -> None:
 
 
 def test_one_server_that_is_a_replica_is_warned_of(quorum: Quorum, kind: str) -> None:
-    """And another has it: both are named."""
+    """Doctor names the replica and the server with a copy."""
     host, port = quorum.servers[0].address
     quorum.send(1, "REPLICAOF", host, port)
     try:

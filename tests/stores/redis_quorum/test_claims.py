@@ -1,4 +1,4 @@
-"""Claims that meet, and claims that die: at most one gets the lease, and none blocks the others for long."""
+"""Competing claims and dead claims: at most one claim gets the lease, and no claim blocks others for long."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_i1_one_winner_each_time(quorum: Quorum, dead: int) -> None:
 @THREE_SECONDS
 @pytest.mark.parametrize("majority", [True, False], ids=["with a majority", "with a minority"])
 def test_i3_a_claimant_that_dies_between_the_broadcasts(quorum: Quorum, kind: str, majority: bool) -> None:
-    """Its votes block the others for three seconds at most, its fire time is unused, no record shows it."""
+    """Its votes block other claims for three seconds at most, its fire time stays unused, and no record shows it."""
     provider = quorum.provider(kind=kind)
     assert provider.release(acquired(provider))
     before = provider.record(NAME)
@@ -83,7 +83,7 @@ def test_i11_a_fire_time_that_another_majority_granted_runs_once(quorum: Quorum,
     assert everybody.release(lease)
     for away in minorities:
         provider = quorum.provider(kind=kind, without=away)
-        # A skip where a majority says that it ran; an error where it might have.
+        # A skip if a majority confirms that it ran; an error if it may have run.
         for fire_time in (FIRE_TIME, FIRE_TIME - timedelta(days=1)):
             found = outcome(provider, fire_time=fire_time)
             assert found == "skip" if away == minorities[0] else found == "skip" or "did not reply" in found, away

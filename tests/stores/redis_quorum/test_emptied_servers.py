@@ -1,4 +1,4 @@
-"""A server that was emptied or restarted may have forgotten a lease: it does not vote for ``longest_lease``."""
+"""An emptied or restarted server may have forgotten a lease: it does not vote for ``longest_lease``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def flush(quorum: Quorum, number: int) -> None:
 
 
 def second_claim(make_quorum: MakeQuorum, empty: str, kind: str) -> tuple[LockProvider, str]:
-    """Server 1 forgets a lease on servers 0 and 1; a claimant reaches 1 and 2."""
+    """Let server 1 forget a lease on servers 0 and 1, and claim on 1 and 2."""
     quorum = make_quorum()
     quorum.cut_off(2)
     acquired(quorum.provider(kind=kind, via_proxies=True))
@@ -69,7 +69,7 @@ def test_i1_without_the_quarantine_a_forgotten_lease_would_be_given_away(
 
 
 def test_a_server_that_keeps_its_data_is_quarantined_all_the_same(redis_nodes: list[RedisServer]) -> None:
-    """It may have lost its last second. What it does remember counts."""
+    """It may have lost its last second. Its remaining data counts."""
     with private_server("redis", lambda: RedisServer(appendonly=True)) as server:
         quorum = Quorum([redis_nodes[0], server, redis_nodes[2]])
         quorum.cut_off(2)
@@ -105,7 +105,7 @@ def test_it_votes_again_after_the_longest_lease_since_its_last_restart(quorum: Q
 
 
 def test_a_lease_is_not_confirmed_by_a_server_that_forgot_its_vote(quorum: Quorum) -> None:
-    """Emptied between the two broadcasts."""
+    """The server is emptied between the two broadcasts."""
     quorum.cut_off(2)
     hand = quorum.by_hand(via_proxies=True)
     program, votes = hand.votes(LockRequest(NAME, "1m"), range(3))
@@ -157,7 +157,7 @@ def test_start_new_quorum_with_a_server_down_is_refused(make_quorum: MakeQuorum,
 
 
 def test_start_new_quorum_leaves_a_server_that_restarts_in_quarantine(make_quorum: MakeQuorum) -> None:
-    """It may have joined, and granted, since it was read: it stays in quarantine."""
+    """It may have joined and granted since it was read."""
     quorum = make_quorum(create=False)
     hand = quorum.by_hand()
     program = hand.programs.start_new_quorum()
@@ -181,13 +181,14 @@ def test_start_new_quorum_refuses_the_same_server_under_two_names(redis_nodes: l
 
 
 def test_one_server_under_three_names_is_no_quorum(redis_nodes: list[RedisServer]) -> None:
-    """Its one vote must not count three times, also without start_new_quorum()."""
+    """Its one vote must not count three times, even without start_new_quorum()."""
     host, port = redis_nodes[0].address
     urls = [f"redis://{name}:{port}" for name in (host, "localhost", "127.0.0.2")]
     provider = RedisQuorumLockProvider(urls, key_prefix=f"test-{uuid4().hex[:8]}", longest_lease="3ms")
 
     def refusal() -> str:
-        """First a quarantine; a vote that comes late keeps the server for three seconds, in which this is a skip."""
+        """Return the error's text. The provider first reports a quarantine. A late vote causes a skip for three
+        seconds."""
         try:
             assert provider.acquire(LockRequest(NAME, "3ms")) is None
         except ProviderError as error:

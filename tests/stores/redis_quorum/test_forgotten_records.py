@@ -1,4 +1,4 @@
-"""What a server loses without a restart, and values in it that cannot be read."""
+"""Data lost without a restart, and values that cannot be read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def size() -> int:
 
 
 def replicate(quorum: Quorum, number: int, server: RedisServer) -> None:
-    """Let a server become a replica of another, and wait until it has its data."""
+    """Make a server a replica of another server, and wait for its data."""
     host, port = server.address
     quorum.send(number, "REPLICAOF", host, port)
     with quorum.servers[number].client() as client:
@@ -36,7 +36,7 @@ def replicate(quorum: Quorum, number: int, server: RedisServer) -> None:
 
 
 def second_claim(redis_nodes: list[RedisServer], kind: str) -> str:
-    """Server 1 fails over to a replica that lacks a lease, and back, between two votes. Its run id is the same."""
+    """Fail server 1 over to a replica that lacks a lease, and back, between two votes. Its run id stays the same."""
     with ExitStack() as stack:
         first, replica = (stack.enter_context(private_server("redis", RedisServer)) for _ in range(2))
         pair = Quorum([first, replica], create=False)
@@ -72,7 +72,6 @@ def test_i1_without_the_replication_id_a_stale_replica_would_grant(
 
 
 def test_an_odd_value_on_a_minority_disturbs_nobody(quorum: Quorum, kind: str) -> None:
-    """The others go on."""
     provider = quorum.provider(kind=kind)
     assert provider.release(acquired(provider))
     quorum.send(1, "HSET", quorum.key(), "lock_until", "soon")
@@ -114,7 +113,7 @@ def test_an_odd_value_on_a_majority_is_an_error_for_that_name(
 
 
 def test_i2_a_take_over_that_arrives_late_takes_the_lock_from_no_later_holder(quorum: Quorum) -> None:
-    """Not even one with a greater token, which comes from a server whose clock is ahead."""
+    """Not even a take-over with a greater token, from a server with a fast clock."""
     provider = quorum.provider()
     assert provider.release(acquired(provider))
     quorum.send(2, "HSET", quorum.key(), "fencing_token", quorum.now(2) + DAY)

@@ -1,4 +1,4 @@
-"""Run history on a quorum: each server keeps its own, and a majority is read."""
+"""Run history on a quorum: each server has its own history, and readers merge a majority's histories."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ ENDED = replace(RUN, ended=START + SECOND, outcome="ok")
         ([[RUN], [RUN], [RUN]], [None]),
         ([[RUN], [RUN], []], [None]),
         ([[RUN], [], []], []),  # a claim that failed
-        ([[RUN], []], [None]),  # one server did not reply: it may have it
+        ([[RUN], []], [None]),  # the server that did not reply may have it
         ([[RUN], [RUN], [ENDED]], ["ok"]),
-        ([[ENDED], [], []], ["ok"]),  # it was granted; two servers were emptied since
+        ([[ENDED], [], []], ["ok"]),  # it was granted, then two servers were emptied
         ([[ENDED], [replace(ENDED, outcome="lost")], [ENDED]], ["ok"]),
         ([[RUN], [replace(RUN, locked_by="me#2")], [replace(RUN, locked_by="me#2")]], [None]),
         ([[], []], []),
@@ -46,7 +46,7 @@ def test_a_claim_that_failed_has_the_token_of_another() -> None:
 
 
 def test_a_duration_is_by_one_server_whatever_their_clocks() -> None:
-    """The start is that of the merged record, and the duration is that of one server."""
+    """The merged record has the start, and one server has the duration."""
     first, second, third = (
         replace(RUN, started=START + hours * 3600 * SECOND, ended=START + hours * 3600 * SECOND + SECOND, outcome="ok")
         for hours in (0, 5, 9)
@@ -60,7 +60,7 @@ def test_a_duration_is_by_one_server_whatever_their_clocks() -> None:
 
 @pytest.mark.usefixtures("long_grace")
 def test_a_server_that_is_away_hides_no_run(quorum: Quorum, kind: str) -> None:
-    """It misses starts and ends; the others know them, and it hides none of them when it is back."""
+    """It misses starts and ends. The other servers have them, and it hides no run after its return."""
     keeper: Any = quorum.provider(kind=kind, history=3)
     rest: Any = quorum.provider(kind=kind, history=3, without=range(quorum.size - quorum.majority))
     lease = acquired(keeper)
@@ -110,7 +110,7 @@ def test_runs_are_kept_for_ten_years(quorum: Quorum) -> None:
 @pytest.mark.usefixtures("long_grace")
 @pytest.mark.parametrize("history", [0, 3])
 def test_a_force_release_leaves_the_runs_where_they_are(quorum: Quorum, kind: str, history: int) -> None:
-    """Also one by a tool that is opened without history. The records do not expire earlier either."""
+    """A tool without history may do the release. The records' expiry stays the same."""
     keeper: Any = quorum.provider(kind=kind, history=3)
     lease = acquired(keeper)
     assert quorum.provider(history=history).force_release(NAME)
@@ -138,6 +138,6 @@ def test_i8_a_server_that_cannot_write_history_disturbs_nobody(
         quorum.send(0, "CONFIG", "SET", "min-replicas-to-write", 0)
     [warning] = warnings_of(caplog, "run history is not written")
     assert "NOREPLICAS" in warning
-    assert outcomes(keeper, NAME) == [None, "lost"], "the others wrote it"
+    assert outcomes(keeper, NAME) == [None, "lost"], "other servers wrote it"
     assert keeper.force_release(NAME)
     assert keeper.release(acquired(keeper))

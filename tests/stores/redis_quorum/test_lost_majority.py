@@ -1,4 +1,4 @@
-"""Without a majority nothing is granted, and no unknown outcome is reported as known (I5)."""
+"""Without a majority nothing is granted, and an unknown outcome is an error (I5)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_i5_i13_every_operation_fails_in_time(quorum: Quorum, kind: str, fault: 
     lease = acquired(provider, at_most="1s")
     for number in range(quorum.majority):
         getattr(quorum.servers[number], fault)()
-    with pytest.raises(ProviderUnreachable):  # and no skip, though a remaining server reports that it is held
+    with pytest.raises(ProviderUnreachable):  # not a skip, although a remaining server reports that it is held
         provider.acquire(LockRequest(NAME, "1s"))
     for operation, work in OPERATIONS.items():
         with Stopwatch() as watch, pytest.raises(ProviderUnreachable) as caught:
@@ -59,7 +59,7 @@ def test_i5_i13_every_operation_fails_in_time(quorum: Quorum, kind: str, fault: 
         server.resume()
         server.start()
     wait_until(lambda: outcome(provider, at_most="1s") == "lease", what=f"a lease after the {fault}")
-    wait_until(lambda: outcome(provider, "other", "1s") == "lease", what="another one, which was to be taken over")
+    wait_until(lambda: outcome(provider, "other", "1s") == "lease", what="another lock, to be taken over")
 
 
 def test_extend_and_release_can_be_repeated_after_an_outage(quorum: Quorum, kind: str) -> None:
@@ -84,7 +84,7 @@ def test_extend_and_release_can_be_repeated_after_an_outage(quorum: Quorum, kind
 
 
 def test_an_acquire_that_failed_leaves_nothing_behind(quorum: Quorum, kind: str) -> None:
-    """Those servers that voted are free at once."""
+    """The servers that voted are free at once."""
     provider = quorum.provider(kind=kind, without=range(quorum.majority))
     assert "did not reply" in outcome(provider)
     assert all(quorum.fields(number) == {} for number in range(quorum.size))

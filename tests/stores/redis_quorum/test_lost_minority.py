@@ -1,4 +1,4 @@
-"""Servers of a minority die, freeze and come back, at any moment, and the lock goes on."""
+"""A minority's servers die, freeze and return at any moment; the lock goes on."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_i1_servers_are_killed_and_restarted(quorum: Quorum) -> None:
 
 @RANDOM
 def test_i1_servers_freeze_for_a_moment(quorum: Quorum) -> None:
-    """In the middle of a broadcast, at random; the servers carry out late what they were sent meanwhile."""
+    """At random, in the middle of a broadcast. The servers carry out their pending commands late."""
     with workers_on(quorum) as workers:
         victims = random.sample(range(quorum.size), quorum.size - quorum.majority)
         for _ in range(FREEZES):
@@ -52,7 +52,7 @@ def test_i1_servers_freeze_for_a_moment(quorum: Quorum) -> None:
             for number in victims:
                 quorum.servers[number].resume()
             workers.wait_for_progress(1)
-        # Votes that came late keep a server for three seconds.
+        # Late votes block a server for three seconds.
         resumed = {number: quorum.now(number) for number in victims}
         wait_until(partial(took_part, quorum, resumed), what="these servers grant leases again")
     workers.check()

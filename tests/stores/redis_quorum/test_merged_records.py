@@ -1,4 +1,4 @@
-"""The records as a majority of the servers has them."""
+"""Records as a majority of the servers has them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def record_of(provider: LockProvider) -> LockRecord:
 
 
 def leave_remnant(quorum: Quorum) -> LockProvider:
-    """A lease on a minority only, of a claim that died."""
+    """Leave a lease of a dead claim on a minority."""
     provider = quorum.provider()
     lease = acquired(provider)
     for number in range(quorum.majority - 1, quorum.size):
@@ -53,7 +53,7 @@ def test_a_lease_on_a_minority_beside_older_records_is_not_shown(quorum: Quorum,
     record = record_of(provider)
     assert (record.locked_by, record.is_held) == (former.locked_by, False)
     assert not provider.force_release(NAME), "it was not held"
-    quorum.wait_until_free()  # the remnant is gone all the same
+    quorum.wait_until_free()  # the remnant is gone, too
 
 
 def test_records_are_the_same_without_a_minority(quorum: Quorum, kind: str) -> None:
@@ -64,7 +64,7 @@ def test_records_are_the_same_without_a_minority(quorum: Quorum, kind: str) -> N
     assert record_of(provider).locked_by == lease.locked_by
     assert provider.release(lease)
     assert not record_of(provider).is_held
-    # Held on a bare majority of which one is away: a reader cannot know better.
+    # A bare majority has the lease, and one of its servers is away: a reader cannot know better.
     lease = acquired(provider)
     rest = quorum.provider(kind=kind, without=[quorum.size - 1])
     assert record_of(rest).is_held
@@ -82,7 +82,7 @@ def test_force_release_and_prune_work_without_a_minority(quorum: Quorum, kind: s
     assert provider.prune(timedelta(hours=1)) == 0
     assert provider.prune(timedelta(0)) == 1
     assert provider.record(NAME) is None
-    # The servers that were away still have it, as held: they are outvoted.
+    # The servers that were away still say that it is held: they are outvoted.
     assert quorum.is_held(0)
     assert outcome(quorum.provider(kind=kind)) == "lease"
 

@@ -1,4 +1,4 @@
-"""All that can happen to three servers and two claims: nothing breaks, and each part of the algorithm is needed."""
+"""All states of three servers and two claims: no violation, and each part of the algorithm is needed."""
 
 from __future__ import annotations
 

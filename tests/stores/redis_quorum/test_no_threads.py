@@ -1,4 +1,4 @@
-"""Where no thread can be started, a quorum's servers are asked one after the other."""
+"""Without a new thread, a quorum sends requests to its servers in sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run is recovered if a majority has exactly this run, and no server has its end."""
+"""A run is recovered if a majority has this exact run, and no server has its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("long_grace")
 
 
 def dead_run(quorum: Quorum, provider: Any) -> LockRecord:
-    """The lease of a holder that died long ago, on all servers."""
+    """Leave the lease of a long-dead holder on all servers."""
     acquired(provider, fire_time=FIRE_TIME)
     for number in range(quorum.size):
         quorum.send(number, "HSET", quorum.key(), "lock_until", quorum.now(number))
@@ -28,7 +28,7 @@ def dead_run(quorum: Quorum, provider: Any) -> LockRecord:
 
 @pytest.mark.parametrize("mark", ["released_token", "freed_token"])
 def test_i14_the_end_of_a_run_counts_that_is_on_one_server(quorum: Quorum, kind: str, mark: str) -> None:
-    """The holder released it, and did not reach the other servers."""
+    """The holder's release did not reach the other servers."""
     provider: Any = quorum.provider(kind=kind)
     dead = dead_run(quorum, provider)
     assert dead.is_released is False
@@ -44,7 +44,7 @@ def test_i14_the_end_of_a_run_counts_that_is_on_one_server(quorum: Quorum, kind:
 
 
 def test_i14_a_majority_must_have_the_run(quorum: Quorum, kind: str) -> None:
-    """Servers that missed its acquisition do not count, as they have missed its end, too."""
+    """Servers that missed its acquisition do not count: they also missed its end."""
     provider: Any = quorum.provider(kind=kind)
     dead = dead_run(quorum, provider)
     for number in range(quorum.majority - 1):

@@ -1,4 +1,4 @@
-"""What an operation costs each server, and that a herd of callers costs no more threads."""
+"""Round trips to each server, and the number of threads for many callers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ HERD = 50
 
 @pytest.mark.parametrize("history", [0, 50])
 def test_an_acquire_costs_each_server_two_round_trips(quorum: Quorum, kind: str, history: int) -> None:
-    """In steady state, which is the cheapest of a few attempts: others connect, or load the scripts."""
+    """The cheapest of a few attempts shows the steady state: other attempts connect, or load the scripts."""
     provider = quorum.provider(kind=kind, via_proxies=True, history=history)
     costs: dict[str, list[int]] = {}
 
     def measure(operation: str, work: Callable[[], object]) -> None:
-        provider.record(NAME)  # waits for all servers, also those that were slower than a majority before
+        provider.record(NAME)  # waits for all servers, including slower ones
         for proxy in quorum.proxies:
             proxy.reset()
         work()
@@ -52,7 +52,7 @@ def acquire_into(leases: list[Lease], provider: LockProvider) -> None:
 @pytest.mark.slow("a herd of skips")
 @pytest.mark.parametrize("hangs", [False, pytest.param(True, marks=pytest.mark.slow("a herd before a hanging server"))])
 def test_a_herd_of_skips_needs_no_more_threads(quorum: Quorum, hangs: bool) -> None:
-    """Each server has a limited number of threads, which end; a server that hangs needs no more."""
+    """Each server has a limited number of threads, and the threads end. A hanging server needs no more."""
     before = set(threading.enumerate())
     provider = quorum.provider()
     acquired(provider)

@@ -1,4 +1,4 @@
-"""What a server carries out too late must not leave, revive or shorten a lease."""
+"""A server's late work must not leave, revive or shorten a lease."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_confirmation_that_comes_late_but_in_time_counts(quorum: Quorum) -> No
     provider, hand = quorum.provider(), quorum.by_hand()
     lease, confirmation = hand.late_confirmation(NAME, range(quorum.majority), range(quorum.majority, quorum.size))
     for _ in range(2):
-        assert hand.on(range(quorum.size), confirmation) == [1] * quorum.size, "each reply is that of the first copy"
+        assert hand.on(range(quorum.size), confirmation) == [1] * quorum.size, "each reply belongs to the first copy"
     assert provider.release(lease)
     quorum.wait_until_free()
 
@@ -43,7 +43,7 @@ def test_a_confirmation_that_comes_late_but_in_time_counts(quorum: Quorum) -> No
 def test_i12_a_server_that_froze_between_the_broadcasts_gives_the_lock_to_nobody(
     quorum: Quorum, release_arrives: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It confirms late. Without the release it keeps a lease, which gives the lock to no claim."""
+    """The server confirms late. Without the release it keeps a lease, and no claim gets the lock."""
     provider, hand = quorum.provider(), quorum.by_hand()
     frozen = quorum.size - 1
     program, replies = hand.votes(LockRequest(NAME, "1m"), range(quorum.size))
@@ -86,7 +86,7 @@ def test_i2_i4_copies_after_the_release_change_nothing(quorum: Quorum, at_least:
 
 
 def test_i6_an_extension_that_a_later_one_has_overtaken_changes_nothing(quorum: Quorum) -> None:
-    """The earlier one was shorter: it must not take back what the later one promised."""
+    """The earlier, shorter extension must not take back the later one's promise."""
     provider, hand = quorum.provider(), quorum.by_hand()
     lease = acquired(provider)
     extension = hand.extension(lease, "1s")
@@ -94,7 +94,7 @@ def test_i6_an_extension_that_a_later_one_has_overtaken_changes_nothing(quorum: 
     assert hand.on(range(quorum.size), extension) == [1] * quorum.size, "it is still held"
     for number in range(quorum.size):
         assert int(quorum.fields(number)["lock_until"]) - quorum.now(number) > 9 * MINUTE
-    assert provider.extend(lease, "2s") is lease, "a shorter one that comes in order"
+    assert provider.extend(lease, "2s") is lease, "a shorter extension, in order"
     assert int(quorum.fields(0)["lock_until"]) - quorum.now(0) <= 2_000_000
     assert provider.release(lease)
     successor = acquired(provider)
@@ -106,7 +106,7 @@ def test_i6_an_extension_that_a_later_one_has_overtaken_changes_nothing(quorum: 
 
 
 def test_i12_a_vote_after_the_claim_has_ended_leaves_no_record(quorum: Quorum) -> None:
-    """A server waits three seconds for it, the others go on, and no record comes of it."""
+    """The server stays blocked for three seconds, other servers go on, and no record appears."""
     provider, hand = quorum.provider(), quorum.by_hand()
     last = quorum.size - 1
     program, _ = hand.votes(LockRequest("unused", "1m"), [last])
@@ -120,7 +120,7 @@ def test_i12_a_vote_after_the_claim_has_ended_leaves_no_record(quorum: Quorum) -
 
 
 def test_i1_a_confirmation_whose_vote_has_expired_grants_nothing(quorum: Quorum) -> None:
-    """Another claim has been there meanwhile."""
+    """Another claim has voted meanwhile."""
     provider, hand = quorum.provider(), quorum.by_hand()
     program, replies = hand.votes(LockRequest(NAME, "1m"), range(quorum.size))
     confirmation = program.send(replies)
@@ -134,7 +134,7 @@ def test_i1_a_confirmation_whose_vote_has_expired_grants_nothing(quorum: Quorum)
 
 
 def test_i12_a_failed_confirmation_is_undone(quorum: Quorum) -> None:
-    """A majority does not reply, and a minority has the lease already."""
+    """A majority does not reply, but a minority already has the lease."""
     hand = quorum.by_hand(via_proxies=True)
     minority = range(quorum.majority - 1)
     program, replies = hand.votes(LockRequest(NAME, "1m"), range(quorum.size))
@@ -153,14 +153,14 @@ def test_i12_a_failed_confirmation_is_undone(quorum: Quorum) -> None:
 def test_replies_that_arrived_while_the_event_loop_was_blocked_count(
     quorum: Quorum, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For longer than a broadcast waits for a majority, and for the other servers."""
+    """The block exceeds a broadcast's waits for a majority and for other servers."""
     provider = quorum.provider(kind="async")
-    lease = acquired(provider)  # so the servers know the scripts by their hashes, and the connections are open
+    lease = acquired(provider)  # so the servers know the scripts' hashes, and the connections are open
     assert outcome(provider) == "skip"
     assert provider.release(lease)
     for limit in ("BROADCAST_SECONDS", "GRACE_SECONDS"):
-        monkeypatch.setattr(quorum_clients, limit, 0.6)  # in which a busy machine connects
-    monkeypatch.setattr(quorum_clients, "READ_SECONDS", 3.0)  # and reads
+        monkeypatch.setattr(quorum_clients, limit, 0.6)  # enough for a busy machine to connect
+    monkeypatch.setattr(quorum_clients, "READ_SECONDS", 3.0)  # enough for a busy machine to read
     short = quorum.provider(kind="async")
     block_when_redis_is_asked(monkeypatch, 0.3)  # for each of the three servers
     for blocked in (provider, short):

@@ -1,4 +1,4 @@
-"""What replies come to, without servers: votes counted, records seen together, and the steps of a program."""
+"""Decisions from replies, without servers: votes, merged records, and a program's steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SILENT = NoReply("no reply")
 ran, quarantined, too_late, silent = (RAN, b""), (QUARANTINED, 5000), (TOO_LATE, b""), SILENT
 absent = (NO_SUCH_RUN, b"")
 
-# The replies, the verdict, and whether the broadcast need not wait for the silent servers.
+# The replies, the verdict, and whether the broadcast may stop waiting for the silent servers.
 TABLE: list[tuple[list[Any], Verdict, bool]] = [
     ([voted, voted, voted], Verdict.WON, True),
     ([voted, voted, silent], Verdict.WON, True),
@@ -45,9 +45,9 @@ TABLE: list[tuple[list[Any], Verdict, bool]] = [
     ([voted, voted, ran], Verdict.WON, True),
     ([held_a, held_a, silent], Verdict.SKIP, True),
     ([held_a, held_a, voted], Verdict.SKIP, True),
-    ([held_a, voted, silent], Verdict.SKIP, False),  # a's lease may be on the third
-    ([held_a, voted, quarantined], Verdict.SKIP, True),  # or may have been
-    ([held_a, vote_a, voted], Verdict.SKIP, True),  # a is being granted
+    ([held_a, voted, silent], Verdict.SKIP, False),  # the third may have a's lease
+    ([held_a, voted, quarantined], Verdict.SKIP, True),  # the third may have had a's lease
+    ([held_a, vote_a, voted], Verdict.SKIP, True),  # a is about to get the lease
     ([held_a, voted, vote_b], Verdict.SPLIT, True),  # a is a remnant
     ([held_a, held_b, voted], Verdict.SPLIT, True),
     ([vote_a, vote_a, voted], Verdict.SKIP, True),
@@ -82,7 +82,7 @@ TABLE: list[tuple[list[Any], Verdict, bool]] = [
     ([too_late, voted, voted], Verdict.WON, True),
     ([too_late, voted, vote_a], Verdict.SPLIT, True),
     ([too_late, held_a, held_a], Verdict.SKIP, True),
-    ([too_late, held_a, voted], Verdict.SPLIT, True),  # a has no majority: the first would say that it is held
+    ([too_late, held_a, voted], Verdict.SPLIT, True),  # a has no majority: the first server would report it as held
     ([too_late, ran, ran], Verdict.SKIP, True),
     ([too_late, voted, silent], Verdict.IMPOSSIBLE, False),
 ]
@@ -90,7 +90,7 @@ TABLE: list[tuple[list[Any], Verdict, bool]] = [
 
 @pytest.mark.parametrize(("replies", "verdict", "is_settled"), TABLE)
 def test_the_verdict_on_the_votes(replies: list[Any], verdict: Verdict, is_settled: bool) -> None:
-    for first in range(len(replies)):  # no server is special
+    for first in range(len(replies)):  # the order of servers does not matter
         tally = VoteTally(MINE, replies[first:] + replies[:first])
         assert (tally.verdict(), tally.is_settled()) == (verdict, is_settled)
 
@@ -98,7 +98,7 @@ def test_the_verdict_on_the_votes(replies: list[Any], verdict: Verdict, is_settl
 RECOVERIES: list[tuple[list[Any], Verdict, bool]] = [
     ([voted, voted, absent], Verdict.WON, True),
     ([voted, voted, silent], Verdict.WON, True),
-    ([voted, voted, ran], Verdict.SKIP, True),  # the holder has released it, and did not reach the others
+    ([voted, voted, ran], Verdict.SKIP, True),  # the holder's release did not reach the other servers
     ([ran, silent, silent], Verdict.SKIP, True),
     ([absent, absent, voted], Verdict.SKIP, True),
     ([absent, absent, silent], Verdict.SKIP, True),
@@ -106,7 +106,7 @@ RECOVERIES: list[tuple[list[Any], Verdict, bool]] = [
     ([absent, voted, quarantined], Verdict.IMPOSSIBLE, True),
     ([held_a, held_a, absent], Verdict.SKIP, True),
     ([vote_a, vote_a, voted], Verdict.SKIP, True),
-    ([absent, voted, vote_a], Verdict.SPLIT, True),  # a vote ends
+    ([absent, voted, vote_a], Verdict.SPLIT, True),  # the vote will expire
 ]
 
 
@@ -151,7 +151,7 @@ def record(claim: str, left: float, token: int = 1) -> LockRecord:
 
 
 def replies(found: list[LockRecord | None]) -> list[list[LockRecord]]:
-    """Of servers with at most one record."""
+    """Make the replies of servers with at most one record."""
     return [[] if each is None else [each] for each in found]
 
 
@@ -169,7 +169,7 @@ a, b, free_a, free_b = record("a", 60, 2), record("b", 60, 1), record("a", -60, 
         ([a, free_b, free_b], 3, ("b", False)),  # a is a remnant
         ([free_a, b, b], 3, ("b", True)),
         ([free_a, free_b, free_b], 3, ("b", False)),
-        ([a, free_b], 3, ("a", True)),  # it may be on the third
+        ([a, free_b], 3, ("a", True)),  # the third may have it
         ([a, None], 3, ("a", True)),
         ([free_a, None], 3, ("a", False)),
         ([None, None], 3, None),
@@ -224,9 +224,9 @@ def test_a_lock_that_has_ended_shows_the_same_times_whether_a_minority_still_hol
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        ([False, False, None], False),  # None: a server without a record
+        ([False, False, None], False),  # None for a server without a record
         ([False, True, None], True),
-        ([False, "silent", None], False),  # the silent one may have it
+        ([False, "silent", None], False),  # the silent server may have it
         ([False, "other", "another"], None),
         ([True, "other", "another"], True),
     ],
@@ -246,7 +246,7 @@ def test_i14_a_run_was_ended_if_one_server_says_so_and_is_dead_if_a_majority_has
 
 @pytest.mark.parametrize("undone", [1, 2])
 def test_i14_a_run_that_is_being_undone_was_not_ended(undone: int) -> None:
-    """The first servers have given the fire time back already, the last ones have not."""
+    """The first servers have already given the fire time back, the last have not."""
     claimed = replace(record("a", 60), last_fire_time=NOW, is_released=False)
     given_back = replace(claimed, lock_until=NOW, last_fire_time=None, is_released=True)
     (merged,) = merged_records([[given_back]] * undone + [[claimed]] * (3 - undone), Majority(3))
@@ -267,7 +267,7 @@ def programs(clock: FakeClock) -> QuorumPrograms:
 
 
 def result(program: Any, *replies: list[Any]) -> Any:
-    """What the program returns after these replies."""
+    """Return the program's result for these replies."""
     next(program)
     for each in replies[:-1]:
         program.send(each)
@@ -281,7 +281,7 @@ def granted(programs: QuorumPrograms) -> Any:
 
 
 def call_of(command: Any, number: int = 0) -> Any:
-    """The script that a server is to run."""
+    """Return the script call for a server."""
     server: Any = SimpleNamespace(number=number)
     return next(command.program(server))
 
@@ -332,7 +332,7 @@ def test_i2_a_take_over_is_confirmed_only_by_servers_whose_record_it_has_read(pr
     next(program)
     confirmation = program.send([[51, b"20", 51, 1, b""], SILENT, [40, b"70", 71, 1, b""]])
     assert confirmation.only == frozenset({0, 2})
-    assert isinstance(program.send([1, NotAddressed(), 0]), Pause), "the record of one has changed"
+    assert isinstance(program.send([1, NotAddressed(), 0]), Pause), "one server's record has changed"
     assert isinstance(program.send(None), OnEach), "read again"
 
 
@@ -346,7 +346,7 @@ def test_i1_a_take_over_that_was_not_confirmed_frees_no_server_and_gets_a_new_id
     reading: list[Any] = [[51, b"20", 51, 1, b""]] * 3
     first = locked_by(program.send(reading))
     assert isinstance(program.send(replies), Pause)
-    program.send(None)  # the reading
+    program.send(None)  # the next command reads
     assert locked_by(program.send(reading)) != first, "a server that has confirmed gets the next token"
     program.close()
 
@@ -393,7 +393,7 @@ def test_i11_a_fire_time_that_is_too_late_for_a_majority(
     program = getattr(locking, operation)(programs, LockRequest(NAME, "100s", fire_time=NOW))
     next(program)
     reply: Any = replies
-    if operation == "acquire":  # a take-over is not undone
+    if operation == "acquire":  # take-overs are not undone
         assert isinstance(program.send(replies), Undo)
         reply = None
     with pytest.raises(ProviderError, match=why) as caught:
@@ -421,7 +421,7 @@ def test_a_split_ends_in_an_error_after_as_long_as_a_vote_lasts(programs: Quorum
     clock.advance(3.1)
     assert isinstance(program.send([voted, held_a, held_b]), Pause), "sent while a vote of the dead may have lasted"
     program.send(None)
-    program.send([voted, held_a, held_b])  # undone
+    program.send([voted, held_a, held_b])  # the claim is undone
     with pytest.raises(ProviderUnreachable, match="the servers are divided"):
         program.send([0, 0, 0])
 
@@ -441,7 +441,7 @@ def test_a_split_ends_in_an_error_after_as_long_as_a_vote_lasts(programs: Quorum
 def test_i5_extend_and_release_count_a_majority(
     programs: QuorumPrograms, replies: list[Any], is_extended: bool | None, is_released: bool | None
 ) -> None:
-    """None: unknown."""
+    """None if the outcome is unknown."""
     lease = granted(programs)
     if is_extended is None:
         with pytest.raises(ProviderUnreachable):

@@ -1,4 +1,4 @@
-"""I13: one ``timeout`` for all broadcasts of an operation; a minority that is away slows nothing."""
+"""I13: one ``timeout`` covers all broadcasts of an operation; an absent minority slows nothing."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from tests.support.timing import BUSY, Stopwatch
 
 TIMEOUT = 2.0
 LONG, SOON = 30.0, 15.0
-"""How long a broadcast waits for a majority here, and half of it: a busy machine is not so slow."""
+"""Seconds that a broadcast waits for a majority here, and half of it: a busy machine is faster."""
 
 FAULTS = {
     "refuses": r"(?i)refused|connect call failed",
-    "black-holed": "waited for a connection|no reply within",  # that of the client, or of the broadcast, is over first
+    "black-holed": "waited for a connection|no reply within",  # the client's limit or the broadcast's limit comes first
     "silent": "waited for a reply|waited for a connection|no reply within",
     "stopped": "waited for a reply|waited for a connection|no reply within",
 }
-"""The faults of a server, and what the error says of them."""
+"""A server's faults, and their error messages."""
 
 
 @pytest.fixture
@@ -53,9 +53,9 @@ def black_holes() -> Iterator[list[Address]]:
 def faulty(
     quorum: Quorum, kind: str, fault: str, numbers: Sequence[int], black_holes: list[Address], timeout: float = TIMEOUT
 ) -> Iterator[Any]:
-    """A provider that has been used before something happens to these servers."""
+    """Return a provider that was used before these servers get the fault."""
     if fault == "black-holed":
-        # A warm connection to a black hole would be a silent one.
+        # A warm connection to a black hole would be a silent connection.
         yield quorum.provider(kind=kind, timeout=f"{timeout}s", at=dict(zip(numbers, black_holes, strict=False)))
         return
     provider = quorum.provider(kind=kind, timeout=f"{timeout}s", via_proxies=True)
@@ -72,7 +72,7 @@ def faulty(
 
 
 def use(quorum: Quorum, provider: Any) -> None:
-    """Until no server differs from the others: an operation waits for a majority, and hardly for the rest."""
+    """Use the provider until all servers agree: an operation waits for a majority, and hardly for other servers."""
 
     def is_same_everywhere() -> bool:
         holders = {quorum.fields(number, "warm").get("locked_by") for number in range(quorum.size)}
@@ -117,7 +117,7 @@ def test_i13_a_majority_that_is_away_is_reported_in_time(
 
 
 def each_operation(provider: Any, name: str) -> dict[str, Callable[[], bool]]:
-    """Each operation, and whether it did what it should."""
+    """Each operation, and whether it succeeded."""
     leases: list[Lease] = []
 
     def acquire() -> bool:
@@ -182,7 +182,7 @@ print("done", flush=True)
 
 @pytest.mark.slow("starts a Python")
 def test_a_silent_server_does_not_keep_the_process_from_ending(quorum: Quorum) -> None:
-    """With clients that would wait for it for ever."""
+    """The clients would wait forever."""
     quorum.proxies[1].stall()
     ports = [str(address[1]) for address in (proxy.address for proxy in quorum.proxies)]
     command = [sys.executable, "-c", ENDS, quorum.prefix, *ports]
@@ -197,12 +197,12 @@ def test_a_silent_server_does_not_keep_the_process_from_ending(quorum: Quorum) -
 
 @pytest.mark.slow("a hundred claims wait")
 def test_a_heartbeat_waits_for_no_acquire(quorum: Quorum, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the threads and the connections some are not for claims."""
+    """Some threads and connections are reserved for other operations than claims."""
     monkeypatch.setattr(broadcast, "BROADCAST_SECONDS", 30.0)  # claims wait for longer than a busy machine needs
-    acquired(quorum.provider(), "known")  # so the servers know the script by its hash
+    acquired(quorum.provider(), "known")  # so the servers know the script's hash
     herd = 3 * THREADS_PER_SERVER
     with ExitStack() as stack:
-        pool = stack.enter_context(ThreadPoolExecutor(herd))  # it ends last: without the proxies, no claim waits
+        pool = stack.enter_context(ThreadPoolExecutor(herd))  # closed last: once the proxies are gone, no claim waits
         proxies = [stack.enter_context(TcpProxy(server.address)) for server in quorum.servers]
         for proxy in proxies:
             proxy.silence(script("quorum_vote").sha)

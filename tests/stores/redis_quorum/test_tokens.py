@@ -1,4 +1,4 @@
-"""Fencing tokens strictly increase, whichever majorities grant them and however their clocks differ (I7)."""
+"""Fencing tokens strictly increase for all majorities and all clock differences (I7)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY = 86_400_000_000
 
 
 def set_ahead(quorum: Quorum, number: int, token: int, name: str = NAME) -> None:
-    """As if that server's clock had been ahead when it granted last."""
+    """Set a token as if that server's clock had been ahead at its last grant."""
     quorum.send(number, "HSET", quorum.key(name), "fencing_token", token)
 
 
@@ -36,7 +36,7 @@ def test_i7_tokens_grow_whichever_minority_is_away(quorum: Quorum, kind: str) ->
 @pytest.mark.parametrize("fast", [0, 1, 2])
 @pytest.mark.parametrize("operation", ["acquire", "take_over"])
 def test_i7_tokens_grow_although_a_clock_is_ahead(quorum: Quorum, operation: str, fast: int) -> None:
-    """The token that it gave to all must not be forgotten when it is away."""
+    """The other servers must remember the token of the absent server."""
     provider = quorum.provider(via_proxies=True)
     tokens = [token_of(acquired(provider))]
     tokens.append(token_of(provider.take_over(LockRequest(NAME, "1m"))))
@@ -66,7 +66,7 @@ def test_i7_a_token_is_the_same_on_a_majority_before_it_is_handed_out(quorum: Qu
 
 
 def test_i7_a_take_over_and_an_acquire_get_different_tokens(quorum: Quorum) -> None:
-    """Each server ends with the greatest of the tokens, or one that its claimant did not get."""
+    """Each server ends with the greatest of the tokens, or with a token that its claimant did not get."""
     providers = [quorum.provider(kind=kind) for kind in ("sync", "sync", "async", "async")]
     for number in range(10):
         name, barrier = f"job-{number}", threading.Barrier(len(providers))

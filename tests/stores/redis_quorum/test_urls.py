@@ -1,4 +1,4 @@
-"""The servers of a quorum: URLs and clients, and what can be wrong with them. Nothing is connected here."""
+"""A quorum's servers: URLs and clients, and errors in them. The tests do not connect."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_an_error_names_a_server_by_its_socket(tmp_path: Path) -> None:
 
 
 def test_masters_that_sentinels_name_are_servers(kind: str) -> None:
-    """Where each of them is, only its Sentinel knows, so nothing shows that they are different."""
+    """Only the Sentinels know the masters' addresses, so nothing shows that the masters differ."""
     sentinels: dict[str, Any] = {"sync": redis.sentinel.Sentinel, "async": redis.asyncio.sentinel.Sentinel}
     clients = [sentinels[kind]([(f"sentinel-{group}", 26379)]).master_for("mymaster") for group in "abc"]
     assert repr(KINDS[kind](clients)).count("the master that Sentinel names") == 3
@@ -146,7 +146,7 @@ BAD_LISTS: dict[str, Callable[[str], Any]] = {
 def a_cluster(kind: str) -> Any:
     if kind == "async":
         return redis.asyncio.RedisCluster(host="h1")
-    return object.__new__(redis.RedisCluster)  # making one connects
+    return object.__new__(redis.RedisCluster)  # its constructor connects
 
 
 @pytest.mark.parametrize("why", BAD_LISTS)
@@ -170,7 +170,7 @@ def hour(quorum: Quorum, kind: str) -> tuple[LockProvider, Lease]:
 
 @pytest.mark.parametrize("size", [3])
 def test_i1_a_lease_longer_than_the_longest_is_refused(hour: tuple[LockProvider, Lease]) -> None:
-    """A restarted server would vote again while it still lasts."""
+    """A restarted server would vote again during the lease."""
     provider, lease = hour
     before = lease.trusted_for()
     too_long: list[Callable[[], object]] = [

@@ -14,7 +14,7 @@ from tests.support.polling import wait_until
 
 
 class Workers:
-    """One thread for each provider, all on one lock name. What they count is protected by nothing else."""
+    """One thread for each provider, all on one lock name. Only the lock protects their counter."""
 
     def __init__(self, providers: Sequence[LockProvider], at_most: str) -> None:
         self.counter = 0
@@ -57,7 +57,7 @@ class Workers:
                 if lease is not None:
                     self._count(lease)
                     provider.release(lease)
-            except ProviderUnreachable as error:  # a server that dies between two rounds, for one
+            except ProviderUnreachable as error:  # for example a server that dies between two rounds
                 self.unreachable.append(str(error))
             except BaseException as error:
                 self.surprises.append(error)
@@ -65,7 +65,7 @@ class Workers:
             self._done.wait(0.002)
 
     def _count(self, lease: Lease) -> None:
-        if not lease.is_trusted():  # this machine was busy with something else
+        if not lease.is_trusted():  # this machine was busy
             return
         self._inside += 1
         before = self.counter

@@ -16,16 +16,16 @@ from tests.support.s3 import S3Server
 
 Open = Callable[..., LockProvider]
 OPTIONS = {"clock_error": "0s", "timeout": "20s"}
-"""There is one clock, and the time limit is not what these tests are about, on a busy machine."""
+"""The server has one clock. A long time limit suits a busy machine: these tests are not about time limits."""
 
 
 @pytest.fixture
 def kind() -> str:
-    """Both clients carry out the same programs. Tests of what a client does run with ``both_clients``."""
+    """Sync: both clients carry out the same programs. Tests of the clients themselves use ``both_clients``."""
     return "sync"
 
 
-# One front end, one prefix and one provider for each client: a client of boto3 takes a tenth of a second to make.
+# One front end, one prefix and one provider for each client: a new boto3 client takes a tenth of a second.
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +35,7 @@ def shared_prefix() -> str:
 
 @pytest.fixture
 def prefix(shared_prefix: str, s3_server: S3Server) -> str:
-    """Without objects."""
+    """A prefix without objects."""
     s3_server.delete_all(shared_prefix)
     return shared_prefix
 
@@ -60,7 +60,7 @@ def open_url(kind: str) -> Iterator[Open]:
 
 @pytest.fixture
 def open_provider(open_url: Open, s3_server: S3Server, prefix: str) -> Open:
-    """Opens a provider, through a proxy or a front end if an address is given."""
+    """Open a provider, through a proxy or a front end if an address is given."""
 
     def open_provider(via: Address | None = None, **options: str) -> LockProvider:
         return open_url(s3_server.url(via=via, prefix=prefix), **(OPTIONS | options))

@@ -1,4 +1,4 @@
-"""I1: a server that ignores the conditions of requests is found out, and no lock is granted on it."""
+"""I1: the provider detects a server that ignores the conditions of requests, and grants no lock on it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_server_that_deletes_whatever_the_condition_prunes_nothing(
 
 
 def test_the_server_is_tried_before_the_first_record_and_not_again(open_provider: Open, front_end: FrontEnd) -> None:
-    """Also by a process that only finds records: they were written after such a check."""
+    """A process that only finds records does not try: an earlier check preceded these records."""
     provider = open_provider(front_end.address)
     assert provider.release(acquired(provider, "job"))
     front_end.ignored = {("PUT", "If-None-Match")}

@@ -1,4 +1,4 @@
-"""Errors of S3 and of the way to it: which are an outage, and what the message says."""
+"""Errors of S3 and of the network: which of them are outages, and their messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fault(code: str, status: int, marker: str = "") -> Fault:
 
 @pytest.fixture
 def warm(kind: str, prefix: str, shared_provider: Open, front_end: FrontEnd) -> LockProvider:
-    """A provider with a free lock "job"."""
+    """Return a provider with a free lock "job"."""
     provider = shared_provider(kind, front_end.address)
     provider.release(acquired(provider, "job"))
     return provider
@@ -171,7 +171,7 @@ def test_i5_a_reply_without_a_date_is_an_outage(warm: LockProvider, front_end: F
 def test_i1_front_ends_that_differ_by_the_allowed_error(
     open_provider: Open, s3_server: S3Server, offset: float
 ) -> None:
-    """A lease of one is never free for the other while its holder trusts it."""
+    """Neither front end gives away a lease while its holder trusts it."""
     with DateProxy(s3_server.address, offset) as front:
         holder, other = open_provider(clock_error="1s"), open_provider(front.address, clock_error="1s")
         lease, successor = acquired(holder, "job", "300ms"), None
@@ -184,7 +184,7 @@ def test_i1_front_ends_that_differ_by_the_allowed_error(
 
 
 def test_front_ends_that_differ_by_more_overlap_and_tokens_tell(open_provider: Open, s3_server: S3Server) -> None:
-    """Not promised. The store gives the lease away early; nothing else goes wrong."""
+    """Here exclusion is not promised. The store gives the lease away early; nothing else goes wrong."""
     with DateProxy(s3_server.address, 120.0) as front:
         holder, other = open_provider(clock_error="1s"), open_provider(front.address, clock_error="1s")
         lease, successor = acquired(holder, "job"), acquired(other, "job")

@@ -1,4 +1,4 @@
-"""The objects: what is in them, where they are, and which are no records."""
+"""The objects: their content, their keys, and objects that are not records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIME = ServerTime(NOW, 0.0, 0.0)
 
 
 def test_i2_the_same_record_again_is_another_version(s3_server: S3Server, prefix: str) -> None:
-    """An ETag is a digest of the content. A late copy must not find the version back that it was for."""
+    """An ETag is a digest of the content. A late copy must not meet its old version again."""
     provider = S3LockProvider(s3_server.url(prefix=prefix))
 
     def write(version: Any) -> Generator[Any, Any, Any]:
@@ -108,7 +108,7 @@ def test_long_names_have_short_keys(provider: LockProvider, s3_server: S3Server,
 
 @pytest.mark.slow("opens three providers; the names of the contract are apart by prefixes, too")
 def test_prefixes_have_records_of_their_own(s3_server: S3Server, prefix: str) -> None:
-    """Also one below the other, and one that the other begins with."""
+    """One prefix is below another, and one begins with another."""
     providers = [S3LockProvider(s3_server.url(prefix=place)) for place in (prefix, f"{prefix}/b", f"{prefix}b")]
     for number, provider in enumerate(providers):
         acquired(provider, "job")
@@ -150,7 +150,7 @@ def test_i5_an_object_that_is_no_record_is_refused_and_hides_no_other(
 
 
 def test_i2_the_object_of_another_lock_is_refused(provider: LockProvider, s3_server: S3Server, prefix: str) -> None:
-    """A copy by hand. A force release of the one would free the other."""
+    """Somebody may have copied it by hand. A force release of one lock would free the other lock."""
     acquired(provider, "job")
     with s3_server.client() as client:
         source = {"Bucket": s3_server.bucket, "Key": f"{prefix}/job.json"}
@@ -176,7 +176,7 @@ def test_a_deletion_by_hand_frees_the_lock(provider: LockProvider, s3_server: S3
 
 
 def replies(command: Any, *given: dict[str, Any] | str) -> tuple[list[AwsRequest], CasReply]:
-    """The requests that these replies lead to, and the result. Text is the code of an error reply."""
+    """Return the requests for these replies, and the result. A text is an error reply's code."""
     requests, exchange = [], Objects("bucket", "p/").exchange(command)
     request = next(exchange)
     for reply in given:
@@ -213,7 +213,7 @@ def test_replies_that_mean_not_written(code: str) -> None:
 
 
 def test_a_refused_write_that_was_written_is_recognised() -> None:
-    """By a first copy, which aiohttp or a proxy has sent."""
+    """aiohttp or a proxy has sent a first copy."""
     exchange = Objects("bucket", "p/").exchange(Write(RECORD, "etag"))
     put: AwsRequest = next(exchange)
     get = exchange.send(AwsReply({}, TIME, "PreconditionFailed"))
@@ -228,7 +228,7 @@ def test_a_refused_write_that_was_written_is_recognised() -> None:
 
 
 def test_a_check_whose_first_write_was_sent_twice_is_made_again() -> None:
-    """The reply is that to the second copy."""
+    """The reply belongs to the second copy."""
     requests, _ = replies(TryConditions(), "PreconditionFailed", {"ETag": "1"}, *2 * ["PreconditionFailed"], {})
     assert [request.method for request in requests] == ["put_object"] * 4 + ["delete_object"]
     keys = [request.arguments["Key"] for request in requests]

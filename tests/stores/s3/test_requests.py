@@ -1,4 +1,4 @@
-"""What one operation costs on the wire."""
+"""Requests of one operation."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_skip_writes_nothing(open_provider: Open, s3_server: S3Server, prefix:
 
 
 def test_operations_of_several_leases_do_not_disturb_each_other(provider: LockProvider) -> None:
-    """An extension and a release know the version, whatever another lock of the same provider does meanwhile."""
+    """Extensions and releases know the version, even while the provider works on another lock."""
     leases = [acquired(provider, f"job-{number}") for number in range(3)]
     for lease in leases:
         assert provider.extend(lease, "2m") is lease
@@ -75,12 +75,12 @@ def test_operations_of_several_leases_do_not_disturb_each_other(provider: LockPr
 def test_i1_a_late_write_does_not_replace_the_record_of_a_later_holder(
     open_provider: Open, s3_server: S3Server
 ) -> None:
-    """The proxy keeps the write of one back until the other has the lock."""
+    """The proxy holds one provider's write until the other provider has the lock."""
     with TcpProxy(s3_server.address) as proxy:
         provider, other = open_provider(proxy.address), open_provider()
         provider.release(acquired(provider, "job"))
         proxy.hold('"name": "job"')
-        first = acquired(provider, "job")  # its first copy is kept back, the second one arrives
+        first = acquired(provider, "job")  # the proxy holds its first copy; the second copy arrives
         assert provider.release(first)
         successor = acquired(other, "job")
         proxy.deliver()

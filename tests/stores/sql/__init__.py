@@ -1,1 +1,1 @@
-"""What only real SQL servers show: cost on the wire, faults, other people's tables and settings."""
+"""Tests that need real SQL servers: round trips, faults, other people's tables and settings."""

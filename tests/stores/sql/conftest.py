@@ -1,4 +1,4 @@
-"""Databases for the tests of this directory, and a name of its own for each lock."""
+"""Databases for the tests of this directory, and a different name for each lock."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +40,7 @@ def mysql(mysql_server: DatabaseServer) -> Iterator[DatabaseServer]:
 
 @pytest.fixture(params=[pytest.param(driver, marks=marks_of(driver, DRIVERS)) for driver in DRIVERS])
 def driver(request: pytest.FixtureRequest) -> str:
-    """Override with `@on(drivers)` where some will do."""
+    """Tests that need fewer drivers override this with `@on(drivers)`."""
     return str(request.param)
 
 

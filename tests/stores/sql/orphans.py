@@ -1,6 +1,6 @@
 """A child that outlives its parent, on a SQLite file: ``python -m tests.stores.sql.orphans FORK KIND FILE``.
 
-It prints "True" once it has acquired a lock, or "refused"; for each line that it gets it acquires "job".
+It prints "True" once it has acquired a lock, or "refused". For each input line it acquires "job".
 """
 
 import asyncio
@@ -53,7 +53,7 @@ FORKS: dict[str, Callable[[], int]] = {"Python": python_fork, "C": c_fork}
 
 
 def main(fork: str, kind: str, file: str) -> None:
-    providers = [KINDS[kind](file), KINDS[kind](file)]  # what one has open concerns the other
+    providers = [KINDS[kind](file), KINDS[kind](file)]  # an open connection of one affects the other
 
     async def acquire_async(provider: Any, name: str) -> Any:
         return await provider.acquire(LockRequest(name, "1m"))
@@ -70,7 +70,7 @@ def main(fork: str, kind: str, file: str) -> None:
     for number, provider in enumerate(providers):
         assert acquire(provider, f"parent-{number}") is True
     if FORKS[fork]() != 0:
-        signal.pause()  # until it is killed
+        signal.pause()  # until a test kills it
     runner = asyncio.Runner()
     print(acquire(providers[0], "child"), flush=True)
     for _ in sys.stdin:

@@ -1,4 +1,4 @@
-"""One database on one server, as seen through one driver; what is opened here is closed at the end of the test."""
+"""One database on one server through one driver. Each test closes its providers at its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 DATABASE = "tests_sql"
 
-# The scheme says which server it is. The contract also uses mysql:// for MariaDB, as most people do.
+# The scheme selects the server. The contract also uses mysql:// for MariaDB, as most people do.
 SYNC_DRIVERS = {
     "postgresql+psycopg": "postgres",
     "postgresql+psycopg2": "postgres",
@@ -44,7 +44,7 @@ ASYNC_DRIVERS = {
 }
 DRIVERS = {**SYNC_DRIVERS, **ASYNC_DRIVERS}
 SQLITE_DRIVERS = ("sqlite", "sqlite+aiosqlite")
-# Where the driver makes no difference.
+# For tests where the driver makes no difference.
 ONE_EACH = ("postgresql+psycopg", "mariadb+pymysql", "mysql+pymysql")
 ONE_ASYNC_EACH = ("postgresql+asyncpg", "mariadb+asyncmy", "mysql+asyncmy")
 USUAL_DRIVERS = (*ONE_EACH, *ONE_ASYNC_EACH, *SQLITE_DRIVERS)
@@ -53,12 +53,12 @@ KINDS = ("url", "engine")
 
 
 def drivers_of(*products: Product) -> list[str]:
-    """All drivers for these servers."""
+    """Return all drivers for these servers."""
     return [driver for driver, product in DRIVERS.items() if product in products]
 
 
 def on_mysql_and_mariadb(*drivers: str) -> list[str]:
-    """``on_mysql_and_mariadb("pymysql")``: what both servers are tested for alike."""
+    """Return the schemes for tests that both servers share, for example ``on_mysql_and_mariadb("pymysql")``."""
     return [f"{scheme}+{driver}" for driver in drivers for scheme in ("mariadb", "mysql")]
 
 
@@ -69,9 +69,9 @@ def is_async(driver: str) -> bool:
 def marks_of(
     driver: str, drivers: Iterable[str], *, programs: bool = False, mariadb: bool = False
 ) -> list[pytest.MarkDecorator]:
-    """Why a test with this driver is not in ``make test``, if the same test runs with all these drivers.
+    """Marks that keep a test with this driver out of ``make test``, if the test runs with all these drivers.
 
-    :param programs: sync and async run the same programs, and nothing else is tested.
+    :param programs: the test covers only programs, which sync and async providers share.
     :param mariadb: MariaDB differs from MySQL here.
     """
     scheme = driver.partition("+")[0]
@@ -88,9 +88,9 @@ def marks_of(
 def on(
     drivers: Iterable[str], *, kinds: Sequence[str] = (), programs: bool = False, mariadb: bool = False
 ) -> pytest.MarkDecorator:
-    """Parametrize a test with drivers, each with the mark of its tier: see :func:`marks_of`.
+    """Parametrize a test with drivers, each with its tier's mark: see :func:`marks_of`.
 
-    :param kinds: also with each of these :data:`KINDS`. An engine makes the same difference on all databases.
+    :param kinds: repeat with these :data:`KINDS`. An engine makes the same difference on all databases.
     """
     drivers = list(drivers)
     marks = {driver: marks_of(driver, drivers, programs=programs, mariadb=mariadb) for driver in drivers}
@@ -153,7 +153,7 @@ class Store:
         return url
 
     def provider(self, via: Address | None = None, *, url: str | None = None, **options: Any) -> LockProvider:
-        """From a URL; an async one is presented as a sync one."""
+        """Open a provider from a URL. Wrap an async provider in a sync facade."""
         address = url or self.url(via)
         if self.is_async:
             return self.blocking(lambda: AsyncSqlAlchemyLockProvider(address, **options))
@@ -162,34 +162,34 @@ class Store:
         return provider
 
     def provider_of(self, kind: str, via: Address | None = None, *, url: str | None = None) -> LockProvider:
-        """From a URL, or on an engine: ``kind`` is one of :data:`KINDS`."""
+        """Open a provider from a URL or on an engine: ``kind`` is one of the :data:`KINDS`."""
         return self.provider(via, url=url) if kind == "url" else self.provider_of_engine(via, url=url)
 
     def provider_of_engine(self, via: Address | None = None, **options: Any) -> LockProvider:
-        """From an engine as a user makes it; see :class:`Application`."""
+        """Open a provider on an engine as a user makes it; see :class:`Application`."""
         return Application(self, via, **options).provider
 
     def blocking(self, make: Callable[[], AsyncLockProvider]) -> BlockingLockProvider:
         return self.stack.enter_context(BlockingLockProvider(make))
 
     def connect(self) -> AbstractContextManager[Connection]:
-        """From the side, in autocommit."""
+        """Connect past the provider, in autocommit."""
         connection: AbstractContextManager[Connection] = self.server.connect(DATABASE)
         return connection
 
     def query(self, sql: str, **values: Any) -> Any:
-        """The first value of the first row."""
+        """Return the first value of the first row."""
         with self.connect() as connection:
             return connection.execute(text(sql), values).scalar()
 
     def execute(self, *statements: str, **values: Any) -> int:
-        """How many rows the last one changed."""
+        """Return the number of rows that the last statement changed."""
         with self.connect() as connection:
             return [connection.execute(text(sql), values) for sql in statements][-1].rowcount
 
     @contextmanager
     def table(self) -> Iterator[str]:
-        """A name for a table, which is dropped afterwards."""
+        """Yield a table name, and drop the table afterwards."""
         name = f"t_{uuid4().hex[:12]}"
         try:
             yield name
@@ -198,7 +198,7 @@ class Store:
 
 
 class Application:
-    """An application with an engine of its own, and a provider on it; an async one is presented as a sync one."""
+    """An application with an engine, and a provider on it. A sync facade wraps async providers."""
 
     engine: Any
 
@@ -232,7 +232,7 @@ class Application:
             self._blocking.run(self.engine.dispose())
 
     def run(self, work: Callable[[Connection], T], *, commit: bool = True) -> T:
-        """What ``work`` returns, in a transaction of the application."""
+        """Return the result of ``work`` in a transaction of the application."""
         if self._blocking is not None:
             return self._blocking.run(self._run_async(work, commit))
         with self.engine.connect() as connection:
@@ -270,7 +270,7 @@ class Application:
 
     @contextmanager
     def connection_taken(self) -> Iterator[None]:
-        """The application has a connection of the pool."""
+        """Take a connection of the application's pool."""
         if self._blocking is None:
             with self.engine.connect():
                 yield
@@ -302,13 +302,13 @@ def is_waiting(store: Store) -> bool:
 
 
 def run_program(provider: Any, program: Any) -> Any:
-    """What ``program`` returns when the provider's client carries its commands out."""
+    """Run ``program`` with the provider's client, and return its result."""
     facade = getattr(provider, "async_provider", None)
     return provider._drive(program) if facade is None else provider.run(facade._drive(program))
 
 
 def carry_out(provider: Any, command: Any) -> Any:
-    """The reply to one command."""
+    """Return the reply to one command."""
 
     def program() -> Any:
         return (yield command)

@@ -34,7 +34,7 @@ PASSWORD = "hunter2"
 
 @pytest.fixture
 def url_of_a_new_user(store: Store) -> Iterator[str]:
-    """Somebody who has not logged in since the server started: the password itself has to be sent."""
+    """A user who has not logged in since the server started: the client must send the password itself."""
     user = f"user_{uuid4().hex[:8]}"
     store.execute(
         f"CREATE USER {user}@'%' IDENTIFIED WITH caching_sha2_password BY '{PASSWORD}'",
@@ -93,7 +93,7 @@ def test_without_cryptography_the_error_says_what_to_install(driver: str, store:
 
 
 class TlsMySqlServer(MySqlServer):
-    """Not with the certificates that MySQL makes: Python 3.13 does not trust them by default."""
+    """It does not use the certificates that MySQL makes: Python 3.13 does not trust them by default."""
 
     @cached_property
     def certificates(self) -> Certificates:
@@ -109,7 +109,7 @@ class TlsMySqlServer(MySqlServer):
 @pytest.fixture(scope="module")
 def tls_server(mysql_server: DatabaseServer) -> Iterator[TlsMySqlServer]:
     if not isinstance(mysql_server, MySqlServer):
-        pytest.skip("needs a server with a certificate, and the environment names one that is not ours")
+        pytest.skip("needs a server with a certificate, but the environment names another server")
     with private_server("mysql", TlsMySqlServer) as server:
         server.create_database(DATABASE)
         yield server
@@ -117,11 +117,11 @@ def tls_server(mysql_server: DatabaseServer) -> Iterator[TlsMySqlServer]:
 
 @pytest.fixture
 def collected(driver: str) -> Iterator[None]:
-    """Garbage of this test is collected in this test.
+    """Collect this test's garbage in this test.
 
-    A connection of an async driver may be closed without waiting for the end of TLS: aiomysql always does that, asyncmy
-    where the server stands still. If the event loop ends first, the transport stays open; the warning would appear in
-    any later test.
+    An async driver may close a connection without waiting for the end of TLS: aiomysql always does so, and asyncmy does
+    so if the server stands still. If the event loop ends first, the transport stays open, and any later test would show
+    the warning.
     """
     yield
     with warnings.catch_warnings():
@@ -135,7 +135,7 @@ def provider_with_tls(store: Store, authority: Path, **options: Any) -> LockProv
     return store.provider(url=f"{store.url()}?ssl_ca={authority}{no_host}", **options)
 
 
-@pytest.mark.slow("a MySQL server of its own")
+@pytest.mark.slow("starts a MySQL server")
 @pytest.mark.usefixtures("collected")
 @all_drivers
 def test_a_lock_is_held_and_released_over_tls(driver: str, tls_server: TlsMySqlServer, name: str) -> None:
@@ -154,11 +154,11 @@ def test_a_lock_is_held_and_released_over_tls(driver: str, tls_server: TlsMySqlS
         assert provider.release(lease)
 
 
-@pytest.mark.slow("a MySQL server of its own")
+@pytest.mark.slow("starts a MySQL server")
 @pytest.mark.usefixtures("collected")
 @on(["mysql+asyncmy"])
 def test_i13_the_end_of_tls_is_not_awaited(driver: str, tls_server: TlsMySqlServer, name: str) -> None:
-    """When a server stands still, all connections are closed. Asyncmy waited half a minute for each idle one."""
+    """All connections are closed after a server stands still. Asyncmy waited half a minute for each idle connection."""
     store = Store(tls_server, driver)
     with store.stack:
         provider: Any = provider_with_tls(store, tls_server.certificates.authority, timeout="2s")

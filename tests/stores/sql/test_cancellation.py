@@ -1,4 +1,4 @@
-"""I12: async operations that are cancelled twice, or by the hundred. The contract cancels each of them once."""
+"""I12: async operations are cancelled twice, or by the hundred. The contract cancels each operation once."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ pytestmark = on([*ASYNC_DRIVERS, "sqlite+aiosqlite"], kinds=tuple(KINDS))
 def check(
     store: Store, kind: str, name: str, work: Callable[[Any], Awaitable[None]], *, leaves_nothing_held: bool = True
 ) -> None:
-    """``work`` on the async provider leaves nothing held and no task behind."""
+    """Run ``work`` on the async provider, then assert that nothing is held and no task is left."""
     provider = KINDS[kind](store)
     provider.record("warm")
 
@@ -41,7 +41,7 @@ def check(
 
 
 async def cancel_twice(task: asyncio.Task[Any], iterations: int) -> Any:
-    """What ``task`` returned, if it ended before; else None."""
+    """Return the result of ``task`` if it ended first; otherwise None."""
     for _ in range(iterations):
         await asyncio.sleep(0)
     for _ in range(2):
@@ -54,7 +54,7 @@ async def cancel_twice(task: asyncio.Task[Any], iterations: int) -> Any:
 
 @pytest.mark.parametrize("operation", ["acquire", "take_over"])
 def test_i12_cancelled_twice_at_every_moment(driver: str, kind: str, operation: str, store: Store, name: str) -> None:
-    """A take-over is left to expire: the former holder may still trust its lease, so the lock must not be free."""
+    """An interrupted take-over must expire, not free the lock: the former holder may still trust its lease."""
 
     async def work(provider: Any) -> None:
         for moment in range(MOMENTS):
@@ -88,6 +88,6 @@ def test_i12_a_cancelled_release_is_a_release(driver: str, kind: str, store: Sto
             lease = await provider.acquire(LockRequest(f"{name}-{moment}", "1h"))
             assert lease
             await cancel_twice(asyncio.create_task(provider.release(lease)), moment)
-            await provider.release(lease)  # again, in case it was cancelled before it was sent
+            await provider.release(lease)  # again, in case the cancellation came before the send
 
     check(store, kind, name, work)

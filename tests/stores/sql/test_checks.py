@@ -45,7 +45,7 @@ def at(url: str) -> dict[str, Check]:
 
 @contextmanager
 def settings(store: Store, **values: str) -> Iterator[None]:
-    """Global settings of MySQL or MariaDB, for as long as the block lasts."""
+    """Change global settings of MySQL or MariaDB inside the block."""
     before = {name: store.query(f"SELECT @@GLOBAL.{name}") for name in values}
     try:
         for name, value in values.items():
@@ -58,7 +58,7 @@ def settings(store: Store, **values: str) -> Iterator[None]:
 
 @contextmanager
 def role(store: Store, *rights: str) -> Iterator[str]:
-    """The URL of a user who has these rights on the lock table, and no others."""
+    """Yield the URL of a user who has only these rights on the lock table."""
     user = f"{store.driver.partition('+')[0]}_few"
     locks = f"{'public' if store.is_postgres else DATABASE}.shedlock"
     kind, password = ("ROLE", "LOGIN PASSWORD 'few'") if store.is_postgres else ("USER", "IDENTIFIED BY 'few'")
@@ -75,7 +75,7 @@ def role(store: Store, *rights: str) -> Iterator[str]:
 
 @on([*ONE_EACH, *ONE_ASYNC_EACH], kinds=KINDS)
 def test_a_server_that_forgets_quickly_is_warned_of(store: Store, kind: str) -> None:
-    """Quick, and not durable, unless it is somebody else's."""
+    """Test servers are quick and not durable; a user's own server may be durable."""
     setting, durable = ("fsync", "on") if store.is_postgres else ("innodb_flush_log_at_trx_commit", "1")
     value = str(store.query(f"SHOW {setting}" if store.is_postgres else f"SELECT @@{setting}"))
     checks = checks_of(store.provider_of(kind))
@@ -182,7 +182,7 @@ def execute(server: PostgresServer, *statements: str) -> None:
 
 
 def replication_of(server: PostgresServer, options: str = "") -> Check:
-    """The check by a sync provider, which an async provider repeats."""
+    """Return a sync provider's check; async providers do the same."""
     found = at(server.url("postgresql+psycopg") + options)["replication"]
     asynchronous = server.url("postgresql+psycopg_async") + options
     with BlockingLockProvider(lambda: AsyncSqlAlchemyLockProvider(asynchronous)) as provider:
@@ -192,7 +192,7 @@ def replication_of(server: PostgresServer, options: str = "") -> Check:
 
 @contextmanager
 def reading_changes(server: PostgresServer) -> Iterator[None]:
-    """Another system gets all changes, as by Debezium."""
+    """Let another system receive all changes, as Debezium does."""
     host, port = server.address
     connection: Any = psycopg2.connect(
         host=host, port=port, user=USER, password=PASSWORD, dbname="shedlock",

@@ -1,4 +1,4 @@
-"""I10: the server's clock decides, in UTC, whatever time zone anybody has set."""
+"""I10: the server's clock decides, in UTC, whatever the time zones are."""
 
 import os
 import time
@@ -13,7 +13,7 @@ from tests.stores.sql.stores import DATABASE, Store, on, on_mysql_and_mariadb
 from tests.support.database import DatabaseServer
 from tests.support.locks import acquired, record_of
 
-# MariaDB and MySQL know named zones only if somebody has loaded them.
+# MariaDB and MySQL know named zones only after somebody has loaded them.
 POSTGRES_ZONES = ["America/New_York", "Pacific/Kiritimati", "Australia/Lord_Howe"]
 OFFSETS = ["-12:59", "+13:00"]
 OTHERS = pytest.mark.slow("other time zones")
@@ -38,7 +38,7 @@ def global_zone(request: pytest.FixtureRequest, store: Store) -> Iterator[str]:
 
 @pytest.fixture(autouse=True, scope="module")
 def local_zone() -> Iterator[None]:
-    """This process is in another zone yet."""
+    """This process uses a third time zone."""
     before = os.environ.get("TZ")
     os.environ["TZ"] = "America/St_Johns"
     time.tzset()
@@ -82,7 +82,7 @@ def check(store: Store, name: str) -> None:
     assert after - record.locked_at < timedelta(seconds=25), "this machine is too busy for this test"
     assert record.last_fire_time == datetime(2024, 3, 31, 1, 30, tzinfo=UTC)
     assert abs((lease.fencing_token or 0) - record.locked_at.timestamp() * 1e6) < 1e6
-    # A replica whose session is in another zone sees the same.
+    # A replica with its session in another zone sees the same times.
     assert in_another_zone(store, name) == [record.locked_at, record.lock_until]
     assert_fire_time_counts(provider, store, name)
     assert provider.release(lease) is True

@@ -1,4 +1,4 @@
-"""Tables of MySQL and MariaDB that compare lock names by a collation that folds case and accents."""
+"""MySQL and MariaDB tables with a collation that folds case and accents of lock names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CURE = "run ALTER TABLE "
 def test_i2_an_operator_frees_no_lock_of_another_spelling(
     store: Store, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The two are one lock in such a table, which the provider says once, with its cure."""
+    """Both names are one lock in such a table. The provider logs this once, with the fix."""
     with store.table() as table:
         store.provider(table_name=table).create_schema()
         store.execute(f"ALTER TABLE {table} {FOLDED}")

@@ -1,4 +1,4 @@
-"""The provider's statements leave a connection of the pool as the application expects it."""
+"""The provider's statements leave a pooled connection as the application expects it."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ NO_RESET = pytest.mark.slow("a pool that resets no connection, on each database"
 
 @on(SQLITE_DRIVERS)
 def test_i1_an_engine_whose_listener_begins_transactions(driver: str, store: Store, name: str) -> None:
-    """As SQLAlchemy's documentation recommends on SQLite. SQLAlchemy would roll back the provider's statements, too."""
+    """SQLAlchemy's documentation recommends it on SQLite. SQLAlchemy would also roll back the provider's statements."""
     application = Application(store)
     engine, provider = application.sync_engine, application.provider
     event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
@@ -70,7 +70,7 @@ def test_i1_a_connection_of_sqlite_that_never_commits_by_itself(tmp_path: Path, 
 def test_a_users_connection_leaves_autocommit_again(
     driver: str, level: str | None, table: str, store: Store, name: str
 ) -> None:
-    """After a reply as after an error."""
+    """Both after a reply and after an error."""
     engine_options: dict[str, Any] = {"isolation_level": level} if level else {}
     application = Application(store, options={"table_name": table}, pool_size=1, max_overflow=0, **engine_options)
     if table == "shedlock":
@@ -97,7 +97,7 @@ def test_a_users_connection_leaves_autocommit_again(
 def test_i1_a_listener_that_queries_the_database(
     driver: str, moment: str, reset: str | None, store: Store, name: str
 ) -> None:
-    """That begins a transaction. What the provider writes must not be a part of it: nobody will commit it."""
+    """The query begins a transaction. The provider must not write inside it: nobody will commit it."""
 
     def query(connection: Any, *_: object) -> None:
         cursor = connection.cursor()
@@ -120,7 +120,7 @@ def test_i1_a_listener_that_queries_the_database(
 @on(SQLITE_DRIVERS)
 @pytest.mark.parametrize("reset", ["rollback", None])
 def test_a_statement_that_failed_leaves_no_transaction(driver: str, reset: str | None, store: Store, name: str) -> None:
-    """In which SQLite's write lock would stay taken."""
+    """SQLite would keep its write lock in that transaction."""
     application = Application(store, pool_reset_on_return=reset)
     store.execute("CREATE TRIGGER refused BEFORE INSERT ON shedlock BEGIN SELECT RAISE(ABORT, 'not today'); END")
     with pytest.raises(ProviderError, match="not today"):
@@ -131,7 +131,7 @@ def test_a_statement_that_failed_leaves_no_transaction(driver: str, reset: str |
 
 
 def test_old_connections_are_replaced_a_limited_number_of_times(tmp_path: Path, name: str) -> None:
-    """A job must not hang because the age of connections cannot be told."""
+    """A job must not hang because the age of connections is unknown."""
     engine = create_engine(f"sqlite:///{tmp_path}/locks.db")
     provider = SqlAlchemyLockProvider(engine)
     event.listen(engine, "checkout", lambda _, record, __: record.info.clear())
@@ -145,7 +145,7 @@ def test_old_connections_are_replaced_a_limited_number_of_times(tmp_path: Path, 
 def test_dead_connections_that_only_the_application_has_used(
     driver: str, when: str, store: Store, proxy: TcpProxy, name: str
 ) -> None:
-    """Opened before our provider was there, or since."""
+    """Connections from before and after our provider."""
     engine = create_engine(store.url(proxy.address), pool_size=4)
     store.stack.callback(engine.dispose)
     provider = SqlAlchemyLockProvider(engine) if when == "after" else None
@@ -167,7 +167,7 @@ def _alarm() -> Iterator[None]:
 @on(ONE_EACH, kinds=KINDS)
 @pytest.mark.usefixtures("_alarm")
 def test_an_interrupted_connection_is_not_used_again(driver: str, kind: str, store: Store, name: str) -> None:
-    """Half a reply may still be on its way."""
+    """Half a reply may still be in flight."""
     acquired(store.provider(), name)
     provider = store.provider() if kind == "url" else store.provider_of_engine(pool_size=1, max_overflow=0)
     provider.record("warm")
@@ -224,6 +224,6 @@ def test_an_interruption_before_the_reply_is_read_does_not_wait_for_it(
 @pytest.mark.parametrize("pool", [StaticPool, SingletonThreadPool])
 @on(SYNC_DRIVERS)
 def test_i9_an_engine_whose_connection_we_would_share(store: Store, pool: type[Pool]) -> None:
-    """A commit or a rollback of the provider would be one of the application's transaction."""
+    """A commit or rollback of the provider would act on the application's transaction."""
     with pytest.raises(ConfigurationError, match=f"{pool.__name__}.*use an engine with its default pool"):
         store.provider_of_engine(poolclass=pool)

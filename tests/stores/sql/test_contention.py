@@ -1,4 +1,4 @@
-"""One winner each round and no errors, however the database is set up."""
+"""One winner in each round and no errors, for all database settings."""
 
 import threading
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ GLOBAL_SETTINGS = {
         "sql_mode": ["''", "'ANSI_QUOTES,PIPES_AS_CONCAT'", "'ORACLE'", "'SIMULTANEOUS_ASSIGNMENT'"],
         "innodb_snapshot_isolation": ["1"],
         "innodb_lock_wait_timeout": ["1"],
-        "completion_type": ["1"],  # CHAIN: the end of a transaction begins another
+        "completion_type": ["1"],  # CHAIN: the end of a transaction begins the next transaction
     },
     "mysql": {
         "transaction_isolation": ISOLATION_LEVELS,

@@ -1,4 +1,4 @@
-"""create_schema(): idempotent, from many processes at once, in odd places, by users with few rights."""
+"""create_schema(): idempotent, from many processes at once, in odd places, for users with few rights."""
 
 import asyncio
 import re
@@ -27,7 +27,7 @@ from tests.support.locks import acquired, record_of
 from tests.support.workers import CallAll, workers
 
 ROUNDS = 8
-"""Of what failed before it was mended, one round in three found the rarest."""
+"""One round in three showed the rarest of the old failures."""
 
 
 def create_schema(url: str, table: str) -> None:
@@ -151,7 +151,7 @@ def test_a_table_in_another_schema(driver: str, schema: str, store: Store) -> No
     assert not isinstance(missing.value, ProviderUnreachable)
     with pytest.raises(ProviderError, match="CREATE SCHEMA") as missing:
         provider.create_schema()
-    assert "create_schema()" not in str(missing.value), "that is what was just done"
+    assert "create_schema()" not in str(missing.value), "it was just done"
     (remedy,) = re.findall("CREATE SCHEMA .*", str(missing.value))
     store.execute(remedy)
     try:
@@ -177,7 +177,7 @@ def test_a_table_in_another_database(driver: str, store: Store) -> None:
 
 @pytest.fixture
 def modest_url(store: Store) -> Iterator[str]:
-    """The URL of a user who may use the table and not make one."""
+    """Yield the URL of a user who may use the table but cannot make it."""
     url = make_url(store.url()).set(username="modest", password="modest-pw")
     if store.is_postgres:
         store.execute(
@@ -210,7 +210,7 @@ def test_a_user_who_may_not_create_uses_a_table_that_is_there(store: Store, mode
 
 @programs_on(["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg"], mariadb=True)
 def test_a_database_without_an_encoding(store: Store, postgres: DatabaseServer) -> None:
-    """As initdb makes it where the locale is C. The drivers would take its encoding for that of the session."""
+    """initdb does this in the locale C. The drivers would use the database's encoding for the session."""
     database = "tests_sql_ascii"
     try:
         with postgres.connect() as connection:
@@ -227,7 +227,7 @@ def test_a_database_without_an_encoding(store: Store, postgres: DatabaseServer) 
 
 @programs_on(ONE_EACH, mariadb=True)
 def test_a_table_name_that_the_server_would_cut(store: Store) -> None:
-    """PostgreSQL does so without a word: two such tables would be one."""
+    """PostgreSQL cuts names silently: two such tables would be the same table."""
     provider: Any = store.provider()
     longest = provider.programs.dialect.max_identifier_length
     with pytest.raises(ConfigurationError, match=f"may have {longest} bytes at most"):

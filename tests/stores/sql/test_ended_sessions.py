@@ -1,4 +1,4 @@
-"""PostgreSQL ends the sessions of our statements (pg_terminate_backend, idle_session_timeout), one after the other."""
+"""PostgreSQL ends our statements' sessions in sequence (pg_terminate_backend, idle_session_timeout)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def provider(kind: str, store: Store) -> LockProvider:
 
 @contextmanager
 def ending(store: Store, name: str, times: int) -> Iterator[None]:
-    """While in the block, statements on the record wait for it; the sessions of the first `times` are ended."""
+    """Block statements on the record, and end the sessions of the first `times` statements."""
     ended: list[int] = []
 
     def end_one() -> bool:
@@ -101,7 +101,7 @@ def test_psycopg2_survives_one_ended_session_per_statement(provider: LockProvide
 @on(POSTGRES)
 @EITHER_KIND
 def test_i12_an_acquire_whose_sessions_all_end_is_undone(provider: LockProvider, store: Store, name: str) -> None:
-    """What the statements did is undone."""
+    """The undo covers the work of these statements."""
     assert provider.release(acquired(provider, name))
     times = 2 if "psycopg2" in store.driver else 1 + MOST_RETRIES
     with ending(store, name, times), pytest.raises(ProviderUnreachable):
@@ -135,9 +135,9 @@ class Ended(Exception):
 
 
 def ended_after(provider: SqlAlchemyLockProvider, times: int, conflicts: int = 0) -> Callable[[Any], Any]:
-    """Carries statements out; the first `times` of them are done, and then their sessions end, before the reply.
+    """Carry statements out. The sessions of the first `times` statements end after the work, before the reply.
 
-    The next `conflicts` are undone by the database because of others.
+    The database undoes the next `conflicts` statements because of others.
     """
     done: list[SqlCommand] = []
 
@@ -188,7 +188,7 @@ def test_the_codes_of_a_session_that_the_server_ended(sqlstate: str, is_noticed:
 
 @pytest.mark.parametrize("is_told", [True, False])
 def test_asyncpg_has_a_code_of_its_own_for_an_ended_session(is_told: bool) -> None:
-    """The same for a connection that broke; then the server may not be there."""
+    """Broken connections have the same code, but then the server may be away."""
     original = Ended("08003")
     original.args = ("connection was closed in the middle of operation" + ": terminating connection" * is_told,)
     error = DBAPIError("UPDATE", {}, original, connection_invalidated=True)

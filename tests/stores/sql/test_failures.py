@@ -1,4 +1,4 @@
-"""What errors mean. No server is needed."""
+"""How errors are classified. Without a server."""
 
 import signal
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def mysql_error(code: int) -> DBAPIError:
 
 @pytest.mark.parametrize("seconds", [0.0, 4.0])
 def test_a_long_wait_for_a_lock_is_not_repeated(seconds: float) -> None:
-    """A command that the database undid after it had waited for a lock: a retry within the time limit only."""
+    """The database undid a command after a wait for a lock: only a retry within the time limit."""
     now = 0.0
     programs = SqlPrograms(mysql.dialect(), "shedlock", None, True, mysql.dialect, clock=lambda: now, timeout=5.0)
     program = carry_out(programs, "prune", None, programs.prune(timedelta(0)))

@@ -1,4 +1,4 @@
-"""Processes that fork, and event loops: one after another, and at once."""
+"""Processes that fork; event loops in sequence, and at the same time."""
 
 import asyncio
 import gc
@@ -33,11 +33,11 @@ PURE_DRIVERS = pytest.mark.parametrize(
     "driver",
     ["postgresql+psycopg", pytest.param("mysql+pymysql", marks=pytest.mark.slow("the same pool of SQLAlchemy"))],
 )
-"""Where SQLAlchemy's pool is tested, and no driver."""
+"""For tests of SQLAlchemy's pool, not of a driver."""
 
 
 def sessions(store: Store) -> set[int]:
-    """The ids of all sessions on the database, but that of this query."""
+    """Return the ids of the database's sessions, without this query's session."""
     if store.is_postgres:
         query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     else:
@@ -51,7 +51,7 @@ def sessions(store: Store) -> set[int]:
 def test_a_child_neither_uses_nor_closes_the_sessions_of_its_parent(
     driver: str, is_url: bool, store: Store, name: str
 ) -> None:
-    """The parent would not notice: it opens another session and sends its request again."""
+    """The parent would not notice: it opens a new session and sends its request again."""
     others = sessions(store)
     provider: Any = store.provider() if is_url else store.provider_of_engine()
     lease = acquired(provider, name)
@@ -83,7 +83,7 @@ def test_a_child_that_has_replaced_its_pool_keeps_the_new_one(
 
     def child() -> None:
         if is_disposed:
-            engine.dispose(close=False)  # as SQLAlchemy says to
+            engine.dispose(close=False)  # as SQLAlchemy's documentation says
         else:
             provider.record("warm")
         with engine.connect():
@@ -132,8 +132,8 @@ def test_a_pool_that_the_application_has_put_in_place_of_another_one_is_used(nam
 @pytest.mark.parametrize("kind", orphans.KINDS)
 @pytest.mark.parametrize("fork", orphans.FORKS)
 def test_i1_a_child_that_outlives_its_parent_on_sqlite(fork: str, kind: str, name: str, tmp_path: Path) -> None:
-    """While a child had a connection of its parent open, SQLite took no lock for it that other processes could see."""
-    is_refused = fork == "C" or kind.startswith("async")  # nobody closed the connections of the parent
+    """While a child had its parent's connection open, SQLite took locks that other processes could not see."""
+    is_refused = fork == "C" or kind.startswith("async")  # nobody closed the parent's connections
     file = f"{tmp_path}/locks.db"
 
     def outsider() -> SqlAlchemyLockProvider:
@@ -207,7 +207,7 @@ def test_a_child_of_a_process_that_was_using_sqlite_is_refused(name: str, tmp_pa
 
 
 def test_forks_while_other_threads_open_providers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hook that closes idle connections before a fork finds providers that are not ready, or that come and go."""
+    """The fork hook closes idle connections. It meets providers that are not ready, or that come and go."""
     problems: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda problem: problems.append(problem.exc_value))
     has_ended = threading.Event()
@@ -239,8 +239,8 @@ def test_forks_while_other_threads_open_providers(tmp_path: Path, monkeypatch: p
 
 
 def test_i1_a_fork_while_a_connection_leaves_the_pool_of_sqlalchemy(name: str, tmp_path: Path) -> None:
-    """Another thread forks at that moment: the child must know of the file, which the connection has open by then."""
-    # The schema waits for children, which a busy machine may be slow to start.
+    """Another thread forks at that moment: the child must know the file, which the connection has open by then."""
+    # The schema waits for children, and a busy machine may start them slowly.
     provider = SqlAlchemyLockProvider(f"sqlite:///{tmp_path}/locks.db", timeout="30s")
 
     def child() -> None:
@@ -274,7 +274,7 @@ def test_a_child_that_c_has_forked_between_event_loops_has_sessions_of_its_own(
 
 @on(ASYNC_DRIVERS)
 def test_event_loops_that_nobody_cleans_up_after_leave_no_session(driver: str, store: Store, name: str) -> None:
-    """Each closes its connections when it ends: no session is left, no thread, and no warning."""
+    """Each loop closes its connections at its end: no session, thread or warning is left."""
     provider = AsyncSqlAlchemyLockProvider(store.url())
     before = sessions(store)
     for i in range(3):
@@ -290,7 +290,7 @@ def test_event_loops_that_nobody_cleans_up_after_leave_no_thread_on_sqlite(name:
     for i in range(5):
         asyncio.run(use_at_once(provider, f"{name}-{i}"))
     wait_until(lambda: threading.active_count() <= before, what="the threads gone")
-    in_child(lambda: asyncio.run(use_at_once(provider, name)))  # nothing is open at the fork
+    in_child(lambda: asyncio.run(use_at_once(provider, name)))  # no connection is open at the fork
     gc.collect()
 
 
@@ -301,7 +301,7 @@ async def use_at_once(provider: AsyncSqlAlchemyLockProvider, name: str) -> None:
         assert await provider.release(lease)
 
 
-# psycopg's connections belong to no loop. SQLAlchemy 2.0 loses those of the others, and complains.
+# psycopg's connections belong to no loop. SQLAlchemy 2.0 loses other drivers' connections, and warns.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::sqlalchemy.exc.SAWarning")
 @on(["postgresql+asyncpg", *on_mysql_and_mariadb("aiomysql", "asyncmy")])
 def test_a_users_engine_from_a_second_loop_is_an_error_not_a_skip(driver: str, store: Store, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What an error says to type next, and what it does not show."""
+"""Errors name the next command, and hide secrets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_file_that_cannot_be_opened_is_named_by_its_absolute_path(
         provider.acquire(REQUEST)
     assert str(caught.value.hint).startswith(hint.format(tmp_path))
     assert hint.format(tmp_path) in str(pickle.loads(pickle.dumps(caught.value)))
-    # aiosqlite's thread reports to the event loop, which closes now. It ends by itself.
+    # aiosqlite's thread reports to the closing event loop. The thread ends by itself.
     ours = {thread for thread in threading.enumerate() if "_connection_worker_thread" in thread.name} - before
     wait_until(lambda: not any(thread.is_alive() for thread in ours))
     provider.close()

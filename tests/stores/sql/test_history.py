@@ -1,4 +1,4 @@
-"""Run history: what it costs, what a skip writes, and what happens where the table of runs cannot be written."""
+"""Run history: its cost, the writes of a skip, and a table of runs that cannot be written."""
 
 import logging
 import re
@@ -31,7 +31,7 @@ def table(store: Store) -> Iterator[str]:
 
 
 def add_triggers(store: Store, table: str, body: str) -> None:
-    """Let each insert, update and delete carry out ``body`` first."""
+    """Make each insert, update and delete run ``body`` first."""
     if store.is_postgres:
         store.execute(
             f"CREATE FUNCTION {table}_f() RETURNS trigger LANGUAGE plpgsql AS "
@@ -45,7 +45,7 @@ def add_triggers(store: Store, table: str, body: str) -> None:
 
 
 def full_of(store: Store) -> str:
-    """Raises what the server replies when its disk is full."""
+    """SQL that raises the server's error for a full disk."""
     if store.is_sqlite:
         return "SELECT RAISE(ABORT, 'database or disk is full')"
     if store.is_postgres:
@@ -105,7 +105,7 @@ def test_i8_jobs_run_where_history_cannot_be_written(
 def test_i8_a_claim_is_granted_where_history_cannot_be_written(
     driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After ``create_schema()`` it is written again, at once."""
+    """After ``create_schema()`` the history is written again, at once."""
     store.provider(table_name=table).create_schema()
     provider: Any = store.provider(table_name=table, history=3)
     with caplog.at_level(logging.WARNING, "shedlock_py"):
@@ -125,7 +125,7 @@ def test_i8_a_claim_is_granted_where_history_cannot_be_written(
 def test_i8_a_user_who_may_use_the_lock_table_only_gets_locks(
     driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor create one: ``create_schema()`` says who can."""
+    """The user cannot create a table either: ``create_schema()`` names the users who can."""
     store.provider(table_name=table).create_schema()
     user, grants = ("jobs", "jobs") if store.is_postgres else ("jobs", "jobs@'%'")
     make = "CREATE ROLE jobs LOGIN PASSWORD 'pw'" if store.is_postgres else f"CREATE USER {grants} IDENTIFIED BY 'pw'"
@@ -161,7 +161,7 @@ def test_i8_a_user_who_may_use_the_lock_table_only_gets_locks(
 def test_i8_a_slow_table_is_waited_for_once(
     driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A job waits for it for a second, and then not again for a minute."""
+    """A job waits a second for the table, then not again for a minute."""
     provider: Any = store.provider(table_name=table, history=3, timeout="4s")
     provider.create_schema()
     add_triggers(store, f"{table}_runs", "PERFORM pg_sleep(1.5)" if store.is_postgres else "DO SLEEP(1.5)")
@@ -182,7 +182,7 @@ def test_i8_a_slow_table_is_waited_for_once(
 def test_i8_rows_that_somebody_has_locked_are_waited_for_once(
     driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An operator's transaction that deletes or corrects runs, and is left open."""
+    """An operator's open transaction deletes or corrects runs."""
     provider: Any = store.provider(table_name=table, history=2, timeout="60s")
     provider.create_schema()
     for _ in range(3):
@@ -201,7 +201,7 @@ def test_i8_rows_that_somebody_has_locked_are_waited_for_once(
 
 @contextmanager
 def locked(store: Store, table: str) -> Iterator[None]:
-    """Nobody can write runs. At the end, wait until the server has carried out what waited."""
+    """Block writes of runs. At the end, wait until the server has carried out the blocked statements."""
     others = f"information_schema.processlist WHERE info LIKE '%{table}_runs%' AND id <> CONNECTION_ID()"
     if store.is_postgres:
         others = f"pg_stat_activity WHERE state = 'active' AND query LIKE '%{table}_runs%' AND pid <> pg_backend_pid()"
@@ -215,7 +215,7 @@ def locked(store: Store, table: str) -> Iterator[None]:
     wait_until(lambda: store.query(waiting) == 0, what="the server has carried it out")
 
 
-# MySQL and PostgreSQL carry a statement out whose client has gone. MariaDB sometimes does.
+# MySQL and PostgreSQL carry out a statement after its client has gone. MariaDB does so sometimes.
 
 
 @programs_on(["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg", "mysql+asyncmy", "mysql+pymysql"])
@@ -250,7 +250,6 @@ def test_i12_a_run_that_waited_for_a_locked_table_does_not_begin_after_the_undo(
 
 @programs_on([*ONE_EACH, "sqlite"])
 def test_runs_on_a_table_of_shedlock_for_java_have_tokens(driver: str, store: Store, table: str, name: str) -> None:
-    """Runs have tokens of their own."""
     store.provider(table_name=table).create_schema()
     store.execute(*(f"ALTER TABLE {table} DROP COLUMN {each}" for each in ("fencing_token", "last_fire_time")))
     provider: Any = store.provider(table_name=table, history=2, extra_columns=False)
@@ -317,7 +316,7 @@ def test_safe_updates_do_not_keep_prune_from_its_work(driver: str, store: Store,
 def test_i13_prune_with_many_runs_ends_in_time(
     driver: str, store: Store, table: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """MariaDB must not compare each run with each record: that takes longer than the time limit."""
+    """MariaDB must not compare each run with each record: that exceeds the time limit."""
     provider: Any = store.provider(table_name=table, history=20)
     provider.create_schema()
     numbers = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 300)"
@@ -340,7 +339,7 @@ def test_i13_prune_with_many_runs_ends_in_time(
 
 @programs_on(["postgresql+psycopg"])
 def test_a_lock_table_whose_name_leaves_no_room_for_runs_is_refused(driver: str, store: Store) -> None:
-    """PostgreSQL would cut the name of the other table, and take it for the lock table."""
+    """PostgreSQL would cut the name of the table of runs to the lock table's name."""
     with pytest.raises(ConfigurationError, match="58 bytes at most"):
         store.provider(table_name="t" * 59, history=3)
     store.provider(table_name="t" * 59)
@@ -360,7 +359,7 @@ def test_create_schema_makes_the_table_only_with_history(driver: str, store: Sto
 
 @programs_on(ONE, mariadb=True)
 def test_i12_a_lost_reply_changes_no_run(driver: str, store: Store, table: str, proxy: Any, name: str) -> None:
-    """Of the claim, of the release, and of the statements that follow them."""
+    """The lost reply may belong to the claim, the release, or a statement after them."""
     provider: Any = store.provider(proxy.address, table_name=table, history=3)
     provider.create_schema()
     for lost in range(2):
@@ -376,7 +375,7 @@ def test_i12_a_lost_reply_changes_no_run(driver: str, store: Store, table: str, 
 
 
 class Interrupted:
-    """Carries commands out for ``provider``; SIGTERM comes at one of them, before or after it has reached the store."""
+    """Carry commands out for ``provider``; SIGTERM arrives before or after one of them has reached the store."""
 
     def __init__(self, provider: LockProvider, at: int, *, is_done: bool) -> None:
         self.provider, self.at, self.is_done = provider, at, is_done

@@ -1,4 +1,4 @@
-"""I9: while a task runs, only the record is held: no connection, no transaction, no lock in the database."""
+"""I9: a running task holds only its record: no connection, no transaction, no lock in the database."""
 
 import sqlite3
 import time

@@ -1,4 +1,4 @@
-"""Idle sessions: a provider closes its own. Those that MySQL and MariaDB have closed or killed are not noticed."""
+"""Idle sessions: a provider closes its own. Sessions that MySQL and MariaDB close or kill cause no error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.polling import wait_until
 SESSIONS = 4
 IN_DATABASE = f"information_schema.processlist WHERE db = '{DATABASE}' AND id <> CONNECTION_ID()"
 NO_SUCH_THREAD = 1094
-"""MySQL's error for a session that is not there."""
+"""MySQL's error for an unknown session."""
 GOOD_BYE = b"\x01\x00\x00\x00\x01"
 """The packet COM_QUIT."""
 
@@ -32,12 +32,12 @@ def kill_all(store: Store) -> None:
             store.execute(f"KILL {session}")
         except OperationalError as error:
             if error.orig is None or error.orig.args[0] != NO_SUCH_THREAD:
-                raise  # it may have ended by itself since it was found
+                raise  # it may have ended since the query found it
         wait_until(lambda session=session: not store.query(f"SELECT count(*) FROM {IN_DATABASE} AND id = {session}"))  # type: ignore[misc]  # bound
 
 
 def open_sessions(provider: LockProvider, store: Store, proxy: TcpProxy, name: str) -> None:
-    """So many in the pool of the provider that a retry finds another one that was closed."""
+    """Open more sessions than a retry uses, so that a retry meets another closed session."""
     provider.record("warm")
     with ThreadPoolExecutor(SESSIONS) as pool:
         proxy.stall()
@@ -76,9 +76,9 @@ def test_i5_sessions_that_the_server_closed_are_not_noticed(
 
 
 class Resets:
-    """Connections as uvloop has them after a reset: to write to one raises.
+    """Connections on uvloop after a reset: a write raises.
 
-    To say good-bye does not: SQLAlchemy would log the error, and aiomysql would warn.
+    Good-bye packets do not raise: SQLAlchemy would log the error, and aiomysql would warn.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ class Resets:
         self._write(writer, data)
 
     def reset(self) -> None:
-        """All connections that were used so far."""
+        """Reset all connections used so far."""
         assert self._used
         self._reset += self._used
         self._used.clear()

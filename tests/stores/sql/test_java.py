@@ -1,6 +1,6 @@
-"""One table together with ShedLock for Java, as it writes with usingDbTime(): each side keeps the other out.
+"""One table together with ShedLock for Java with usingDbTime(): each side excludes the other.
 
-The statements are those of ShedLock's providers for PostgreSQL and MySQL, in this test's own words.
+This file re-creates the statements of ShedLock's providers for PostgreSQL and MySQL.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ HOST = "java-host.example.org"
 
 @dataclass
 class Java:
-    """A replica on the JVM. Owns by its host name, as ShedLock does."""
+    """A replica on the JVM. Its holder is its host name, as in ShedLock."""
 
     store: Store
     table: str
@@ -49,7 +49,7 @@ class Java:
         return self.store.execute(sql, name=name, by=HOST) > 0
 
     def lock(self, name: str, at_most: int = 60_000) -> bool:
-        """Insert a record; where there is one, update it if it has ended."""
+        """Insert a record, or update an expired record."""
         until, now = self._after(self._now, at_most), self._now
         changes = f"SET lock_until = {until}, locked_at = {now}, locked_by = :by"
         values = f"{self.table} (name, lock_until, locked_at, locked_by) VALUES (:name, {until}, {now}, :by)"
@@ -110,7 +110,7 @@ def test_i1_theirs_keeps_us_out(provider: LockProvider, java: Java, name: str) -
 
 @programs_on(DRIVERS)
 def test_i2_an_operator_does_not_touch_a_later_lock_of_theirs(provider: Any, java: Java, name: str) -> None:
-    """The same host locks again, and changes neither its name nor the token."""
+    """The same host locks again; the holder and the token stay the same."""
     assert java.lock(name)
     record = record_of(provider, name)
     assert provider.force_release(name) is True
@@ -156,7 +156,7 @@ def test_i3_each_gets_what_the_other_left(provider: LockProvider, java: Java, na
     wait_until(lambda: provider.acquire(LockRequest(name, "150ms")), what="the end of Java's lease")
     wait_until(lambda: java.lock(name), what="the end of the Python lease")
     assert provider.force_release(name)
-    # A column of theirs may have milliseconds only, and round up.
+    # A column that Java made may have milliseconds only, and round up.
     wait_until(lambda: not record_of(provider, name).is_held, what="the end of the forced release")
 
 

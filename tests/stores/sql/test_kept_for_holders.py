@@ -1,4 +1,4 @@
-"""Acquires that wait in the database leave a connection for those who hold a lock already."""
+"""Acquires that wait in the database leave a connection for holders."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ POSTGRES = drivers_of("postgres")
 
 @contextmanager
 def row_locked(store: Store, name: str) -> Iterator[None]:
-    """By a session of somebody else, in its transaction."""
+    """Lock the row in another session's transaction."""
     with store.connect() as connection:
         connection.execute(text("BEGIN"))
         connection.execute(text("SELECT 1 FROM shedlock WHERE name = :name FOR UPDATE"), {"name": name})
@@ -31,7 +31,7 @@ def row_locked(store: Store, name: str) -> Iterator[None]:
 
 @on(POSTGRES)
 def test_a_heartbeat_does_not_wait_behind_acquires(driver: str, store: Store, name: str) -> None:
-    """Of one provider: five of them had its five connections until their time was over."""
+    """Five acquires of one provider had taken its five connections until their time limit."""
     provider: Any = store.provider(timeout="60s")
     busy = f"busy-{uuid4().hex[:8]}"
     provider.release(acquired(provider, busy))
@@ -41,7 +41,7 @@ def test_a_heartbeat_does_not_wait_behind_acquires(driver: str, store: Store, na
         sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
         return int(store.query(f"{sessions} AND wait_event_type = 'Lock'"))
 
-    everybody = 30 if store.is_async else 8  # a task for each, on the event loop of an async provider
+    everybody = 30 if store.is_async else 8  # a task for each, on an async provider's event loop
     with ThreadPoolExecutor(everybody) as pool:
         with row_locked(store, busy):
             attempts = [pool.submit(provider.acquire, LockRequest(busy, "1m")) for _ in range(everybody)]

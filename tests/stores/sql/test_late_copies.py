@@ -1,4 +1,4 @@
-"""Late copies of commands, where the contract does not show it: verify(), tables of Java, sql_mode."""
+"""Late copies of commands beyond the contract: verify(), tables of Java, sql_mode."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -67,7 +67,7 @@ def test_i1_a_late_copy_of_a_take_over_takes_nothing_from_a_later_holder(
     provider.record("warm")
     if was_there:
         acquired(other, name)
-    holding.hold(name, skip=1)  # the record is read first
+    holding.hold(name, skip=1)  # the first statement reads the record
     lease = provider.take_over(LockRequest(name, "1h"))
     assert holding.holds
     other.force_release(name)
@@ -83,7 +83,7 @@ def test_i1_a_late_copy_of_a_take_over_takes_nothing_from_a_later_holder(
 def test_i1_a_late_copy_of_a_take_over_takes_nothing_from_a_holder_that_writes_no_token(
     driver: str, store: Store, holding: TcpProxy, name: str
 ) -> None:
-    """ShedLock for Java leaves the token as it is."""
+    """ShedLock for Java leaves the token unchanged."""
     provider, other = store.provider(holding.address), store.provider()
     provider.record("warm")
     token = acquired(other, name).fencing_token
@@ -113,7 +113,7 @@ FREES: dict[str, Callable[[Any, Lease], Any]] = {
 def test_i3_an_extension_that_waits_while_the_lock_is_freed_does_not_hold_it_again(
     driver: str, store: Store, name: str, frees: str
 ) -> None:
-    """On MySQL the clock of a statement stands at its start, so the waiting one does not see that the lease is over."""
+    """On MySQL a statement's clock stands at its start, so the waiting statement still sees a valid lease."""
     provider: Any = store.provider(timeout="30s")
     lease = acquired(provider, name)
     with ThreadPoolExecutor(1) as pool:
@@ -143,7 +143,7 @@ def test_i2_a_transaction_that_waits_to_verify_while_the_lock_is_freed_does_not_
 
 @contextmanager
 def record_taken(store: Store, name: str) -> Iterator[Connection]:
-    """A session whose transaction has locked the record; it commits at the end."""
+    """Lock the record in another session's transaction, and commit at the end."""
     with store.connect() as session:
         session.exec_driver_sql("BEGIN")
         session.execute(text("SELECT name FROM shedlock WHERE name = :name FOR UPDATE"), {"name": name})
@@ -152,7 +152,7 @@ def record_taken(store: Store, name: str) -> Iterator[Connection]:
 
 
 def in_session(session: Connection) -> Callable[[Any], SqlReply]:
-    """Carries commands out in the transaction of ``session``."""
+    """Carry commands out in the transaction of ``session``."""
 
     def execute(command: Any) -> SqlReply:
         result = session.exec_driver_sql(command.statement.sql, dict(command.values))
@@ -199,7 +199,7 @@ def test_i1_a_take_over_replaces_exactly_the_record_that_was_read(
 def test_i6_a_late_copy_of_an_acquire_does_not_cut_short_what_was_extended(
     store: Store, mode: str, extra_columns: bool, name: str
 ) -> None:
-    """MySQL assigns columns one after the other; MariaDB does, or assigns all at once."""
+    """MySQL assigns columns in sequence; MariaDB does so, or assigns all at once."""
     application = Application(store, options={"extra_columns": extra_columns})
     provider: Any = application.provider
 
@@ -208,7 +208,7 @@ def test_i6_a_late_copy_of_an_acquire_does_not_cut_short_what_was_extended(
             cursor.execute(f"SET sql_mode = '{mode}'")
 
     event.listen(application.sync_engine, "connect", connected)
-    for _ in range(2):  # a record that is absent, and one that is free
+    for _ in range(2):  # a record that is absent, and a free record
         sent: list[Any] = []
         lease = drive(locking.acquire(provider.programs, LockRequest(name, "1m")), noting(provider, sent))
         assert lease is not None
@@ -242,7 +242,7 @@ def test_i12_a_late_copy_during_the_minimum_hold_begins_no_run(driver: str, stor
 
 
 def noting(provider: LockProvider, sent: list[Any]) -> Callable[[Any], Any]:
-    """Carries commands out, and keeps them."""
+    """Carry commands out, and record them."""
 
     def execute(command: Any) -> Any:
         sent.append(command)

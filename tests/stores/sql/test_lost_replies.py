@@ -1,4 +1,4 @@
-"""Lost replies and broken connections, where the contract does not show it: transactions, pools, opening."""
+"""Lost replies and broken connections beyond the contract: transactions, pools, opening."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,4 +1,4 @@
-"""lock_table(metadata): the table for Alembic and create_all is the one that create_schema() makes."""
+"""lock_table(metadata): Alembic and create_all make the same table as create_schema()."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +69,7 @@ def latin(store: Store) -> Iterator[str]:
     store.server.drop_database("tests_sql_latin")
 
 
-# Each is equal to "Größe-job" for one MySQL collation or another.
+# Some MySQL collation makes each of these equal to "Größe-job".
 LOOKALIKES = ["Größe-job", "größe-job", "Grösse-job", "Große-job", "Größe-job ", "Größe-Job", "Gro\u0308ße-job"]
 
 

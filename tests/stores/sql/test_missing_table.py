@@ -1,4 +1,4 @@
-"""No table, or not all of its columns: an error that names the remedy, and no restart afterwards."""
+"""A missing table or column: the error names the fix, and no restart is needed afterwards."""
 
 import re
 import traceback
@@ -37,7 +37,7 @@ def test_without_a_table_the_error_says_how_to_create_it(
             provider.acquire(LockRequest(name, "1m"))
         assert not isinstance(missing.value, ProviderUnreachable)
         assert "lock_table(metadata)" in str(missing.value)
-        assert "".join(traceback.format_exception(missing.value)).count("Traceback") == 1  # ours
+        assert "".join(traceback.format_exception(missing.value)).count("Traceback") == 1  # our own traceback
         assert missing.value.__cause__ is None
     with pytest.raises(ProviderError, match="create_schema"):
         provider.records()
@@ -72,7 +72,7 @@ def test_without_the_extra_columns_the_error_says_how_to_add_them(
         without.acquire(LockRequest(name, "1m", fire_time=datetime.now(UTC)))
     assert without.release(lease) is True
 
-    # The error says what to do: do just that.
+    # Run the statements from the error message.
     remedy = re.findall(r"ALTER TABLE [^;]+;", str(missing.value))
     assert len(remedy) == 2
     store.execute(*(statement.rstrip(";") for statement in remedy))
@@ -80,7 +80,7 @@ def test_without_the_extra_columns_the_error_says_how_to_add_them(
     assert provider.release(first)
     second = acquired(provider, name, fire_time=datetime.now(UTC))
     assert (second.fencing_token or 0) > (first.fencing_token or 0) > 0
-    # Both kinds at once exclude each other.
+    # Providers with and without tokens exclude each other.
     assert without.acquire(LockRequest(name, "1m")) is None
 
 

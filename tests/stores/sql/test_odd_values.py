@@ -1,4 +1,4 @@
-"""Values that mean nothing, or that Python cannot read: a clear error for that name; the other records are listed."""
+"""Values without a meaning, or that Python cannot read: a clear error for that name; other records are listed."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ MYSQL = drivers_of("mariadb", "mysql")
 
 
 def assert_odd(provider: LockProvider, name: str, column: str, caplog: pytest.LogCaptureFixture) -> None:
-    """An error of this name only; ``other`` is in the same table."""
+    """Expect an error for this name only; ``other`` is in the same table."""
     with pytest.raises(ProviderError, match=rf"lock '{name}'.*{column} in its record is .* correct the record") as odd:
         provider.record(name)
     assert not isinstance(odd.value, ProviderUnreachable)
@@ -77,7 +77,7 @@ def test_long_ago_is_free(driver: str, moment: str, store: Store, name: str) -> 
 
 @on([*DRIVERS])
 def test_the_first_moment_of_the_year_1_is_stored_as_such(driver: str, store: Store, name: str) -> None:
-    """Asyncpg sends it as '-infinity', which other drivers would find earlier."""
+    """Asyncpg sends this moment as '-infinity', which sorts earlier for other drivers."""
     provider, first = store.provider(), datetime.min.replace(tzinfo=UTC)
     lease = acquired(provider, name, fire_time=first)
     assert record_of(provider, name).last_fire_time == first
@@ -117,7 +117,7 @@ def test_a_lease_until_after_the_year_9999_is_held(driver: str, store: Store, na
 )
 @on([*ONE_EACH, *ONE_ASYNC_EACH, "sqlite"])
 def test_a_lease_until_the_end_of_the_year_9999_can_be_freed(driver: str, moment: str, store: Store, name: str) -> None:
-    """An operator has written it. The days after December 30 are shown as that day."""
+    """An operator has written it. Days after December 30 appear as December 30."""
     provider: Any = store.provider()
 
     def write() -> None:
@@ -181,7 +181,7 @@ def test_i1_a_take_over_with_the_last_token_frees_nothing(driver: str, store: St
 
 @on([*ONE_EACH, *ONE_ASYNC_EACH])
 def test_a_token_in_text_is_odd(driver: str, store: Store, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A column of another type."""
+    """The column has another type."""
     with store.table() as table:
         provider = store.provider(table_name=table)
         provider.create_schema()
@@ -194,7 +194,7 @@ def test_a_token_in_text_is_odd(driver: str, store: Store, name: str, caplog: py
             f"INSERT INTO {table} VALUES ('{name}', '2026-01-01', '2026-01-01', 'x', 'first', NULL)",
         )
         assert_odd(provider, name, "fencing_token", caplog)
-        if store.is_postgres:  # MySQL reads a number from it, or refuses to, as the version will
+        if store.is_postgres:  # MySQL reads a number from it, or rejects it, depending on the version
             with pytest.raises(ProviderError, match=name):
                 provider.acquire(LockRequest(name, "1m"))
 
@@ -234,7 +234,7 @@ def test_i7_a_token_that_is_no_bigint_is_granted_to_nobody(driver: str, store: S
         assert store.query(f"SELECT count(*) FROM {table} WHERE lock_until <= {now}") == 1
 
 
-# SQLite, which takes any value in any column
+# SQLite, which accepts any value in any column
 
 
 @pytest.fixture
@@ -276,7 +276,7 @@ def test_a_text_that_is_no_time_is_odd_on_sqlite(
     for value in NO_TIMES:
         execute(path, f"UPDATE shedlock SET {column} = ? WHERE name = 'job'", value)
         assert_odd(sqlite, "job", column, caplog)
-        if column != "locked_at":  # which decides nothing
+        if column != "locked_at":  # this column decides nothing
             for acquire in (sqlite.acquire, sqlite.take_over):
                 with pytest.raises(ProviderError, match=f"lock 'job'.*{column}"):
                     acquire(LockRequest("job", "1m"))
@@ -312,7 +312,7 @@ def test_a_value_that_is_no_holder_is_odd_on_sqlite(
 
 
 def test_times_with_fewer_digits_are_read_on_sqlite(sqlite: SqlAlchemyLockProvider, path: Path) -> None:
-    """As ``datetime('now')`` writes them."""
+    """``datetime('now')`` writes such times."""
     execute(path, "UPDATE shedlock SET lock_until = datetime('now', '+1 hour'), locked_at = datetime('now')")
     assert record_of(sqlite, "job").is_held
     assert sqlite.acquire(LockRequest("job", "1m")) is None

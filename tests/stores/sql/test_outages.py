@@ -1,4 +1,4 @@
-"""The server restarts, is stopped, or stands still: an error within a bounded time, and all is well afterwards."""
+"""The server restarts, stops, or stands still: an error within a time limit, and recovery afterwards."""
 
 import re
 import threading
@@ -16,7 +16,7 @@ from tests.support.locks import acquired
 from tests.support.polling import wait_until
 
 LONGEST = 40.0
-"""Seconds, for engines of the application, which have limits of their own; test_time_limit.py has what is promised."""
+"""Seconds, for the application's engines, which have their own limits. test_time_limit.py tests the promised limits."""
 
 
 class Attempts:
@@ -51,12 +51,12 @@ class Attempts:
         assert not others
         assert all(error.__cause__ is not None for error in self.failed.values())
         words = r"(?i)timed? ?out|in time|lost connection|refused|can't connect|connect call failed"
-        words += "|closed the connection unexpectedly"  # libpq says so, too, of a port where nobody listens: seen once
+        words += "|closed the connection unexpectedly"  # libpq also says so of a port without a listener: seen once
         assert all(re.search(words, str(error)) for error in self.failed.values()), self.failed
 
 
 def open_stores(stack: ExitStack, servers: dict[str, DatabaseServer]) -> list[Store]:
-    """One for each driver that this interpreter has."""
+    """Open a store for each driver that this interpreter has."""
     stores = [Store(servers[product], driver) for driver, product in DRIVERS.items() if is_installed(driver)]
     for store in stores:
         stack.enter_context(store.stack)
@@ -64,7 +64,7 @@ def open_stores(stack: ExitStack, servers: dict[str, DatabaseServer]) -> list[St
 
 
 def open_all(stack: ExitStack, servers: dict[str, DatabaseServer], *, engines: bool = True) -> dict[str, LockProvider]:
-    """Providers of every driver, with a connection in their pools."""
+    """Open providers with every driver, with a connection in their pools."""
     providers = {}
     for store in open_stores(stack, servers):
         providers[store.driver] = store.provider()
@@ -87,7 +87,7 @@ def test_i5_a_restart_and_an_outage(servers: dict[str, DatabaseServer], name: st
         leases = {key: acquired(provider, f"{name}-{i}") for i, (key, provider) in enumerate(providers.items())}
         for server in servers.values():
             server.restart()
-        # Pooled connections are dead now, and nobody notices.
+        # Pooled connections are dead now, but nobody notices.
         for key, provider in providers.items():
             assert provider.acquire(LockRequest(leases[key].name, "1m")) is None, key
             assert provider.release(leases[key]) is True, key
@@ -97,7 +97,7 @@ def test_i5_a_restart_and_an_outage(servers: dict[str, DatabaseServer], name: st
                 server.stop()
             for _ in range(2):
                 Attempts(providers, name, "1m").assert_all_unreachable()
-        finally:  # the tests that follow need them
+        finally:  # the next tests need the servers
             for server in servers.values():
                 server.start()
         for i, provider in enumerate(providers.values()):
@@ -118,6 +118,6 @@ def test_i5_a_server_that_stands_still(servers: dict[str, DatabaseServer], name:
             for server in servers.values():
                 server.resume()
         attempts.assert_all_unreachable()
-        # What the servers do of it later, they do for nobody; it ends by itself (I3, I12).
+        # The servers' later work has no holder, and expires (I3, I12).
         for i, provider in enumerate(providers.values()):
             wait_until(partial(provider.acquire, LockRequest(f"{name}-{i}", "1m")), timeout=LONGEST)

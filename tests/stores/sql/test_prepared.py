@@ -1,6 +1,6 @@
-"""Prepared statements. psycopg prepares none on managed connections: behind a pooler they belong to other sessions.
+"""Prepared statements. psycopg prepares none on managed connections: a pooler gives their sessions to others.
 
-``prepare=yes`` changes that. ``shedlock doctor`` advises it where no pooler is in between.
+``prepare=yes`` turns them on. ``shedlock doctor`` advises it without a pooler.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +45,7 @@ def use_all(providers: Sequence[LockProvider]) -> None:
 
 
 def prepared(provider: LockProvider) -> int:
-    """How many statements the server keeps for the provider's own connection."""
+    """Return the number of prepared statements of the provider's connection."""
     [[count]] = carry_out(provider, SqlCommand(Statement("SELECT count(*) FROM pg_prepared_statements", "rows"))).rows
     return int(count)
 
@@ -97,7 +97,7 @@ def test_doctor_does_not_advise_prepare_behind_a_pooler(store: Store, pooler: Pg
 
 @of_psycopg
 def test_prepare_behind_a_pooler_is_named_in_the_error(store: Store, postgres_server: DatabaseServer) -> None:
-    """Two providers share one session. psycopg gives their statements the same names."""
+    """Two providers share a session. psycopg gives their statements the same names."""
     make = partial(PgBouncer, postgres_server, pool_size=1)
     with private_server("pgbouncer", make) as pooler, store.table() as table:
         url = f"{pooler.url(store.driver)}?prepare=yes"
@@ -109,7 +109,7 @@ def test_prepare_behind_a_pooler_is_named_in_the_error(store: Store, postgres_se
 
 @on(drivers_of("postgres"), kinds=KINDS)
 def test_i5_a_table_that_is_changed_meanwhile(kind: str, store: Store, name: str) -> None:
-    """PostgreSQL refuses a prepared statement after the types of its columns have changed."""
+    """PostgreSQL rejects a prepared statement after its columns' types have changed."""
     with store.table() as table:
         options: dict[str, Any] = {"table_name": table, "history": 5}
         provider: Any = store.provider(**options) if kind == "url" else store.provider_of_engine(options=options)

@@ -1,4 +1,4 @@
-"""Whether a run was ended, by the parity of its fencing token: even while it runs, odd after its end."""
+"""The fencing token's parity says whether a run was ended: even while it runs, odd after its end."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,7 +15,7 @@ AHEAD = int((datetime.now(UTC) + timedelta(days=999)).timestamp()) * 1_000_000
 
 
 def expire(store: Store, name: str) -> None:
-    """As if the holder had died long ago."""
+    """Expire the lease as if the holder had died long ago."""
     store.execute("UPDATE shedlock SET lock_until = '2024-05-01 03:00:00.000000' WHERE name = :name", name=name)
 
 

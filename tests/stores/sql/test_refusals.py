@@ -1,4 +1,4 @@
-"""What a database says no to, in words that help; and no password in any of them."""
+"""Rejections by the database: helpful messages, without passwords."""
 
 import logging
 import pickle

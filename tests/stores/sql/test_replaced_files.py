@@ -1,4 +1,4 @@
-"""I1: a SQLite file is deleted or replaced while it is open, by a cleaner, a redeploy or a restored copy."""
+"""I1: a cleaner, a redeploy or a restored copy deletes or replaces an open SQLite file."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ def fresh(tmp_path: Path) -> Path:
 
 
 def with_used_engine(store: Store) -> LockProvider:
-    """A provider on an engine that has a connection already."""
+    """Open a provider on an engine that already has a connection."""
     engine = create_engine(store.url())
     store.stack.callback(engine.dispose)
     engine.connect().close()
@@ -64,7 +64,7 @@ def provider(kind: str, store: Store) -> LockProvider:
 
 
 def replace(file: Path, by: Path) -> None:
-    """With what SQLite keeps beside it, as a copy that is restored."""
+    """Replace the file and the files beside it, as a restored copy does."""
     for suffix in ("-wal", "-shm"):
         Path(f"{file}{suffix}").unlink(missing_ok=True)
     os.replace(by, file)
@@ -102,14 +102,14 @@ def test_i1_a_deleted_file_is_an_error_not_a_grant(provider: LockProvider, file:
 
 
 def test_i1_a_file_that_is_replaced_during_the_statement(file: Path, fresh: Path, name: str) -> None:
-    """The grant stands in the old file, which no other process sees: the claim goes to the new one."""
+    """The grant is in the old file, which no other process sees: the claim goes to the new file."""
 
     def replace_once() -> int:
         if fresh.exists():
             replace(file, fresh)
         return 1
 
-    # A trigger of the application's that calls a function: the file changes in mid-statement.
+    # A trigger of the application calls a function: the file changes during the statement.
     engine = create_engine(f"sqlite:///{file}")
     event.listen(engine, "connect", lambda connection, _: connection.create_function("replaced", 0, replace_once))
     provider = SqlAlchemyLockProvider(engine)
@@ -128,7 +128,7 @@ def test_i1_a_file_that_is_replaced_during_the_statement(file: Path, fresh: Path
 def test_i1_a_relative_path_is_resolved_once(
     scheme: str, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the provider is made: not anew for each event loop or connection, after a ``chdir``."""
+    """The provider finds the path once, when it is made; later loops and connections may follow a ``chdir``."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(tmp_path)
@@ -158,7 +158,7 @@ def test_i1_a_relative_path_is_resolved_once(
 
 
 def test_a_users_engine_keeps_its_listeners(file: Path) -> None:
-    """Its connection is replaced by the pool, so the application's own set-up runs on the new one."""
+    """The pool replaces its connection, so the application's set-up runs on the new connection."""
     engine = create_engine(f"sqlite:///{file}")
     connected: list[object] = []
     event.listen(engine, "connect", lambda connection, _: connected.append(connection))

@@ -1,4 +1,4 @@
-"""What one operation costs on the wire, in the steady state. DESIGN §5 has the table."""
+"""Round trips of one operation in the steady state. DESIGN §5 has the table."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -10,12 +10,12 @@ from tests.stores.sql.stores import Store
 from tests.support.locks import acquired
 
 WARM_UP = 2
-WARM_UP_OF_ENGINES = 8  # psycopg prepares a statement when it sees it for the sixth time, at a round trip of its own
+WARM_UP_OF_ENGINES = 8  # psycopg prepares a statement at its sixth use, which takes another round trip
 ROUNDS = 4
 
 
 class Costs(dict[str, set[int]]):
-    """The round trips of each operation, as a set: the same number each time."""
+    """The round trips of each operation. A set with one number shows that the number is constant."""
 
     def __init__(self, proxy: TcpProxy) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ def costs(provider: LockProvider, proxy: TcpProxy, name: str, warm_up: int = WAR
     costs = Costs(proxy)
     for i in range(warm_up + ROUNDS):
         costs.is_warm = i >= warm_up
-        lock = name if i % 2 else f"{name}-{i}"  # a record that exists, and one that does not
+        lock = name if i % 2 else f"{name}-{i}"  # a record that exists, and a missing record
         proxy.reset()
         lease = acquired(provider, lock)
         costs.note("acquire")

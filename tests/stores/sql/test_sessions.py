@@ -1,4 +1,4 @@
-"""I1: what an application has sent on a connection of its pool does not lead to another lock table."""
+"""I1: an application's statements on a pooled connection do not lead to another lock table."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,7 +17,7 @@ from tests.support.locks import acquired, record_of
 
 @pytest.fixture
 def other_place(store: Store) -> Iterator[str]:
-    """Another schema, or database, with a lock table of the same name."""
+    """Another schema or database, with a lock table of the same name."""
     place = f"other_{uuid4().hex[:8]}"
     if store.is_postgres:
         store.execute(f"CREATE SCHEMA {place}", f"CREATE TABLE {place}.shedlock (LIKE shedlock INCLUDING ALL)")
@@ -30,7 +30,7 @@ def other_place(store: Store) -> Iterator[str]:
 
 
 def wander(application: Application, store: Store, place: str) -> None:
-    """Every connection of the application's pool is sent elsewhere, and stays there."""
+    """Send every connection of the application's pool to another place, and leave it there."""
 
     def checked_out(connection: Any, *_: object) -> None:
         cursor = connection.cursor()
@@ -71,7 +71,7 @@ def test_verify_on_a_connection_that_was_sent_elsewhere(store: Store, other_plac
 
 @on(["postgresql+psycopg", "postgresql+asyncpg"])
 def test_a_search_path_of_the_role_or_the_url_is_the_default(store: Store, other_place: str, name: str) -> None:
-    """The table there is meant, whatever connections are sent."""
+    """The provider uses that table, wherever the connections are sent."""
     connect_args: dict[str, Any] = (
         {"server_settings": {"search_path": other_place}}
         if store.is_async
@@ -150,7 +150,7 @@ def autocommit_is_off(store: Store) -> Iterator[None]:
 @pytest.mark.usefixtures("autocommit_is_off")
 @on(drivers_of("mysql", "mariadb"), kinds=KINDS)
 def test_i9_a_grant_is_committed_where_autocommit_is_off(kind: str, store: Store, name: str) -> None:
-    """Nobody else saw the record, and it was gone with the connection."""
+    """Otherwise nobody else saw the record, and it was gone with the connection."""
     provider = store.provider_of(kind)
     lease = acquired(provider, name)
     assert store.query("SELECT locked_by FROM shedlock WHERE name = :name", name=name) == lease.locked_by

@@ -1,4 +1,4 @@
-"""A skip is what happens most: it takes no row lock, no transaction id, and writes nothing."""
+"""Skips are the most frequent operation: a skip takes no row lock or transaction id, and writes nothing."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ FIRE_TIME = datetime(2024, 7, 1, tzinfo=UTC)
 
 
 class QuietPostgres(PostgresServer):
-    """Writes to its log only what statements make it write."""
+    """A server that writes its log only for statements."""
 
     def command(self, port: int) -> list[str]:
         quiet = {"autovacuum": "off", "checkpoint_timeout": "1d", "wal_level": "minimal", "max_wal_senders": "0"}
@@ -31,7 +31,7 @@ class QuietPostgres(PostgresServer):
 @pytest.fixture(scope="module")
 def quiet_server(postgres_server: DatabaseServer) -> Iterator[DatabaseServer]:
     if not isinstance(postgres_server, PostgresServer):
-        pytest.skip("needs a PostgreSQL without other users, and the environment names one that is not ours")
+        pytest.skip("needs a PostgreSQL without other users, but the environment names another server")
     with QuietPostgres() as server:
         server.create_database(DATABASE)
         yield server
@@ -45,7 +45,7 @@ def quiet(quiet_server: DatabaseServer, driver: str) -> Iterator[Store]:
 
 
 def rows_written(store: Store) -> int:
-    """Settled once nobody is connected: a session reports what it did when it ends."""
+    """The number is final once nobody is connected: a session reports its work at its end."""
     others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     wait_until(lambda: store.query(others) == 0, what="the sessions gone")
     count = "SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables WHERE relname LIKE 'shedlock%'"
@@ -53,7 +53,7 @@ def rows_written(store: Store) -> int:
 
 
 def traces(store: Store, name: str) -> tuple[object, ...]:
-    """The end of the log, the next transaction id, and the row with its place, its writer and its locker."""
+    """Return the log's end, the next transaction id, and the row with its place, its writer and its locker."""
     with store.connect() as connection:
         log = connection.execute(text("SELECT pg_current_wal_insert_lsn(), pg_snapshot_xmax(pg_current_snapshot())"))
         row = connection.execute(text("SELECT ctid, xmin, xmax, * FROM shedlock WHERE name = :name"), {"name": name})
@@ -117,7 +117,7 @@ def test_postgres_refuses_a_late_fire_time_without_a_trace(driver: str, quiet: S
 
 
 def refuse_late(provider: LockProvider, name: str) -> None:
-    """There is a record of ``name``, and none of another name."""
+    """A record of ``name`` exists, but no other record."""
     late = datetime.now(UTC) + timedelta(minutes=6)
     for lock in (name, f"{name}-absent"):
         for acquire in (provider.acquire, provider.take_over):
@@ -135,7 +135,7 @@ def test_postgres_does_not_wait_for_whoever_locks_the_row(driver: str, store: St
 
 
 def written_by_mysql(store: Store, name: str) -> tuple[object, ...]:
-    """The row, what handlers have written, and the end of the binary log (which MariaDB's tests have off)."""
+    """Return the row, the handlers' writes, and the binary log's end (MariaDB's tests turn that log off)."""
     counters = "SHOW GLOBAL STATUS WHERE variable_name IN ('Handler_update', 'Innodb_rows_inserted')"
     with store.connect() as connection:
         row = connection.execute(text("SELECT * FROM shedlock WHERE name = :name"), {"name": name}).one()

@@ -1,4 +1,4 @@
-"""SQLite's one writer at a time, and its files."""
+"""SQLite: one writer at a time, and the database files."""
 
 import sqlite3
 import threading
@@ -40,7 +40,7 @@ def provider(store: Store) -> LockProvider:
 
 @pytest.fixture
 def writer(provider: LockProvider, file: Path) -> Iterator[sqlite3.Connection]:
-    """Another connection, in the middle of a write transaction."""
+    """Open another connection, in the middle of a write transaction."""
     with closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield connection
@@ -130,7 +130,7 @@ def test_times_are_text_of_one_length(provider: LockProvider, file: Path, name: 
 def test_i7_a_claim_that_waited_while_another_was_granted_and_deleted(
     file: Path, provider: LockProvider, name: str
 ) -> None:
-    """The time in the command is older than the token of the other, whose record is gone."""
+    """The time in the command is older than the other token, and that token's record is gone."""
     tokens: list[int] = []
 
     def execute(command: SqlCommand) -> object:
@@ -153,7 +153,7 @@ def test_i7_a_claim_that_waited_while_another_was_granted_and_deleted(
 
 @pytest.mark.skipif(sqlite3.sqlite_version_info < (3, 36), reason="since SQLite 3.36")
 def test_a_database_that_is_no_file(name: str) -> None:
-    """SQLite's VFS "memdb" shares one in memory among the connections of a process."""
+    """SQLite's VFS "memdb" shares a database in memory among a process's connections."""
     with closing(SqlAlchemyLockProvider(f"sqlite:///file:/{name}?vfs=memdb&uri=true")) as provider:
         provider.create_schema()
         lease = acquired(provider, name)

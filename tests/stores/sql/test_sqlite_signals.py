@@ -1,4 +1,4 @@
-"""I12: on SQLite, what a signal handler raises reaches the caller as it is, and leaves nothing locked."""
+"""I12: on SQLite, a signal handler's exception reaches the caller unchanged, and leaves nothing locked."""
 
 import gc
 import os
@@ -29,12 +29,12 @@ def _raising_handler() -> Iterator[None]:
 @pytest.mark.parametrize("operation", ["acquire", "take_over"])
 @pytest.mark.usefixtures("_raising_handler")
 def test_i12_a_signal_while_the_statement_waits_for_the_writer(operation: str, tmp_path: Path, name: str) -> None:
-    """The handler once ran inside the function that the statement called, and SQLite made an error of its own of it."""
+    """The handler once ran inside the statement's callback, and SQLite replaced its exception with an error."""
     file = tmp_path / "locks.db"
     main = threading.get_ident()
 
     def is_waiting() -> bool:
-        frame = sys._current_frames()[main]  # nothing public shows where another thread is
+        frame = sys._current_frames()[main]  # no public function shows another thread's position
         return "providers/sqlalchemy/connections" in frame.f_code.co_filename
 
     def interrupt() -> None:
@@ -60,10 +60,10 @@ def test_i12_a_signal_while_the_statement_waits_for_the_writer(operation: str, t
 
 
 @pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"  # where it comes in a finalizer, Python reports and drops it
+    "ignore::pytest.PytestUnraisableExceptionWarning"  # if it comes in a finalizer, Python reports and drops it
 )
 def test_a_provider_survives_exceptions_while_it_takes_connections(tmp_path: Path, name: str) -> None:
-    """SQLAlchemy's own pool counts a connection as taken for ever if a handler raises at some of these moments."""
+    """At some of these moments, SQLAlchemy's own pool would count a connection as taken forever."""
     interrupted = 0
     with (
         without_collector(),
@@ -81,7 +81,7 @@ def test_a_provider_survives_exceptions_while_it_takes_connections(tmp_path: Pat
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """A lost connection must not wait for the garbage collector, which may not run for long in a process at rest."""
+    """A lost connection must not wait for the garbage collector, which may run late in an idle process."""
     gc.disable()
     try:
         yield
@@ -94,7 +94,7 @@ POOLS = ("sqlalchemy/pool/base.py", "sqlalchemy/pool/impl.py", "providers/kit/po
 
 @contextmanager
 def raising_at(moment: int) -> Iterator[None]:
-    """Raise as a signal handler could, when so many functions of the two pools were called."""
+    """Raise like a signal handler, at the given call inside the two pools."""
     calls = 0
 
     def note(frame: FrameType, event: str, _: object) -> None:

@@ -1,4 +1,4 @@
-"""The old primary turns read-only, the name moves to the new one, and open sessions stay where they are."""
+"""The old primary turns read-only, the name moves to the new primary, and open sessions stay."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from tests.support.polling import wait_until
 from tests.support.servers import MariaDbServer, MySqlServer, PostgresServer
 
 USER, PASSWORD = "plain_user", "plain"
-"""MySQL and MariaDB let administrators write to a server that is read-only."""
+"""MySQL and MariaDB let administrators write to a read-only server."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def new_mysql() -> Iterator[DatabaseServer]:
 
 
 class Switchover:
-    """Two servers with the same table, and a name that leads to one of them."""
+    """Two servers with the same table, and a name that leads to one of the servers."""
 
     def __init__(self, old: Store, new: Store, stack: ExitStack) -> None:
         self.old, self.new = old, new
@@ -121,7 +121,7 @@ def test_i5_a_provider_from_a_url_comes_back(switchover: Switchover, name: str) 
 
 @with_two_servers(ONE_EACH)
 def test_i5_one_error_however_many_connections_are_open(switchover: Switchover, name: str) -> None:
-    """Idle ones are given up with the one that said so: they are as old."""
+    """The provider drops the idle connections with the failed connection: they are as old."""
     provider = switchover.old.provider(url=switchover.url, timeout="60s")
     start = threading.Barrier(5)
 

@@ -1,4 +1,4 @@
-"""Columns that follow the session's time zone are two moments for two sessions, and both would get the lock."""
+"""Columns that follow the session's time zone mean different moments in two sessions: both would get the lock."""
 
 import re
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def test_i1_timestamptz_is_refused(driver: str, extra: bool, store: Store, name:
 )
 @programs_on(POSTGRES, mariadb=True)
 def test_i5_a_held_lock_in_timestamptz_is_not_called_free(driver: str, zone: str, store: Store, name: str) -> None:
-    """As ShedLock for Java writes it with usingDbTime(): UTC without a zone, in a session that has one."""
+    """ShedLock for Java writes this with usingDbTime(): UTC without a zone, in a session that has a zone."""
     with store.table() as table:
         create(store, table, "timestamptz", extra=True)
         in_zone = f"SET timezone = '{zone}'"
@@ -100,7 +100,7 @@ def test_timestamp_is_warned_of_once(
         assert "time_zone" in warning
         caplog.clear()
         assert len(store.provider(table_name=table, extra_columns=extra).records()) == 1
-        assert warnings_of(caplog, "time_zone") == [warning], "who reads must know as well"
+        assert warnings_of(caplog, "time_zone") == [warning], "a reader must know as well"
         do_as_told(store, warning)
         caplog.clear()
         assert provider.release(acquired(store.provider(table_name=table, extra_columns=extra), name))
@@ -226,7 +226,7 @@ def test_i1_a_timestamp_of_whole_seconds_is_refused(driver: str, store: Store, n
 
 @programs_on(ONE_EACH, mariadb=True)
 def test_i11_a_fire_time_that_is_rounded_is_refused(driver: str, store: Store, name: str) -> None:
-    """Milliseconds will do for the other columns. They are what ShedLock for Java writes."""
+    """The other columns may have milliseconds, as ShedLock for Java writes them."""
     with store.table() as table:
         time = DATETIMES[driver.partition("+")[0]]
         create(store, table, f"{time}(3)", extra=True)
@@ -279,7 +279,7 @@ def test_a_table_that_is_made_later_is_looked_at_then(driver: str, store: Store,
 
 @programs_on(on_mysql_and_mariadb("pymysql"), mariadb=True)
 def test_a_time_that_a_timestamp_does_not_take_is_an_error_with_its_cure(driver: str, store: Store, name: str) -> None:
-    """In spring, the zone of the session leaves an hour out. Here the time is too early for the type."""
+    """In spring, the session's zone skips an hour. Here the time is too early for the type."""
     with store.table() as table:
         create(store, table, "TIMESTAMP(6)", extra=True)
         provider = store.provider(table_name=table)

@@ -45,7 +45,7 @@ def refusing() -> Iterator[Address]:
 
 @contextmanager
 def silent() -> Iterator[Address]:
-    """Accepts connections and never replies."""
+    """Accept connections and never reply."""
     with reserve_port() as listener:
         listener.listen(512)
         yield listener.getsockname()
@@ -62,7 +62,7 @@ def failed_after(request: Callable[[], object]) -> tuple[ProviderUnreachable, St
 
 
 def works_again(provider: LockProvider, name: str) -> None:
-    """A busy machine may need more than one time limit to connect."""
+    """Retry: a busy machine may need more than one time limit to connect."""
 
     def works() -> bool:
         with suppress(ProviderUnreachable):
@@ -101,7 +101,7 @@ def test_i13_a_server_that_falls_silent_is_left_in_time(store: Store, proxy: Tcp
 
 
 def test_i13_a_server_that_is_stopped_is_left_in_time(store: Store, name: str) -> None:
-    """By SIGSTOP: its kernel accepts connections, and nothing replies."""
+    """SIGSTOP: the kernel accepts connections, and nothing replies."""
     warm, cold = store.provider(timeout=TIMEOUT), store.provider(timeout=TIMEOUT)
     warm.record(name)
     store.server.pause()
@@ -130,7 +130,7 @@ def test_i13_it_falls_silent_once_it_has_accepted_the_connection(store: Store, n
 
 @on(["postgresql+psycopg", "postgresql+psycopg2"])
 def test_i13_nobody_waits_for_first_queries_that_are_never_replied_to(store: Store, proxy: TcpProxy, name: str) -> None:
-    """SQLAlchemy lets one connection at a time send them, as long as none had a reply."""
+    """SQLAlchemy lets one connection at a time send its first queries, until one gets a reply."""
     provider = store.provider(proxy.address, timeout=TIMEOUT)
     proxy.silence("version", times=1)
     error, watch = failed_after(lambda: provider.record(name))
@@ -209,7 +209,7 @@ async def test_i13_the_tcp_connection_is_made_at_the_moment_of_the_limit(
     async def connect_late(*args: Any, **options: Any) -> Any:
         connected = await connect(*args, **options)
         await asyncio.sleep(TIMEOUT + 0.01)
-        compute(0.05)  # the loop finds both: the connection, and that the time is over
+        compute(0.05)  # the loop then finds both: the connection, and the end of the time limit
         return connected
 
     monkeypatch.setattr(loop, "create_connection", connect_late)
@@ -243,9 +243,9 @@ def test_i13_waiting_for_a_free_connection_counts(store: Store, proxy: TcpProxy,
 
 
 def test_i13_a_look_up_of_the_host_name_counts(store: Store, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The C libraries look names up themselves, where no test can delay it: their whole call stands still."""
+    """C libraries look names up themselves, out of a test's reach: their whole call stands still."""
     address = ("a-name-server-is-silent.invalid", 1)
-    # An idle thread of the pool ends after the test; it must not wait for ever.
+    # An idle thread of the pool ends after the test; it must not wait forever.
     replied = threading.Event()
 
     def wait(*_: object, **__: object) -> None:

@@ -1,4 +1,4 @@
-"""A commit that no synchronous standby confirmed is no grant: after a fail-over it would never have been."""
+"""A commit that no synchronous standby confirmed is not a grant: a failover would lose it."""
 
 import threading
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ POSTGRES_DRIVERS = [driver for driver, server in DRIVERS.items() if server == "p
 
 @pytest.fixture
 def _no_standby_confirms(store: Store) -> Iterator[None]:
-    """Commits wait for a standby that does not exist, and a thread keeps cancelling them."""
+    """Make commits wait for a missing standby, while a thread keeps cancelling them."""
     done = threading.Event()
 
     def cancel_waiting() -> None:
@@ -32,7 +32,7 @@ def _no_standby_confirms(store: Store) -> Iterator[None]:
         wait_until(lambda: store.query("SHOW synchronous_standby_names") == names, what="the new setting")
 
     def is_waited_for() -> bool:
-        """Commits wait from the moment that the checkpointer, too, has read the new setting."""
+        """Commits wait only after the checkpointer has read the new setting."""
         warnings: list[object] = []
         with store.connect() as connection:
             driver: Any = connection.connection.driver_connection
@@ -56,7 +56,7 @@ def _no_standby_confirms(store: Store) -> Iterator[None]:
 @pytest.mark.usefixtures("_no_standby_confirms")
 def test_i1_an_unconfirmed_acquire_is_an_error_and_undone(store: Store, kind: str, name: str) -> None:
     provider = store.provider_of(kind)
-    for _ in range(2):  # on a new connection, and on a used one
+    for _ in range(2):  # on a new connection, and on a used connection
         with pytest.raises(ProviderUnreachable, match="no synchronous standby has confirmed it"):
             acquired(provider, name)
         assert not record_of(provider, name).is_held
@@ -73,7 +73,7 @@ def test_a_warning_of_the_application_does_no_harm(driver: str, store: Store, na
 @on(POSTGRES_DRIVERS)
 @pytest.mark.parametrize("level", ["NOTICE", "WARNING"])
 def test_what_a_trigger_says_does_no_harm(store: Store, level: str, name: str) -> None:
-    """A warning of a trigger is not about a standby."""
+    """A trigger's warning is not about a standby."""
     provider = store.provider()
     with store.table() as trigger:
         store.execute(

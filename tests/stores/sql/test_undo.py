@@ -1,4 +1,4 @@
-"""Undo and forget_fire_time where the contract does not show it: tables without the extra columns, lost replies."""
+"""Undo and forget_fire_time beyond the contract: tables without the extra columns, lost replies."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -36,7 +36,7 @@ def test_an_undo_frees_the_lock_on_javas_table(driver: str, store: Store, name: 
 
 @programs_on(DRIVERS)
 def test_an_undo_whose_reply_was_lost_says_the_same_again(store: Store, name: str) -> None:
-    """The second copy changes nothing, and replies unlike one that finds another holder."""
+    """The second copy changes nothing; its reply differs from a reply about another holder."""
     provider: Any = store.provider()
     lease = acquired(provider, name, fire_time=FIRE_TIME)
     programs = (provider.async_provider if store.is_async else provider).programs

@@ -1,4 +1,4 @@
-"""URLs and engines that cannot work are refused at once, in words that help."""
+"""Invalid URLs and engines are rejected at once, with helpful messages."""
 
 import asyncio
 import importlib.machinery
@@ -113,7 +113,7 @@ def test_sqlite_in_memory_is_refused(url: str) -> None:
 )
 def test_urls_that_cannot_work_are_refused(url: str, words: str) -> None:
     for make in (provider_from_url, async_provider_from_url):
-        if not words:  # it is a URL; connecting will tell
+        if not words:  # it is a URL; the connection will fail later
             assert "hunter2" not in repr(make(url))
             continue
         with pytest.raises(ConfigurationError, match=words) as refused:
@@ -138,7 +138,7 @@ def assert_option_is_refused(provider: LockProvider, driver: str, words: str) ->
 @pytest.mark.parametrize("where", ["in the URL", "of the application's engine"])
 @on(DRIVERS)
 def test_i5_an_option_that_the_driver_does_not_know_is_no_outage(driver: str, where: str) -> None:
-    """No server can be at fault, so an operation that is tried again fails again."""
+    """The server is not at fault: a retry fails again."""
     url, is_async = f"{driver}://{NOWHERE}", driver in ASYNC_DRIVERS
     given: Any = f"{url}?nonsense=1"
     if where != "in the URL":
@@ -245,7 +245,7 @@ async def use(provider: AsyncSqlAlchemyLockProvider, name: str) -> None:
 
 @on(["mysql+pymysql", "mysql+mysqldb", "mysql+asyncmy", "postgresql+psycopg_async"])
 def test_the_scheme_of_mysql_works_on_mariadb(driver: str, request: pytest.FixtureRequest, name: str) -> None:
-    """As here: the other tests of this directory use mariadb:// for MariaDB."""
+    """Other tests in this directory use mariadb:// for MariaDB."""
     server: DatabaseServer = request.getfixturevalue("postgres" if "post" in driver else "mariadb")
     url = server.url(driver, DATABASE)
     if driver.endswith(("asyncmy", "_async")):
@@ -293,7 +293,7 @@ def test_the_error_of_a_missing_package_says_what_to_install(
             return None if name.partition(".")[0] in missing.split(",") else super().find_spec(name, path, target)
 
     def child() -> None:
-        """The modules are imported anew, without these packages."""
+        """Import the modules again, without these packages."""
         for name in [name for name in sys.modules if name.partition(".")[0] in absent]:
             del sys.modules[name]
         sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = WithoutSome
@@ -312,7 +312,7 @@ def test_a_url_connects_at_first_use(name: str) -> None:
 
 
 def test_a_table_name_with_a_schema_names_the_option() -> None:
-    """ShedLock for Java writes it so. Here it would name another table, in the default schema."""
+    """ShedLock for Java accepts this form. Here it would mean another table, in the default schema."""
     with pytest.raises(ConfigurationError, match=r"has a dot: .* schema='app', table_name='shedlock'$"):
         SqlAlchemyLockProvider("postgresql://app@127.0.0.1/app", table_name="app.shedlock")
 

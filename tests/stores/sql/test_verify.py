@@ -15,7 +15,7 @@ from tests.support.polling import wait_until
 
 @pytest.fixture
 def work(store: Store) -> Iterator[str]:
-    """A table."""
+    """A table for the application's work."""
     with store.table() as table:
         store.execute(f"CREATE TABLE {table} (n INTEGER PRIMARY KEY)")
         yield table
@@ -74,7 +74,7 @@ def test_i1_a_successor_waits_for_the_commit(store: Store, application: Applicat
 def run_with_heartbeat(
     store: Store, application: Application, lease: Lease, work: str, level: str, *, heartbeat: bool = True
 ) -> None:
-    """The heartbeat comes after the transaction's snapshot was taken."""
+    """The heartbeat comes after the transaction's snapshot."""
     heartbeats = store.provider()
 
     def insert_and_extend(connection: Connection) -> None:
@@ -88,7 +88,7 @@ def run_with_heartbeat(
     application.run_verified(lease, insert_and_extend, isolation_level=level)
 
 
-# A snapshot of MySQL does not hide rows from a locking read.
+# MySQL's snapshots do not hide rows from a locking read.
 SNAPSHOTS = ["postgresql+psycopg", "postgresql+psycopg2", "postgresql+asyncpg", "mariadb+pymysql"]
 LEVELS = [pytest.param(driver, "REPEATABLE READ", marks=marks_of(driver, SNAPSHOTS)) for driver in SNAPSHOTS]
 LEVELS += [pytest.param("postgresql+psycopg", "SERIALIZABLE", marks=pytest.mark.slow("another level"))]

@@ -1,4 +1,4 @@
-"""The time limit of drivers that have none of their own, where threads cannot be started."""
+"""The time limit for drivers without a limit of their own, where threads cannot be started."""
 
 import errno
 import gc
@@ -24,7 +24,7 @@ from tests.support.locks import acquired
 
 @pytest.fixture
 def no_timer(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """The limit of threads is reached, and the timer has none. ``undo()`` ends that."""
+    """Simulate the limit of threads before the timer has its thread. ``undo()`` ends the simulation."""
     start = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:
@@ -59,11 +59,11 @@ def test_a_limit_without_a_thread_leaves_nothing_open(no_timer: pytest.MonkeyPat
         assert far.recv(1) == b"", "shut down"
         assert watchdog.call_off()
         watchdog.close()
-        assert open_descriptors() <= before  # those of earlier tests may be closed meanwhile
+        assert open_descriptors() <= before  # connections of earlier tests may be closed meanwhile
 
 
 def test_a_limit_that_is_late_leaves_the_next_statement_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The timer had begun to call it when the reply came."""
+    """The timer had begun the call when the reply came."""
     calls: list[Callable[[], object]] = []
 
     class LateTimer:
@@ -71,7 +71,7 @@ def test_a_limit_that_is_late_leaves_the_next_statement_alone(monkeypatch: pytes
             calls.append(callback)
 
         def cancel(self, _callback: object) -> None:
-            """Too late."""
+            """Do nothing, as a call that comes too late."""
 
     timer = LateTimer()
     monkeypatch.setattr("shedlock_py.providers.sqlalchemy.watchdog.timer", lambda: timer)
@@ -96,7 +96,7 @@ def test_a_limit_that_is_late_leaves_the_next_statement_alone(monkeypatch: pytes
 def test_without_its_thread_nothing_is_sent(
     driver: str, store: Store, name: str, request: pytest.FixtureRequest
 ) -> None:
-    """Replicas skip the run as they do while the store is unreachable: the next one may start the thread."""
+    """Replicas skip the run as in an outage; the next run may start the thread."""
     provider, pooled = store.provider(), store.provider()
     acquired(pooled, f"{name}-other")
     no_timer: pytest.MonkeyPatch = request.getfixturevalue("no_timer")
@@ -113,7 +113,7 @@ def test_without_its_thread_nothing_is_sent(
 def test_a_lock_is_acquired_where_sockets_are_no_files(
     driver: str, store: Store, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on Windows: every connection failed, because os.dup() knows no sockets there."""
+    """On Windows every connection failed, because os.dup() rejects sockets there."""
     dup, close = os.dup, os.close
 
     def unless_socket(call: Callable[[int], int | None]) -> Callable[[int], int | None]:
@@ -131,7 +131,7 @@ def test_a_lock_is_acquired_where_sockets_are_no_files(
 
 
 def test_without_a_file_descriptor_it_is_an_error_and_nothing_else() -> None:
-    """Not also a traceback on stderr, from closing the descriptor that does not exist."""
+    """Closing the missing descriptor must not print a traceback on stderr."""
     near, far = socket.socketpair()
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     with closing(near), closing(far):
@@ -139,7 +139,7 @@ def test_without_a_file_descriptor_it_is_an_error_and_nothing_else() -> None:
         try:
             with pytest.raises(OSError, match="Too many open files"):
                 Watchdog(near.fileno())
-            gc.collect()  # what cannot be closed then is a warning, which is an error here
+            gc.collect()  # a failed close is a warning, and an error here
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
@@ -159,9 +159,9 @@ def test_i13_a_silent_server_is_left_by_a_process_without_a_free_file_descriptor
         os.fstat(near.fileno())  # the driver's own is open
 
 
-@on(on_mysql_and_mariadb("pymysql"))  # the one whose socket the provider opens
+@on(on_mysql_and_mariadb("pymysql"))  # the provider opens this driver's socket
 def test_a_server_that_refuses_the_connection_sees_its_end(driver: str, name: str) -> None:
-    """While the error lives, too: in a log record, or in a cycle that the garbage collector finds much later."""
+    """The connection ends although the error lives on, in a log record or in a cycle for the garbage collector."""
     refusal = b"\xff\x15\x04#28000Access denied for user"
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         provider = SqlAlchemyLockProvider(f"{driver}://user@127.0.0.1:{listener.getsockname()[1]}/d", timeout="30s")

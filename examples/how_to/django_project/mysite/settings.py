@@ -1,4 +1,4 @@
-"""The settings that this project needs, and no others."""
+"""Only the settings that this project needs."""
 
 import os
 from pathlib import Path
