@@ -84,7 +84,7 @@ class Guarded(Supervisor):
         self._keep_alive, self._grace = keep_alive, grace
         self._max_recoveries = max_recoveries
         self._passed_on: set[int] = set()
-        """Ending signals that this process passed on to the command."""
+        """Ending signals that this process received for the command."""
         self._provider: LockProvider | None = None
         self._is_unreachable = False
         self._is_lost = False

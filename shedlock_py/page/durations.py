@@ -45,7 +45,7 @@ class Durations:
 
 
 def durations(runs: Sequence[Run], record: LockRecord, lock_at_most_for: timedelta | None = None) -> Durations | None:
-    """Return the chart of the newest runs, or None for less than two durations. ``runs`` are newest first.
+    """Return the chart of the newest runs, or None for fewer than two durations. ``runs`` are newest first.
 
     :param lock_at_most_for: the job's option. Without it, the chart shows the lease of the present run.
     """
