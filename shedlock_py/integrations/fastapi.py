@@ -148,9 +148,7 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 async def _wait_for_cancelled_jobs() -> None:
     """Wait until the cancelled coroutine jobs have released their locks."""
-    from shedlock_py.integrations.apscheduler.worker import (
-        JOB_TASK,
-    )  # late: a scheduler exists, so APScheduler is installed
+    from shedlock_py.integrations.apscheduler.worker import JOB_TASK  # late: needs APScheduler
 
     await asyncio.sleep(0)  # an AsyncIOScheduler shuts down in the next iteration of the event loop
     jobs = {task for task in asyncio.all_tasks() if task.get_name().startswith(JOB_TASK)}

@@ -72,7 +72,7 @@ class LateRuns:
     # Called by the executor
 
     def keeps(self, proxy: JobProxy) -> bool:
-        """Return whether a late run of this job still runs here. Then submit the run on time when the late run ends."""
+        """Return whether a late run of this job still runs here. If so, submit ``proxy`` when the late run ends."""
         with self._mutex:
             if not self._running[proxy.key] or self._is_closed:
                 return False

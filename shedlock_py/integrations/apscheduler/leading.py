@@ -255,7 +255,7 @@ class _LeaderPasses:
             calls.add(self._call)  # before the second check: a node that resigns waits for each pass that may submit
             return self._run_as_leader() if self._elector.is_leader() else None
         finally:
-            calls.discard(self._call)  # in C: a signal handler could raise before a Python function's first line
+            calls.discard(self._call)  # a method in C: a signal handler could raise before a Python function begins
 
     def _run_as_leader(self) -> Any:
         """Run the pass of a node that was the leader a moment ago."""

@@ -73,9 +73,7 @@ class LockNames:
         with self._mutex:
             runs = self._runs.pop(name, {})
             runs[key] = max(run_time, runs.get(key, run_time))
-            self._runs[name] = dict(
-                sorted(runs.items(), key=itemgetter(1))[-2:]
-            )  # with two, at least one entry is another job
+            self._runs[name] = dict(sorted(runs.items(), key=itemgetter(1))[-2:])  # two, so that one is another job
             if len(self._runs) > MOST_NAMES:
                 del self._runs[next(iter(self._runs))]  # the name that ran longest ago
 

@@ -49,7 +49,7 @@ except ImportError:  # APScheduler 3.10
     from apscheduler.executors.base_py3 import run_coroutine_job
 
 JOB_TASK = "shedlock job "
-"""The begin of the name of a coroutine job's task."""
+"""The names of coroutine jobs' tasks start with this text."""
 Outcome: TypeAlias = Any
 """The result of a run: an event of APScheduler, which has no types, or a :class:`Later`."""
 LateKind = Literal["catch_up", "retry", "watched", "kept"]
