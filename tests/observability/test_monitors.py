@@ -562,9 +562,9 @@ def test_a_url_that_cannot_be_one_is_refused_and_not_quoted(url: Any) -> None:
         (lambda: HealthchecksListener(["https://example.com/s3cret"]), "a URL for each lock name"),  # type: ignore[arg-type]
         (lambda: HealthchecksListener({}, timeout="soon"), "timeout"),
         (lambda: HealthchecksListener({}, timeout=0), "timeout"),
-        (lambda: WebhookListener("https://example.com", ["TaskFinished"]), "classes of events"),  # type: ignore[list-item]
-        (lambda: WebhookListener("https://example.com", "TaskFinished"), "list of classes"),  # type: ignore[arg-type]
-        (lambda: WebhookListener("https://example.com", [int]), "classes of events"),  # type: ignore[list-item]
+        (lambda: WebhookListener("https://example.com", ["TaskFinished"]), "event classes"),  # type: ignore[list-item]
+        (lambda: WebhookListener("https://example.com", "TaskFinished"), "list of event classes"),  # type: ignore[arg-type]
+        (lambda: WebhookListener("https://example.com", [int]), "event classes"),  # type: ignore[list-item]
         (lambda: WebhookListener("https://example.com", headers={"a": object()}), "ASCII"),  # type: ignore[dict-item]
     ],
 )
