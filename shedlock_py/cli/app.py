@@ -33,11 +33,11 @@ from shedlock_py.runtime.versions import __version__
 
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _WITH_SECRETS = ("boto3", "botocore", "aiobotocore", "requests_oauthlib", "oauthlib", "kubernetes")
-"""Loggers that write credentials at DEBUG: those of an assumed role, or of a sign-in by OpenID Connect."""
+"""Loggers that write credentials at DEBUG, for example of an assumed role or an OpenID Connect sign-in."""
 
 
 class _LateCommands(UserDict[str, Any]):
-    """Imports the module of a command when the command is looked up, so that nothing else is imported for it."""
+    """Commands by name. The module of a command is imported when the command is looked up."""
 
     def __getitem__(self, name: str) -> click.Command:
         module, attribute = super().__getitem__(name).split(":")
@@ -47,12 +47,12 @@ class _LateCommands(UserDict[str, Any]):
 
 @contextmanager
 def _closed_pipes() -> Iterator[None]:
-    """End without a word if a reader such as head(1) has closed the output. Click would exit with 1, "no" here."""
+    """End silently if a reader such as head(1) has closed the output. Click would exit with 1, our code for "no"."""
     try:
         yield
     except BrokenPipeError:
         with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest, which Python flushes at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at exit
         sys.exit(IO_ERROR)
 
 
@@ -62,9 +62,9 @@ class Commands(click.Group):
     def main(self, *args: Any, **settings: Any) -> Any:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="backslashreplace")  # a terminal may not know all characters of a lock name
+                stream.reconfigure(errors="backslashreplace")  # the terminal may lack a character of a lock name
         if "_SHEDLOCK_COMPLETE" in os.environ:
-            from shedlock_py.cli.completion import register  # late: only a shell that completes a word needs it
+            from shedlock_py.cli.completion import register  # late: only shell completion needs it
 
             register()
         try:
@@ -82,8 +82,8 @@ class Commands(click.Group):
             fail(one_line(error), UNAVAILABLE if isinstance(error, ProviderError) else CONFIG)
         except Exception as error:
             if isinstance(error, ModuleNotFoundError) and error.name == "rich":
-                raise  # of a command that prints tables: __main__ names the extra
-            if isinstance(error, OSError) and error.errno in _NOT_WRITTEN:  # a full disk of the store: ProviderError
+                raise  # the command prints tables; __main__ names the extra
+            if isinstance(error, OSError) and error.errno in _NOT_WRITTEN:  # the store's full disk raises ProviderError
                 fail(f"the output cannot be written: {error.strerror}", IO_ERROR)
             fail(f"internal error: {type(error).__name__}: {one_line(error)}; --debug shows more", SOFTWARE)
 
@@ -122,13 +122,13 @@ _COMMANDS = _LateCommands({
 def shedlock(ctx: click.Context, debug: bool) -> None:
     """Run N copies of your app. Each scheduled job still runs once.
 
-    Without a command, and with SHEDLOCK_STORE: show the ten locks that matter most now.
+    Without a command, show the ten locks that matter most now. This needs SHEDLOCK_STORE.
 
     Stores are URLs: postgresql://…, mysql://…, sqlite:///…, redis://…, mongodb://…; or pkg.module:provider. A URL with
     a password belongs in SHEDLOCK_STORE. Other users can see arguments.
     """
     handler = logging.StreamHandler()
-    if not debug:  # an async driver that Ctrl-C stops while it connects may leave an exception that nobody awaits
+    if not debug:  # Ctrl-C while an async driver connects may leave an exception that nobody awaits
         handler.addFilter(lambda record: record.name != "asyncio")
     level = logging.DEBUG if debug else logging.WARNING
     logging.basicConfig(format="shedlock: %(message)s", level=level, handlers=[handler])

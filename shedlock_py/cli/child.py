@@ -1,4 +1,4 @@
-"""The command that ``shedlock run`` or ``lead`` starts: its process, its signals, the terminal. For Unix only."""
+"""The command that ``shedlock run`` or ``lead`` starts: its process, its signals, the terminal. Unix only."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 SIGNALLED = 128
 
-# What a command finds in its environment
+# Environment variables of a command
 LOCK_NAME = "SHEDLOCK_LOCK_NAME"
 FENCING_TOKEN = "SHEDLOCK_FENCING_TOKEN"
 TERM = "SHEDLOCK_TERM"
 
-_IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}  # at its start; a command must not inherit that
+_IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}  # since its start; a command must not inherit this
 _TO_THE_COMMAND_ALONE = {signal.SIGUSR1, signal.SIGUSR2}
-"""They end processes without a handler for them, such as other members of the command's process group."""
+"""These signals end processes without a handler, for example other members of the command's process group."""
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
 _HARMLESS = {signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, getattr(signal, "SIGINFO", signal.SIGURG)}
 _COERCED = {"C.UTF-8", "C.utf8", "UTF-8"}
-"""What Python sets LC_CTYPE to at its start if no locale is set, as under cron (PEP 538)."""
+"""Values that Python gives LC_CTYPE at its start if no locale is set, for example under cron (PEP 538)."""
 _OF_JOB_CONTROL = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGCONT, signal.SIGTTIN, signal.SIGTTOU}
 _NOT_ENDING = _IGNORED_BY_PYTHON | _TO_THE_COMMAND_ALONE | _FAULTS | _HARMLESS | _OF_JOB_CONTROL | {signal.SIGKILL}
 
 ENDING: Set[int] = signal.valid_signals() - _NOT_ENDING
-"""All that would end this process and can be caught: SIGTERM, Ctrl-C, SIGALRM, SIGXCPU, real-time signals, …"""
+"""All signals that end a process and can be caught: SIGTERM, Ctrl-C, SIGALRM, SIGXCPU, real-time signals, …"""
 
 
 class CannotStart(Exception):
-    """The command cannot be started. ``code`` is the exit code that shells have for it."""
+    """The command cannot be started. ``code`` is the exit code of shells for this."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -43,9 +43,9 @@ class CannotStart(Exception):
 
 
 def find_program(name: str) -> str:
-    """The path of the program ``name``, found as a shell finds it.
+    """Return the path of the program ``name``, with the search of a shell.
 
-    :raises CannotStart: there is none, or it cannot be executed.
+    :raises CannotStart: the program does not exist, or is not executable.
     """
     path = shutil.which(name)
     if path is not None:
@@ -56,13 +56,13 @@ def find_program(name: str) -> str:
 
 
 def _is_text(program: str) -> bool:
-    """Whether it can be a script of the shell, and not a program for another machine."""
+    """Return whether ``program`` can be a shell script. Otherwise it may be a binary for another machine."""
     with open(program, "rb") as file:
         return b"\0" not in file.read(128)
 
 
 def _is_locale_coerced() -> bool:
-    """Whether Python has set LC_CTYPE for this process, and not its parent. False where the system does not tell."""
+    """Return whether Python itself has set LC_CTYPE, and not the parent process. False without /proc."""
     if os.environ.get("LC_CTYPE") not in _COERCED:
         return False
     try:
@@ -75,16 +75,16 @@ def _is_locale_coerced() -> bool:
 class Child:
     """The running command, with this process's standard streams and the signal mask ``mask``.
 
-    It leads a process group of its own, whose number is ``pid``, too, so that a whole pipeline can be ended. Only the
-    main thread may use this object.
+    The command leads a process group of its own with the number ``pid``, so that a whole pipeline can be ended. Only
+    the main thread may use this object.
 
-    :param variables: what it finds in its environment besides that of this process; None: a variable that it must not
-        have, such as that of an enclosing run.
-    :raises CannotStart: the system refuses to execute it.
+    :param variables: added to this process's environment. A value of None removes the variable, for example the
+        variable of an enclosing run.
+    :raises CannotStart: the system refuses to execute the command.
     """
 
     stopped_by: int | None = None
-    """The signal that stopped the command, as :meth:`exit_code` has found it. Its reader sets it to None."""
+    """The signal that stopped the command, set by :meth:`exit_code`. The reader sets it to None."""
 
     def __init__(self, program: str, command: Sequence[str], variables: Mapping[str, object], mask: Set[int]) -> None:
         self._exit_code: int | None = None
@@ -104,16 +104,16 @@ class Child:
                 if error.errno != errno.ENOEXEC or not _is_text(program):
                     raise
                 self.pid = spawn("/bin/sh", ["sh", program, *command[1:]])  # a script without "#!", as execvp() runs it
-        except OSError as error:  # no right to, no interpreter, no such format, too many arguments
+        except OSError as error:  # no permission, no interpreter, unknown format, too many arguments
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
             raise CannotStart(f"cannot execute {command[0]}: {error.strerror}", code) from None
 
     def exit_code(self, *, wait: bool = False) -> int | None:
-        """The exit code, 128 + N if signal N killed the command; None while it runs.
+        """Return the exit code, 128 + N if signal N killed the command, or None while it runs.
 
-        Reaps the command, and orphans that the kernel has made children of this process. PID 1 gets all orphans,
-        another subreaper those of its descendants. Of the latter only members of the command's group are reaped,
-        because a provider or its driver may have started other children.
+        Reaps the command, and orphans that the kernel made children of this process. PID 1 receives all orphans and
+        reaps them all. Another subreaper receives the orphans of its descendants, and reaps only members of the
+        command's group: a provider or its driver may have started other children.
         """
         own_options = 0 if wait else os.WNOHANG | os.WUNTRACED
         orphans = -1 if os.getpid() == 1 else -self.pid
@@ -131,7 +131,7 @@ class Child:
         return self._exit_code
 
     def pass_on(self, number: int) -> None:
-        """Send a signal that this process received to the command, and to its group where others expect that."""
+        """Pass a signal of this process on to the command, and to the command's group if the signal is for groups."""
         if number != signal.SIGCHLD:
             self.send(number, to_group=number not in _TO_THE_COMMAND_ALONE)
         if number == signal.SIGCONT:
@@ -143,19 +143,19 @@ class Child:
             if to_group and self.exists():
                 os.killpg(self.pid, number)
                 return
-        if self.exit_code() is None:  # not waited for, so the kernel has not reused the number
+        if self.exit_code() is None:  # not reaped, so the kernel has not reused the number
             with suppress(ProcessLookupError, PermissionError):
-                os.kill(self.pid, number)  # this signal is for the command alone, or it has moved to another group
+                os.kill(self.pid, number)  # the signal is for the command alone, or the command has changed its group
 
     def exists(self) -> bool:
-        """Whether the command or another process of its group runs."""
+        """Return whether the command or another process of its group runs."""
         if self.exit_code() is None:
             return True
         try:
-            os.killpg(self.pid, 0)  # the kernel does not reuse the number while one process of the group is left
+            os.killpg(self.pid, 0)  # the kernel does not reuse the number while the group has a process
         except ProcessLookupError:
             return False
-        except PermissionError:  # what is left of the group runs as another user
+        except PermissionError:  # the group's processes run as another user
             return True
         return True
 
@@ -166,14 +166,14 @@ class Child:
 
 
 class KillSwitch:
-    """Kills the command's process group when this process dies, however it dies.
+    """Kills the command's process group when this process dies, also by SIGKILL.
 
-    A shell waits for the end of a pipe whose other end only this process has. Without ``/bin/sh`` there is none.
+    A shell waits for the end of a pipe. Only this process has the other end. Without ``/bin/sh`` nothing is killed.
     """
 
     def __init__(self) -> None:
         self._pid: int | None = None
-        # In a group of its own, the shell gets no signal of a terminal, or for the group of this process.
+        # A group of its own keeps signals of the terminal, and for the group of this process, from the shell.
         script = 'trap "" HUP INT QUIT TERM; read -r group && { read -r end || kill -s KILL -- "-$group"; }'
         reader, self._writer = os.pipe()
         nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
@@ -188,33 +188,34 @@ class KillSwitch:
             os.close(reader)
 
     def arm(self, group: int) -> None:
-        """Name the process group that is to be killed."""
-        with suppress(BrokenPipeError):  # the shell was killed, or there is none
+        """Give the shell the process group to kill."""
+        with suppress(BrokenPipeError):  # the shell was killed or never started
             os.write(self._writer, f"{group}\n".encode())
 
     def disarm(self) -> None:
-        """Call this when the group has ended: the kernel may reuse its number."""
+        """Call this when the group has ended, because the kernel may reuse its number."""
         if self._pid is not None:
-            with suppress(ChildProcessError):  # reaped with the orphans
+            with suppress(ChildProcessError):  # exit_code() reaped the shell with the orphans
                 if os.waitpid(self._pid, os.WNOHANG) == (0, 0):
                     os.kill(self._pid, signal.SIGKILL)
                     os.waitpid(self._pid, 0)
-        os.close(self._writer)  # not before: the shell would take it for the death of this process
+        os.close(self._writer)  # last: to the shell, this means that this process died
 
 
 def listen(on_signal: Callable[[int], None]) -> Set[int]:
-    """Block the signals of this process, and call ``on_signal`` with each, in another thread: none is lost.
+    """Block the signals of this process, and call ``on_signal`` with each signal in another thread: no signal is lost.
 
-    Call this before other threads start: threads inherit the mask. Ignored signals, as under nohup(1), stay ignored.
+    Call this before other threads start, because threads inherit the mask. Ignored signals stay ignored, for example
+    under nohup(1).
 
     :returns: the former signal mask, which a child needs.
     """
     for number in (signal.SIGCHLD, signal.SIGCONT):
-        # A handler keeps the kernel from ignoring them. It is never called: the signals are blocked.
+        # The kernel drops these signals unless they have a handler. It is never called, as the signals are blocked.
         signal.signal(number, lambda number, frame: None)
     wanted = {*ENDING, *_TO_THE_COMMAND_ALONE, signal.SIGTSTP, signal.SIGCHLD, signal.SIGCONT}
     numbers = {number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN}
-    # SIGTTOU: the kernel must not stop this process when it takes the terminal back from the command.
+    # SIGTTOU would stop this process when it takes the terminal back from the command.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*numbers, signal.SIGTTOU})
 
     def wait() -> None:
@@ -226,9 +227,9 @@ def listen(on_signal: Callable[[int], None]) -> Set[int]:
 
 
 def stop(process: int, number: int) -> None:
-    """Stop this process, or with ``process=0`` its group, by a signal, until a shell continues it.
+    """Stop this process by a signal until a shell continues it. ``process=0`` stops its group.
 
-    Returns at once where no shell could: the kernel then ignores the signal.
+    Returns at once if no shell could continue it, because the kernel then ignores the signal.
     """
     before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(process, number)
@@ -236,9 +237,9 @@ def stop(process: int, number: int) -> None:
 
 
 def move_terminal(giver: int, taker: int) -> bool | None:
-    """Make the process group ``taker`` the foreground of the controlling terminal, if ``giver`` is that now.
+    """Make the process group ``taker`` the foreground of the controlling terminal, if ``giver`` is the foreground now.
 
-    False: it is not. None: this process has no terminal. It does not matter where the standard streams go.
+    Return False if ``giver`` is not, and None if this process has no terminal. The standard streams do not matter.
     """
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)

@@ -1,4 +1,4 @@
-"""What the commands share: options, exit codes, errors on one line, output for people and as JSON."""
+"""Shared parts of the commands: options, exit codes, errors on one line, output for people and as JSON."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from shedlock_py.settings.urls import async_provider_from_url, provider_from_tex
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Exit codes: those of sysexits.h, as flock(1) uses them.
+# Exit codes of sysexits.h, which flock(1) uses, too.
 OK = 0
 NO = 1  # no such lock, not held, a check failed
 USAGE = 64
 UNAVAILABLE = 69  # the store failed or did not reply
-SOFTWARE = 70  # a mistake in shedlock_py itself
-IO_ERROR = 74  # the output cannot be written, as on a full disk or to a pipe that is closed
+SOFTWARE = 70  # a bug in shedlock_py
+IO_ERROR = 74  # the output cannot be written: the disk is full, or the pipe is closed
 LOST = 75  # ``shedlock run``: the lease was lost, and the command was ended
-CONFIG = 78  # the store's URL, a package that is missing, a value that cannot work
-NOT_DONE = 124  # ``shedlock once``: not done in time, as timeout(1) says it
-INTERRUPTED = 130  # Ctrl-C, as shells have it
+CONFIG = 78  # a wrong URL of the store, a missing package, a value that cannot work
+NOT_DONE = 124  # ``shedlock once``: not done in time; timeout(1) has the same code
+INTERRUPTED = 130  # Ctrl-C; shells have the same code
 
 
 def option(*names: str, envvar: str | None = None, **settings: Any) -> Callable[[F], F]:
-    """A click option that shows its variable of the environment in ``--help``.
+    """Return a click option that shows its environment variable in ``--help``.
 
-    :param envvar: for options of commands that run unattended.
+    :param envvar: only for options of commands that run unattended.
     """
     return click.option(*names, envvar=envvar, show_envvar=envvar is not None, **settings)
 
 
 def duration_option(*names: str, envvar: str | None = None, zero: bool = False, **settings: Any) -> Callable[[F], F]:
-    """An option for a duration as people write it: 10m, 1h30m, 250ms."""
+    """Return an option for a duration such as 10m, 1h30m or 250ms."""
 
     def duration(value: str) -> timedelta:
         try:
             return parse_duration(value, zero=zero)
-        except ConfigurationError:  # its message shows Python values, too
+        except ConfigurationError:  # its message also shows Python values
             limits = "up to ten years" if zero else "above zero, up to ten years"
             hint = f"write for example 10m, 1h30m, 90s, 250ms ({limits})"
             raise click.BadParameter(f"{short_repr(value)} is not a duration; {hint}") from None
@@ -66,10 +66,10 @@ grace_option = duration_option(
     envvar="SHEDLOCK_GRACE",
     zero=True,
     default="10s",
-    help="How long the command may take to end when the lease is lost: SIGTERM, then SIGKILL.",
+    help="When the lease is lost, the command gets SIGTERM, and SIGKILL after this time.",
 )
 holder_option = option(
-    "--holder", envvar="SHEDLOCK_HOLDER", help="The name of this holder, for people to read. By default: host:pid."
+    "--holder", envvar="SHEDLOCK_HOLDER", help="The name of this holder, shown to people. Default: host:pid."
 )
 store_option = option(
     "--store",
@@ -77,25 +77,26 @@ store_option = option(
     metavar="URL",
     help="URL of the store.",
 )
-json_option = option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+json_option = option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @contextmanager
 def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[LockProvider]:
-    """The provider at ``store``, closed at the end.
+    """Open the provider at ``store``, and close it at the end.
 
-    :param may_be_missing: a SQLite file may be missing. Otherwise SQLite would create the file of a mistyped path.
-    :raises ConfigurationError: there is no such provider.
+    :param may_be_missing: accept a missing SQLite file. Otherwise it is an error, because SQLite would create the file
+        of a mistyped path.
+    :raises ConfigurationError: ``store`` names no provider.
     :raises ProviderError: the SQLite file is missing.
     """
     store = (_default_store() or store or "").strip()
     if not store:
         raise ConfigurationError("no store: give --store URL or set SHEDLOCK_STORE, for example sqlite:///locks.db")
     if "://" not in store and not sys.flags.safe_path:
-        sys.path.insert(0, os.getcwd())  # as python -m does, and as users of a reference expect
+        sys.path.insert(0, os.getcwd())  # as python -m does, for pkg.module:provider
     provider = _provider(store)
     if not gc.isenabled():  # __main__ has switched it off
-        gc.freeze()  # what is imported stays until the end, where the collector would traverse it once more
+        gc.freeze()  # imported objects live until exit; the collector would traverse them there in vain
         gc.enable()
     try:
         if store.partition("://")[0].partition("+")[0].lower() == "sqlite" and not may_be_missing:
@@ -109,7 +110,7 @@ def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[L
 
 
 def _provider(store: str) -> Any:
-    """The provider at ``store``. An async one, as the application may have, gets an event loop in a thread."""
+    """Return the provider at ``store``. An async provider gets an event loop in a thread."""
     provider = _found(store)
     if not is_async_provider(provider):
         return provider
@@ -119,7 +120,7 @@ def _provider(store: str) -> Any:
 
 
 def _found(store: str) -> Any:
-    """An async provider where the URL names an async driver, or where there is no sync one for it."""
+    """Return the sync provider at ``store``, or the async provider if the URL has no sync provider."""
     try:
         return provider_from_text(store)
     except ConfigurationError as error:
@@ -130,9 +131,9 @@ def _found(store: str) -> Any:
 
 
 def _default_store() -> str | None:
-    """The store of a program that contains the command line, such as Django's settings; None: --store decides.
+    """Return the store of a program that embeds the command line, such as Django. None if ``--store`` decides.
 
-    A variable of the environment does not count there: the guards of that program do not read it either.
+    Such a program ignores the environment variable, because its guards do not read the variable either.
     """
     context = click.get_current_context(silent=True)
     if context is None or context.get_parameter_source("store") is ParameterSource.COMMANDLINE:
@@ -142,7 +143,7 @@ def _default_store() -> str | None:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a person is at the other end of a standard stream. Python has None for a stream that was closed."""
+    """Return whether a standard stream is a terminal. A closed standard stream is None in Python."""
     return stream is not None and stream.isatty()
 
 
@@ -158,13 +159,15 @@ def warn(message: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print a line on standard error, for people; one that cannot be written changes nothing."""
+    """Print a line for people on standard error. Ignore it if the line cannot be written."""
     with suppress(OSError):
         click.echo(text, err=True)
 
 
 class RunCommand(click.Command):
-    """Everything after the first ``--`` is the command; without the ``--``, its options would be taken for our own.
+    """Takes everything after the first ``--`` as the command to run.
+
+    Without the ``--``, click would parse the options of that command as shedlock's options.
 
     :param usage: an example for the messages.
     """
@@ -178,7 +181,10 @@ class RunCommand(click.Command):
         try:
             rest = super().parse_args(ctx, args[:end])
         except click.UsageError as error:
-            if "--" in args or type(error) not in (click.UsageError, click.NoSuchOption):  # the first: extra arguments
+            if "--" in args or type(error) not in (
+                click.UsageError,
+                click.NoSuchOption,
+            ):  # UsageError itself: extra arguments
                 raise
             usage = f"put -- before the command: {self._usage}"
             raise click.UsageError(f"{error.format_message().rstrip('.')}; {usage}", ctx) from None
@@ -191,15 +197,15 @@ class RunCommand(click.Command):
         return [*super().collect_usage_pieces(ctx), "-- COMMAND [ARGUMENT]..."]
 
 
-# Output. Names and holders in the store may be hostile: nothing in them may control a terminal.
+# Output. Names and holders come from the store and may be hostile: escape them, so that they cannot control a terminal.
 
 
 def encoding() -> str:
-    """The encoding of standard output, in lower case."""
+    """Return the encoding of standard output, in lower case."""
     return (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
 
 
 def print_json(value: object) -> None:
-    is_utf8 = encoding().startswith("utf")  # another encoding may lack a character, and no JSON would be left
+    is_utf8 = encoding().startswith("utf")  # other encodings may lack a character, and a replacement breaks JSON
     text = json.dumps(value, indent=2, ensure_ascii=not is_utf8)
     click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))

@@ -7,7 +7,7 @@ import os
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, add_completion_class, split_arg_string
 
 _BREAKS = (":", "=", "@")
-"""Where bash breaks words (COMP_WORDBREAKS). It replaces the part after the last of these characters."""
+"""Characters that break words in bash (COMP_WORDBREAKS). Bash replaces the part after the last such character."""
 
 
 class _Bash(BashComplete):

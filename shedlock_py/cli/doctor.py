@@ -1,4 +1,4 @@
-"""``shedlock doctor``: whether the store does what it must, tried on a lock of its own."""
+"""``shedlock doctor``: check the store with a lock of its own."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from shedlock_py.operators.checks import REACH, Check, checks_of, failed
 def doctor(store: str | None, as_json: bool) -> None:
     """Check the store, and try a lock in it. Exits 1 if a check fails; a warning ("!") does not count.
 
-    Tries all operations on the lock "shedlock-doctor", whose record stays.
+    Tries all operations on the lock "shedlock-doctor". Its record stays in the store.
     """
     checks: list[Check] = []
     with ExitStack() as stack:
         try:
             provider = stack.enter_context(open_store(store))
-        except ProviderError as error:  # the file is missing
+        except ProviderError as error:  # the SQLite file is missing
             shown, coming = printable(store or ""), iter([failed(REACH, error)])
         else:
             shown, coming = printable(repr(provider)), checks_of(provider)
@@ -36,7 +36,7 @@ def doctor(store: str | None, as_json: bool) -> None:
         for check in coming:
             checks.append(check)
             if not as_json:
-                _print(check)  # at once: the next may take its time
+                _print(check)  # at once, because the next check may take long
     is_well = all(check.status != "failed" for check in checks)
     if as_json:
         print_json({"store": shown, "ok": is_well, "checks": [asdict(check) for check in checks]})

@@ -47,13 +47,13 @@ from shedlock_py.provider import LockProvider, undo_of
 from shedlock_py.runtime.process import monotonic
 
 LATE = 0.05
-"""Seconds after the end of the trust window in which the guard's ``LeaseLost``, which has the reason, may come."""
+"""Seconds after the end of the trust window. The guard's ``LeaseLost``, which has the reason, may come so late."""
 LONGEST_WAIT = 30.0
-"""Seconds. The clock of a wait stands still while the machine is suspended; that of a lease does not."""
+"""Seconds. The clock of a wait stands still while the machine is suspended; the clock of a lease does not."""
 
 
 class CommandFailed(Exception):
-    """The command ended with an exit code that is not 0: to the guard and its listeners, a task that failed."""
+    """The command ended with an exit code that is not 0. The guard and its listeners see a failed task."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"exit code {code}")
@@ -61,13 +61,13 @@ class CommandFailed(Exception):
 
 
 class CancelledError(CommandFailed):
-    """A signal to this process ended the command. By this name, the guard knows a cancellation."""
+    """A signal to this process ended the command. The guard recognises a cancellation by this class name."""
 
 
 class Guarded(Supervisor):
     """One run of a command.
 
-    :raises CannotStart: there is no such program.
+    :raises CannotStart: the program does not exist, or is not executable.
     """
 
     def __init__(
@@ -79,21 +79,21 @@ class Guarded(Supervisor):
         grace: timedelta,
         max_recoveries: int = 0,
     ) -> None:
-        """:param max_recoveries: 0: do not recover the run of another host."""
+        """:param max_recoveries: 0 does not recover the run of another host."""
         self._request = request
         self._keep_alive, self._grace = keep_alive, grace
         self._max_recoveries = max_recoveries
         self._passed_on: set[int] = set()
-        """The signals to this process that end commands."""
+        """Ending signals that this process received for the command."""
         self._provider: LockProvider | None = None
         self._is_unreachable = False
         self._is_lost = False
         super().__init__(f"lock {request.name!r}", command)
 
     def run(self, provider: LockProvider | None, wait: timedelta) -> int | Skipped:
-        """The exit code, or why the command was skipped.
+        """Run the command. Return its exit code, or why it was skipped.
 
-        :param provider: None where locking is switched off.
+        :param provider: None while locking is switched off.
         :raises ProviderError: the store failed; the command did not run.
         :raises CannotStart: the system refuses to execute the command.
         """
@@ -110,7 +110,7 @@ class Guarded(Supervisor):
             self.flush(FLUSH_SECONDS)
 
     def _guard(self, provider: LockProvider | None, wait: timedelta) -> int | Skipped:
-        # The queue receives LeaseLost. But the guard watches a lease without keep-alive only if there is an on_lost.
+        # The queue receives LeaseLost. on_lost makes the guard watch a lease without keep-alive, too.
         try_once = partial(
             attempt, self._request, self._task, provider=provider, keep_alive=self._keep_alive, on_lost=lambda _: None
         )
@@ -141,18 +141,18 @@ class Guarded(Supervisor):
     # Before the command runs
 
     def _gate(self) -> SkipReason | None:
-        """A signal ends what the guard waits for: another host's run, or the store."""
+        """After a signal, skip: this ends the guard's wait for another host's run or for the store."""
         return "shutting_down" if self._is_idle and self._is_interrupted else None
 
     def _record(self) -> LockRecord | None:
-        """When the lock is free, as far as the store says so."""
+        """Return the lock record, or None if the store does not reply with one."""
         try:
             return None if self._provider is None else self._provider.record(self._request.name)
         except ProviderError:
             return None
 
     def _interrupted(self, seconds: float = 0) -> int | None:
-        """The exit code, if a signal that ends this process has come or comes within so many seconds."""
+        """Return the exit code if an ending signal has come or comes within ``seconds``, else None."""
         until = monotonic() + seconds
         with suppress(Empty):
             while True:
@@ -172,7 +172,7 @@ class Guarded(Supervisor):
         if code is not None:
             self._passed_on.add(code - SIGNALLED)
             self._give_back(lease)
-        elif lease is None:  # this process was stopped since the grant, until the lease had ended
+        elif lease is None:  # this process was stopped from the grant until the lease had ended
             self._is_lost = True
             self.report("was lost before the command was started")
             code = LOST
@@ -184,7 +184,7 @@ class Guarded(Supervisor):
             raise CommandFailed(code)
 
     def _run(self, lease: Lease) -> int:
-        # From here on signals wait in the queue until the child exists.
+        # From here on, signals wait in the queue until the child exists.
         switch, child = KillSwitch(), None
         try:
             variables = {LOCK_NAME: lease.name, FENCING_TOKEN: lease.fencing_token}
@@ -202,17 +202,17 @@ class Guarded(Supervisor):
             switch.disarm()
 
     def _give_back(self, lease: Lease | None) -> None:
-        """Undo the acquire: a command that was not started uses up neither ``--at-least`` nor its ``--once-per``."""
+        """Undo the acquire. A command that did not start must not use up ``--at-least`` and ``--once-per``."""
         if lease is None or self._provider is None:
             return
         try:
             if undo_of(self._provider)(lease):
-                lease._end()  # the guard has nothing to release
+                lease._end()  # so the guard does not release it
         except ProviderError as error:
-            self.report(f"could not be given back as if it had not been acquired: {error}")
+            self.report(f"could not be given back, so this may count as a run: {error}")
 
     def supervise(self, child: Child, lease: Lease) -> int:
-        """Wait for the command and pass signals on to it; end it when its lease is lost. The exit code."""
+        """Wait for the command and pass signals on to it. End it when its lease is lost. Return the exit code."""
         while True:
             message = self.next_message(min(lease.trusted_for().total_seconds() + LATE, LONGEST_WAIT))
             code = child.exit_code()
@@ -239,7 +239,7 @@ class Guarded(Supervisor):
     # Messages
 
     def next_message(self, seconds: float) -> int | LeaseLost | None:
-        """The next message that concerns the command, if one comes within so many seconds. Others are only reported."""
+        """Return the next message for the command, or None after ``seconds``. Report other messages."""
         try:
             message = self.messages.get(timeout=max(0.0, seconds))
         except Empty:
@@ -250,7 +250,7 @@ class Guarded(Supervisor):
         return None
 
     def _note(self, event: Event) -> None:
-        """Report an event, if it says something."""
+        """Report an event if users need it."""
         match event:
             case ProviderFailed(operation="extend", error=error) if not self._is_unreachable:
                 self._is_unreachable = True
@@ -265,14 +265,14 @@ class Guarded(Supervisor):
                 self.report(f"could not be released, and is held until its lease ends: {error}")
 
     def _report_late(self, message: int | LeaseLost | None) -> None:
-        """Report what was noticed only after the command had ended."""
+        """Report a loss that was noticed after the command had ended."""
         if isinstance(message, LeaseLost) and not self._is_lost:
             self._is_lost = True
             why = self._why(message.reason)
             self.report(f"{why}; the command has ended, but another may have run at the same time")
 
     def _why(self, reason: LostReason | None) -> str:
-        """:param reason: None: the event with the reason has not come yet."""
+        """:param reason: None if the event with the reason has not come yet."""
         match reason or ("unreachable" if self._is_unreachable else None):
             case "revoked":
                 return "was freed or taken over by force, or the store forgot it"
@@ -286,7 +286,7 @@ class Guarded(Supervisor):
 
 
 class GuardedOnce(Guarded):
-    """One run of a command of ``shedlock once``."""
+    """One run of a command under ``shedlock once``."""
 
     def _guard(self, provider: LockProvider | None, wait: timedelta) -> int:
         request = self._request
@@ -303,4 +303,4 @@ class GuardedOnce(Guarded):
         return 0
 
     def _give_back(self, lease: Lease | None) -> None:
-        """Do nothing: ``run_once`` gives the key back if the command did not succeed."""
+        """Do nothing, because ``run_once`` gives the key back if the command fails."""

@@ -1,4 +1,4 @@
-"""Health checks of ``shedlock lead`` over HTTP, for probes of Kubernetes and for load balancers."""
+"""HTTP health checks of ``shedlock lead``, for Kubernetes probes and load balancers."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from shedlock_py.election.elector import LeaderElector
 
 LOOPBACK = "127.0.0.1"
 SECONDS = 5.0
-"""For how long a client may send its request."""
+"""Time limit for a client to send its request."""
 MOST_CONNECTIONS = 32
-"""A new connection beyond that closes the oldest connection: this node needs its descriptors to lead."""
+"""One more connection closes the oldest connection, because this node needs its file descriptors to lead."""
 ACCEPT_PAUSE = 0.1
-"""Seconds after a connection could not be accepted: it waits still, and the next attempt would follow at once."""
+"""Seconds after a failed accept(). The connection still waits, so the next attempt would follow at once."""
 
 
 @contextmanager
 def served(elector: LeaderElector, host: str | None, port: int) -> Iterator[None]:
-    """Serve ``/``: 200 while this node takes part, and ``/leader``: 200 while it leads; else 503."""
+    """Serve ``/`` (200 while this node takes part) and ``/leader`` (200 while it leads). Otherwise the code is 503."""
 
     class Handler(BaseHTTPRequestHandler):
         server_version, sys_version = "shedlock", ""
 
         def do_GET(self) -> None:
-            is_leader = elector.is_leader()  # at each request: a flag could be outdated
+            is_leader = elector.is_leader()  # computed per request, because a stored flag could be outdated
             states = {"/": elector.takes_part, "/leader": is_leader}
             path = self.path.partition("?")[0]
             code = 404 if path not in states else 200 if states[path] else 503
@@ -48,10 +48,10 @@ def served(elector: LeaderElector, host: str | None, port: int) -> Iterator[None
         do_HEAD = do_GET
 
         def log_message(self, format: str, *args: object) -> None:
-            """Write nothing: a probe comes every few seconds."""
+            """Write nothing, because a probe comes every few seconds."""
 
     connections: list[socket.socket] = []
-    """The oldest first. In a list, append(), pop() and remove() are atomic."""
+    """Oldest first. A list's append(), pop() and remove() are atomic."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
@@ -70,7 +70,7 @@ def served(elector: LeaderElector, host: str | None, port: int) -> Iterator[None
             super().process_request(request, client_address)
 
         def process_request_thread(self, request: Any, client_address: Any) -> None:
-            """Give the client one time limit for all that it sends."""
+            """Serve the client, with one time limit for its whole request."""
             limit = threading.Timer(SECONDS, _end, [request])
             limit.daemon = True
             try:
@@ -78,17 +78,17 @@ def served(elector: LeaderElector, host: str | None, port: int) -> Iterator[None
                 super().process_request_thread(request, client_address)
             finally:
                 limit.cancel()
-                with suppress(ValueError):  # it was the oldest one
+                with suppress(ValueError):  # process_request() has removed it as the oldest
                     connections.remove(request)
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """Write nothing of a client that is gone: a check of a load balancer may reset its connection."""
+            """Write nothing about a client that is gone. A load balancer's check may reset its connection."""
             if not isinstance(sys.exception(), OSError):
                 super().handle_error(request, client_address)
 
     listener = listening(host or LOOPBACK, port, "--health-port")
     server = Server(listener.getsockname()[:2], Handler, bind_and_activate=False)
-    server.socket.close()  # ThreadingHTTPServer has made one of IPv4
+    server.socket.close()  # ThreadingHTTPServer has made an IPv4 socket
     server.socket = listener
     threading.Thread(target=server.serve_forever, args=(0.1,), name="shedlock-health", daemon=True).start()
     try:
@@ -99,5 +99,5 @@ def served(elector: LeaderElector, host: str | None, port: int) -> Iterator[None
 
 
 def _end(connection: socket.socket) -> None:
-    with suppress(OSError):  # it has ended just now
+    with suppress(OSError):  # the connection has just ended
         connection.shutdown(socket.SHUT_RDWR)

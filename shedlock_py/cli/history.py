@@ -32,7 +32,7 @@ from shedlock_py.provider import LockProvider, can
 
 
 def _keeping(provider: LockProvider) -> Any:
-    """``provider``, if it has run history at all; one that is not opened with it says so when it is read."""
+    """Return ``provider`` if it can have run history. A provider that is opened without it fails at the first read."""
     if not can(provider, "runs"):
         raise ConfigurationError(f"{provider!r} keeps no run history: it has no runs()")
     return provider
@@ -45,14 +45,14 @@ def _keeping(provider: LockProvider) -> Any:
     type=click.IntRange(1, MOST_RUNS),
     default=50,
     show_default=True,
-    help="How many runs, the newest first.",
+    help="How many runs to show, newest first.",
 )
 @store_option
 @json_option
 def history(name: str, limit: int, store: str | None, as_json: bool) -> None:
-    """Show the last runs of a job, the newest first. Exits 1 if its lock does not exist.
+    """Show the last runs of a job, newest first. Exits 1 if its lock does not exist.
 
-    Needs run history, in the jobs and here: ?history=50 in the URL, or SHEDLOCK_HISTORY=50.
+    Needs run history, both in the jobs and here: ?history=50 in the URL, or SHEDLOCK_HISTORY=50.
     """
     with open_store(store) as opened:
         provider = _keeping(opened)
@@ -106,8 +106,8 @@ def _run_to_json(run: Run, record: LockRecord) -> dict[str, Any]:
     "--grace",
     zero=True,
     default="1m",
-    help="How late a job may start. Where only the times of its last runs say when it is due: half of the usual time "
-    "between two, if that is longer.",
+    help="How late a job may start. If its due time is only estimated from its last runs, at least half of its usual "
+    "interval.",
 )
 @option(
     "--unknown-exit-code",
@@ -115,16 +115,18 @@ def _run_to_json(run: Run, record: LockRecord) -> dict[str, Any]:
     default=0,
     show_default=True,
     metavar="N",
-    help="The exit code when no job is overdue or stuck, but some have too few runs to know.",
+    help="The exit code when no job is overdue or stuck, but some jobs have too few runs to know.",
 )
 @store_option
 @json_option
 def overdue(prefix: str, grace: timedelta, unknown_exit_code: int, store: str | None, as_json: bool) -> None:
-    """Show the jobs that did not start in time, and those that hang. Exits 1 if there are any.
+    """Show jobs that are overdue, and jobs that hang. Exits 1 if such a job exists.
 
-    A job is due when its last run said so: by expected_every, or by its scheduler. Else after the usual time between
-    its last runs, of which it needs four. A job that still runs when it is due again is stuck; else after three times
-    its usual duration. Needs run history, as shedlock history does.
+    The last run records when the job is due again: by expected_every, or by its scheduler. Otherwise the job is due
+    after the usual time between its last runs, and needs four of them. A job is stuck if it still runs when it is due
+    again, or without a due time after three times its usual duration.
+
+    Needs run history, as shedlock history does.
     """
     with open_store(store) as opened:
         provider = _keeping(opened)
@@ -182,13 +184,13 @@ def _job_to_json(job: Punctuality, record: LockRecord) -> dict[str, Any]:
 
 
 def _moment(moment: datetime | None, record: LockRecord) -> str:
-    """For a terminal without the zone, which is that of this machine."""
+    """Return ``moment`` as local text. A terminal shows it without the zone, which is this machine's."""
     is_short = tables.is_on_terminal()
     return display.local_time(moment, record.read_at) if is_short else display.local_iso(moment)
 
 
 def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table on a terminal; elsewhere one row a line, however long."""
+    """Print a table on a terminal. Elsewhere print one row per line, however long."""
     if tables.is_on_terminal():
         out = tables.console()
         out.print(tables.table(titles, rows, out.width))

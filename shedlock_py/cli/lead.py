@@ -1,4 +1,4 @@
-"""``shedlock lead``: a command that runs on one node at a time, while the others stand by."""
+"""``shedlock lead``: a command that runs on one node at a time, while other nodes stand by."""
 
 from __future__ import annotations
 
@@ -34,55 +34,57 @@ if TYPE_CHECKING:
     "--lease-duration",
     envvar="SHEDLOCK_LEASE_DURATION",
     default="15s",
-    help="How long the store keeps the lease of a leader that is silent; another node leads then. This and the next "
-    "two must be the same on every node.",
+    help="How long the store keeps the lease of a silent leader; then another node leads. Give every node the same "
+    "--lease-duration, --renew-deadline and --retry-period.",
 )
 @duration_option(
     "--renew-deadline",
     envvar="SHEDLOCK_RENEW_DEADLINE",
-    help="How long a leader trusts its lease without a renewal. COMMAND is ended before that. By default two thirds of "
-    "the lease, 90 % at most.",
+    help="How long a leader trusts its lease without a renewal. COMMAND is ended before this time is over. Default: "
+    "two thirds of --lease-duration; maximum: 90 % of it.",
 )
 @duration_option(
     "--retry-period",
-    help="How often a leader renews its lease, and the others read the record. By default a fifth of --renew-deadline.",
+    help="How often a leader renews its lease, and the other nodes read the record. Default: a fifth of "
+    "--renew-deadline.",
 )
 @duration_option(
     "--grace",
     zero=True,
-    help="How long COMMAND may take to end when the leadership is lost: SIGTERM so long before the end of "
-    "--renew-deadline, then SIGKILL. By default two fifths of it.",
+    help="How long COMMAND may take to end when the leadership is lost. It gets SIGTERM this long before "
+    "--renew-deadline is over, and then SIGKILL. Default: two fifths of --renew-deadline.",
 )
 @option(
     "--takeover",
     type=click.Choice(["expired", "observed"]),
     default="expired",
     show_default=True,
-    help="Whether the store's clock decides that a lease has ended, or what this node has observed.",
+    help="How this node finds out that a lease has ended: by the store's clock (expired), or by its own clock, when "
+    "the record has not changed for the whole lease (observed).",
 )
 @option(
     "--on-exit",
     type=click.Choice(["exit", "resign", "stay"]),
     default="exit",
     show_default=True,
-    help="When COMMAND ends by itself: hand over and exit with its exit code; hand over and stand by; or go on leading "
-    "without it.",
+    help="When COMMAND ends by itself: hand over and exit with its exit code (exit), hand over and stand by (resign), "
+    "or go on leading without it (stay).",
 )
 @option(
     "--health-port",
     envvar="SHEDLOCK_HEALTH_PORT",
     type=click.IntRange(1, 65535),
     metavar="PORT",
-    help="Answer GET / (200 while this node takes part) and GET /leader (200 while it leads, else 503).",
+    help="Serve health checks: GET / is 200 while this node takes part, GET /leader is 200 while it leads; else 503.",
 )
 @option(
     "--health-host",
     envvar="SHEDLOCK_HEALTH_HOST",
     show_default="127.0.0.1",
     metavar="ADDRESS",
-    help="Where to answer. A probe of Kubernetes comes from outside the pod: it needs ::, all addresses.",
+    help="The address of the health checks. A Kubernetes probe comes from outside the pod: it needs ::, all addresses.",
 )
-@option("--holder", envvar="SHEDLOCK_HOLDER", help="The name of this node, for people to read. By default: host:pid.")
+@option("--holder", envvar="SHEDLOCK_HOLDER", help="The name of this node, shown to people. Default: host:pid.")
 @store_option
 @click.pass_context
 def lead(
@@ -100,21 +102,22 @@ def lead(
     store: str | None,
     command: list[str],
 ) -> None:
-    """Run a command on one host, always. The other hosts stand by.
+    """Keep a command running on one host. The other hosts stand by.
 
-    For a program that must run once, and always: a scheduler, a consumer of a feed. Start it on two nodes or more; one
-    runs COMMAND. When that node dies, another starts it after --lease-duration at the latest, and when it is stopped,
-    after --retry-period. COMMAND finds SHEDLOCK_TERM, the fencing token of the leadership, in its environment.
+    For a program that must always run, but never twice: a scheduler, a consumer of a feed. Start shedlock lead on two
+    nodes or more; one node runs COMMAND. If that node dies, another node starts COMMAND after --lease-duration at the
+    latest. If that node is stopped, another node starts COMMAND after --retry-period. COMMAND finds SHEDLOCK_TERM, the
+    fencing token of the leadership, in its environment.
 
     Standard streams, arguments, environment and signals are passed through. SIGTERM, Ctrl-C and SIGQUIT end COMMAND,
     and then this node.
 
     \b
     Exit codes:
-      that of COMMAND; 128+N if signal N ended it
+      the exit code of COMMAND; 128+N if signal N ended it
       64   wrong usage
-      69   the store failed for a reason that does not pass, such as a missing table
-      70   a mistake in shedlock_py itself
+      69   the store failed for a lasting reason, such as a missing table
+      70   a bug in shedlock_py
       78   configuration: the store's URL, a missing package
       126  COMMAND is not executable
       127  COMMAND was not found
@@ -124,7 +127,7 @@ def lead(
         raise ConfigurationError("shedlock lead needs Linux, macOS or another Unix; here, use LeaderElector in Python")
     with _mistakes_of(ctx):
         durations = durations_of(lease_duration, renew_deadline, retry_period, grace)
-    from shedlock_py.cli.child import CannotStart  # late: they name signals that Windows does not have
+    from shedlock_py.cli.child import CannotStart  # late: these modules name signals that Windows lacks
     from shedlock_py.cli.leading import Leading
 
     debug = (log_listener,) if ctx.find_root().params.get("debug") else ()
@@ -148,7 +151,7 @@ def lead(
 def durations_of(
     lease: timedelta, deadline: timedelta | None, retry: timedelta | None, grace: timedelta | None
 ) -> ElectionDurations:
-    """The durations of a node; those that are not given are in proportion to the lease.
+    """Return the durations of a node. Durations that are not given follow from the lease in proportion.
 
     :raises ConfigurationError: two commands could run at once, or one failed renewal would end the command.
     """
@@ -160,7 +163,7 @@ def durations_of(
 
 @contextmanager
 def _mistakes_of(ctx: click.Context) -> Iterator[None]:
-    """Report a setting that cannot work as a wrong usage of its option."""
+    """Report a setting that cannot work as wrong usage."""
     try:
         yield
     except ConfigurationError as error:
@@ -169,7 +172,7 @@ def _mistakes_of(ctx: click.Context) -> Iterator[None]:
 
 @contextmanager
 def _open(store: str | None) -> Iterator[LockProvider]:
-    """The provider of the election. Where locking is switched off this node is the only one, and leads at once."""
+    """Open the provider of the election. While locking is switched off, this node is alone and leads at once."""
     if not is_active():
         from shedlock_py.providers.memory import InMemoryLockProvider  # late: for a developer's machine only
 
@@ -178,15 +181,15 @@ def _open(store: str | None) -> Iterator[LockProvider]:
     with open_store(store) as provider:
         if not getattr(provider, "is_shared", True):
             raise ConfigurationError(
-                "locks in memory are private to this process, so each node would lead; take sqlite:///file"
+                "locks in memory are private to this process, so each node would lead; use sqlite:///file"
             )
         yield provider
 
 
 def _check(provider: LockProvider, name: str) -> None:
-    """Read the record once: an elector would retry for ever, also if the table is missing.
+    """Read the record once: an elector would retry for ever, even if the table is missing.
 
-    :raises ProviderError: the store fails for a reason that does not pass.
+    :raises ProviderError: the store fails for a lasting reason.
     """
     try:
         provider.record(name)
@@ -197,6 +200,6 @@ def _check(provider: LockProvider, name: str) -> None:
 def _health(elector: LeaderElector, host: str | None, port: int | None) -> AbstractContextManager[None]:
     if port is None:
         return nullcontext()
-    from shedlock_py.cli.health import served  # late: the server of the standard library takes its time to load
+    from shedlock_py.cli.health import served  # late: http.server is slow to import
 
     return served(elector, host, port)

@@ -1,7 +1,7 @@
-"""A command that runs while this node leads: an elector decides, and the main thread starts and ends the command.
+"""A command that runs while this node leads. An elector decides; the main thread starts and ends the command.
 
-The elector calls a callback for each term, and that callback returns when the command of the term has ended. So the
-lease is renewed until then, also while this node hands over, and released only after that.
+The elector calls a callback for each term. The callback returns when the command of the term has ended. Until then the
+elector renews the lease, also while this node hands over, and only then releases it.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from shedlock_py.runtime.process import monotonic
 
 OnExit = Literal["resign", "stay", "exit"]
 LONGEST_WAIT = 1.0
-"""Seconds. The clock of a wait stands still while the machine is suspended; that of a lease does not."""
+"""Seconds. The clock of a wait stands still while the machine is suspended; the clock of a lease does not."""
 FAILURE_PAUSE = 60.0
-"""Seconds between two reports that the store fails."""
+"""Seconds between two reports about a failing store."""
 _LEAVING = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
-"""Signals after which this node takes no part any more. Others, such as SIGHUP, are for the command to interpret."""
+"""Signals that end this node. The command decides about other signals, such as SIGHUP."""
 
 
 class Leading(Supervisor):
     """A node of an election, and the command that it runs while it leads.
 
-    :param grace: seconds between SIGTERM and SIGKILL when the leadership is lost; not beyond the trust window.
-    :raises CannotStart: there is no such program.
+    :param grace: time between SIGTERM and SIGKILL when the leadership is lost; it ends with the trust window.
+    :raises CannotStart: the program does not exist, or is not executable.
     """
 
     def __init__(self, name: str, command: Sequence[str], *, grace: timedelta, on_exit: OnExit) -> None:
@@ -54,24 +54,24 @@ class Leading(Supervisor):
         self._grace = grace.total_seconds()
         self._on_exit = on_exit
         self._terms: deque[LeadershipStarted] = deque()
-        """Terms that have begun, and whose command was not started yet."""
+        """Terms that have begun, without a command so far."""
         self._ended = threading.Semaphore(0)
-        """Released once for each term, when its command has ended."""
+        """Released once per term, when the command of the term has ended."""
         self._is_leaving = False
         self._is_lost = False
-        """Whether the command was ended because this node lost the leadership."""
+        """This process ended the command, because this node lost the leadership."""
         self._reports_failures_at = float("-inf")
         super().__init__(f"election {name!r}:", command)
 
     def run(self, elector: LeaderElector) -> int:
-        """Take part until a signal or the end of the command ends that. The exit code."""
+        """Take part until a signal comes or the command ends. Return the exit code."""
         self._elector = elector
         elector.add_callbacks(self._ended.acquire)
         try:
             elector.start()
             return self._take_part()
         finally:
-            self._ended.release()  # of a term that begins now: no command is started for it
+            self._ended.release()  # for a term that begins now: it gets no command
             elector.stop()
             self.flush(FLUSH_SECONDS)
 
@@ -94,7 +94,7 @@ class Leading(Supervisor):
     # While this node leads
 
     def _lead(self, term: LeadershipStarted) -> int | None:
-        """Run the command in this term. Its exit code; None: the leadership had ended before it was started."""
+        """Run the command in this term. Return its exit code, or None if the leadership ended before the start."""
         self._is_idle = self._is_lost = False
         switch, child = KillSwitch(), None
         try:
@@ -110,7 +110,7 @@ class Leading(Supervisor):
             return error.code
         finally:
             if child is not None:
-                if child.exists() and not self._is_lost:  # others of its group must not meet the next leader's command
+                if child.exists() and not self._is_lost:  # its group must not overlap the next leader's command
                     self.end(child, min(monotonic() + self._grace, self._trusted_until()))
                 move_terminal(child.pid, os.getpgrp())
             switch.disarm()
@@ -118,13 +118,13 @@ class Leading(Supervisor):
             self._ended.release()
 
     def _supervise(self, child: Child) -> int:
-        """Wait for the command, and pass signals on to it; end it before another node can lead. Its exit code."""
+        """Wait for the command and pass signals on to it. End it before another node can lead. Return its exit code."""
         while True:
             trusted_until = self._trusted_until()
             message = self.next_message(min(self._seconds_left(), LONGEST_WAIT))
             code = child.exit_code()
             if code is not None:
-                if isinstance(message, int):  # it came while the command ended: this node leaves all the same
+                if isinstance(message, int):  # it came while the command ended, and ends this node all the same
                     self.pass_on(child, message)
                 if self._on_exit != "exit" and not self._is_leaving:
                     self.report(f"the command ended with exit code {code}")
@@ -139,14 +139,14 @@ class Leading(Supervisor):
                 self.on_stopped(child, child.stopped_by)
 
     def _seconds_left(self) -> float:
-        """Until the command must get SIGTERM, if no renewal succeeds."""
+        """Return the seconds until the command must get SIGTERM, if no renewal succeeds."""
         return self._elector.trusted_for().total_seconds() - self._grace
 
     def _trusted_until(self) -> float:
         return monotonic() + self._elector.trusted_for().total_seconds()
 
     def _end(self, child: Child, stopped: LeadershipStopped | int | None, trusted_until: float) -> None:
-        """End the command and its process group, because the leadership is lost or soon will be."""
+        """End the command and its process group, because the leadership is lost or soon lost."""
         self._is_lost = True
         kill_time = min(monotonic() + self._grace, trusted_until)
         if isinstance(stopped, LeadershipStopped) and stopped.reason == "revoked":
@@ -156,7 +156,7 @@ class Leading(Supervisor):
             )
         else:
             why = "leadership is lost: the store has not replied for so long that another node may lead soon"
-            self._elector.resign()  # if the store replies again, this node must not lead on without its command
+            self._elector.resign()  # if the store replies again, this node must not lead without its command
         left = timedelta(seconds=max(0.0, kill_time - monotonic()))
         self.report(f"{why}; the command gets SIGTERM, and SIGKILL after {in_words(left)}")
         self.end(child, kill_time)
@@ -170,7 +170,7 @@ class Leading(Supervisor):
     # Messages
 
     def next_message(self, seconds: float) -> int | LeadershipStopped | None:
-        """The next signal, or the loss of the leadership, if one comes within so many seconds. Others are noted."""
+        """Return the next signal or loss of the leadership, or None after ``seconds``. Note other messages."""
         try:
             message = self.messages.get(timeout=max(0.0, seconds))
         except Empty:

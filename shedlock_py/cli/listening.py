@@ -1,4 +1,4 @@
-"""Where ``shedlock page`` and the health checks of ``shedlock lead`` listen."""
+"""The listening socket of ``shedlock page``, and of the health checks of ``shedlock lead``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from shedlock_py.cli.common import UNAVAILABLE, fail
 
 
 def listening(host: str, port: int, option: str) -> socket.socket:
-    """A socket that listens at ``host``; exits if there can be none.
+    """Return a socket that listens at ``host``; exit if that fails.
 
-    A name with addresses of both families is bound on IPv4. "::" is all addresses of both.
+    A name with IPv4 and IPv6 addresses is bound on IPv4. "::" means all addresses of both families.
 
-    :param option: of the port, for the message.
+    :param option: the option of the port, for the message.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -23,9 +23,9 @@ def listening(host: str, port: int, option: str) -> socket.socket:
         return socket.create_server(address, family=family, dualstack_ipv6=is_dual)
     except OSError as error:
         is_unknown_name = isinstance(error, socket.gaierror)
-        # create_server() has added the address to its text
+        # create_server() adds the address to its error text
         reason = error.strerror if is_unknown_name else os.strerror(error.errno or 0)
         cure = f"; another {option} may be free" if error.errno == errno.EADDRINUSE else ""
         fail(f"cannot listen on {host} port {port}: {reason}{cure}", UNAVAILABLE)
-    except UnicodeError:  # of the codec "idna": an empty label, or one that is too long
-        fail(f"cannot listen on {host} port {port}: that is no host name", UNAVAILABLE)
+    except UnicodeError:  # the codec "idna" refuses a label that is empty or too long
+        fail(f"cannot listen on {host} port {port}: this is not a host name", UNAVAILABLE)

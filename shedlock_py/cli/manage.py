@@ -1,4 +1,4 @@
-"""The commands that change the store: ``release``, ``prune``, ``schema``, ``leader`` and ``demote``."""
+"""The commands ``release``, ``prune``, ``schema``, ``leader`` and ``demote``."""
 
 from __future__ import annotations
 
@@ -47,23 +47,24 @@ from shedlock_py.providers.kit import given_back
 
 @click.command()
 @name_argument
-@click.option("--force", is_flag=True, help="Free it although its task may be running.")
+@click.option("--force", is_flag=True, help="Free the lock although its task may still run.")
 @click.option(
     "--forget-fire-time",
     is_flag=True,
-    help="Forget the newest fire time, even if the lock is free. For a fire time in the future, set by a replica with "
-    "a wrong clock.",
+    help="Forget the newest fire time, even if the lock is free. This helps if a replica with a wrong clock set a fire "
+    "time in the future.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask again before --force frees a paused lock.")
+@click.option("--yes", is_flag=True, help="Let --force free a paused lock without a question.")
 @store_option
 def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: str | None) -> None:
     """Free a lock whose holder is dead. Exits 1 if nobody holds it.
 
-    A task that still runs goes on, and a second one can start beside it. A paused job is better resumed.
+    If the task still runs, it goes on, and a second task can start beside it. For a paused job, use shedlock resume.
 
-    --forget-fire-time lets the next run take place, also one that has run before. A free lock needs no --force for it.
+    --forget-fire-time lets the next run take place, even for a fire time that already ran. It needs no --force if the
+    lock is free.
 
-    Exits 64 without --force, and for a paused lock without --yes.
+    Exits 64 if --force is missing, or --yes for a paused lock.
     """
     with open_store(store) as opened:
         provider: Any = opened
@@ -79,10 +80,10 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
         if record.is_held and not force:
             fail(
                 f"lock {name!r} is held by {who}, for another {in_words(record.remaining)} at most; its task may still "
-                f"be running and a second one would start: --force frees it all the same",
+                f"be running, and a second task would start: --force frees it all the same",
                 USAGE,
             )
-        # Before the lock is freed: the next acquire may store a fire time of its own.
+        # Forget before the release, because the next acquire may store its own fire time.
         is_given_back = record.is_held and given_back(record) is not None
         is_forgotten = forget_fire_time and not is_given_back and provider.forget_fire_time(name, record)
         if record.is_held and not provider.force_release(name, record):
@@ -100,32 +101,32 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
 
 
 def _is_sure(record: LockRecord) -> bool:
-    """Whether the operator at the terminal wants to free a paused lock; not without a terminal."""
+    """Return whether the operator confirms freeing a paused lock. False without a terminal."""
     question = f"lock {record.name!r} is {pause_in_words(record)}. Jobs start again at once. Free it?"
     return is_terminal(sys.stdin) and click.confirm(question, err=True)
 
 
-@click.command(short_help="Delete records that were not used for long.")
+@click.command(short_help="Delete records of unused locks.")
 @duration_option(
     "--unused-for",
     zero=True,
     required=True,
-    help="Only those that were last held longer than this ago, as 90d.",
+    help="Only records that were last held longer ago than this, for example 90d.",
 )
 @option(
     "--finished",
     is_flag=True,
     help="Also the keys of run_once: their tasks can run again.",
 )
-@option("--dry-run", is_flag=True, help="Delete nothing, name what would be deleted.")
+@option("--dry-run", is_flag=True, help="Delete nothing; print the names only.")
 @click.option("--yes", is_flag=True, help="Do not ask at a terminal.")
 @store_option
 @json_option
 def prune(unused_for: timedelta, finished: bool, dry_run: bool, yes: bool, store: str | None, as_json: bool) -> None:
-    """Delete the records of locks that were not used for long. Prints their names, and asks at a terminal.
+    """Delete the records of unused locks. Prints their names, and asks at a terminal.
 
-    Jobs are not harmed: their next run makes a new record. But their last fire times are forgotten. Not for a table
-    that ShedLock for Java uses, too: it makes no new record until it is restarted.
+    Jobs are not harmed: their next run makes a new record. But their last fire times are forgotten. Do not prune a
+    table that ShedLock for Java also uses: it makes no new record until it is restarted.
     """
     with open_store(store) as provider:
         records = provider.records()
@@ -153,24 +154,25 @@ def prune(unused_for: timedelta, finished: bool, dry_run: bool, yes: bool, store
 
 
 def _is_agreed(number: int) -> bool:
-    """Whether the operator at the terminal wants to delete the records. A cron job is not asked."""
+    """Return whether the operator confirms deleting the records. True without a terminal, for cron."""
     return not is_terminal(sys.stdin) or click.confirm(f"Delete {counted(number, 'lock record')}?", err=True)
 
 
 def _old_keys(records: Sequence[LockRecord], unused_for: timedelta) -> list[LockRecord]:
-    """The keys of ``run_once`` that are free, and were last held so long ago."""
+    """Return the free keys of ``run_once`` that were last held longer ago than ``unused_for``."""
     keys = {record.name: record for record in records if record.last_fire_time == ONCE}
     old = names_to_prune([replace(record, last_fire_time=None) for record in keys.values()], unused_for)
     return [keys[name] for name in old]
 
 
-@click.command(short_help="Print the SQL of the tables, or run it.")
-@option("--create", is_flag=True, help="Create what is missing.")
+@click.command(short_help="Print the SQL of the tables, or create them.")
+@option("--create", is_flag=True, help="Create missing tables, columns and indexes.")
 @store_option
 def schema(create: bool, store: str | None) -> None:
-    """Print the SQL that creates the tables, without a connection; or create what is missing.
+    """Print the SQL that creates the tables, without a connection. --create creates what is missing.
 
-    With ?history=50 in the URL, also the table of runs. For another table name: --store pkg.module:provider.
+    With ?history=50 in the URL, this includes the table of runs. For another table name, use --store
+    pkg.module:provider.
     """
     with open_store(store, may_be_missing=True) as provider:
         create_table_sql = getattr(provider, "create_table_sql", None)
@@ -188,7 +190,7 @@ def schema(create: bool, store: str | None) -> None:
 @store_option
 @json_option
 def leader(name: str, store: str | None, as_json: bool) -> None:
-    """Show who leads in an election. Exits 1 if nobody does."""
+    """Show who leads in an election. Exits 1 if nobody leads."""
     with open_store(store) as provider:
         record = provider.record(name)
     leading = leader_of(record)
@@ -213,7 +215,7 @@ def leader(name: str, store: str | None, as_json: bool) -> None:
 
 def _why(record: LockRecord | None) -> str:
     if record is None:
-        return ", nor ever did"
+        return ", and nobody ever led"
     demoted = demoted_leader(record)
     if record.pause is not None:
         until = f"until {local_iso(record.lock_until)}"
@@ -229,18 +231,19 @@ def _why(record: LockRecord | None) -> str:
     "--cooldown",
     zero=True,
     default="0s",
-    help="For how long the demoted node is no candidate.",
+    help="How long the demoted node must not become the leader again.",
 )
 @duration_option(
     "--lease-duration",
     envvar="SHEDLOCK_LEASE_DURATION",
     default="15s",
-    help="As the electors have it.",
+    help="The lease duration of the electors.",
 )
 @duration_option(
     "--renew-deadline",
     envvar="SHEDLOCK_RENEW_DEADLINE",
-    help="As the electors have it: by default two thirds of the lease. Under takeover='observed', their whole lease.",
+    help="The renew deadline of the electors. Default: two thirds of the lease. With takeover='observed', give their "
+    "whole lease.",
 )
 @store_option
 def demote(
@@ -248,8 +251,8 @@ def demote(
 ) -> None:
     """Let another node lead. Exits 1 if nobody leads.
 
-    Nobody leads for --renew-deadline, as the demoted leader may trust its lease for so long. A value that is shorter
-    than that of the electors lets two lead at the same time.
+    Nobody leads for --renew-deadline, because the demoted leader may trust its lease for so long. If the electors have
+    a longer deadline, two nodes can lead at the same time.
     """
     deadline = ElectionDurations.scaled(lease_duration, renew_deadline).renew_deadline
     with open_store(store) as provider:

@@ -1,4 +1,4 @@
-"""Arguments for lock names, which shells complete, and what is said of a name that the store does not have."""
+"""Arguments for lock names, their shell completion, and the message about an unknown name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shedlock_py.provider import LockProvider
 
 
 def _complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The lock names in the store, if it is known and replies; a shell must show no error."""
+    """Return the lock names in the store. Return no names if the store fails: a shell must not show an error."""
     store = ctx.params.get("store") or os.environ.get("SHEDLOCK_STORE")
     names: list[str] = []
     logging.disable()
@@ -30,12 +30,12 @@ def _complete_names(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a shell takes ``name`` as it is: bash completes words without quotes, and would execute ``$(…)``."""
+    """Return whether ``name`` needs no quotes. Bash completes words without quotes, and would execute ``$(…)``."""
     return not name.startswith("-") and all(each.isalnum() or each in "@%+=:,./-_" for each in name)
 
 
 def _valid(validate: Callable[[object], str]) -> Callable[[click.Context, click.Parameter, str], str]:
-    """The callback of an argument that ``validate`` checks."""
+    """Return the callback of an argument that ``validate`` checks."""
 
     def callback(ctx: click.Context, param: click.Parameter, value: str) -> str:
         try:
@@ -52,7 +52,7 @@ prefix_argument = click.argument("prefix", default="", shell_complete=_complete_
 
 
 def record_or_fail(provider: LockProvider, name: str) -> LockRecord:
-    """The record of ``name``; without one, end with similar names."""
+    """Return the record of ``name``. If it is missing, print similar names and exit."""
     record = provider.record(name)
     if record is None:
         fail(f"the store has no lock {name!r}; {similar_names(provider, name)}", NO)
@@ -60,7 +60,7 @@ def record_or_fail(provider: LockProvider, name: str) -> LockRecord:
 
 
 def similar_names(provider: LockProvider, name: str) -> str:
-    """What to do about a name that the store does not have."""
+    """Return a hint for a name that the store does not have."""
     folded = {other.name.casefold(): other.name for other in provider.records()}
     near = [repr(folded[other]) for other in difflib.get_close_matches(name.casefold(), folded, n=3)]
     return f"did you mean {' or '.join(near)}?" if near else "see: shedlock list"

@@ -42,16 +42,16 @@ from shedlock_py.settings.off_switch import is_active
     "--wait",
     zero=True,
     default="5m",
-    help="How long to wait for another host that runs it, and for a store that is unreachable.",
+    help="How long to wait while another host runs COMMAND or the store is unreachable.",
 )
 @duration_option(
     "--at-most",
     default="1m",
-    help="How soon another host takes over if this one dies. The lock is kept alive until the command ends.",
+    help="How soon another host takes over if this host dies. The lock is kept alive until COMMAND ends.",
 )
 @grace_option
 @holder_option
-@click.option("--forget", is_flag=True, help="Run nothing, and let KEY run again.")
+@click.option("--forget", is_flag=True, help="Run nothing, and forget that KEY is done: it can run again.")
 @store_option
 @click.pass_context
 def once(
@@ -67,24 +67,25 @@ def once(
 ) -> None:
     """Run a command once per key on all hosts together. Other hosts wait until it has succeeded.
 
-    All hosts go on when it is done. If COMMAND fails, this host gets its exit code, and the next one tries. If this
-    host dies, another takes over when its lease ends. So COMMAND must be idempotent. KEY names it and its version:
-    migrate-v42. It is also the lock name, so a job must not use the same name.
+    When COMMAND is done, all hosts go on. If COMMAND fails, this host gets its exit code, and the next host tries. If
+    this host dies, another host takes over when the lease ends. So COMMAND must be idempotent.
+
+    KEY names COMMAND and its version, for example migrate-v42. KEY is also the lock name: no job may use the same name.
 
     \b
     Exit codes:
-      that of COMMAND, if it ran here; 128+N if signal N ended it
+      the exit code of COMMAND, if it ran here; 128+N if signal N ended it
       0    done, here or by another host
-      1    --forget: there is nothing to forget
-      64   wrong usage; --forget: it runs
-      69   the store failed, or did not reply for all of --wait; COMMAND did not run
-      70   a mistake in shedlock_py itself
+      1    nothing to forget (--forget)
+      64   wrong usage, or --forget while COMMAND runs
+      69   the store failed, or did not reply within --wait; COMMAND did not run
+      70   a bug in shedlock_py
       75   the lease was lost, and COMMAND was ended
       78   configuration: the store's URL, a missing package, KEY is the lock name of a job
-      124  not done within --wait, or nobody can know whether it is done
+      124  not done within --wait, or it is unknown whether it is done
       126  COMMAND is not executable
       127  COMMAND was not found
-      128+N  signal N came before COMMAND was started
+      128+N  signal N came before COMMAND started
     """
     if forget:
         if command:
@@ -94,14 +95,14 @@ def once(
         return
     if not hasattr(os, "posix_spawn"):
         raise ConfigurationError("shedlock once needs Linux, macOS or another Unix; here, call run_once() in Python")
-    from shedlock_py.guard.once import refuse_unfilled  # late: --forget does without it
+    from shedlock_py.guard.once import refuse_unfilled  # late: --forget does not need it
 
     try:
         refuse_unfilled(name)
         request = LockRequest(name, at_most, 0, holder or None, fire_time=ONCE)
     except ConfigurationError as error:
         raise click.UsageError(str(error), ctx) from error
-    from shedlock_py.cli.child import CannotStart  # late: they name signals that Windows does not have
+    from shedlock_py.cli.child import CannotStart  # late: these modules name signals that Windows lacks
     from shedlock_py.cli.guarded import GuardedOnce
 
     debug = (log_listener,) if ctx.find_root().params.get("debug") else ()
@@ -110,11 +111,11 @@ def once(
         with open_store(store) if is_active() else nullcontext() as opened:
             if not getattr(opened, "is_shared", True):
                 raise ConfigurationError(
-                    "locks in memory are private to this process, so they lock nothing here; take sqlite:///file"
+                    "locks in memory are private to this process, so they lock nothing here; use sqlite:///file"
                 )
             Settings(listeners=(guarded.messages.put, *debug), holder=holder or None).apply()
             code = guarded.run(opened, wait)
-            assert isinstance(code, int)  # it is never skipped
+            assert isinstance(code, int)  # run_once() never skips
     except CannotStart as error:
         fail(str(error), error.code)
     except TaskNotDone as error:
@@ -127,10 +128,10 @@ def _forget(provider: LockProvider, key: str, ctx: click.Context) -> None:
         raise ConfigurationError(f"{provider!r} cannot forget a fire time: it has no forget_fire_time()")
     record = record_or_fail(provider, key)
     if record.last_fire_time != ONCE:
-        fail(f"{key!r} is not done, nor did it begin: there is nothing to forget", NO)
+        fail(f"{key!r} is not done and does not run: there is nothing to forget", NO)
     if record.is_held:
         held = f"{holder_of(record)} has {key!r} for another {in_words(record.remaining)} unless extended"
-        raise click.UsageError(f"{held}: wait for its end", ctx)
+        raise click.UsageError(f"{held}: wait until it ends", ctx)
     if not provider.forget_fire_time(key, record):  # type: ignore[attr-defined]  # looked up above
         fail(f"{key!r} has changed meanwhile: nothing was forgotten; see: shedlock show {quote(key)}", NO)
     click.echo(f"{key!r} can run again; {holder_of(record)} had it last")

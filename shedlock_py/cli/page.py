@@ -24,18 +24,18 @@ LONGEST_HEAD = 16_384
 
 @click.command()
 @option("--port", envvar="SHEDLOCK_PAGE_PORT", type=click.IntRange(0, 65535), default=8765, show_default=True,
-        help="0: a free one.")  # fmt: skip
+        help="The port. 0 takes a free port.")  # fmt: skip
 @option("--host", envvar="SHEDLOCK_PAGE_HOST", default="127.0.0.1", show_default=True, metavar="ADDRESS",
-        help="Where to listen. Beyond this machine a token is required.")  # fmt: skip
+        help="Where to listen. An address that other machines can reach requires a token.")  # fmt: skip
 @option("--token", envvar="SHEDLOCK_PAGE_TOKEN", metavar="TEXT",
-        help="What browsers must give as the password, with any user name. Better given in the variable: others can "
-        "see arguments.")  # fmt: skip
+        help="The password that browsers must give, with any user name. Prefer the variable: other users can see "
+        "arguments.")  # fmt: skip
 @click.option("--allow-changes", is_flag=True,
-              help="Also pause, resume, free by force, demote, prune.")  # fmt: skip
+              help="Allow to pause, resume, free by force, demote and prune.")  # fmt: skip
 @option("--election", "elections", envvar="SHEDLOCK_PAGE_ELECTIONS", multiple=True, metavar="NAME",
-        help="A lock name that is an election, for the view of leaders; may be repeated.")  # fmt: skip
+        help="The lock name of an election, for the view of leaders. Can be repeated.")  # fmt: skip
 @option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-        help="Serve nothing, but write one self-contained HTML file; - is standard output.")  # fmt: skip
+        help="Write one self-contained HTML file instead of serving; - is standard output.")  # fmt: skip
 @store_option
 def page(
     port: int, host: str, token: str | None, allow_changes: bool, elections: tuple[str, ...], out: Path | None,
@@ -43,7 +43,7 @@ def page(
 ) -> None:  # fmt: skip
     """Serve a web page of all locks, read-only, for this machine only. Ctrl-C ends it.
 
-    It shows runs with run history: ?history=50 in the URL, or SHEDLOCK_HISTORY=50.
+    To see runs, switch on run history: ?history=50 in the URL, or SHEDLOCK_HISTORY=50.
     """
     try:
         from shedlock_py.page import page_app
@@ -66,7 +66,7 @@ def page(
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
+    """Return whether only this machine can reach ``host``."""
     if host == "localhost":
         return True
     try:
@@ -76,7 +76,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _write(out: Path, html: str) -> None:
-    """Write a file whole or not at all; write to standard output, a pipe or a device as it is."""
+    """Write a file whole or not at all. Write directly to standard output, a pipe or a device."""
     if str(out) == "-":
         click.echo(html.encode(), nl=False)
         return
@@ -84,12 +84,12 @@ def _write(out: Path, html: str) -> None:
     try:
         for part in (out, *out.absolute().parents):
             if _is_link_of_a_stranger(part):
-                fail(f"{part} is a link of another user, in a directory that all can write to", IO_ERROR)
+                fail(f"{part} is a link of another user, in a directory that everybody can write to", IO_ERROR)
         mode = out.stat().st_mode if out.exists() else None
         if mode is not None and not stat.S_ISREG(mode):
             out.write_text(html, encoding="utf-8")
             return
-        target = out.resolve()  # a link stays one
+        target = out.resolve()  # a link stays a link
         with NamedTemporaryFile(
             "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
         ) as file:
@@ -109,7 +109,7 @@ def _write(out: Path, html: str) -> None:
 
 
 def _is_link_of_a_stranger(out: Path) -> bool:
-    """By the rule of Linux's ``fs.protected_symlinks``, which a rename does not go by."""
+    """Apply the rule of Linux's ``fs.protected_symlinks``: the kernel does not apply it to a rename."""
     if not hasattr(os, "geteuid") or not out.is_symlink():
         return False
     link, directory = out.lstat(), out.parent.stat()

@@ -16,20 +16,20 @@ from shedlock_py.operators.display import holder_of, pause_in_words, running_in_
 from shedlock_py.provider import LockProvider, can
 
 PROGRESS = timedelta(seconds=10)
-"""How often a wait may report another holder."""
+"""The least time between two reports of a wait about another holder."""
 
 
 @click.command()
 @name_argument
-@duration_option("--for", "for_", required=True, help="For how long: 2h. Then it ends.")
-@option("--why", default="", metavar="TEXT", help="The reason, for people to read.")
-@duration_option("--wait", zero=True, default="0s", help="For how long to wait for a job that runs.")
+@duration_option("--for", "for_", required=True, help="How long, for example 2h. Then the pause ends by itself.")
+@option("--why", default="", metavar="TEXT", help="The reason, shown to people.")
+@duration_option("--wait", zero=True, default="0s", help="How long to wait for a job that runs now.")
 @store_option
 @click.pass_context
 def pause(ctx: click.Context, name: str, for_: timedelta, why: str, wait: timedelta, store: str | None) -> None:
     """Pause a job on all hosts for a while. Exits 1 if it runs now.
 
-    A job that runs goes on; --wait waits for its end. The pause ends by itself, or with shedlock resume.
+    Does not stop a job that runs; --wait waits until it ends. The pause ends by itself, or with shedlock resume.
     """
     try:
         Pause.validated("operator", why)
@@ -58,7 +58,7 @@ def _able(provider: LockProvider) -> Any:
 def _pause(
     provider: Any, name: str, for_: timedelta, why: str, wait: timedelta, before: LockRecord | None
 ) -> LockRecord:
-    """Try until it is paused or the time is over, and name each job that is waited for."""
+    """Try until the lock is paused or ``wait`` is over. Report each holder that the pause waits for."""
     until = monotonic() + wait.total_seconds()
     record: LockRecord = provider.pause(name, for_, why, expected=before)
     reported = None

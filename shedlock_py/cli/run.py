@@ -40,7 +40,7 @@ from shedlock_py.settings.options import LockOptions, check_keep_alive_limit, ke
 
 
 class KeepAlive(click.types.BoolParamType):
-    """The type of ``--keep-alive``. Its variable may also have a duration."""
+    """The type of ``--keep-alive``. The environment variable may also be a duration."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
@@ -61,46 +61,46 @@ class KeepAlive(click.types.BoolParamType):
     "--at-most",
     envvar="SHEDLOCK_LOCK_AT_MOST_FOR",
     required=True,
-    help="How long the lock is held if this machine dies. The command is ended when it takes longer, unless it is "
-    "kept alive.",
+    help="How long the lock stays held if this machine dies. A command that takes longer is ended, unless --keep-alive "
+    "extends the lock.",
 )
 @duration_option(
     "--at-least",
     envvar="SHEDLOCK_LOCK_AT_LEAST_FOR",
     zero=True,
     default="0s",
-    help="For how long nobody else gets the lock, however short the command was.",
+    help="Hold the lock at least this long, also if the command ends sooner.",
 )
 @option(
     "--keep-alive/--no-keep-alive",
     envvar="SHEDLOCK_KEEP_ALIVE",
     type=KeepAlive(),
     default=False,
-    help="Extend the lock, every third of --at-most, until the command ends. The variable can have a duration, as "
-    "--keep-alive-for.",
+    help="Extend the lock every third of --at-most until the command ends. The variable can also be a duration, which "
+    "then means --keep-alive-for.",
 )
 @duration_option(
     "--keep-alive-for",
-    help="Extend the lock for so long at most: 2h. A command that takes longer is ended.",
+    help="Extend the lock for at most this time, for example 2h. A command that takes longer is ended.",
 )
 @duration_option(
     "--wait",
     envvar="SHEDLOCK_WAIT",
     zero=True,
     default="0s",
-    help="Try for so long to get a lock that is held, or to reach a store that is unreachable.",
+    help="How long to try again while the lock is held or the store is unreachable.",
 )
 @duration_option(
     "--once-per",
     metavar="PERIOD",
-    help="Run once in each period, on all hosts together, however short the command is: 1h, 1d. Periods are counted "
-    "from 1970 in UTC and begin half a minute early, so that full minutes are far from where they begin.",
+    help="Run once per period on all hosts together, for example once per 1h or 1d. Periods are counted from 1970 in "
+    "UTC. They begin half a minute early, so that a job at a full minute is never near the start of a period.",
 )
 @option(
     "--recover",
     is_flag=True,
-    help="For an idempotent command, with --once-per and --keep-alive: if it runs on another host, wait until it ends, "
-    "and run it here if that host dies. It runs at least once in each period, and may run twice.",
+    help="If another host runs the command, wait until it ends, and run it here if that host dies. Then it runs at "
+    "least once per period, but may run twice: it must be idempotent. Needs --once-per and --keep-alive.",
 )
 @option(
     "--max-recoveries",
@@ -108,13 +108,13 @@ class KeepAlive(click.types.BoolParamType):
     default=DEFAULT_MOST_RECOVERIES,
     show_default=True,
     metavar="N",
-    help="How often --recover runs it again in one period, on all hosts together.",
+    help="How often --recover may run the command again in one period, on all hosts together.",
 )
 @duration_option(
     "--expected-every",
     metavar="PERIOD",
-    help="How often the command is to start, at the latest, on all hosts together: 25h. With run history, shedlock "
-    "overdue finds one that does not.",
+    help="Longest time between two starts on all hosts together, for example 25h. With run history, shedlock overdue "
+    "reports a command that starts later.",
 )
 @option(
     "--skip-exit-code",
@@ -127,7 +127,7 @@ class KeepAlive(click.types.BoolParamType):
 )
 @grace_option
 @holder_option
-@option("-v", "--verbose", is_flag=True, help="Print why the command is skipped. At a terminal it is always printed.")
+@option("-v", "--verbose", is_flag=True, help="Print why the command is skipped. A terminal always shows it.")
 @store_option
 @click.pass_context
 def run(
@@ -156,16 +156,16 @@ def run(
 
     \b
     Exit codes:
-      that of COMMAND; 128+N if signal N ended it
-      0    skipped (--skip-exit-code N: that)
+      the exit code of COMMAND; 128+N if signal N ended it
+      0    skipped (or the N of --skip-exit-code)
       64   wrong usage
       69   the store failed or did not reply; COMMAND did not run
-      70   a mistake in shedlock_py itself
+      70   a bug in shedlock_py
       75   the lease was lost, and COMMAND was ended
       78   configuration: the store's URL, a missing package
       126  COMMAND is not executable
       127  COMMAND was not found
-      128+N  signal N came before COMMAND was started
+      128+N  signal N came before COMMAND started
     """
     if not hasattr(os, "posix_spawn"):
         raise ConfigurationError(
@@ -186,7 +186,7 @@ def run(
         request = options.for_a_run(LockRequest(name, at_most, at_least, holder or None))
     except ConfigurationError as error:
         raise click.UsageError(str(error), ctx) from error
-    from shedlock_py.cli.child import CannotStart  # late: they name signals that Windows does not have
+    from shedlock_py.cli.child import CannotStart  # late: these modules name signals that Windows lacks
     from shedlock_py.cli.guarded import Guarded
 
     debug = (log_listener,) if ctx.find_root().params.get("debug") else ()
@@ -196,9 +196,9 @@ def run(
         with open_store(store) if is_active() else nullcontext() as provider:
             if not getattr(provider, "is_shared", True):
                 raise ConfigurationError(
-                    "locks in memory are private to this process, so they lock nothing here; take sqlite:///file"
+                    "locks in memory are private to this process, so they lock nothing here; use sqlite:///file"
                 )
-            # After the store is open: --store may name a module of the application, which may call configure().
+            # After open_store(): --store may name a module of the application that calls configure().
             Settings(listeners=(guarded.messages.put, *debug)).apply()
             done = guarded.run(provider, wait)
             if isinstance(done, Skipped) and (verbose or is_terminal(sys.stderr)):
@@ -212,7 +212,7 @@ def _reason(skipped: Skipped, provider: LockProvider | None) -> str:
     lock = f"{skipped.lock_name!r} is skipped:"
     if skipped.reason == "already_ran":
         return f"{lock} it ran in this period before (--once-per)"
-    with suppress(Exception):  # the skip is decided, whatever the store replies now
+    with suppress(Exception):  # the skip is final, whatever the store replies now
         record = provider.record(skipped.lock_name) if provider else None
         if record and record.is_paused:
             return f"{lock} {printable(record.holder)}, for another {in_words(record.remaining)}"

@@ -32,13 +32,14 @@ MOST_IN_OVERVIEW = 10
 
 @click.command("list")
 @prefix_argument
-@option("--held", is_flag=True, help="Only those that are held now.")
+@option("--held", is_flag=True, help="Only locks that are held now.")
 @store_option
 @json_option
 def list_(prefix: str, held: bool, store: str | None, as_json: bool) -> None:
     """List all locks, or those whose names start with PREFIX.
 
-    A wide terminal shows more columns. A pipe gets all of them, one lock a line. With run history, --json has "stuck".
+    A wide terminal shows more columns. A pipe gets all columns, one lock per line. With run history, --json includes
+    "stuck".
     """
     with open_store(store) as provider:
         records = [record for record in provider.records(prefix) if record.is_held or not held]
@@ -54,13 +55,13 @@ def list_(prefix: str, held: bool, store: str | None, as_json: bool) -> None:
 
 
 def overview(store: str | None) -> None:
-    """Print the locks that matter most: trouble first, then what is held or paused, then what ran last."""
+    """Print the locks that matter most: first troubled jobs, then held or paused locks, then the last runs."""
     with open_store(store) as provider:
         records = provider.records()
         try:
             troubles = _troubles(provider, records)
         except ProviderError as error:
-            warn(f"the run history cannot be read, so that nothing is known of failures: {one_line(error)}")
+            warn(f"the run history cannot be read, so failures are not shown: {one_line(error)}")
             troubles = {}
     if not records:
         note("no locks in the store yet; see: shedlock --help")
@@ -73,7 +74,7 @@ def overview(store: str | None) -> None:
 
 
 def _troubles(provider: Any, records: Sequence[LockRecord]) -> dict[str, str]:
-    """By name, the trouble of a job. Without run history: nothing."""
+    """Return the troubles of jobs by lock name. Empty without run history."""
     if not can(provider, "runs"):
         return {}
     try:
@@ -118,7 +119,7 @@ def _lines(record: LockRecord) -> list[tuple[str, str]]:
     demoted, left = display.demoted_leader(record), display.in_words(record.remaining)
     state = f"held, for another {left}" if record.is_held else display.state_of(record)
     if record.is_held and demoted is not None:
-        state = f"nobody leads: {demoted} was demoted, an election in {left}"
+        state = f"nobody leads: {demoted} was demoted, the next election is in {left}"
     pause = record.pause if record.is_paused else None
     paused = []
     if pause is not None:
@@ -142,7 +143,7 @@ def _lines(record: LockRecord) -> list[tuple[str, str]]:
 
 
 def _moment(moment: datetime | None) -> str:
-    """In UTC as the store has it, and in the time zone of this machine."""
+    """Return ``moment`` in UTC and in the time zone of this machine."""
     if moment is None:
         return display.NOTHING
     local, there = display.in_local_zone(moment), f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f} UTC"

@@ -1,6 +1,6 @@
 """Lock records for people and for programs.
 
-Others may have written anything to the store: no text from a record is taken for markup, and none controls a terminal.
+Other programs may have written anything to the store. Its text is never markup, and is escaped for the terminal.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from shedlock_py.operators.display import (
 )
 
 WIDE = 110
-"""Columns of a terminal from which on a table has everything."""
+"""Terminal columns that a table needs for all its columns."""
 LEAST_WIDTHS = {
     "": 72,
     "Last start": 58,
@@ -46,34 +46,34 @@ LEAST_WIDTHS = {
     "Token": WIDE,
     "Fire time": WIDE,
 }
-"""Columns of a terminal below which a column of the table is left out: lock names and holders need the room."""
+"""Terminal columns that each column of a table needs. A narrower terminal has no room beside names and holders."""
 FOLDED = ("Lock", "Holder", "Error", "By")
-"""The columns that are folded and never cut, so that they can be copied."""
+"""These columns are folded and never cut, so that people can copy them."""
 COLOURED = ("State", "Outcome")
 STYLES = {
     "held": "green", "ok": "green", "running": "green", "on_time": "green", "failed": "red", "lost": "red",
     "vanished": "red", "unfinished": "red", "overdue": "red", "stuck": "red", "paused": "yellow",
     "cancelled": "magenta", "demoted": "magenta",
 }  # fmt: skip
-"""Colours that are readable on white as on black."""
+"""Colours that are readable on white and on black."""
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Raise the error that rich has caught: ``Commands`` decides the exit code."""
+        """Raise the error again that rich has caught, because ``Commands`` decides the exit code."""
         raise
 
 
 def console() -> Console:
-    """For tables on standard output, with colours if rich finds that they are wanted."""
+    """Return a console for tables on standard output. rich decides about colours."""
     out = _Console(highlight=False, soft_wrap=False)
-    if not out.width:  # COLUMNS=0, with which rich prints nothing
+    if not out.width:  # with COLUMNS=0 rich would print nothing
         out.width = 80
     return out
 
 
 def is_on_terminal() -> bool:
-    """Whether the output is for people: the layout goes by this, and not by FORCE_COLOR, which rich takes for it."""
+    """Return whether the output is for people. It decides the layout; FORCE_COLOR does not, though rich thinks so."""
     return is_terminal(sys.stdout)
 
 
@@ -102,7 +102,7 @@ def to_json(record: LockRecord) -> dict[str, Any]:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[RenderableType]], width: int) -> Table:
-    """A table for a terminal of ``width`` columns."""
+    """Return a table for a terminal of ``width`` columns."""
     found = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     shown = [number for number, title in enumerate(titles) if width >= LEAST_WIDTHS.get(title, 0)]
     for title in (titles[number] for number in shown):
@@ -114,15 +114,15 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[RenderableType]], width
 
 
 def _cell(cell: RenderableType, title: str) -> RenderableType:
-    """The text of a cell is never markup, because other programs may have written it."""
+    """Return a cell. Its text is never markup, because other programs may have written it."""
     style = STYLES.get(cell, "") if isinstance(cell, str) and title in COLOURED else ""
     return Text(cell, style=style) if isinstance(cell, str) else cell
 
 
 def print_records(records: Sequence[LockRecord], states: Mapping[str, str] | None = None) -> None:
-    """Print a table on a terminal; elsewhere one lock a line, however long.
+    """Print a table on a terminal. Elsewhere print one lock per line, however long.
 
-    :param states: by name, in place of the state of the record.
+    :param states: states by lock name, which replace the state of the record.
     """
     if is_on_terminal():
         out = console()
@@ -139,7 +139,7 @@ def print_records(records: Sequence[LockRecord], states: Mapping[str, str] | Non
 
 
 def print_columns(rows: Sequence[Sequence[str]]) -> None:
-    """Print aligned columns, without colours, never wrapped."""
+    """Print aligned columns without colours. Never wrap them."""
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
@@ -152,9 +152,9 @@ def records_table(
     parts_left: Sequence[float] = (),
     states: Mapping[str, str] | None = None,
 ) -> Table:
-    """A table for a terminal.
+    """Return a table of records for a terminal.
 
-    :param parts_left: the length of each record's bar, from 0 to 1, in place of fencing tokens.
+    :param parts_left: the length of each record's bar, from 0 to 1. Bars replace fencing tokens.
     """
     is_wide = width >= WIDE
     rows: list[list[RenderableType]] = []

@@ -1,4 +1,4 @@
-"""``shedlock watch``: a live table on a terminal, a line for each change elsewhere."""
+"""``shedlock watch``: a live table on a terminal, otherwise a line for each change."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ from shedlock_py.model.record import LockRecord
 from shedlock_py.operators.display import holder_of, in_words, local_iso, state_of, utc
 
 Kind = Literal["held", "acquired", "demoted", "paused", "released", "expired", "ran", "deleted"]
-"""``held``: when the watch began. ``ran``: it was acquired and became free again between two reads."""
+"""``held``: held when the watch began. ``ran``: acquired and free again between two reads."""
 
 
 @click.command(short_help="Watch all locks until Ctrl-C.")
 @prefix_argument
-@duration_option("--every", default="1s", help="How often to read the store, 100ms at least.")
+@duration_option("--every", default="1s", help="How often to read the store. Minimum: 100ms.")
 @store_option
 @json_option
 def watch(prefix: str, every: timedelta, store: str | None, as_json: bool) -> None:
     """Watch all locks, or those whose names start with PREFIX, until Ctrl-C.
 
-    A live table on a terminal; the bar is what is left of a lease. Elsewhere a line for each change: held, acquired,
-    released, expired, paused, demoted, ran (between two reads), deleted; failed and recovered (the store).
+    A terminal shows a live table, with a bar for the time that each lease has left. A pipe gets a line for each change:
+    held, acquired, released, expired, paused, demoted, ran (between two reads), deleted; failed and recovered (the
+    store).
     """
     seconds = max(every.total_seconds(), 0.1)
     out = console()
     live = Live(console=out, auto_refresh=False) if is_on_terminal() and out.is_interactive and not as_json else None
     display = _Lines(as_json) if live is None else _LiveTable(live, out)
     has_succeeded = False
-    # Ctrl-C is how a watch ends: no failure.
+    # Ctrl-C ends a watch, and is not a failure.
     with open_store(store) as provider, suppress(KeyboardInterrupt), live or nullcontext():
         while True:
             started = time.monotonic()
@@ -51,7 +52,7 @@ def watch(prefix: str, every: timedelta, store: str | None, as_json: bool) -> No
                 records = provider.records(prefix)
             except ProviderError as error:
                 if not has_succeeded and not isinstance(error, ProviderUnreachable):
-                    raise  # such as a missing table, which does not appear by itself
+                    raise  # for example a missing table, which does not appear by itself
                 display.fail(printable(one_line(error)))
             else:
                 has_succeeded = True
@@ -89,7 +90,7 @@ class _Lines:
                 token = "" if record.fencing_token is None else f", token {record.fencing_token}"
                 details = f"{printable(record.name)}  by {holder_of(record)}{held}{token}"
             line = f"{local_iso(moment)}  {change:<11}  {details}".rstrip()
-        click.echo(line)  # flushes, so that a reader of the pipe gets the line at once
+        click.echo(line)  # echo() flushes, so that the reader of a pipe gets the line at once
 
 
 class _LiveTable:
@@ -106,7 +107,7 @@ class _LiveTable:
         held = sum(record.is_held for record in records)
         status = Text(f"{held} of {len(records)} locks held at {self._read_at}; Ctrl-C ends")
         most = max(1, self._out.height - 3)
-        if len(records) > most:  # held locks first: the rest does not fit
+        if len(records) > most:  # held locks first; other locks may not fit
             records = sorted(records, key=lambda record: not record.is_held)[:most]
         parts_left = [self._watch.part_left(record) for record in records]
         self._table = records_table(records, self._out.width, parts_left) if records else Text("no locks")
@@ -118,28 +119,28 @@ class _LiveTable:
         self._live.update(Group(status, self._table), refresh=True)
 
 
-# What changed
+# Changes
 
 
 @dataclass(frozen=True)
 class _Known:
-    """What the reads so far have shown of one lock."""
+    """Facts about one lock from the reads so far."""
 
     record: LockRecord
     hold: timedelta
-    """For how long it is held, counted from the acquisition or, once one was seen, from the newest extension."""
+    """The hold time, from the acquisition or from the newest extension that was seen."""
     was_shortened: bool = False
-    """It was released, but is held until its ``lock_at_least_for`` is over."""
+    """The lock was released, but is held until its ``lock_at_least_for`` is over."""
 
 
 class Watch:
-    """Compares each read of the store with the one before."""
+    """Compares each read of the store with the previous read."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] | None = None
 
     def update(self, records: Sequence[LockRecord]) -> list[tuple[Kind, LockRecord]]:
-        """What changed since the last read; at the first one, what is held."""
+        """Return the changes since the last read. The first read returns the held locks."""
         before = self._known or {}
         found = [_compare(before.get(record.name), record) for record in records]
         if self._known is None:
@@ -152,14 +153,14 @@ class Watch:
         return changes + [("deleted", known.record) for name, known in before.items() if name not in self._known]
 
     def part_left(self, record: LockRecord) -> float:
-        """How much of its hold time a lock has left, from 1 to 0."""
+        """Return the part of a lock's hold time that is left, from 1 to 0."""
         known = (self._known or {}).get(record.name)
         hold = known.hold if known is not None else record.lock_until - record.locked_at
         return min(1.0, record.remaining / hold) if hold > timedelta(0) else 0.0
 
 
 def _compare(known: _Known | None, record: LockRecord) -> tuple[Kind | None, _Known]:
-    """What changed since the last read of a lock, and what is known of it now."""
+    """Return the change of a lock since its last read, and the facts about it now."""
     if known is None or known.record.locked_by != record.locked_by:
         kinds: dict[str, Kind] = {
             "free": "ran",
@@ -172,8 +173,8 @@ def _compare(known: _Known | None, record: LockRecord) -> tuple[Kind | None, _Kn
     before = known.record
     was_shortened = known.was_shortened or record.lock_until < before.lock_until
     if record.lock_until > before.lock_until:
-        # The record does not contain the time or the length of an extension: take what is left now. It may also be the
-        # next acquisition by the same holder: ShedLock for Java has no claim ids.
+        # The record has no time and no length of an extension: take the remaining time. It may also be the next
+        # acquisition by the same holder, because ShedLock for Java has no claim ids.
         now_known = _Known(record, record.remaining)
     else:
         now_known = _Known(record, known.hold, was_shortened)

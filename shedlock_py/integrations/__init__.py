@@ -1,4 +1,4 @@
-"""Adapters to tools that run or watch jobs, each of which is an extra. Here: what several of them share."""
+"""Adapters to tools that run or watch jobs. Each adapter is an extra. This module has their shared parts."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from shedlock_py.guard.shutdown import describe
 
 Label = Callable[[str], str]
 REPORTED_MISSES = frozenset(get_args(MissReason)) - {"unreachable", "cancelled"}
-"""The reasons of a ``RunMissed`` that is a failed check-in. Where the store was unreachable, another replica may have
-run the job; if none did, the monitoring service misses it. A run that was cancelled has checked in as failed."""
+"""The reasons of a ``RunMissed`` that becomes a failed check-in. If the store was unreachable, another replica may have
+run the job; otherwise the monitoring service misses the job. A cancelled run has already checked in as failed."""
 
 
 def label_of(name: str, template: str | None, label: Label | None) -> str:
-    """The label of a lock name: by ``label`` if there is one, else its template if it was filled from one."""
+    """Return the label of a lock name: by ``label`` if given, else the name's template, else the name."""
     return label(name) if label else template or name
 
 
 def slug_of(name: str) -> str:
-    """``name`` as monitoring services name a check: of a-z, 0-9, "-" and "_". Empty: it has none of these."""
+    """Return ``name`` as the slug of a check: a-z, 0-9, "-" and "_". Empty if ``name`` has no such character."""
     return re.sub("[^a-z0-9_]+", "-", name.lower()).strip("-")
 
 
 MOST_LABELS = 10_000
-"""The number of labels that a process remembers. Names may be made at run time."""
+"""The number of labels that a process remembers, because names may be made at run time."""
 
 
 class Slugs:
-    """The slugs of labels. Warns once of each label that has none, or that shares the slug of another one.
+    """The slugs of labels. Warns once about a label without a slug, and about a label that shares a slug.
 
-    :param longest: how many characters of a slug the service takes.
+    :param longest: the longest slug that the service takes, in characters.
     """
 
     def __init__(self, longest: int | None = None) -> None:
@@ -53,13 +53,13 @@ class Slugs:
             first = self._labels.setdefault(slug, label)
             if not slug:
                 logger.warning(
-                    "lock %r does not check in: none of a-z, 0-9 and _ is in its name; give it such a name by label=",
+                    "lock %r does not check in: its name has no a-z, 0-9 or _; give it another name by label=",
                     label,
                 )
             elif first != label:
                 logger.warning(
-                    "locks %r and %r share the check %r: if one stops, the check-ins of the other hide it; give one "
-                    "another name by label=",
+                    "locks %r and %r share the check %r: if one job stops, the check-ins of the other hide it; give "
+                    "one lock another name by label=",
                     first,
                     label,
                     slug,
@@ -68,31 +68,31 @@ class Slugs:
 
 
 def missing_extra(extra: str, package: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """The error for an integration whose package is not installed."""
+    """Return the error for an integration if its package is not installed."""
     return ModuleNotFoundError(
         f"shedlock_py.integrations.{extra} needs the package {package!r}: pip install 'shedlock_py[{extra}]'",
         name=error.name,
     )
 
 
-# How an application ends: its schedulers are drained and shut down, and its store is closed last.
+# The end of an application: drain the schedulers, shut them down, then close the store.
 
 
 def is_scheduler(item: object) -> bool:
-    """Whether ``item`` is a scheduler of APScheduler, which may not be installed."""
+    """Return whether ``item`` is a scheduler of APScheduler. APScheduler may not be installed."""
     schedulers: Any = sys.modules.get("apscheduler.schedulers.base")
     return schedulers is not None and isinstance(item, schedulers.BaseScheduler)
 
 
 def stop_item(item: Any) -> Any:
-    """Stop a scheduler after its jobs were waited for, or an elector."""
+    """Stop an elector, or a drained scheduler."""
     if is_scheduler(item):
         return item.shutdown(wait=False) if item.running else None
     return item.shutdown() if hasattr(item, "shutdown") else item.stop()
 
 
 def drain_schedulers(items: Iterable[Any], seconds: float) -> None:
-    """Let the schedulers among ``items`` begin no run, and wait for the runs of all of them, so long at most."""
+    """Let the schedulers among ``items`` begin no new runs, and wait for their runs for at most ``seconds``."""
     if executors := _stop_beginning(items):
         from shedlock_py.integrations.apscheduler.drain import wait_for_runs
 
@@ -100,7 +100,7 @@ def drain_schedulers(items: Iterable[Any], seconds: float) -> None:
 
 
 async def drain_schedulers_async(items: Iterable[Any], seconds: float) -> None:
-    """:func:`drain_schedulers` for asyncio."""
+    """Like :func:`drain_schedulers`, for asyncio."""
     if executors := _stop_beginning(items):
         from shedlock_py.integrations.apscheduler.drain import wait_for_runs_async
 
@@ -108,7 +108,7 @@ async def drain_schedulers_async(items: Iterable[Any], seconds: float) -> None:
 
 
 def _stop_beginning(items: Iterable[Any]) -> list[Any]:
-    """Let the schedulers among ``items`` begin no run, and return their executors."""
+    """Let the schedulers among ``items`` begin no new runs, and return their executors."""
     schedulers = list(filter(is_scheduler, items))
     if not schedulers:
         return []
@@ -120,10 +120,13 @@ def _stop_beginning(items: Iterable[Any]) -> list[Any]:
 
 
 def warn_of_running(provider: Any) -> bool:
-    """Whether guarded tasks of this process still use ``provider``: it must not be closed, and a warning names them."""
+    """Return whether guarded tasks of this process still use ``provider``, and warn about them.
+
+    Such a provider must not be closed.
+    """
     store = getattr(provider, "sync_provider", provider)
     left = [active for active in list(running) if active.owner.is_current() and active.provider is store]
     if left:
         names = ", ".join(sorted({describe(active) for active in left}))
-        logger.warning("still running after the drain time, their leases are kept until the process ends: %s", names)
+        logger.warning("still running after the drain time, so their leases are kept until the process ends: %s", names)
     return bool(left)

@@ -1,6 +1,6 @@
 """For FastAPI, Starlette and other ASGI applications: a lifespan, and a job that repeats.
 
-Needs neither of them: :func:`lifespan` returns what they take, and :func:`repeat_every` needs asyncio only.
+This module imports neither FastAPI nor Starlette. :func:`repeat_every` needs only asyncio.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ Provider = AsyncLockProvider | LockProvider
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
 _RELEASE_SECONDS = 5.0
-"""For how long the end waits for cancelled jobs to release their locks."""
+"""How long the shutdown waits for cancelled jobs to release their locks."""
 _repetitions: dict[asyncio.Task[None], Repetition] = {}
-"""Also because an event loop keeps weak references to its tasks only."""
+"""By task. This also keeps the tasks alive, because an event loop keeps only weak references to them."""
 
 
 def lifespan(
@@ -57,27 +57,28 @@ def lifespan(
     then: Lifespan | None = None,
     **defaults: Any,
 ) -> Lifespan:
-    """A lifespan: ``FastAPI(lifespan=lifespan("postgresql://…", start=[scheduler, elector, clean_up]))``.
+    """Return a lifespan: ``FastAPI(lifespan=lifespan("postgresql://…", start=[scheduler, elector, clean_up]))``.
 
-    At the start of each worker: ``configure()``, the tables, then what is in ``start``, in this order.
+    At the start, each worker calls ``configure()``, creates the tables, and starts the items of ``start``, in this
+    order.
 
-    At the end no new run begins, and the jobs that run have the time ``drain``. Then all is stopped, in reverse order.
-    Coroutine jobs that still run are cancelled and release their locks. Last, the connections are closed. A job in a
-    thread cannot be stopped: a warning names it, and its lease is kept until the process ends.
+    At the end no new run begins, and running jobs may take the time ``drain``. Then all items stop in reverse order.
+    Coroutine jobs that still run are cancelled and release their locks. Last, the connections close. A job in a thread
+    cannot be stopped: a warning names it, and its lease is kept until the process ends.
 
-    :param provider: a URL, as for :func:`async_provider_from_url`, or a provider of yours, which is not closed. A
-        scheduler with jobs that are ordinary functions needs ``provider_from_url(url)``, which serves both kinds.
-    :param start: what runs while the application does: a scheduler of APScheduler, an elector, ``lead(…)``, or a
+    :param provider: a URL, as for :func:`async_provider_from_url`; or a user-supplied provider, which stays open. A
+        scheduler with ``def`` jobs needs ``provider_from_url(url)``, which serves both kinds of jobs.
+    :param start: items that run while the application runs: a scheduler of APScheduler, an elector, ``lead(…)``, or a
         function of :func:`repeat_every`.
-    :param create_schema: call ``create_schema()``, which is safe in all workers at once.
-    :param drain: how long the end waits for jobs that run. Shorter than the platform's time between SIGTERM and SIGKILL
-        (Kubernetes: 30 s), with some seconds for the rest of the shutdown.
-    :param then: the application's own lifespan, which begins after all this and ends before it.
-    :param defaults: as for :func:`configure`: ``default_lock_at_most_for``, ``listeners``, …
-    :raises ConfigurationError: something in ``start`` cannot be started.
+    :param create_schema: call ``create_schema()``. All workers may do this at once.
+    :param drain: how long the shutdown waits for running jobs. Choose some seconds less than the platform's time
+        between SIGTERM and SIGKILL (Kubernetes: 30 s).
+    :param then: the application's own lifespan. It begins after all items have started, and ends before they stop.
+    :param defaults: options of :func:`configure`: ``default_lock_at_most_for``, ``listeners``, …
+    :raises ConfigurationError: an item of ``start`` cannot be started.
     """
     if not isinstance(provider, str):
-        is_async_provider(provider)  # a mistake shows now
+        is_async_provider(provider)  # raises now for an object that is not a provider
     items, seconds = list(start), parse_duration(drain, "drain", zero=True).total_seconds()
     for item in items:
         if not (inspect.iscoroutinefunction(item) or (hasattr(item, "start") and hasattr(item, _stop_of(item)))):
@@ -106,11 +107,11 @@ def lifespan(
 
 
 def _stop_of(item: object) -> str:
-    return "shutdown" if hasattr(item, "shutdown") else "stop"  # of a scheduler; of an elector
+    return "shutdown" if hasattr(item, "shutdown") else "stop"  # schedulers have shutdown(), electors have stop()
 
 
 async def _start(item: Any, stack: AsyncExitStack) -> Any:
-    """Start ``item``, and stop it when ``stack`` is left. Returns what has runs to wait for: a scheduler or a task."""
+    """Start ``item``, and stop it when ``stack`` is left. Return the object with the runs: a scheduler or a task."""
     if inspect.iscoroutinefunction(item):
         task = await item()
         if isinstance(task, asyncio.Task):
@@ -128,26 +129,26 @@ async def _start(item: Any, stack: AsyncExitStack) -> Any:
 
 
 async def _drain(started: list[Any], seconds: float) -> None:
-    """Let no new run begin, and wait until those that run have ended, for ``seconds`` at most."""
+    """Let no new run begin, and wait for at most ``seconds`` until the running jobs have ended."""
     tasks = {item for item in started if isinstance(item, asyncio.Task)}
     for task in tasks:
         repetition = _repetitions.get(task)
         if repetition is not None and repetition.drain is None:
             repetition.drain = timedelta(seconds=seconds)
-        task.cancel()  # a function of repeat_every that runs goes on
+        task.cancel()  # a run of repeat_every that has begun goes on
     waiting = [asyncio.wait(tasks, timeout=seconds)] if tasks else []
     await asyncio.gather(drain_schedulers_async(started, seconds), *waiting)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
-    """Cancel what still runs after the drain, and wait for its release; a thread goes on."""
+    """Cancel a task that still runs after the drain, and wait until it releases its lock. A thread goes on."""
     task.cancel()
     await asyncio.wait({task}, timeout=_RELEASE_SECONDS)
 
 
 async def _wait_for_cancelled_jobs() -> None:
     """Wait until the cancelled coroutine jobs have released their locks."""
-    from shedlock_py.integrations.apscheduler.worker import JOB_TASK  # late: there is a scheduler
+    from shedlock_py.integrations.apscheduler.worker import JOB_TASK  # late: needs APScheduler
 
     await asyncio.sleep(0)  # an AsyncIOScheduler shuts down in the next iteration of the event loop
     jobs = {task for task in asyncio.all_tasks() if task.get_name().startswith(JOB_TASK)}
@@ -156,7 +157,7 @@ async def _wait_for_cancelled_jobs() -> None:
 
 
 async def _close(provider: Any, *, is_own: bool) -> None:
-    """Close the connections of a provider that was opened here, unless a thread still needs them."""
+    """Close the connections of a provider that the lifespan opened, unless a thread still needs them."""
     is_used = warn_of_running(provider)
     if is_own and not is_used and hasattr(provider, "close"):
         await provider.close()
@@ -175,38 +176,39 @@ def repeat_every(
     drain: Duration | None = None,
     **options: Unpack[GuardOptions[Provider]],
 ) -> Callable[[Callable[[], Any]], Callable[[], Awaitable[asyncio.Task[None]]]]:
-    """``repeat_every`` of fastapi-utils, where each repetition runs in one worker of all: ``uvicorn --workers 4``.
+    """Like ``repeat_every`` of fastapi-utils, but each repetition runs in only one worker of ``uvicorn --workers 4``.
 
     Call the decorated function once in each worker, at its start: ``await clean_up()``, or in ``start`` of
-    :func:`lifespan`. It returns the task in which the function is repeated.
+    :func:`lifespan`. It returns the task that repeats the function.
 
     Time is divided into slots of ``seconds``, counted from 1970 UTC. In each slot the function runs once, in the worker
-    that gets the lock; a worker that starts in the middle of a slot that was run waits for the next one. While the
-    store is unreachable, the run is attempted again until the slot ends, for a minute at most. Another failure of the
-    store is an error of that repetition.
+    that gets the lock. A worker that starts in the middle of a finished slot waits for the next slot. While the store
+    is unreachable, the worker tries again until the slot ends, for at most one minute. Any other failure of the store
+    is an error of that repetition.
 
-    If the task is cancelled, no new run begins, and a run that goes on has the time ``drain``. Then, or at a second
-    cancellation, it is cancelled. A ``def`` runs in a thread, which cannot be stopped: the task ends when the function
-    returns, and the lock is held until then. ``on_lost="cancel"`` does not stop it either.
+    If the task is cancelled, no new run begins, and a running function may take the time ``drain``. After that, or at a
+    second cancellation, it is cancelled. A ``def`` function runs in a thread and cannot be stopped, also not by
+    ``on_lost="cancel"``: the task ends and the lock is released when the function returns.
 
-    :param wait_first: how long to wait before the first repetition ("5s", seconds, ``timedelta``); True: ``seconds``.
-    :param logger: for what the function raises; by default ``shedlock_py``.
-    :param raise_exceptions: end with what the function raises, which the task then has.
-    :param max_repetitions: end after so many slots, wherever they were run.
-    :param on_complete: called after the last of them.
-    :param on_exception: called with what the function raises, after that was logged. What it raises is logged as well.
-        Both may be coroutine functions.
-    :param lock: the lock name; by default the module and name of the function.
-    :param drain: how long a run may go on when the task is cancelled; by default that of :func:`lifespan`, else 20 s.
-    :param options: as for :func:`hold_async`: ``lock_at_most_for``, ``provider``, ``keep_alive``, ``recover``, … While
-        the lease of a run that died lasts, no other slot has its run: so ``recover=True`` needs a ``lock_at_most_for``
-        that is shorter than the slot.
-    :raises ConfigurationError: a value that cannot work, or the function has a ``@scheduler_lock``. Durations that do
-        not go with the defaults of :func:`configure` are refused by the call that starts the repetition; if
-        ``configure()`` is called later, they are an error of each repetition.
+    :param wait_first: how long to wait before the first repetition ("5s", seconds, ``timedelta``). True means
+        ``seconds``.
+    :param logger: the logger for exceptions of the function. Default: ``shedlock_py``.
+    :param raise_exceptions: end the task with the exception of the function.
+    :param max_repetitions: end after so many slots, in whichever worker they ran.
+    :param on_complete: called after the last repetition.
+    :param on_exception: called with the exception of the function, after that was logged. An exception of this callback
+        is logged, too. ``on_complete`` and ``on_exception`` may be coroutine functions.
+    :param lock: the lock name. Default: the module and name of the function.
+    :param drain: how long a run may go on when the task is cancelled. Default: ``drain`` of :func:`lifespan`, or 20 s.
+    :param options: as for :func:`hold_async`: ``lock_at_most_for``, ``provider``, ``keep_alive``, ``recover``, …
+        ``recover=True`` needs a ``lock_at_most_for`` that is shorter than the slot: no other slot can run while the
+        lease of a dead run lasts.
+    :raises ConfigurationError: a value cannot work, or the function has a ``@scheduler_lock``. The call that starts the
+        repetition refuses durations that conflict with the defaults of :func:`configure`. If ``configure()`` is called
+        later, each repetition fails.
     """
     interval = parse_duration(seconds, "seconds")
-    LockOptions.parse("repeat_every", options)  # a mistake shows now
+    LockOptions.parse("repeat_every", options)  # raises now for a wrong option
     durations = options.pop("lock_at_most_for", None), options.pop("lock_at_least_for", None)
     first = interval if wait_first is True else parse_duration(wait_first or 0, "wait_first", zero=True)
     wait_for_run = None if drain is None else parse_duration(drain, "drain", zero=True)
@@ -223,7 +225,7 @@ def repeat_every(
             raise ConfigurationError(
                 f"{name}: repeat_every takes the lock itself. Leave @scheduler_lock out; its options go to repeat_every"
             )
-        LockRequest(name, "10m")  # is it a lock name? The durations' defaults may be configured later
+        LockRequest(name, "10m")  # checks the name only: defaults for durations may be configured later
 
         @wraps(function)
         async def begin() -> asyncio.Task[None]:

@@ -1,4 +1,4 @@
-"""For Flask: an extension that configures the locks of an application, and starts and stops what needs them."""
+"""A Flask extension that configures the locks of an application, and starts and stops its schedulers and electors."""
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ __all__ = ["ShedLock"]
 class ShedLock:
     """An extension: ``shedlock = ShedLock("postgresql://…", start=[scheduler])``, and ``shedlock.init_app(app)``.
 
-    :meth:`init_app` configures; it may be called before a fork. :meth:`start` belongs into each worker, after the fork:
-    gunicorn's ``post_worker_init``, uWSGI's ``@postfork``, or the line after ``init_app`` where nothing forks. Call
-    :meth:`stop` when the worker ends, as in gunicorn's ``worker_exit``. No new run begins then, jobs that run have the
-    time ``drain``, and all is stopped, in reverse order. A process that ends without it waits for the jobs as long as
-    they take, because Python joins their threads.
+    :meth:`init_app` configures. It may be called before a fork.
 
-    :param provider: a URL, or a provider of yours, which is not closed. None: ``app.config["SHEDLOCK_STORE"]``.
-    :param start: what runs while the worker does: a scheduler of APScheduler, an elector, ``lead(…)``.
-    :param create_schema: call ``create_schema()`` in :meth:`start`, which is safe in all workers at once.
-    :param drain: how long :meth:`stop` waits for jobs that run. Shorter than the server's time for the end of a worker
+    Call :meth:`start` in each worker after the fork: in gunicorn's ``post_worker_init``, in uWSGI's ``@postfork``, or
+    right after ``init_app`` if the server does not fork.
+
+    Call :meth:`stop` when the worker ends, for example in gunicorn's ``worker_exit``. Then no new run begins, running
+    jobs may take the time ``drain``, and all items of ``start`` stop in reverse order. Without ``stop()`` the process
+    waits for its jobs as long as they take, because Python joins their threads.
+
+    :param provider: a URL; or a user-supplied provider, which stays open. None means ``app.config["SHEDLOCK_STORE"]``.
+    :param start: items that run while the worker runs: a scheduler of APScheduler, an elector, ``lead(…)``.
+    :param create_schema: call ``create_schema()`` in :meth:`start`. All workers may do this at once.
+    :param drain: how long :meth:`stop` waits for running jobs. Choose less than the server gives a worker to end
         (gunicorn's ``graceful_timeout``: 30 s).
-    :param defaults: as for :func:`configure`: ``default_lock_at_most_for``, ``listeners``, …
+    :param defaults: options of :func:`configure`: ``default_lock_at_most_for``, ``listeners``, …
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class ShedLock:
         **defaults: Any,
     ) -> None:
         self.provider: LockProvider | None = None
-        """From :meth:`init_app` on."""
+        """The provider; None before :meth:`init_app`."""
         self._given = provider
         self._items = list(start)
         self._creates_schema = create_schema
@@ -58,9 +61,9 @@ class ShedLock:
                 raise ConfigurationError(f"start=[…]: {item!r} is no scheduler, elector or lead(…)")
 
     def init_app(self, app: Any) -> None:
-        """Configure the locks of this process. Nothing is connected yet.
+        """Configure the locks of this process. This does not connect to the store.
 
-        :raises ConfigurationError: there is no provider, or a value cannot work.
+        :raises ConfigurationError: no provider is given, or a value cannot work.
         """
         given = self._given if self._given is not None else app.config.get("SHEDLOCK_STORE")
         if given is None:
@@ -70,14 +73,14 @@ class ShedLock:
         app.extensions["shedlock"] = self
 
     def start(self) -> None:
-        """Create the tables, and start everything; it stops when this process ends, or by :meth:`stop`.
+        """Create the tables, and start all items. They stop at :meth:`stop`, or when this process ends.
 
-        :raises RuntimeError: it was started in this process, or ``init_app`` was not called.
+        :raises RuntimeError: this process has called ``start()`` already, or has not called ``init_app()``.
         """
         if self.provider is None:
             raise RuntimeError("call init_app(app) first")
         if self._owner is not None and self._owner.is_current():
-            raise RuntimeError("it was started in this process already")
+            raise RuntimeError("ShedLock.start() was called in this process already")
         self._owner, self._started = OwningProcess(), []
         atexit.register(self.stop)
         try:
@@ -91,7 +94,7 @@ class ShedLock:
             raise
 
     def stop(self) -> None:
-        """Wait for the jobs that run, stop everything, and close the connections. Does nothing in a forked child.
+        """Wait for running jobs, stop all items, and close the connections. Do nothing in a forked child.
 
         A job that still runs keeps its thread, its lease and the connections.
         """
@@ -104,7 +107,7 @@ class ShedLock:
             item = self._started.pop()
             try:
                 stop_item(item)
-            except Exception:  # the others must stop, too
+            except Exception:  # the other items must stop, too
                 logger.exception("%r did not stop", item)
         is_used = warn_of_running(self.provider)
         if not is_used and (isinstance(self._given, str) or self._given is None):

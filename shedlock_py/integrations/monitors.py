@@ -61,22 +61,22 @@ class _Post:
 
 
 class HealthchecksListener:
-    """Checks in at ping URLs of Healthchecks (healthchecks.io, or a server of your own), or of what works alike.
+    """Checks in at ping URLs of Healthchecks (healthchecks.io, or your own server), or of a similar service.
 
     ``configure(…, listeners=[HealthchecksListener({"nightly-report": "https://hc-ping.com/c2f5…"})])``
 
-    The replica that runs a job sends ``<url>/start``, and at its end ``<url>``, or ``<url>/fail`` if the task raised or
-    was cancelled. A run that is lost for good sends ``<url>/fail``. A skip and an unreachable store send nothing: the
-    service misses a job that nobody runs. Requests are sent by a thread of their own, so that a
-    service that is dead or slow delays no job. A message that it does not take is dropped.
+    The replica that runs a job requests ``<url>/start`` at the start. At the end it requests ``<url>``, or
+    ``<url>/fail`` if the task raised or was cancelled. A run that is finally lost requests ``<url>/fail``. A skip and
+    an unreachable store send nothing: the service notices a job that nobody runs. A separate thread sends the requests,
+    so that a dead or slow service does not delay jobs. A message that the service does not take is dropped.
 
-    :param urls: the ping URL of each lock name; other locks send nothing. Or one URL for all of them, in which
-        ``{name}`` is replaced by the lock name as a slug: ``"https://hc-ping.com/ping-key/{name}?create=1"``. A slug
-        is in lower case, with "-" for all but a-z, 0-9 and "_". A name with none of these does not check in.
-    :param label: makes the name of a check from a lock name. By default names that were filled from a template
-        ("sync-{tenant}") share the check of their template; ``label=str`` gives each its own.
-    :param timeout: how long a request may take in all.
-    :raises ConfigurationError: an URL that cannot be one. It is not quoted.
+    :param urls: the ping URL of each lock name; other locks send nothing. Or one URL for all locks, with ``{name}`` for
+        the lock name as a slug: ``"https://hc-ping.com/ping-key/{name}?create=1"``. A slug is in lower case, with "-"
+        for all characters but a-z, 0-9 and "_". A name without such characters does not check in.
+    :param label: returns the name of a check for a lock name. By default names that were filled from a template
+        ("sync-{tenant}") share the check of their template. ``label=str`` gives each name its own check.
+    :param timeout: the time limit of a whole request.
+    :raises ConfigurationError: a URL is not valid. The error does not quote it.
     """
 
     def __init__(
@@ -102,13 +102,13 @@ class HealthchecksListener:
 
     @property
     def dropped(self) -> int:
-        """How many check-ins could not be delivered by this process."""
+        """The number of check-ins that this process could not deliver."""
         return self._outbox.dropped
 
     def flush(self, timeout: Duration = "2s") -> bool:
-        """Wait until all check-ins have been sent or dropped. False: they were not within ``timeout``.
+        """Wait until all check-ins are sent or dropped. Return False if ``timeout`` is over before.
 
-        A normal exit of the interpreter does so by itself, for two seconds at most.
+        At a normal exit, the interpreter also waits, for at most two seconds.
         """
         return self._outbox.flush(timeout)
 
@@ -145,13 +145,14 @@ def _run(lease: Lease) -> str:
 class WebhookListener:
     """Posts events as JSON: ``configure(…, listeners=[WebhookListener("https://example.com/hooks/jobs")])``
 
-    By default the start and the end of each run, a lost lease, and a run that was missed or recovered. Skips are events
-    of the replicas that did *not* run, so they are not among them. Sent as those of :class:`HealthchecksListener` are.
+    The default events are the start and the end of each run, a lost lease, and a run that was missed or recovered.
+    Skips are left out, because they come from the replicas that did *not* run the job. A separate thread sends the
+    events, as for :class:`HealthchecksListener`.
 
-    :param events: which events; a base class means all of its subclasses, ``Event`` all events.
+    :param events: the classes of events to send. A base class includes all its subclasses; ``Event`` means all events.
     :param headers: further headers of the requests, such as ``{"Authorization": "Bearer …"}``.
     :param timeout: as for :class:`HealthchecksListener`.
-    :raises ConfigurationError: for a value that cannot work. The URL is not quoted.
+    :raises ConfigurationError: a value cannot work. The error does not quote the URL.
     """
 
     def __init__(
@@ -165,11 +166,11 @@ class WebhookListener:
         self._url = check_url(url, "url")
         kinds: Any = (events,) if isinstance(events, type) else events
         if not isinstance(kinds, Iterable) or isinstance(kinds, str):
-            raise ConfigurationError(f"events must be a list of classes of events, not {kinds!r}")
+            raise ConfigurationError(f"events must be a list of event classes, not {kinds!r}")
         self._events = tuple(kinds)
         for kind in self._events:
             if not (isinstance(kind, type) and issubclass(kind, Event)):
-                raise ConfigurationError(f"events must be classes of events, such as TaskFinished, not {kind!r}")
+                raise ConfigurationError(f"events must be event classes, such as TaskFinished, not {kind!r}")
         self._headers = {**_JSON, **(headers or {})}
         try:
             httpx.Headers(self._headers)
@@ -179,7 +180,7 @@ class WebhookListener:
 
     @property
     def dropped(self) -> int:
-        """How many events could not be delivered by this process."""
+        """The number of events that this process could not deliver."""
         return self._outbox.dropped
 
     def flush(self, timeout: Duration = "2s") -> bool:
@@ -192,7 +193,7 @@ class WebhookListener:
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
-    """``event`` as an object of JSON: its fields, durations in seconds, and when it was made into one."""
+    """Return ``event`` as a JSON object: its fields, with durations in seconds, and the present time as ``at``."""
     found: dict[str, Any] = {"event": type(event).__name__, "at": datetime.now(UTC).isoformat()}
     if isinstance(event, LockEvent):
         found["template"] = event.template
@@ -222,20 +223,18 @@ def event_to_json(event: Event) -> dict[str, Any]:
 # Sending
 
 _MOST_REQUESTS = 4
-"""Requests of one listener that may be under way at once, abandoned requests included."""
+"""The most requests of one listener at once, including abandoned requests."""
 _TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 _JSON = {"Content-Type": "application/json"}
 _LOGGERS = ("httpx", *(f"httpcore.{name}" for name in ("connection", "http11", "http2", "proxy", "socks")))
-"""All that write about a request. A logger's filter does not apply to what the loggers below it write."""
+"""All loggers that write about a request. A logger's filter does not apply to its child loggers."""
 _is_sending: ContextVar[bool] = ContextVar("shedlock_is_sending", default=False)
 
 
 def check_url(url: object, what: str) -> str:
-    """``url``, if a request can be sent to it. Errors do not quote it."""
+    """Return ``url`` if it is valid. Errors do not quote it."""
     if not isinstance(url, str) or not _is_usable(url):
-        raise ConfigurationError(
-            f"{what} must be a URL that begins with https:// or http://, with a host that can be one"
-        )
+        raise ConfigurationError(f"{what} must be a URL that begins with https:// or http://, and has a valid host")
     return url
 
 
@@ -243,7 +242,7 @@ def _is_usable(url: str) -> bool:
     try:
         parsed = httpx.URL(url)
         urlsplit(url)
-        parsed.raw_host.decode().encode("idna")  # as a look-up of the host's address does
+        parsed.raw_host.decode().encode("idna")  # a look-up of the host's address does the same
         return (
             parsed.scheme in ("http", "https") and bool(parsed.host) and (parsed.port or 0) < 65536 and " " not in url
         )
@@ -252,11 +251,11 @@ def _is_usable(url: str) -> bool:
 
 
 def _ping_url(url: str, suffix: str, claim_id: str) -> str:
-    """``url`` of a check with "/start" or "/fail" after its path, and the id of the run, so that it pairs the two."""
+    """Return the URL of a check with ``suffix`` after its path, and with the run's id to pair the start and the end."""
     parts = urlsplit(url)
     try:
         run_id = f"rid={UUID(hex=claim_id)}"
-    except ValueError:  # of a run that was missed, or of a provider that makes other claim ids
+    except ValueError:  # a missed run has no claim id, and some providers make other claim ids
         run_id = ""
     query = "&".join(filter(None, (parts.query, run_id)))
     return urlunsplit(parts._replace(path=parts.path.rstrip("/") + suffix, query=query, fragment=""))
@@ -278,10 +277,10 @@ class _Sender:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        # A request waits in a thread of its own: httpx limits each read, and a service may send a byte a second.
+        # A request waits in its own thread: httpx limits only each read, and a service may send one byte per second.
         self._pool = WorkerPool(_MOST_REQUESTS, "shedlock-http")
         self._clients: dict[str | None, httpx.Client] = {}
-        """By the URL of their proxy."""
+        """Clients by the URL of their proxy."""
 
     def send(self, post: _Post) -> None:
         proxy = proxy_of(post.url)
@@ -300,21 +299,21 @@ class _Sender:
         try:
             return httpx.Client(
                 timeout=self._seconds,
-                # A connection that waits for the next run is closed by the service or by a firewall before it is used.
+                # The service or a firewall would close a connection that waits for the next run.
                 limits=httpx.Limits(max_keepalive_connections=0),
                 headers={"User-Agent": f"shedlock_py/{shedlock_py.__version__}"},
                 verify=httpx.create_ssl_context(),
                 proxy=proxy,
                 trust_env=False,
             )
-        except (ImportError, ValueError, httpx.InvalidURL):  # the text may quote a password
+        except (ImportError, ValueError, httpx.InvalidURL):  # the error text may quote a password
             raise DeliveryFailed("the proxy of the environment cannot be used", is_final=True) from None
 
 
 class _Request:
     """The connection of one request. https://www.encode.io/httpcore/extensions/#trace
 
-    :param until: it is not sent after this moment of the monotonic clock.
+    :param until: the moment of the monotonic clock after which the request is not sent.
     """
 
     def __init__(self, until: float) -> None:
@@ -328,7 +327,7 @@ class _Request:
             raise TimedOut("a connection", sent=False)
 
     def end(self) -> None:
-        """Let the thread that waits for a reply go on: it gets the end of the connection."""
+        """End the connection, so that the thread that waits for a reply goes on."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -339,13 +338,13 @@ def _send(client: httpx.Client, post: _Post, request: _Request) -> None:
     body = post.body.encode(errors="replace")
     token = _is_sending.set(True)
     try:
-        # The body of the reply is not read: it could be endless.
+        # Do not read the body of the reply, because it could be endless.
         extensions = {"trace": request.trace}
         with client.stream("POST", post.url, content=body, headers=post.headers, extensions=extensions) as response:
             status = response.status_code
     except httpx.ConnectError as error:
         raise DeliveryFailed(f"{host}: {error}") from None
-    except httpx.HTTPError as error:  # the text may quote a header
+    except httpx.HTTPError as error:  # the error text may quote a header
         raise DeliveryFailed(f"{host}: {type(error).__name__}") from None
     finally:
         _is_sending.reset(token)
@@ -354,5 +353,5 @@ def _send(client: httpx.Client, post: _Post, request: _Request) -> None:
 
 
 def _is_of_the_application(record: logging.LogRecord) -> bool:
-    """A log filter: httpx logs each URL at INFO, httpcore the headers of replies at DEBUG, so where to redirect to."""
+    """Log filter: httpx logs URLs at INFO. httpcore logs reply headers at DEBUG, and so the target of a redirect."""
     return not _is_sending.get()

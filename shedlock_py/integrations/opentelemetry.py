@@ -1,6 +1,6 @@
-"""Traces with OpenTelemetry: its API only. Needs the extra ``opentelemetry``; the SDK is the application's.
+"""Traces with OpenTelemetry. Needs the extra ``opentelemetry``: the API only. The application brings the SDK.
 
-Every span and attribute is described in ``docs/observability/index.md``.
+``docs/observability/index.md`` describes every span and attribute.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ Attributes = Mapping[str, str | bool | int | float | None]
 class OpenTelemetryListener:
     """One span for each guarded run: ``configure(…, listeners=[OpenTelemetryListener()])``
 
-    The span lasts from the request for the lock to its release, and is the current one while the task runs: the task's
-    own spans become its children. A skip, a missed run, a store that fails, and the changes of a leadership are short
-    spans of their own.
+    The span lasts from the request for the lock to its release. It is the current span while the task runs, so the
+    task's own spans become its children. Skips, missed runs, failures of the store and changes of a leadership are
+    short spans of their own.
 
-    :param tracer_provider: the global one by default, which may be set later.
-    :param label: makes the name of a lock in names of spans, which should be few:
-        ``lambda name: name.partition(":")[0]``. By default a name that was filled from a template ("sync-{tenant}")
-        counts under the template, and ``label=str`` takes the whole name, which the attribute ``shedlock.lock_name``
-        has in any case.
+    :param tracer_provider: by default the global provider. The application may set that later.
+    :param label: returns the label of a lock name for names of spans. There should be few labels:
+        ``lambda name: name.partition(":")[0]``. By default a name that was filled from a template ("sync-{tenant}") has
+        the template as its label. ``label=str`` takes the whole name. The attribute ``shedlock.lock_name`` always has
+        the whole name.
     """
 
     def __init__(self, tracer_provider: TracerProvider | None = None, *, label: Label | None = None) -> None:
@@ -148,11 +148,11 @@ class OpenTelemetryListener:
         if event.outcome == "failed" and event.error is not None:
             _record(run.span, event.error)
         run.has_finished = True
-        # Not with the token of attach(): the task may end in another context, or before a lock that it took later.
+        # Not with attach()'s token: the task may end in another context, or before a lock that it took later.
         contexts.attach(self._without_ended_runs(contexts.get_current()))
-        # LeaseLost may be coming in another thread: whichever event is the later one ends the span.
+        # LeaseLost may come in another thread: the later event ends the span.
         if run.is_loss_reported or lease.has_ended():  # or the task has released the lease itself
-            self._end(lease)  # no further event comes
+            self._end(lease)  # because no further event comes
 
     def _fail(self, event: ProviderFailed) -> None:
         run = None if event.lease is None else self._runs.get(event.lease)
@@ -164,7 +164,7 @@ class OpenTelemetryListener:
             _record(run.span, event.error)
             self._end(event.lease)
         else:
-            run.span.record_exception(event.error)  # the operation is tried again, or the error raised in the task
+            run.span.record_exception(event.error)  # the guard tries again, or raises the error in the task
 
     def _end(self, lease: Lease) -> None:
         run = self._runs.pop(lease, None)
@@ -173,10 +173,10 @@ class OpenTelemetryListener:
             run.span.end()
 
     def _without_ended_runs(self, context: Context) -> Context:
-        """``context`` without runs that have ended: code that outlives its run is not inside that run any more."""
+        """Return ``context`` without ended runs: code that outlives its run is not inside that run any more."""
         run = contexts.get_value(self._current_run, context)
         while isinstance(run, Run) and run.has_ended():
-            if trace.get_current_span(context) is run.span:  # else a span of the task, which stays current
+            if trace.get_current_span(context) is run.span:  # else a span of the task is current, and stays current
                 context = run.parent
             run = contexts.get_value(self._current_run, run.parent)
         return contexts.set_value(self._current_run, run, context)
@@ -205,7 +205,7 @@ class OpenTelemetryListener:
 
 
 class Run:
-    """One guarded run. Refers to its lease weakly, so that a run whose generator was dropped can be collected."""
+    """One guarded run. It refers to its lease weakly, so that the run of a dropped generator can be collected."""
 
     def __init__(self, span: Span, lease: Lease, parent: Context) -> None:
         self.span = span

@@ -1,6 +1,6 @@
 """Metrics for Prometheus. Needs the extra ``prometheus``.
 
-Every metric is described in ``docs/observability/index.md``.
+``docs/observability/index.md`` describes every metric.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ __all__ = ["OverdueCollector", "PausedCollector", "PrometheusListener"]
 ACQUISITIONS = ("acquired", *(reason for reason in get_args(SkipReason) if reason != "provider_error"), "failed")
 OPERATIONS = ("acquire", "extend", "release")
 WITHOUT_THE_STORE = ("shutting_down", "not_leader")
-"""Skips that send no request to the store, and so have no duration to measure."""
+"""Skips without a request to the store, and so without a duration to measure."""
 
 HELD_BUCKETS = (0.01, 0.1, 0.5, 1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400)
 ACQUIRE_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
 class PrometheusListener:
-    """Counts what happens to locks: ``configure(…, listeners=[PrometheusListener()])``
+    """Counts events of locks: ``configure(…, listeners=[PrometheusListener()])``
 
-    Every metric of a lock name exists, at zero, as soon as the name is known: before its first run for ``lock_names``
-    and for functions under ``@scheduler_lock``, wherever they are decorated (but for names that are filled from each
-    call), and at the first attempt to run it for all others.
+    Every metric of a lock name exists, at zero, as soon as the name is known. Names in ``lock_names`` and names of
+    functions under ``@scheduler_lock`` are known before their first run. All other names, also names that are filled
+    from each call, are known at the first attempt to run the job.
 
-    :param registry: where the metrics are registered; ``prometheus_client.REGISTRY`` by default.
-    :param lock_names: names that are known in advance, such as those given to ``hold`` and ``attempt``.
-    :param label: makes the label ``lock`` of a lock name. Each value is some ninety time series for ever, so let many
-        names share one: ``lambda name: name.partition(":")[0]``. By default names that were filled from a template
-        ("sync-{tenant}") share the template as their label; ``label=str`` takes each whole name.
-    :raises ConfigurationError: the registry has these metrics already: one listener is enough for a process.
+    :param registry: the registry of the metrics. Default: ``prometheus_client.REGISTRY``.
+    :param lock_names: names that are known in advance, such as the names for ``hold`` and ``attempt``.
+    :param label: returns the label ``lock`` of a lock name. Each label makes about ninety time series for ever, so let
+        many names share a label: ``lambda name: name.partition(":")[0]``. By default names that were filled from a
+        template ("sync-{tenant}") have the template as their label. ``label=str`` takes each whole name.
+    :raises ConfigurationError: the registry has these metrics already. A process needs only one listener.
     """
 
     def __init__(
@@ -91,38 +91,41 @@ class PrometheusListener:
             (REGISTRY if registry is None else registry).register(self)
         except ValueError as error:
             raise ConfigurationError(
-                "this registry has the metrics of a PrometheusListener already: one for the process is enough, or give "
-                "each a CollectorRegistry of its own"
+                "this registry has the metrics of a PrometheusListener already: use one listener in the process, or "
+                "give each listener its own CollectorRegistry"
             ) from error
 
     def _make_metrics(self) -> None:
         counter = partial(Counter, registry=self._metrics)
         histogram = partial(Histogram, registry=self._metrics)
-        # With several processes behind one scrape (multiprocess mode): the sum over those that are alive.
+        # In multiprocess mode, several processes share one scrape: sum over the living processes.
         gauge = partial(Gauge, registry=self._metrics, multiprocess_mode="livesum")
         self._acquisitions = counter(
             "shedlock_acquisitions",
-            "Attempts to acquire a lock. outcome: acquired, why it was skipped, or failed (the store).",
+            "Attempts to acquire a lock. outcome: acquired, the reason of a skip, or failed (the store).",
             ["lock", "outcome"],
         )
         self._tasks = counter("shedlock_tasks", "Guarded tasks that have ended, by outcome.", ["lock", "outcome"])
         self._lost = counter("shedlock_leases_lost", "Leases that ended before their task.", ["lock", "reason"])
         self._missed = counter(
-            "shedlock_runs_missed", "Due runs that did not happen, or did not end.", ["lock", "reason"]
+            "shedlock_runs_missed", "Due runs that did not happen or did not finish.", ["lock", "reason"]
         )
         self._recovered = counter(
             "shedlock_runs_recovered", "Runs of another replica that never ended, run again here.", ["lock"]
         )
         self._extensions = counter("shedlock_extensions", "Leases extended, on purpose or by keep-alive.", ["lock"])
         self._failures = counter(
-            "shedlock_provider_failures", "Operations at which the store failed.", ["lock", "operation"]
+            "shedlock_provider_failures", "Operations that failed because of the store.", ["lock", "operation"]
         )
         self._held = histogram(
-            "shedlock_held_seconds", "From the grant of a lock to the end of its task.", ["lock"], buckets=HELD_BUCKETS
+            "shedlock_held_seconds",
+            "Time from the grant of a lock to the end of its task.",
+            ["lock"],
+            buckets=HELD_BUCKETS,
         )
         self._acquire = histogram(
             "shedlock_acquire_seconds",
-            "How long the store took to grant or refuse a lock.",
+            "Time that the store took to grant or refuse a lock.",
             ["lock"],
             buckets=ACQUIRE_BUCKETS,
         )
@@ -130,7 +133,7 @@ class PrometheusListener:
         self._leader = gauge("shedlock_leader", "1 if this process leads, 0 if it does not.", ["election"])
         self._last_success = gauge(
             "shedlock_last_success_timestamp_seconds",
-            "When a guarded task last succeeded in this process, in Unix time; absent before.",
+            "Unix time of the last success of a guarded task in this process; absent before the first.",
             ["lock"],
             multiprocess_mode="max",
         )
@@ -178,7 +181,7 @@ class PrometheusListener:
                     leader.set(isinstance(event, LeadershipStarted))
 
     def _register(self, lock: str) -> None:
-        """Create all series of a lock, at zero."""
+        """Create all time series of a lock, at zero."""
         for outcome in ACQUISITIONS:
             self._acquisitions.labels(lock, outcome)
         for outcome in get_args(Outcome):
@@ -195,7 +198,7 @@ class PrometheusListener:
     # Called by the registry
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics, with those of functions that were decorated since."""
+        """Yield all metrics. Include functions that were decorated after the last scrape."""
         for name in declared_lock_names():
             try:
                 self._register(label_of(name, None, self._label))
@@ -204,20 +207,21 @@ class PrometheusListener:
         yield from self._metrics.collect()
 
     def describe(self) -> Iterable[Metric]:
-        """The names of the metrics, so that a registry refuses a second listener."""
+        """Return the names of the metrics, so that a registry refuses a second listener."""
         return self._metrics.collect()
 
 
 def _is_of_a_job(event: LockEvent) -> bool:
-    """Whether ``event`` shows that this process runs the job of that lock, which then gets all series.
+    """Return whether ``event`` shows that this process runs the lock's job. Then the lock gets all time series.
 
-    What an operator or an election does shows nothing: the alert for a job without success would never end.
+    Events of operators and elections do not show this: with their series, the alert for a job without success would
+    never end.
     """
     match event:
         case LockSkipped(_, reason):
             return reason != "not_leader"
         case ProviderFailed(_, operation):
-            return operation == "acquire"  # a node of an election reads the record first, and fails at that
+            return operation == "acquire"  # a node of an election reads the record first, and fails there
         case OperatorActed():
             return False
     return True
@@ -227,7 +231,7 @@ class _StoreCollector:
     """A metric that each scrape reads from the store."""
 
     _metric: tuple[str, str]
-    """Its name and its help text."""
+    """The name and the help text."""
     _labels: tuple[str, ...]
 
     def __init__(
@@ -241,17 +245,17 @@ class _StoreCollector:
         self._provider: Any = required_provider(provider)
         kind = type(self).__name__
         if is_async_provider(self._provider):
-            raise ConfigurationError(f"{kind} needs a provider for ordinary code: a scrape awaits nothing")
+            raise ConfigurationError(f"{kind} needs a sync provider, because a scrape cannot await an async provider")
         self._prefix = validate_prefix(prefix)
         self._label = label
         self._has_failed = False
         try:
             (REGISTRY if registry is None else registry).register(self)
         except ValueError as error:
-            raise ConfigurationError(f"this registry has one {kind} already, which is enough") from error
+            raise ConfigurationError(f"this registry has one {kind} already, and one is enough") from error
 
     def collect(self) -> Iterator[Metric]:
-        """The metric, from what the store has now."""
+        """Yield the metric from the present records of the store."""
         try:
             found = {
                 (label_of(name, None, self._label), *values)
@@ -269,30 +273,30 @@ class _StoreCollector:
             yield metric
 
     def describe(self) -> Iterable[Metric]:
-        """The name of the metric, without a request to the store."""
+        """Return the name of the metric, without a request to the store."""
         return [Metric(*self._metric, "gauge")]
 
     def _read(self, records: Sequence[LockRecord]) -> Iterator[tuple[str, ...]]:
-        """The values of the labels of each series, with the lock name first."""
+        """Yield the label values of each time series, with the lock name first."""
         raise NotImplementedError
 
 
 class PausedCollector(_StoreCollector):
     """The metric ``shedlock_paused``: 1 for each lock that an operator has paused. ``PausedCollector(provider)``
 
-    A replica skips a paused lock as one that is held, so no listener knows of pauses: each scrape reads the records of
-    the store. One process that is scraped is enough for all replicas. While the store fails, a scrape has no such
-    series, and everything else.
+    To a replica, a paused lock looks like a held lock, so listeners do not see pauses. Each scrape reads the records of
+    the store. Use it in one scraped process for all replicas. While the store fails, a scrape returns all other metrics
+    without this one.
 
-    :param provider: the store, as a provider for ordinary code or a URL. A scrape waits for it, for ``timeout`` at most
-        if the provider was made of a URL: choose one that is shorter than Prometheus' ``scrape_timeout``.
+    :param provider: the store, as a sync provider or a URL. A scrape waits for the store. If the provider was made from
+        a URL, it waits for at most ``timeout``: choose less than Prometheus' ``scrape_timeout``.
     :param registry: as for :class:`PrometheusListener`.
-    :param prefix: which locks: those whose names start with it. All by default.
-    :param label: makes the label ``lock`` of a lock name; the whole name by default. Only paused locks have a series.
-    :raises ConfigurationError: an async provider; or the registry has this metric already.
+    :param prefix: only lock names that start with this text. Default: all names.
+    :param label: returns the label ``lock`` of a lock name. Default: the whole name. Only paused locks have a series.
+    :raises ConfigurationError: the provider is async, or the registry has this metric already.
     """
 
-    _metric = "shedlock_paused", "1: an operator has paused the lock; absent: nobody has."
+    _metric = "shedlock_paused", "1: an operator has paused the lock; absent: not paused."
     _labels = ("lock",)
 
     def _read(self, records: Sequence[LockRecord]) -> Iterator[tuple[str, ...]]:
@@ -302,18 +306,18 @@ class PausedCollector(_StoreCollector):
 class OverdueCollector(_StoreCollector):
     """The metric ``shedlock_overdue``: 1 for each job that is overdue or stuck. ``OverdueCollector(provider)``
 
-    It has the rules of ``shedlock overdue``. Each scrape reads the records of the store, and the last runs of all
-    names: 2 requests for 200 names. One process that is scraped is enough for all replicas.
+    The rules are the same as for ``shedlock overdue``. Each scrape reads the records of the store, and the last runs of
+    all names: 2 requests for 200 names. Use it in one scraped process for all replicas.
 
     :param provider: as for :class:`PausedCollector`, opened with ``history``.
     :param registry: as for :class:`PrometheusListener`.
     :param prefix: as for :class:`PausedCollector`.
     :param label: as for :class:`PausedCollector`. Only jobs that are overdue or stuck have a series.
     :param grace: how late a job may start or end.
-    :raises ConfigurationError: an async provider, or one without run history; or the registry has this metric already.
+    :raises ConfigurationError: the provider is async or has no run history, or the registry has this metric already.
     """
 
-    _metric = "shedlock_overdue", "1: the job is overdue or stuck (state); absent: it is neither."
+    _metric = "shedlock_overdue", "1: the job is overdue or stuck (see state); absent: the job is fine."
     _labels = ("lock", "state")
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Check-ins at Sentry's cron monitors. Needs the extra ``sentry``; ``sentry_sdk.init()`` is the application's."""
+"""Check-ins at Sentry's cron monitors. Needs the extra ``sentry``. The application calls ``sentry_sdk.init()``."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 __all__ = ["SentryCronListener"]
 
 LONGEST_SLUG = 50
-"""Characters of a monitor's slug that Sentry takes."""
+"""The longest slug of a monitor that Sentry takes, in characters."""
 
 
 class SentryCronListener:
     """Checks in at Sentry's cron monitors: ``configure(…, listeners=[SentryCronListener()])``
 
-    The replica that runs a job reports ``in_progress``, and at its end ``ok``, or ``error`` if the task raised or was
-    cancelled, with its duration. A run that is lost for good reports ``error``. A skip and an unreachable store
-    report nothing: Sentry misses a job that nobody runs. The SDK sends in a thread of its own, so that no job waits for
-    Sentry.
+    The replica that runs a job reports ``in_progress`` at the start. At the end it reports ``ok``, or ``error`` if the
+    task raised or was cancelled, with the duration. A run that is finally lost reports ``error``. A skip and an
+    unreachable store report nothing: Sentry notices a job that nobody runs. The SDK sends in its own thread, so jobs do
+    not wait for Sentry.
 
-    :param slugs: the monitor's slug for each lock name; other locks report nothing. None: all locks do, each to the
-        monitor whose slug is the lock name in lower case, with "-" for all but a-z, 0-9 and "_", cut to 50 characters.
-        A name with none of these does not report.
-    :param configs: the configuration of monitors by lock name, as ``capture_checkin`` takes it; Sentry creates or
-        updates the monitor: ``{"nightly-report": {"schedule": {"type": "crontab", "value": "0 2 * * *"}}}``.
-    :param label: makes the name of a monitor from a lock name. By default names that were filled from a template
-        ("sync-{tenant}") share the monitor of their template; ``label=str`` gives each its own.
-    :raises ConfigurationError: ``slugs`` or ``configs`` is no mapping, or a slug cannot be one.
+    :param slugs: the monitor's slug for each lock name; other locks report nothing. By default all locks report, and
+        the slug is the lock name in lower case, with "-" for all characters but a-z, 0-9 and "_", cut to 50 characters.
+        A name without such characters does not report.
+    :param configs: the configuration of monitors by lock name, as for ``capture_checkin``. Sentry creates or updates
+        the monitor: ``{"nightly-report": {"schedule": {"type": "crontab", "value": "0 2 * * *"}}}``.
+    :param label: returns the name of a monitor for a lock name. By default names that were filled from a template
+        ("sync-{tenant}") share the monitor of their template. ``label=str`` gives each name its own monitor.
+    :raises ConfigurationError: ``slugs`` or ``configs`` is not a mapping, or a slug is not valid.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SentryCronListener:
     def _check_in(self, event: LockEvent, status: str, claim_id: str | None, **more: Any) -> None:
         slug = self._slug_of(event)
         if slug:
-            # The claim id is the id of the check-in: 32 hexadecimal digits, and a new one for each run.
+            # The claim id serves as the check-in's id: 32 hexadecimal digits, new for each run.
             capture_checkin(monitor_slug=slug, check_in_id=claim_id, status=status, **more)
 
     def _slug_of(self, event: LockEvent) -> str | None:

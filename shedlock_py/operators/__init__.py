@@ -1,1 +1,1 @@
-"""What people do to locks: look at them, check the store, change a record."""
+"""Operations of people on locks: look at them, check the store, change a record."""

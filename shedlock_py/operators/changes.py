@@ -1,7 +1,7 @@
-"""What an operator may change on the page and in Django's admin: the consequence in words, the change, and its event.
+"""Changes by operators on the page and in Django's admin: the consequence in words, the change, and its event.
 
-A change acts on the acquisition that the form has shown, in one atomic step. If the store has another one by now,
-nothing is changed.
+A change acts on the acquisition that the form has shown, in one atomic step. If the store has another acquisition by
+then, nothing changes.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from shedlock_py.settings.emit import emit
 
 ACTIONS: tuple[OperatorAction, ...] = get_args(OperatorAction)
 MOST_NAMES = 20
-"""Names of records to be deleted that a confirmation shows."""
+"""The most names that the confirmation of a prune shows."""
 
 
 class NotDone(Exception):
-    """A change that was not made, for people to read."""
+    """A change was not made. The message says why, for people."""
 
 
 @dataclass(frozen=True)
@@ -39,21 +39,24 @@ class Field:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """What an operator must confirm."""
+    """The question that an operator must confirm."""
 
     title: str
     button: str
     consequence: str
     fields: tuple[Field, ...] = ()
     sure: str = ""
-    """What must be ticked as well."""
+    """The text of a box that the operator must tick, too."""
     seen: str = ""
-    """What the confirmation is about: if the store has something else by then, nothing is changed."""
+    """The state that the confirmation has shown. If the store has another state by then, nothing changes."""
     details: tuple[str, ...] = ()
 
 
 def confirmation(provider: Any, action: OperatorAction, name: str, values: Mapping[str, str]) -> Confirmation:
-    """:raises NotDone: there is nothing to confirm."""
+    """Return the confirmation of ``action``.
+
+    :raises NotDone: the action is not possible.
+    """
     if action == "prune":
         return _prune_confirmation(provider, values)
     record = provider.record(name)
@@ -63,10 +66,10 @@ def confirmation(provider: Any, action: OperatorAction, name: str, values: Mappi
 
 
 def carry_out(provider: Any, action: OperatorAction, name: str, values: Mapping[str, str], by: str) -> str:
-    """Make the change, and emit its event. Return what was done, for people to read.
+    """Make the change, and emit its event. Return a description of the change for people.
 
-    :raises NotDone: it was not made; says why.
-    :raises ConfigurationError: a value that cannot work.
+    :raises NotDone: the change was not made.
+    :raises ConfigurationError: a value cannot work.
     """
     details = _prune(provider, values) if action == "prune" else _CHANGES[action](provider, name, values, by)
     emit(OperatorActed("" if action == "prune" else name, action, by, details))
@@ -74,14 +77,14 @@ def carry_out(provider: Any, action: OperatorAction, name: str, values: Mapping[
 
 
 def refusal(provider: LockProvider, action: OperatorAction, name: str, elections: Collection[str]) -> str:
-    """Why an operator may not do that, or nothing. What a demotion keeps can be freed: its consequence is shown.
+    """Return why ``action`` is refused, or "". A demotion's record may be freed: the confirmation shows the danger.
 
-    :param elections: the lock names that are elections. A record does not tell a leader from a job that runs.
+    :param elections: the lock names of elections. A record looks the same for a leader and for a running job.
     """
     if action == "demote" and name not in elections:
         return (
-            f"{display.printable(name)} is not known to be an election, and a job is not to be demoted. If it is "
-            f"one, name it: shedlock page --election NAME, or page_app(…, elections=[…])."
+            f"{display.printable(name)} is not known to be an election, and a job cannot be demoted. If it is "
+            f"an election, name it: shedlock page --election NAME, or page_app(…, elections=[…])."
         )
     record = provider.record(name) if action == "force_release" and name in elections else None
     if record is not None and leader_of(record) is not None:
@@ -98,19 +101,19 @@ def refusal(provider: LockProvider, action: OperatorAction, name: str, elections
 def _pause_confirmation(record: LockRecord | None, name: str, values: Mapping[str, str]) -> Confirmation:
     runs = ""
     if record is None:
-        runs = f" The store has no lock {name} until now: is this name spelled as the job has it?"
+        runs = f" The store has no lock {name} yet: check that the job uses exactly this name."
     elif record.is_paused:
-        runs = f" It is {display.pause_in_words(record)}; the new pause replaces that."
+        runs = f" It is {display.pause_in_words(record)}; the new pause replaces it."
     elif record.is_held:
-        runs = f" {display.running_in_words(record)}: it cannot be paused before that ends."
+        runs = f" {display.running_in_words(record)}: it cannot be paused before this run ends."
     return Confirmation(
         f"Pause {name}",
         "Pause",
-        f"No replica runs {name} until the pause ends: each skips it, also after a restart. Missed runs are not "
-        f"repeated. A job that runs keeps its lock.{runs}",
+        f"No replica starts {name} until the pause ends, even after a restart. Missed runs are not "
+        f"repeated. A job that runs now keeps its lock.{runs}",
         (
             Field("for", "For how long", values.get("for", "1h"), "10m, 2h, 3d; then it ends by itself"),
-            Field("why", "Why", values.get("why", ""), "for people to read"),
+            Field("why", "Why", values.get("why", ""), "shown to people"),
         ),
         seen=_seen(record) if record is not None and record.is_paused else "",
     )
@@ -124,7 +127,7 @@ def _pause(provider: Any, name: str, values: Mapping[str, str], by: str) -> str:
     if before is not None and before.is_paused and _seen(before) != values.get("seen"):
         raise NotDone(
             f"{display.printable(name)} was paused meanwhile: it is {display.pause_in_words(before)}. Confirm again to "
-            f"replace that."
+            f"replace this pause."
         )
     try:
         record: LockRecord = provider.pause(name, lasts, values.get("why", ""), by=by, expected=before)
@@ -146,7 +149,7 @@ def _resume_confirmation(record: LockRecord, name: str, values: Mapping[str, str
     return Confirmation(
         f"Resume {name}",
         "Resume",
-        f"{name} is {display.pause_in_words(record)}. From now on the next run takes place at its next time.",
+        f"{name} is {display.pause_in_words(record)}. After this, the next run takes place at its next time.",
         seen=_seen(record),
     )
 
@@ -176,8 +179,8 @@ def _release_confirmation(record: LockRecord, name: str, values: Mapping[str, st
     else:
         consequence = (
             f"{display.running_in_words(record)}. If its task still runs, it goes on, and a second one can start "
-            f"beside it at once. It notices at its next extension, or not at all. Free a lock only if its "
-            f"holder is known to be dead."
+            f"beside it at once. The first task notices at its next extension, or never. Free a lock only if you "
+            f"know that its holder is dead."
         )
     sure = "Free it although an operator has paused it" if record.is_paused else ""
     return Confirmation(f"Free {name} by force", "Free by force", consequence, sure=sure, seen=_seen(record))
@@ -200,15 +203,20 @@ def _demote_confirmation(record: LockRecord, name: str, values: Mapping[str, str
         f"Demote the leader of {name}",
         "Demote",
         f"{display.printable(leader.holder)} loses its lease, and nobody leads in {name} for the renew deadline; then "
-        f"another node can. A renew deadline that is shorter than the electors' own lets two lead at the same time.",
+        f"another node can. If the electors have a longer renew deadline, two can lead at the same time.",
         (
             Field(
                 "renew_deadline",
                 "Renew deadline",
                 values.get("renew_deadline", "10s"),
-                "as the electors have it: two thirds of their lease_duration, if they were given no other",
+                "the same value as the electors have; their default is two thirds of lease_duration",
             ),
-            Field("cooldown", "Cooldown", values.get("cooldown", "0s"), "for how long the node is no candidate"),
+            Field(
+                "cooldown",
+                "Cooldown",
+                values.get("cooldown", "0s"),
+                "how long this node must not become the leader again",
+            ),
         ),
         seen=_seen(leader),
     )
@@ -243,9 +251,9 @@ def _prune_confirmation(provider: Any, values: Mapping[str, str]) -> Confirmatio
         "Prune",
         f"Delete {display.counted(len(names), 'record')}",
         f"{display.counted(len(names), 'lock record')} {'is' if len(names) == 1 else 'are'} free and "
-        f"{'was' if len(names) == 1 else 'were'} not held for {unused_for}. Runs and last fire times "
-        f"go with them. Jobs are not harmed: the next run makes a new record. Not for a table that ShedLock for Java "
-        f"uses, too: it makes no new record until it is restarted.",
+        f"{'was' if len(names) == 1 else 'were'} not held for {unused_for}. Their runs and last fire times "
+        f"are deleted, too. Jobs are not harmed: the next run makes a new record. Do not prune a table that ShedLock "
+        f"for Java also uses: it makes no new record until it is restarted.",
         (Field("unused_for", "Not held for", unused_for, "change it, and count again before you delete"),),
         seen=f"{unused_for} {read_at(records).isoformat()}",
         details=tuple(map(display.printable, names[:MOST_NAMES])) + more,
@@ -266,29 +274,32 @@ def _prune(provider: Any, values: Mapping[str, str]) -> str:
 
 
 def read_at(records: Sequence[LockRecord]) -> datetime:
-    """Return when ``records`` were read, by the clock of the store."""
+    """Return when ``records`` were read, by the store's clock."""
     return max((record.read_at for record in records), default=datetime.max.replace(tzinfo=UTC))
 
 
 def prune_as_listed(provider: LockProvider, unused_for: timedelta, listed_at: datetime) -> int:
-    """Delete the records that were unused for so long at ``listed_at`` and still are. Return their number.
+    """Delete records that were unused for ``unused_for`` at ``listed_at`` and still are. Return their number.
 
-    A record that has reached that age since then is not deleted: nobody has confirmed its name.
+    Records that have become old enough since then stay, because nobody has confirmed their names.
     """
     passed = read_at(provider.records()) - listed_at
     return provider.prune(unused_for + max(passed, timedelta(0)))
 
 
-# Common to all
+# Shared
 
 
 def _seen(record: LockRecord) -> str:
-    """The acquisition of ``record``, for a hidden field of the form."""
+    """Return the acquisition of ``record``, for a hidden field of the form."""
     return " ".join(map(str, record.acquisition))
 
 
 def _unchanged(provider: Any, name: str, values: Mapping[str, str]) -> LockRecord:
-    """:raises NotDone: the lock is not as the confirmation has shown it."""
+    """Return the record of ``name``.
+
+    :raises NotDone: the record is not the one that the confirmation has shown.
+    """
     record: LockRecord | None = provider.record(name)
     if record is None or _seen(record) != values.get("seen"):
         raise NotDone(f"{display.printable(name)} has changed meanwhile: look at it again.")

@@ -1,4 +1,4 @@
-"""Whether a store does what it must, tried on a lock of its own: for ``shedlock doctor`` and the page."""
+"""Checks of a store, tried on a lock of its own: for ``shedlock doctor`` and the page."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from shedlock_py.runtime.process import monotonic
 
 REACH, SETTINGS = "reach the store", "settings"
 NAME = DOCTOR
-"""One name for all doctors: they leave one record behind, not one each."""
+"""All doctors share one lock name, and so leave one record behind."""
 REQUEST = LockRequest(NAME, "10s")
 PAIRS, MOST_SECONDS = 10, 3.0
 SLOW_SECONDS = 0.5
 ADVISED_RUNS = 100
-"""The newest runs of a job, for the advice on ``lock_at_most_for``."""
+"""The number of newest runs for the advice on ``lock_at_most_for``."""
 SKEWED_SECONDS = 2.0
 BUSY = "not tested: another `shedlock doctor` is running"
 
 NOT_SHARED = (
-    "each process has locks of its own, so each replica runs every job: take a store that all processes reach, such as "
+    "each process has locks of its own, so each replica runs every job: use a store that all processes reach, such as "
     "postgresql://, redis:// or, for one machine, sqlite:///"
 )
 
@@ -53,7 +53,7 @@ def failed(check: str, error: ProviderError) -> Check:
 
 
 def checks_of(provider: LockProvider) -> Iterator[Check]:
-    """Yield one check after the other; end where the next would make no sense."""
+    """Yield one check after the other. End early if later checks make no sense."""
     check = REACH
     warnings: list[str] = []
     try:
@@ -79,11 +79,11 @@ def checks_of(provider: LockProvider) -> Iterator[Check]:
         try:
             probes = _probes(provider, lease)
             names = ("acquire", "refuse", "extend", "clock", "release", "fencing tokens")
-            for check in names:  # noqa: B007  # the name is for an error, below
+            for check in names:  # noqa: B007  # the name is for failed(), below
                 yield next(probes)
         finally:
             with suppress(ProviderError):
-                provider.release(lease)  # does nothing if that was done
+                provider.release(lease)  # does nothing if the lock was released
         yield from _history(provider)
         check = "round trip"
         yield _round_trip(provider)
@@ -96,12 +96,12 @@ def checks_of(provider: LockProvider) -> Iterator[Check]:
     except ProviderError as error:
         yield failed(check, error)
         if check == REACH and not isinstance(error, ProviderUnreachable):
-            with suppress(ProviderError):  # it replies, and may say why it refuses
+            with suppress(ProviderError):  # the store replies, and may say why it refuses
                 yield from (found for found in _settings(provider) if found.status == "failed")
 
 
 def read_only_checks(provider: LockProvider) -> Iterator[Check]:
-    """The checks that need no lock: they write nothing to the store."""
+    """Yield the checks that need no lock. They write nothing to the store."""
     started, sent_at = monotonic(), time.time()
     try:
         records = provider.records()
@@ -123,12 +123,12 @@ def read_only_checks(provider: LockProvider) -> Iterator[Check]:
 
 
 def _settings(provider: Any) -> list[Check]:
-    """What the store itself says, where the provider has such a method."""
+    """Return the checks of the provider's own ``checks()``, if it has this method."""
     return [*private_store(provider), *(provider.checks() if can(provider, "checks") else [])]
 
 
 def private_store(provider: Any) -> list[Check]:
-    """A warning, if each process has locks of its own."""
+    """Return a warning if each process has locks of its own."""
     if getattr(provider, "is_shared", True):
         return []
     return [Check("shared", "warning", "locks in memory guard nothing between processes", NOT_SHARED)]
@@ -160,14 +160,14 @@ def collecting(messages: list[str]) -> Iterator[None]:
 def _is_held(provider: LockProvider) -> Check:
     record = provider.record(NAME)
     if record is None or not record.is_held:
-        # Another doctor has just finished; or servers of a Redis quorum that were started lately grant nothing yet.
+        # Another doctor has just finished, or servers of a Redis quorum have just started and grant nothing yet.
         return Check("acquire", "warning", f"lock {NAME!r} was refused, but nobody holds it now", "try again")
     message = f"lock {NAME!r} is held by {record.holder}: another `shedlock doctor` is running"
     return Check("acquire", "warning", message, f"try again in {in_words(record.remaining)}")
 
 
 def _probes(provider: LockProvider, lease: Lease) -> Iterator[Check]:
-    """What is tried while the lease is held."""
+    """Yield the checks while the lease is held."""
 
     def expect(check: str, is_so: bool, good: str, bad: str) -> Check:
         return Check(check, "ok" if is_so else "failed", good if is_so else bad)
@@ -193,7 +193,7 @@ def _probes(provider: LockProvider, lease: Lease) -> Iterator[Check]:
 
 
 def _clock(provider: LockProvider) -> Check:
-    """Compare the store's clock with this machine's in the middle of the shortest of five requests."""
+    """Compare the store's clock with this machine's clock in the middle of the shortest of five requests."""
     offsets: list[tuple[float, float]] = []
     for _ in range(5):
         started, sent_at = monotonic(), time.time()
@@ -206,10 +206,10 @@ def _clock(provider: LockProvider) -> Check:
 
 
 def _skew(offset: float, error: float) -> Check:
-    message = f"the store's is {offset:+.3f} s from this machine's, give or take {error:.3f} s"
+    message = f"the store's clock is {offset:+.3f} s from this machine's clock, give or take {error:.3f} s"
     if abs(offset) - error <= SKEWED_SECONDS:
         return Check("clock", "ok", message, seconds=offset)
-    hint = "locking is not affected: it uses the store's clock. Fire times and --once-per use this machine's"
+    hint = "locking is not affected: it uses the store's clock. Fire times and --once-per use this machine's clock"
     return Check("clock", "warning", message, hint, offset)
 
 
@@ -229,7 +229,7 @@ def _tokens(provider: LockProvider, lease: Lease) -> Check:
 
 
 def _history(provider: Any) -> Iterator[Check]:
-    """Try a run, where the provider keeps runs."""
+    """Try a run, if the provider has run history."""
     check = "history"
     try:
         provider.runs(NAME)
@@ -239,7 +239,7 @@ def _history(provider: Any) -> Iterator[Check]:
             return
         provider.release(lease)
         runs = provider.runs(NAME)
-    except (AttributeError, ConfigurationError):  # it has no runs(), or is opened without history
+    except (AttributeError, ConfigurationError):  # runs() is missing, or the provider is opened without history
         return
     except ProviderError as error:
         yield failed(check, error)
@@ -252,7 +252,7 @@ def _history(provider: Any) -> Iterator[Check]:
 
 
 def _advice(provider: Any, records: Sequence[LockRecord]) -> Iterator[Check]:
-    """Advise on ``lock_at_most_for``, where the provider keeps runs. Leave out jobs that the time does not allow."""
+    """Advise on ``lock_at_most_for``, if the provider has run history. Leave out jobs when the time is over."""
     ends = monotonic() + MOST_SECONDS
     for record in sorted(records, key=lambda record: record.locked_at, reverse=True):
         if record.name == NAME or not is_valid_name(record.name):

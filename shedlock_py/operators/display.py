@@ -1,6 +1,7 @@
-"""Lock records and runs as text for people: what the command line and the page share.
+"""Lock records and runs as text for people, for the command line and the page.
 
-Others may have written anything to the store: nothing in a name, a holder or an error may control a terminal.
+Other programs may have written anything to the store: escape names, holders and errors, so that they cannot control a
+terminal.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ from shedlock_py.model.text import printable as printable
 
 NOTHING = "-"
 BAD = ("failed", "lost", "vanished", "unfinished")
-"""The outcomes, as :func:`outcome_of` has them, of runs that did not end well."""
+"""Results of :func:`outcome_of` for runs that did not end well."""
 
 
 def counted(number: int, what: str) -> str:
-    """``number`` of ``what``: 1 lock record, 2 lock records."""
+    """Return the number and the noun: 1 lock record, 2 lock records."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def last_start(record: LockRecord) -> datetime | None:
-    """The start of its last run, as far as the record says. After a pause or a demotion, nothing."""
+    """Return the start of the last run, if no pause or demotion has overwritten it."""
     return None if record.pause is not None or demoted_leader(record) is not None else record.locked_at
 
 
 def age(record: LockRecord) -> timedelta:
-    """How long ago it was acquired, by the store's clock."""
+    """Return the time since the last acquisition, by the store's clock."""
     return max(record.read_at - record.locked_at, timedelta(0))
 
 
 def in_local_zone(moment: datetime) -> datetime:
-    """``moment`` in this machine's time zone; unchanged at the ends of time, where that zone has no such moment."""
+    """Return ``moment`` in this machine's time zone. Leave moments unchanged that this zone cannot express."""
     try:
         return moment.astimezone()
     except (OverflowError, OSError):  # OSError: Windows, before 1970 and after 3000
@@ -48,12 +49,12 @@ def local_iso(moment: datetime | None) -> str:
 
 
 def utc(moment: datetime | None) -> str | None:
-    """ISO 8601, always with microseconds, so that it sorts as text."""
+    """Return ``moment`` as ISO 8601 in UTC, always with microseconds, so that it sorts as text."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds") if moment is not None else None
 
 
 def demoted_leader(record: LockRecord) -> str | None:
-    """The leader that was demoted, if a demotion keeps this record from other leaders."""
+    """Return the demoted leader, if a demotion keeps this record from other leaders."""
     from shedlock_py.election.demotion import Demotion  # late: `shedlock run` shows a holder only with -v
 
     demotion = Demotion.from_record(record)
@@ -68,9 +69,9 @@ def holder_of(record: LockRecord) -> str:
 
 
 def pause_in_words(record: LockRecord, until: str | None = None) -> str:
-    """Until when, by whom and why the lock of ``record`` is paused.
+    """Return until when, by whom and why the lock of ``record`` is paused.
 
-    :param until: the end of the pause, in another form than ISO 8601.
+    :param until: the end of the pause as text. Default: ISO 8601.
     """
     pause = record.pause
     assert pause is not None
@@ -92,13 +93,13 @@ def state_of(record: LockRecord) -> str:
 
 
 def fire_time_of(record: LockRecord) -> datetime | None:
-    """The newest fire time. None for a key of ``run_once``: it has ONCE, and after a failure a time just before."""
+    """Return the newest fire time. None for a key of ``run_once``: it has ONCE, or after a failure a time before it."""
     fire_time = record.last_fire_time
     return None if fire_time is None or fire_time <= ONCE else fire_time
 
 
 def claim_id(record: LockRecord) -> str | None:
-    """None in a record of ShedLock for Java, which has a holder only."""
+    """Return the claim id, or None for a record of ShedLock for Java: it has only a holder."""
     return record.locked_by[len(record.holder) + 1 :] or None
 
 
@@ -107,7 +108,7 @@ def token_of(record: LockRecord) -> str:
 
 
 def future_fire_time(record: LockRecord) -> tuple[str, str] | None:
-    """The fault and the cure, if the last fire time is in the future of the store's clock; else None."""
+    """Return the fault and the cure if the last fire time is in the future of the store's clock, else None."""
     fire_time = record.last_fire_time
     if fire_time is None or fire_time <= record.read_at + LONGEST_LEAD:
         return None
@@ -119,7 +120,7 @@ def future_fire_time(record: LockRecord) -> tuple[str, str] | None:
 
 
 def local_time(moment: datetime | None, now: datetime) -> str:
-    """The time of day in this machine's zone, with the date if that is not the day of ``now``."""
+    """Return the time of day in this machine's zone. It includes the date if that differs from the date of ``now``."""
     if moment is None:
         return NOTHING
     local = in_local_zone(moment)

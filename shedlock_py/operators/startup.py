@@ -1,4 +1,4 @@
-"""``check()``: what would fail at night, found when the application starts."""
+"""``check()``: find at start-up the problems that would otherwise appear at night."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ PROVIDER, FUNCTIONS, NAMES = "provider", "functions", "lock names"
 
 
 def check(*, strict: bool = False) -> list[Check]:
-    """Find problems at start-up, before the first job runs: call it once the application is imported and configured.
+    """Find problems at start-up, before the first job runs. Call it when the application is imported and configured.
 
-    It reads from the store, and compares the schema. It goes through the functions with ``@scheduler_lock``: each needs
-    a store that it can use, and a ``lock_at_most_for``, and no two share a lock name. It writes nothing, and does not
-    create a missing SQLite file. A process without any store is a problem, too. It cannot await an async provider:
-    without a sync twin, such a provider is a warning that names :func:`check_async`.
+    ``check()`` reads from the store and compares the schema. Each function with ``@scheduler_lock`` needs a store that
+    it can use, a ``lock_at_most_for``, and a lock name of its own. A process without any store is a problem, too.
+    ``check()`` writes nothing, and does not create a missing SQLite file. It cannot await an async provider: an async
+    provider without a sync twin is a warning that names :func:`check_async`.
 
-    :return: the problems; none if all is well. ``hint`` has the cure. "failed" means that a job would not run.
-    :param strict: raise them.
-    :raises ConfigurationError: there is a problem, with ``strict=True``.
+    :return: the problems; an empty list if all is well. ``hint`` has the cure. "failed" means that a job would not run.
+    :param strict: raise the problems.
+    :raises ConfigurationError: ``check()`` found a problem, with ``strict=True``.
     """
     specs = declared_specs()
     found, stores = [*problems_of(specs)], _stores(specs)
@@ -38,15 +38,17 @@ def check(*, strict: bool = False) -> list[Check]:
     for provider in stores:
         if not is_async_provider(provider):
             found += _problems_of_store(provider)
-        elif not (has_sync and provider in configured_providers()):  # else the configured sync one is the same store
+        elif not (
+            has_sync and provider in configured_providers()
+        ):  # otherwise the configured sync provider is the same store
             message = f"{type(provider).__name__} was not checked: check() cannot await an async provider"
             found.append(Check(PROVIDER, "warning", message, "await check_async()"))
     return _result(found, strict)
 
 
 async def check_async(*, strict: bool = False) -> list[Check]:
-    """:func:`check` for asyncio, and for providers of both kinds. It calls sync providers in a worker thread."""
-    from asyncio import to_thread  # late: few programs that check() load it
+    """Like :func:`check`, for asyncio. It checks async providers, too, and sync providers in a worker thread."""
+    from asyncio import to_thread  # late: few programs that call check() load asyncio
 
     specs = declared_specs()
     found, stores = [*problems_of(specs)], _stores(specs)
@@ -67,16 +69,16 @@ def _result(found: list[Check], strict: bool) -> list[Check]:
 
 
 def _nothing_checked(found: list[Check], stores: list[Any]) -> list[Check]:
-    """A problem, if there is neither a store nor a function without one."""
+    """Return a problem if nothing was found because the process lacks a store."""
     if found or stores or not is_active():
         return []
     return [Check(PROVIDER, "failed", "nothing was checked: there is no provider", why_no_provider())]
 
 
 def problems_of(specs: Iterable[LockSpec]) -> Iterator[Check]:
-    """The problems of decorated functions that are known without the store."""
+    """Yield the problems of decorated functions that are known without the store."""
     functions: dict[str, dict[str, None]] = defaultdict(dict)
-    problems: dict[Check, None] = {}  # a function that is decorated in each call of a factory has one problem
+    problems: dict[Check, None] = {}  # a factory decorates a function in each call: report it once
     for spec in specs:
         problems |= dict.fromkeys(problems_of_function(spec))
         if spec.name is not None:
@@ -115,7 +117,10 @@ def _check_provider(spec: LockSpec) -> None:
 
 
 def _stores(specs: Iterable[LockSpec]) -> list[Any]:
-    """The configured providers, and those of the functions. One that cannot be opened is a problem of its function."""
+    """Return the configured providers and the functions' providers, without those that cannot be opened.
+
+    A provider that cannot be opened is a problem of its function.
+    """
     if not is_active():
         return []
     found: dict[int, Any] = {}

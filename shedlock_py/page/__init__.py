@@ -1,6 +1,6 @@
-"""A web page of what runs, what ran and what is overdue: for ``shedlock page``, or to mount in an application.
+"""A web page of present, past and overdue runs: for ``shedlock page``, or to mount in an application.
 
-Needs the extra ``page``. Described in ``docs/how-to/page.md``.
+Needs the extra ``page``. See ``docs/how-to/page.md``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page as an ASGI application. Its views are sync, and run in a few worker threads of its own."""
+"""The page as an ASGI application. Its views are sync, and run in the page's own worker threads."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from shedlock_py.settings.options import is_async_provider, required_provider
 
 WORKERS = 4
 MOST_WAITING = 32
-"""Requests that wait for a worker; more are refused."""
+"""The most requests that wait for a worker. More requests are refused."""
 LONGEST_READ = 10.0
-"""Seconds for a reply that changes nothing."""
+"""Seconds, for a reply that changes nothing."""
 
 View = Callable[[Store, Request, Visitor], Shown]
 
@@ -50,20 +50,21 @@ def page_app(
     operator: Callable[[Request], str] | None = None,
     hosts: Iterable[str] = (),
 ) -> Starlette:
-    """The page of the locks and runs of ``provider``, to mount in FastAPI or Starlette: ``app.mount("/locks", …)``.
+    """Return the page of the provider's locks and runs, to mount in FastAPI or Starlette: ``app.mount("/locks", …)``.
 
-    It is open to all that reach it: give it a ``token``, or put a login in front of it, in a middleware or a proxy. The
-    dependencies of a FastAPI application are not called for what is mounted in it.
+    Everybody who reaches the page can read it. Give it a ``token``, or put a login in front of it, in a middleware or a
+    proxy. FastAPI does not call an application's dependencies for a mounted page.
 
-    :param provider: sync (called in worker threads) or async (called on the event loop that serves the page); or a URL.
-    :param allow_changes: also pause, resume, free by force, demote, prune; otherwise the page changes nothing.
-    :param token: what each request must have, as the password of HTTP's basic authentication or as a bearer token;
-        of 16 characters or more.
-    :param elections: the lock names that are elections; their leaders have a view of their own.
-    :param operator: the name of who makes a request, for pauses, events and the log; by default the user name that came
-        with the token, else ``user@host`` of this process. A request with a name that no record can hold is refused.
-    :param hosts: the host names that requests may be for; by default any.
-    :raises ConfigurationError: a short token, or a name that no lock can have.
+    :param provider: a sync provider (called in worker threads), an async provider (called on the event loop that
+        serves the page), or a URL.
+    :param allow_changes: also pause, resume, free by force, demote and prune. By default the page changes nothing.
+    :param token: the secret of each request, as the password of HTTP basic authentication or as a bearer token. It has
+        16 characters or more.
+    :param elections: the lock names of elections. The page has a view of their leaders.
+    :param operator: returns the name of the person behind a request, for pauses, events and the log. Default: the user
+        name that came with the token, else ``user@host`` of this process. A name that no record can hold is refused.
+    :param hosts: the host names that requests may use. Default: any host name.
+    :raises ConfigurationError: the token is short, or a name cannot be a lock name.
     """
     for what, given in (("elections", elections), ("hosts", hosts)):
         if isinstance(given, str):
@@ -125,7 +126,7 @@ class _Page:
             reply = asyncio.wrap_future(future)
             longest = None if request.method == "POST" else LONGEST_READ
             if not (await asyncio.wait({reply}, timeout=longest))[0]:
-                future.cancel()  # if no worker has begun with it
+                future.cancel()  # if no worker has begun
                 return self._html(store_does_not_reply(LONGEST_READ), request, visitor)
             return reply.result()
 
@@ -191,7 +192,7 @@ class _Page:
 
 
 def _action(request: Request) -> OperatorAction:
-    """:raises ConfigurationError: the page cannot do that."""
+    """:raises ConfigurationError: the page does not know this action."""
     action = request.path_params["action"]
     if action not in ACTIONS:
         raise ConfigurationError(f"unknown action {action!r:.50}")

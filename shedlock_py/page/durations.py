@@ -16,7 +16,7 @@ HEIGHT = 60
 _TOP = 12
 """Pixels above the highest bar, for a label."""
 FARTHEST = 4
-"""A lease that is so many times longer than each run is told in words: a line would leave no room for the bars."""
+"""A lease more than so many times the longest run is shown in words, because a line would leave no room for bars."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,10 @@ class Bar:
 
 @dataclass(frozen=True)
 class Durations:
-    """:ivar lease_y: the line of ``lock_at_most_for``, or of the lease of the present run; None if it does not fit."""
+    """The chart.
+
+    :ivar lease_y: the line of ``lock_at_most_for``, or of the present run's lease. None if the line does not fit.
+    """
 
     bars: Sequence[Bar]
     longest: str
@@ -42,9 +45,9 @@ class Durations:
 
 
 def durations(runs: Sequence[Run], record: LockRecord, lock_at_most_for: timedelta | None = None) -> Durations | None:
-    """The durations of the newest of ``runs``, which are newest first. A single duration makes no chart.
+    """Return the chart of the newest runs, or None for fewer than two durations. ``runs`` are newest first.
 
-    :param lock_at_most_for: of the job. Without it, the chart has the lease of the run that goes on.
+    :param lock_at_most_for: the job's option. Without it, the chart shows the lease of the present run.
     """
     timed = [
         (run, duration)

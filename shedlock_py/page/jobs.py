@@ -1,4 +1,4 @@
-"""The list of all jobs: what a row shows, search, sort, and which rows are on a page."""
+"""The list of all jobs: rows, search, sort and pages."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from shedlock_py.model.run import Run
 from shedlock_py.operators import display
 
 ROWS = 200
-"""On one page of the list."""
+"""Rows on one page of the list."""
 MOST_WITH_RUNS = 1000
-"""The runs of so many jobs are read at each refresh, so that trouble comes first. Of more, they are read on request."""
+"""Each refresh reads the runs of so many jobs, so that trouble comes first. Runs of more jobs are read on request."""
 LONGEST_SEARCH = 100
 COLUMNS = {
     "name": "Lock",
@@ -31,7 +31,7 @@ COLUMNS = {
     "usual": "Usually",
     "next": "Next",
 }
-"""What the list can be sorted by, with the title of its column."""
+"""The columns for sorting the list, with their titles."""
 FROM_RUNS = ("outcome", "took", "usual", "next")
 TROUBLE = "trouble"
 SHOWN_FROM_RUNS = (TROUBLE, *TROUBLES, *display.BAD)
@@ -40,7 +40,7 @@ SHOWN = ("all", "held", "paused", "free", "done", *SHOWN_FROM_RUNS)
 
 @dataclass(frozen=True)
 class Job:
-    """One lock name with its last runs; None: the provider keeps no history."""
+    """One lock name with its last runs. ``runs`` is None without run history."""
 
     record: LockRecord
     runs: Sequence[Run] | None
@@ -59,7 +59,7 @@ class Job:
 
     @cached_property
     def outcome(self) -> str:
-        """The outcome of the last run; empty where none is known."""
+        """The outcome of the last run, or "" if it is not known."""
         return display.outcome_of(self._own_runs[0], self.record) if self._own_runs else ""
 
     @cached_property
@@ -77,7 +77,7 @@ class Job:
 
     @property
     def trouble(self) -> str:
-        """ "stuck", "overdue" or nothing."""
+        """ "stuck", "overdue" or ""."""
         state = "" if self.punctuality is None else self.punctuality.state
         return state if state in TROUBLES else ""
 
@@ -87,17 +87,17 @@ class Job:
 
     @property
     def rank(self) -> int:
-        """The smallest for trouble, then for bad ends."""
+        """The sort key: first trouble, then bad ends."""
         return 0 if self.trouble else 1 if self.has_failed else 2
 
     @cached_property
     def next_in(self) -> timedelta | None:
-        """Until its next run is due; negative: it is late, or the run that hangs is. None: nobody knows."""
+        """The time until the next run is due. Negative if the job is late or hangs, None if nobody knows."""
         due = self.punctuality and self.punctuality.due
         return due - self.record.read_at if due else None
 
     def row(self) -> dict[str, Any]:
-        """For the template."""
+        """Return the values of the row for the template."""
         record = self.record
         return {
             "key": record.name,
@@ -137,17 +137,17 @@ _SORT_KEYS: dict[str, Callable[[Job], Any]] = {
     "usual": lambda job: job.usual,
     "next": lambda job: job.next_in,
 }
-"""None: the job has no such value."""
+"""A key returns None if the job lacks this value."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """What an address of the list requests. Any address means something: odd values count as none."""
+    """A request for the list, parsed from its address. Invalid values are ignored."""
 
     search: str = ""
     show: str = "all"
     sort: str = ""
-    """A column; empty: trouble first, then by name."""
+    """The column, or "" for trouble first, then names."""
     is_reversed: bool = False
     page: int = 1
 
@@ -169,7 +169,7 @@ class Query:
         return self.sort in FROM_RUNS or self.show in SHOWN_FROM_RUNS
 
     def address(self, **changes: Any) -> str:
-        """The query string of this list with ``changes``."""
+        """Return the query string of this list with ``changes``."""
         values = {
             "q": self.search,
             "show": "" if self.show == "all" else self.show,
@@ -180,7 +180,7 @@ class Query:
         return f"?{urlencode(values)}" if values else "?"
 
     def address_sorted_by(self, column: str) -> str:
-        """By ``column``; the other way round, if it is sorted by it."""
+        """Return the query string for the list sorted by ``column``. Reverse it if ``column`` is the present order."""
         is_reversed = column == self.sort and not self.is_reversed
         return self.address(sort=f"{'-' if is_reversed else ''}{column}")
 
@@ -201,7 +201,7 @@ class Query:
         return self.show in (job.trouble, job.outcome)
 
     def selected(self, jobs: Iterable[Job]) -> list[Job]:
-        """Those of ``jobs``, which are sorted by name, that are shown. Those without a value come last."""
+        """Return the jobs to show, in order. Jobs without a value come last. ``jobs`` are sorted by name."""
         key = _SORT_KEYS[self.sort]
         keyed = [(key(job), job) for job in jobs if self.shows(job)]
         with_value = [each for each in keyed if each[0] is not None]

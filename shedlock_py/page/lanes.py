@@ -1,4 +1,4 @@
-"""The timeline of one job: lanes of runs, one for each holder, in percent of the width."""
+"""The timeline of one job: a lane of runs for each holder, in percent of the width."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from shedlock_py.operators import display
 
 DAY, MONTH = timedelta(days=1), timedelta(days=30)
 NOW = 97.0
-"""Where "now" is; what is planned to go on is to the right of it."""
+"""The place of "now". To its right are leases and pauses that go on."""
 MOST_LANES = 12
 LANE_HEIGHT, AXIS_HEIGHT = 32, 18
 SHAPES = ("ok", "failed", "cancelled", "lost", "vanished", "running", "paused", "demoted", "unfinished")
 _ON_TOP = ("paused", "demoted", "ok", "running", "cancelled", "unfinished", "vanished", "lost", "failed")
-"""Drawn in this order: a later mark covers an earlier mark at the same place."""
+"""The order of drawing: a later mark covers an earlier mark at the same place."""
 RUNS_IN_WINDOW = 20
-"""Of a job that runs at its usual gap."""
+"""Runs in a window that fits, for a job with regular gaps."""
 
 
 @dataclass(frozen=True)
 class Window:
     """The time that a timeline shows: the last ``span``.
 
-    :ivar tick: between two labels of the axis; whole days, or a part of a day.
+    :ivar tick: the time between two labels of the axis. It is whole days, or a part of a day.
     """
 
     words: str
@@ -51,7 +51,7 @@ WINDOWS = (
 
 @dataclass(frozen=True)
 class Mark:
-    """One run: a bar from its start to its end, and a shape that says how it ended."""
+    """One run: a bar from its start to its end, and a shape for its outcome."""
 
     shape: str
     x: float
@@ -71,12 +71,12 @@ class Lane:
 class Chart:
     title: str
     summary: str
-    """For people who do not see it."""
+    """The chart in words, for screen readers."""
     lanes: Sequence[Lane]
     ticks: Sequence[tuple[float, str]]
     height: int
     left_out: int
-    """Holders without a lane of their own: there are more than fit."""
+    """The number of holders without a lane, because they do not fit."""
     shapes: Sequence[str]
     now: float = NOW
 
@@ -86,7 +86,7 @@ def shape_of(run: Run, record: LockRecord) -> str:
 
 
 def title_of(run: Run, record: LockRecord) -> str:
-    """All that is known of a run, for people who point at it."""
+    """Return all facts about a run, as the tooltip of its mark."""
     duration = display.duration_of(run, record)
     parts = [
         f"{display.outcome_of(run, record)}: {display.printable(run.holder)}",
@@ -100,7 +100,7 @@ def title_of(run: Run, record: LockRecord) -> str:
 
 
 def fitting_window(runs: Sequence[Run], record: LockRecord) -> Window:
-    """The smallest window with the last run, and with twenty runs at their usual gap. ``runs`` are newest first."""
+    """Return the smallest window with the last run and with twenty runs at the usual gap. ``runs`` are newest first."""
     starts = [run.started for run in runs if not run.is_pause]
     gaps = sorted(abs(later - earlier) for later, earlier in pairwise(starts))
     usual = gaps[len(gaps) // 2] if gaps else timedelta(hours=1)
@@ -110,9 +110,10 @@ def fitting_window(runs: Sequence[Run], record: LockRecord) -> Window:
 
 
 def chart(runs: Sequence[Run], record: LockRecord, window: Window) -> Chart:
-    """The ``runs`` of a window, which are newest first. The newest holders come first; pauses have a lane of their own.
+    """Return the chart of the ``runs`` of a window. ``runs`` are newest first.
 
-    A lane has its oldest run first, and bad ends last, so that no other mark covers them.
+    The newest holders come first. Pauses have a lane of their own. In a lane, the oldest run comes first and bad ends
+    come last, so that no other mark covers a bad end.
     """
     now, span = record.read_at, window.span
     begin = now - span
@@ -137,7 +138,7 @@ def chart(runs: Sequence[Run], record: LockRecord, window: Window) -> Chart:
     shown = [mark.shape for lane in lanes for mark in lane.marks]
     counts = ", ".join(f"{shown.count(shape)} {shape}" for shape in SHAPES if shape in shown)
     title = f"Last {window.words}"
-    summary = f"{title}: {counts or 'no runs'}; the table below has each"
+    summary = f"{title}: {counts or 'no runs'}; the table below lists them"
     height = max(1, len(lanes)) * LANE_HEIGHT + AXIS_HEIGHT
     shapes = [shape for shape in SHAPES if shape in shown]
     ticks = [(x(moment), label) for moment, label in _ticks(begin, now, window)]
@@ -145,7 +146,7 @@ def chart(runs: Sequence[Run], record: LockRecord, window: Window) -> Chart:
 
 
 def _end_of(run: Run, record: LockRecord) -> datetime:
-    """Where its bar ends. Nobody knows when a run ended that vanished: it has no bar."""
+    """Return the end of the run's bar. A vanished run has no bar, because nobody knows its end."""
     if run.outcome == "vanished":
         return run.started
     if run.ended is not None:
@@ -156,7 +157,7 @@ def _end_of(run: Run, record: LockRecord) -> datetime:
 
 
 def _ticks(begin: datetime, now: datetime, window: Window) -> Iterator[tuple[datetime, str]]:
-    """Round times of this machine's zone. Midnights in a window of days, first days in a window of months."""
+    """Yield round times of this machine's zone: midnights in a window of days, first days in a window of months."""
     latest = now - window.span * 0.1  # the label of "now" needs room
     if window.tick >= DAY:
         first = display.in_local_zone(begin).date()

@@ -1,4 +1,4 @@
-"""What the page reads from a provider. Sync, for worker threads."""
+"""Reads of the page from a provider. Sync, for worker threads."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from shedlock_py.provider import LockProvider, can
 T = TypeVar("T")
 
 FRESH = 2.0
-"""Seconds. A read serves other requests for so long."""
-PRESENT_ONLY = "The page knows the present and not the past."
+"""A read also serves other requests for so many seconds."""
+PRESENT_ONLY = "The page shows the present, but no past runs."
 
 
 class Shared:
-    """Reads that serve all requests of two seconds: each open tab asks for the same list."""
+    """Reads that serve all requests of two seconds, because every open tab requests the same list."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -34,7 +34,7 @@ class Shared:
         self._reads: dict[object, _Read] = {}
 
     def get(self, key: object, read: Callable[[], T]) -> tuple[T, float]:
-        """Return the result of ``read``, or of an earlier read for ``key``; and when that read began."""
+        """Return the result of ``read`` or of an earlier read for ``key``, and when that read began."""
         with self._mutex:
             self._reads = {each: found for each, found in self._reads.items() if found.is_fresh(self.clock())}
             is_first = key not in self._reads
@@ -51,7 +51,7 @@ class Shared:
         return found.future.result(), found.began
 
     def forget(self) -> None:
-        """Read anew from here on: something was changed."""
+        """Forget all reads, because something has changed."""
         with self._mutex:
             self._reads = {}
 
@@ -68,8 +68,8 @@ class _Read:
 class Store:
     """A provider, as one reply of the page needs it.
 
-    :ivar why_no_history: why there are no runs, for people to read, once :meth:`runs` or :meth:`jobs` has found
-        none. Without history, the page shows what it can.
+    :ivar why_no_history: why the page does not show runs, for people. Set when :meth:`runs` or :meth:`jobs` finds no
+        run history. The page then shows everything else.
     """
 
     def __init__(self, provider: Any, shared: Shared | None = None) -> None:
@@ -84,7 +84,7 @@ class Store:
 
     @property
     def shown(self) -> str:
-        """The store for people to read; providers hide the password of their URL."""
+        """The store's name for people. Providers hide the password of their URL."""
         return printable(repr(self.provider))
 
     def records(self) -> list[LockRecord]:
@@ -92,26 +92,26 @@ class Store:
         return records
 
     def runs(self, name: str, limit: int) -> list[Run] | None:
-        """The last runs of one name; None: this provider keeps no history."""
+        """Return the last runs of one name, or None without run history."""
         if not can(self.provider, "runs"):
             return None
-        if not is_valid_name(name):  # another program has written its record; it has no runs
+        if not is_valid_name(name):  # another program has written the record: runs() would refuse the name
             return []
         runs: list[Run] | None = self._history(lambda: self.provider.runs(name, limit))
         return runs
 
     def jobs(self, records: Sequence[LockRecord]) -> tuple[list[Job], bool]:
-        """The jobs of ``records`` with their last runs, read in few requests; and whether there is run history."""
+        """Return the jobs of ``records`` with their last runs, and whether run history exists. Send few requests."""
         names = tuple(record.name for record in records)
 
         def read() -> tuple[list[Job], str]:
             found = self._recent_runs(names)
             jobs = [Job(record, None if found is None else found.get(record.name, [])) for record in records]
-            for job in jobs:  # decided here, once for all who wait
+            for job in jobs:  # computed here, once for all requests that wait
                 _ = job.rank, job.next_in
             return jobs, self.why_no_history if found is None else ""
 
-        # Of these very records: a later reply, after a change, must not get them.
+        # The key includes when the records were read: after a change, a later reply must not get these jobs.
         (jobs, why_not), _ = self._read(("jobs", self._records_of, *names), read)
         self.why_no_history = why_not or self.why_no_history
         return jobs, not why_not
@@ -132,14 +132,16 @@ class Store:
 
     @property
     def age(self) -> float:
-        """Of the oldest read of this reply, in seconds."""
+        """The age of this reply's oldest read, in seconds."""
         return self._shared.clock() - self._oldest
 
     def _history(self, read: Callable[[], T]) -> T | None:
-        """What ``read`` returns; None if there is no history, or only that part of the store fails."""
+        """Return the result of ``read``. None without history, or if only the history fails."""
         try:
             return read()
-        except ConfigurationError as error:  # says whether history= in the URL helps: some stores keep none
+        except (
+            ConfigurationError
+        ) as error:  # its message says whether history= in the URL helps: some stores never have history
             why = printable(one_line(error))
             self.why_no_history = f"{why[:1].upper()}{why[1:]}. {PRESENT_ONLY}"
             return None

@@ -1,4 +1,4 @@
-"""Templates to HTML. Everything that a template fills in is escaped."""
+"""Render templates to HTML. All values in a template are escaped."""
 
 from __future__ import annotations
 

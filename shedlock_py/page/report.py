@@ -1,4 +1,4 @@
-"""The page as one self-contained file: no script, no other file, nothing that it would load."""
+"""The page as one self-contained file. It contains no script and loads nothing."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from shedlock_py.provider import LockProvider
 from shedlock_py.runtime.versions import __version__
 
 MOST_DETAILS = 100
-"""Jobs with timelines and a table of runs: what is stuck, overdue, failed, paused or held first, then what ran last."""
+"""Jobs with timelines and a table of runs: first stuck, overdue, failed, paused or held jobs, then the last runs."""
 
 
 def report(provider: LockProvider, elections: Sequence[str] = ()) -> str:
-    """The page of ``provider`` as HTML, to be kept or sent.
+    """Return the page of ``provider`` as HTML, to keep or send.
 
     :raises ProviderError: the store failed.
     """
@@ -60,6 +60,6 @@ def report(provider: LockProvider, elections: Sequence[str] = ()) -> str:
 
 
 def _interest(job: Job) -> tuple[bool, bool, bool, float]:
-    """Sorts what needs attention first."""
+    """Return a sort key: jobs that need attention come first."""
     newest = -job.record.locked_at.timestamp()
     return not job.trouble, not job.has_failed, not job.record.is_held, newest

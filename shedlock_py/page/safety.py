@@ -1,4 +1,4 @@
-"""What keeps the page safe, around all of its views: limits, token, forms of this page only, and headers."""
+"""Safety around all views of the page: limits, token, protection of forms, and headers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ HEADERS = {
 
 
 def checked_token(token: str | None) -> str | None:
-    """:raises ConfigurationError: the token can be guessed, or nobody can type it."""
+    """Return ``token``.
+
+    :raises ConfigurationError: the token can be guessed, or nobody can type it.
+    """
     if token is not None and len(token) < SHORTEST_TOKEN:
         raise ConfigurationError(
             f"the token of the page has {len(token)} characters; the minimum is {SHORTEST_TOKEN}. Make one with: "
@@ -51,19 +54,19 @@ def checked_token(token: str | None) -> str | None:
         )
     if token is not None and (not token.isprintable() or token != token.strip()):
         raise ConfigurationError(
-            "the token of the page has a control character, or a space or line end around it, which nobody can type as "
-            "a password: was it read from a file? Strip it"
+            "the token of the page has a control character, or a space or line end around it, so nobody can type it as "
+            "a password. If it was read from a file, strip it"
         )
     return token
 
 
 def proof(visitor: Visitor, action: str, name: str) -> str:
-    """A proof that this browser has made a change. The address of the next page has it, and links do not."""
+    """Return a proof that this browser has made a change. The address of the next page has it; links do not."""
     return hmac.new(visitor.csrf.encode(), f"{action}\0{name}".encode(errors="replace"), "sha256").hexdigest()[:32]
 
 
 class Refusal(Exception):
-    """A request that gets no further."""
+    """A request is refused."""
 
     def __init__(self, status: int, text: str, **headers: str) -> None:
         super().__init__(text)
@@ -71,19 +74,19 @@ class Refusal(Exception):
 
 
 class Visitor(NamedTuple):
-    """What the guard has found out about a request, in ``scope["shedlock"]``."""
+    """Facts from :class:`RequestFilter` about a request, in ``scope["shedlock"]``."""
 
     user: str
-    """The user name that came with the token; anybody who has the token can give any name."""
+    """The user name that came with the token. Everybody with the token can give any name."""
     form: Mapping[str, str]
     csrf: str
-    """What the forms of this browser must bring back."""
+    """The secret that the forms of this browser must send back."""
 
 
 class RequestFilter:
-    """ASGI middleware. Whatever it lets through is safe to carry out.
+    """ASGI middleware. A request that passes is safe to carry out.
 
-    :param hosts: the host names that requests may be for, against DNS rebinding; empty: any.
+    :param hosts: the host names that requests may use, against DNS rebinding. Empty: any host name.
     """
 
     def __init__(
@@ -132,7 +135,10 @@ class RequestFilter:
         await response(scope, receive, send_safely)
 
     def _check(self, scope: Scope, headers: Headers) -> str:
-        """The user's name, which may be empty. :raises Refusal: the request is not for this page."""
+        """Return the user's name, which may be empty.
+
+        :raises Refusal: the request is not for this page.
+        """
         if len(scope["path"]) + len(scope["query_string"]) > LONGEST_ADDRESS:
             raise Refusal(414, f"This address is longer than {LONGEST_ADDRESS} characters.")
         if self._hosts and _host_of(headers.get("host", "")) not in self._hosts:
@@ -148,7 +154,10 @@ class RequestFilter:
         return user
 
     def _user(self, headers: Headers) -> str:
-        """:raises Refusal: without the token."""
+        """Return the user's name.
+
+        :raises Refusal: the request does not have the token.
+        """
         kind, _, value = headers.get("authorization", "").partition(" ")
         user, password = "", ""
         if kind.lower() == "bearer":
@@ -165,12 +174,12 @@ class RequestFilter:
 
 
 def root_of(scope: Scope) -> str:
-    """The path of the mounted page, quoted for addresses."""
+    """Return the path of the mounted page, quoted for addresses."""
     return quote(scope.get("root_path", ""), errors="replace")
 
 
 def _host_of(value: str) -> str:
-    """The host name of a ``Host`` header, without its port."""
+    """Return the host name of a ``Host`` header, without its port."""
     try:
         return (urlsplit(f"//{value}").hostname or "").lower()
     except ValueError:
@@ -178,18 +187,19 @@ def _host_of(value: str) -> str:
 
 
 def _check_origin(headers: Headers) -> None:
-    """:raises Refusal: another site sends this form, or nobody says which. Browsers say so in one header or the other.
+    """Check the header that names the site of a form. The cookie alone proves less: other pages of this host, on any
+    port, have it, too.
 
-    The cookie alone proves less: other pages of this host, on any port, have it, too.
+    :raises Refusal: another site sent this form, or neither header names the site.
     """
     site, origin = headers.get("sec-fetch-site"), headers.get("origin", "")
     try:
         host = urlsplit(origin).netloc.lower()
         is_same = bool(host) and host == headers.get("host", "").lower()
-    except ValueError:  # it is no address
+    except ValueError:  # not an address
         is_same = False
     if (site != "same-origin") if site is not None else not is_same:
-        raise Refusal(403, "This form was sent by another site. If it was not: a proxy must pass on the Host header.")
+        raise Refusal(403, "This form was sent by another site. If it was not, let your proxy pass on the Host header.")
 
 
 def _cookie(headers: Headers) -> str:
@@ -208,7 +218,10 @@ def _set_cookie(scope: Scope, value: str) -> str:
 
 
 async def _body(headers: Headers, receive: Receive) -> bytes:
-    """:raises Refusal: it is no form of this page."""
+    """Return the body of the form.
+
+    :raises Refusal: the body is not a form of this page.
+    """
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
         raise Refusal(415, "Only forms of this page.")
     body = bytearray()

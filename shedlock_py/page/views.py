@@ -1,4 +1,4 @@
-"""The views: what each address reads from the store, and which template shows it. Sync, for worker threads."""
+"""The views: each address reads from the store and picks a template. Sync, for worker threads."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from shedlock_py.provider import can
 MOST_ROWS_OF_RUNS = 200
 TERMS = 10
 WINDOWS = {"": "automatic", "day": f"last {LAST_DAY.words}", "week": f"last {LAST_WEEK.words}"}
-"""Of the timeline of a job, by their key in an address."""
+"""Names of the timeline's windows, by their key in an address."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A reply: a template and its values; or the address of another view."""
+    """A reply: a template and its values, or the address of another view."""
 
     template: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -44,14 +44,14 @@ class Shown:
 class Views:
     """The views of one page.
 
-    :ivar elections: the lock names that are elections. A record does not tell a leader from a job that runs.
+    :ivar elections: the lock names of elections. A record looks the same for a leader and for a running job.
     """
 
     allow_changes: bool
     elections: Sequence[str] = ()
 
     def jobs(self, store: Store, values: Mapping[str, str]) -> Shown:
-        """All jobs. Runs are read for the rows on this page; for all jobs only where they decide which these are."""
+        """Show all jobs. Read runs for the rows on this page, and for all jobs only if runs decide about the rows."""
         query = Query.parse(values)
         all_records = store.records()
         records = [record for record in all_records if not is_election(record, self.elections)]
@@ -107,10 +107,10 @@ class Views:
         )
 
     def _can(self, store: Store, record: LockRecord) -> list[tuple[str, str]]:
-        """What an operator can do with a lock, with the words of its button."""
+        """Return the actions that an operator can take on a lock, with the texts of their buttons."""
         if not self.allow_changes:
             return []
-        # The lease of a leader is not to be freed, also after it was demoted: another could lead while it trusts it.
+        # The lease of a leader must not be freed, even after its demotion: another node could lead while it is trusted.
         is_led = self._is_led(record)
         is_of_leader = is_led or Demotion.from_record(record) is not None
         able: list[tuple[str, str, bool]] = [
@@ -141,7 +141,7 @@ class Views:
         return Shown("store.html", {**store_values(store), "title": "Store", "tried": False})
 
     def try_store(self, store: Store) -> Shown:
-        """What ``shedlock doctor`` does: it writes a lock record of its own."""
+        """Run the checks of ``shedlock doctor``. They write a lock record of their own."""
         return Shown("store.html", {**store_values(store, checks_of(store.locks)), "title": "Store", "tried": True})
 
     def confirm(
@@ -169,7 +169,7 @@ class Views:
 
     def change(self, store: Store, action: OperatorAction, values: Mapping[str, str], by: str) -> Shown:
         name = values.get("name", "")
-        # A refusal comes first: the form has shown the consequence of something else.
+        # Refuse first: the form has shown the consequence of an earlier state.
         refusal = changes.refusal(store.provider, action, name, self.elections)
         if refusal:
             return problem(409, refusal, name)
@@ -179,7 +179,7 @@ class Views:
             return self.confirm(store, action, values, str(error), 409)
         except ConfigurationError as error:
             return self.confirm(store, action, values, str(error), 400)
-        if action == "prune":  # no page shows its result
+        if action == "prune":  # no other page shows the result of a prune
             return Shown("done.html", {"title": "Pruned", "text": f"Deleted: {done}."})
         return Shown(location=action)
 
@@ -189,14 +189,14 @@ def problem(status: int, text: str, name: str = "") -> Shown:
 
 
 def store_problem(error: ProviderError) -> Shown:
-    """The store failed, which is no fault of the page."""
+    """Show a failure of the store, with a status that does not blame the page."""
     title = "The store does not reply" if isinstance(error, ProviderUnreachable) else "The store replies with an error"
     values = {"title": title, "text": display.printable(display.one_line(error)), "name": ""}
     return Shown("problem.html", values, 503)
 
 
 def store_does_not_reply(seconds: float) -> Shown:
-    values = {"title": "The store does not reply", "text": f"Nothing came within {seconds:g} seconds.", "name": ""}
+    values = {"title": "The store does not reply", "text": f"No reply came within {seconds:g} seconds.", "name": ""}
     return Shown("problem.html", values, 503)
 
 
@@ -205,7 +205,7 @@ def is_election(record: LockRecord, elections: Collection[str]) -> bool:
 
 
 def counts_of(records: Sequence[LockRecord], jobs: Sequence[Job] | None) -> list[tuple[int, str, bool]]:
-    """How many there are with each badge, and whether that is bad. Of runs only where all of them were read."""
+    """Return the number of jobs per badge, and whether the badge is bad. Count runs only if all runs were read."""
     counts = [
         (sum(record.is_held and not record.is_paused for record in records), "held", False),
         (sum(record.is_paused for record in records), "paused", False),
@@ -217,9 +217,9 @@ def counts_of(records: Sequence[LockRecord], jobs: Sequence[Job] | None) -> list
 
 
 def job_values(record: LockRecord, runs: Sequence[Run] | None, window: str = "") -> dict[str, Any]:
-    """The values for the template of one job: its present state, its timeline, its runs.
+    """Return the template's values of one job: its present state, its timeline, its runs.
 
-    :param window: a key of :data:`WINDOWS`; any other counts as the first.
+    :param window: a key of :data:`WINDOWS`. Any other text means the first window.
     """
     job = Job(record, None if runs is None else runs[:RECENT])
     shown = {"day": LAST_DAY, "week": LAST_WEEK}.get(window) or fitting_window(runs or (), record)
@@ -261,7 +261,10 @@ def leader_values(record: LockRecord, runs: Sequence[Run] | None) -> dict[str, A
     if record.is_paused:
         why = display.pause_in_words(record)
     elif record.is_held and demotion is not None:
-        why = f"{display.printable(demotion.leader)} was demoted; an election in {display.in_words(record.remaining)}"
+        why = (
+            f"{display.printable(demotion.leader)} was demoted; the next election is in "
+            f"{display.in_words(record.remaining)}"
+        )
     return {
         "key": record.name,
         "name": display.printable(record.name),
@@ -296,5 +299,5 @@ def store_values(store: Store, checks: Any = None) -> dict[str, Any]:
 
 
 def clock_now(seconds_ago: float = 0.0) -> str:
-    """The time of this machine so many seconds ago, with its time zone."""
+    """Return this machine's time ``seconds_ago``, with its time zone."""
     return f"{(datetime.now(UTC) - timedelta(seconds=seconds_ago)).astimezone():%Y-%m-%d %H:%M:%S %Z}"

@@ -468,7 +468,7 @@ def test_a_lock_for_a_job_id_that_is_not_there_is_warned_of_once(
             runs = often.runs
             wait_until(lambda runs=runs: often.runs > runs + 1, what="a run that was submitted after it")  # type: ignore[misc]  # likewise
     (line,) = warnings_of(caplog, typo, logger="apscheduler")
-    assert "misspelt" in line
+    assert "check the spelling" in line
     assert warnings_of(caplog, late.id, logger="apscheduler") == []
 
 

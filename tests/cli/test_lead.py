@@ -515,7 +515,7 @@ def ended(connections: list[socket.socket]) -> int:
 
 def test_a_host_name_that_cannot_be_one(nodes: Nodes) -> None:
     code, _, err = nodes.runs.end(nodes.start("--health-port", "9000", "--health-host", "a..b"))
-    assert (code, err) == (69, "shedlock: cannot listen on a..b port 9000: that is no host name\n")
+    assert (code, err) == (69, "shedlock: cannot listen on a..b port 9000: this is not a host name\n")
 
 
 def test_an_address_of_another_machine(nodes: Nodes) -> None:

@@ -289,7 +289,7 @@ def test_stores_without_a_schema(url: str) -> None:
 def test_leader_says_who_leads_or_who_led_last(store: str) -> None:
     done = run("leader", "election", store=store)
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr == "shedlock: nobody leads in 'election', nor ever did\n"
+    assert done.stderr == "shedlock: nobody leads in 'election', and nobody ever led\n"
 
     lease = take(store, "election", "15s", holder="node-1")
     done = run("leader", "election", store=store)

@@ -239,7 +239,7 @@ def test_a_name_of_which_no_check_is_made_is_warned_of_once(
     assert listener.flush("10s")
     assert service.requests == []
     assert warnings_of(caplog) == [
-        f"lock {name!r} does not check in: none of a-z, 0-9 and _ is in its name; give it such a name by label="
+        f"lock {name!r} does not check in: its name has no a-z, 0-9 or _; give it another name by label="
         for name in ("日本", "ночной-отчёт")
     ]
 
@@ -258,8 +258,8 @@ def test_names_that_share_a_check_are_warned_of_once(
         sync("b")
     assert all(listener.flush("30s") for listener in listeners)  # the next tests look at the log
     assert warnings_of(caplog) == [
-        "locks 'sync/eu' and 'sync-eu' share the check 'sync-eu': if one stops, the check-ins of the other hide it; "
-        "give one another name by label="
+        "locks 'sync/eu' and 'sync-eu' share the check 'sync-eu': if one job stops, the check-ins of the other hide "
+        "it; give one lock another name by label="
     ]
 
 
@@ -563,9 +563,9 @@ def test_a_url_that_cannot_be_one_is_refused_and_not_quoted(url: Any) -> None:
         (lambda: HealthchecksListener(["https://example.com/s3cret"]), "a URL for each lock name"),  # type: ignore[arg-type]
         (lambda: HealthchecksListener({}, timeout="soon"), "timeout"),
         (lambda: HealthchecksListener({}, timeout=0), "timeout"),
-        (lambda: WebhookListener("https://example.com", ["TaskFinished"]), "classes of events"),  # type: ignore[list-item]
-        (lambda: WebhookListener("https://example.com", "TaskFinished"), "list of classes"),  # type: ignore[arg-type]
-        (lambda: WebhookListener("https://example.com", [int]), "classes of events"),  # type: ignore[list-item]
+        (lambda: WebhookListener("https://example.com", ["TaskFinished"]), "event classes"),  # type: ignore[list-item]
+        (lambda: WebhookListener("https://example.com", "TaskFinished"), "list of event classes"),  # type: ignore[arg-type]
+        (lambda: WebhookListener("https://example.com", [int]), "event classes"),  # type: ignore[list-item]
         (lambda: WebhookListener("https://example.com", headers={"a": object()}), "ASCII"),  # type: ignore[dict-item]
     ],
 )

@@ -491,7 +491,7 @@ class TestPaused:
         PausedCollector(store, registry)
         for options, words in (
             ({"provider": store, "registry": registry}, "already"),
-            ({"provider": AsyncInMemoryLockProvider()}, "ordinary code"),
+            ({"provider": AsyncInMemoryLockProvider()}, "needs a sync provider"),
             ({"provider": "x.db"}, "neither a URL"),
             ({"provider": store, "prefix": 7}, "prefix"),
         ):

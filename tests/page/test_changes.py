@@ -32,7 +32,7 @@ def test_pause_and_resume(
     alice: Client, sample: Sample, events: RecordingListener, caplog: pytest.LogCaptureFixture
 ) -> None:
     html = alice.html("/change/pause?name=clean-up")
-    assert "No replica runs clean-up until the pause ends" in html
+    assert "No replica starts clean-up until the pause ends" in html
     with caplog.at_level(logging.WARNING, "shedlock_py"):
         reply = alice.change("pause", "clean-up", **{"for": "2h", "why": "migration <b>"})
     assert reply.status_code == 303
@@ -175,7 +175,7 @@ def test_a_demoted_leader_loses_its_lease_and_the_page_says_so(
     assert demotion is not None
     assert (demotion.leader, demotion.cooldown.total_seconds()) == ("web-2", 60)
     assert 20 <= (record.lock_until - record.locked_at).total_seconds() < 25
-    assert "web-2 was demoted; an election in" in alice.html("/leaders")
+    assert "web-2 was demoted; the next election is in" in alice.html("/leaders")
     assert "Free by force" not in alice.html("/leaders") + alice.html(f"/job?name={ELECTION}")
     assert "two can lead at the same time" in alice.html(f"/change/force_release?name={ELECTION}")
     assert sample.provider.runs(ELECTION)[0].holder == "demoted 60000ms web-2"  # so it is in the history
@@ -220,7 +220,7 @@ def test_a_hostile_name_can_be_paused(alice: Client, sample: Sample) -> None:
 
 
 def test_a_name_that_was_never_used_can_be_paused(alice: Client, sample: Sample) -> None:
-    assert "The store has no lock new-job until now" in alice.html("/change/pause?name=new-job")
+    assert "The store has no lock new-job yet" in alice.html("/change/pause?name=new-job")
     assert alice.change("pause", "new-job").status_code == 303
     assert record_of(sample.provider, "new-job").is_paused
 

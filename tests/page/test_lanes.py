@@ -34,7 +34,7 @@ def test_where_a_run_is_drawn() -> None:
     assert mark.x == 0
     sample.clock.advance("1d")
     assert chart_of(sample, "job").lanes == []
-    assert chart_of(sample, "job").summary == "Last 24 hours: no runs; the table below has each"
+    assert chart_of(sample, "job").summary == "Last 24 hours: no runs; the table below lists them"
 
 
 def test_what_goes_on_reaches_now_and_a_pause_goes_beyond() -> None:

@@ -99,5 +99,5 @@ def test_a_store_that_hangs_is_given_up_after_ten_seconds(sample: Sample, monkey
     client = Client(page_app(Hanging(shared_with=sample.provider)))
     html = client.html("/", 503)
     assert "<h1>The store does not reply</h1>" in html
-    assert "Nothing came within 0.05 seconds." in html
+    assert "No reply came within 0.05 seconds." in html
     may_end.set()

@@ -44,7 +44,7 @@ def test_what_needs_attention_is_in_it() -> None:
     assert len(detailed) == 100
     assert detailed[:2] == ["late", "job-000"]
     assert detailed[2] == "job-149"
-    assert "51 others are left out" in html
+    assert "51 other jobs are left out" in html
     assert html.count('<td role="cell" class="name">') == 151
 
 

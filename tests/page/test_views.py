@@ -156,7 +156,7 @@ def test_pages_of_more_jobs_than_have_their_runs_read(
 def test_the_page_of_a_job_shows_its_runs_and_how_they_ended(client: Client) -> None:
     html = client.html("/job?name=sync-orders")
     html = client.html("/job?name=sync-orders&window=day")
-    assert "Last 24 hours: 4 ok, 1 cancelled, 1 lost; the table below has each" in html
+    assert "Last 24 hours: 4 ok, 1 cancelled, 1 lost; the table below lists them" in html
     html = client.html("/job?name=sync-orders&window=week")
     assert re.search(r'aria-label="Last 7 days: \d+ ok, 4 failed, 1 cancelled, 1 lost, 1 vanished; the', html)
     assert html.count('<text class="holder"') == 3
@@ -249,7 +249,7 @@ def test_nobody_is_told_to_open_a_store_with_history_that_keeps_none(sample: Sam
     client = Client(page_app(OfAStoreWithoutHistory(shared_with=sample.provider)))
     for path in ("/", "/job?name=import"):
         html = client.html(path)
-        assert "This store keeps no run history. The page knows the present and not the past." in html
+        assert "This store keeps no run history. The page shows the present, but no past runs." in html
         assert "history=50" not in html
     client = Client(page_app(InMemoryLockProvider(shared_with=sample.provider)))
     assert "This provider keeps no run history: open it with history=50" in client.html("/")

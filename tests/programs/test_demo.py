@@ -47,7 +47,7 @@ def test_i3_i11_the_demo_keeps_every_promise(kind: str, tmp_path: Path) -> None:
     ]
     html = page.read_text()
     if kind in demo.WITHOUT_HISTORY:
-        assert "This store keeps no run history. The page knows the present and not the past." in html
+        assert "This store keeps no run history. The page shows the present, but no past runs." in html
     else:
         assert "Last 5 minutes: " in html
         assert '<span class="chip vanished">vanished</span>' in html  # the run of the killed replica

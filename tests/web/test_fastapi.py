@@ -686,7 +686,7 @@ def test_i1_the_store_of_a_thread_that_outlasts_the_drain_stays_open(
     with patch.object(fastapi, "_RELEASE_SECONDS", 0.05), caplog.at_level(logging.WARNING):
         asyncio.run(main())
     (warning,) = warnings_of(caplog)
-    assert "still running after the drain time, their leases are kept until the process ends: job (of " in warning
+    assert "still running after the drain time, so their leases are kept until the process ends: job (of " in warning
     record = provider_from_url(url).record("job")
     assert record is not None
     assert not record.is_held

@@ -48,7 +48,7 @@ def test_it_configures_starts_and_stops(tmp_path: Path) -> None:
     shedlock.start()
     try:
         assert (scheduler.running, job()) == (True, "ran")
-        with pytest.raises(RuntimeError, match="started in this process already"):
+        with pytest.raises(RuntimeError, match="called in this process already"):
             shedlock.start()
     finally:
         shedlock.stop()

@@ -1,8 +1,7 @@
 """APScheduler 3.10 and 3.11: N replicas run the same schedule, and each job runs on one of them.
 
-Needs the extra ``apscheduler``. ``executor`` decides which lock a job needs and hands it to the executor that really
-runs the jobs; ``worker`` takes the lock there, right around the job. ``leading`` lets a
-scheduler work on the leader only.
+Needs the extra ``apscheduler``. ``executor`` chooses the lock of a job, and hands the job to the inner executor.
+``worker`` takes the lock there, right around the job. ``leading`` lets a scheduler work only on the leader.
 """
 
 from shedlock_py.integrations import missing_extra

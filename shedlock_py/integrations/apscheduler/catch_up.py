@@ -1,6 +1,6 @@
-"""Runs that were missed because no replica was up at their fire time: submitted once, late.
+"""Catch up: submit, once and late, runs that were missed because no replica was up at their fire time.
 
-This happens when a scheduler starts, and when it is resumed. The worker decides by the lock record.
+This happens when a scheduler starts, and when it is resumed. The worker reads the lock record and decides.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _RESOLUTION = timedelta(milliseconds=1)
 
 
 def parse_catch_up(given: Duration | None, *, once_per_fire_time: bool | None, has_elector: bool) -> timedelta | None:
-    """:raises ConfigurationError: no duration, or one that cannot work with the executor's other options."""
+    """Parse the option ``catch_up``.
+
+    :raises ConfigurationError: the duration is not valid, or conflicts with the executor's other options.
+    """
     if given is None:
         return None
     if once_per_fire_time is False:
@@ -37,7 +40,7 @@ def parse_catch_up(given: Duration | None, *, once_per_fire_time: bool | None, h
 
 
 def refuse_leader_only(scheduler: Any) -> None:
-    """:raises ConfigurationError: the scheduler works on the leader only, so nothing is left to catch up."""
+    """:raises ConfigurationError: the scheduler works only on the leader, so nothing is left to catch up."""
     if getattr(scheduler, "runs_on_leader_only", False):
         raise ConfigurationError(
             "catch_up cannot work with lead(scheduler, elector): give the jobs a misfire_grace_time, within which the"
@@ -46,29 +49,29 @@ def refuse_leader_only(scheduler: Any) -> None:
 
 
 def submit_missed(jobs: Iterable[Any], within: timedelta, submit: Callable[[Any, list[datetime]], None]) -> None:
-    """Submit each of ``jobs`` that was due. The worker reads from the store whether it was missed."""
+    """Submit each job that was due. The worker reads from the store whether the run was missed."""
     now = datetime.now(UTC)
     for job in jobs:
         try:
             run_time = last_run_time(job.trigger, now, within)
             if run_time is not None:
                 submit(job, [run_time])
-        except Exception:  # a run time beyond the calendar, an executor that refuses the job
+        except Exception:  # a run time beyond the calendar, or an executor that refuses the job
             logger.exception('the last run of job "%s" cannot be caught up', job)
 
 
 def jobs_of(scheduler: Any, alias: str) -> list[Any]:
-    """The jobs of the executor ``alias`` that are not paused. Without locking nothing is known of the past."""
+    """Return the jobs of the executor ``alias`` that are not paused. Return no jobs while locking is switched off."""
     if not is_active():
         return []
     return [job for job in scheduler.get_jobs() if job.executor == alias and job.next_run_time is not None]
 
 
 def last_run_time(trigger: Any, now: datetime, within: timedelta) -> datetime | None:
-    """When ``trigger`` was due last, if that was up to ``within`` before ``now``.
+    """Return when ``trigger`` was due last, if that was at most ``within`` before ``now``.
 
-    Only for an interval trigger, a cron trigger without jitter, and several of these combined by ``OrTrigger``. Another
-    trigger cannot be asked for any moment, or the replicas do not share its fire times.
+    This works for an interval trigger, a cron trigger without jitter, and an ``OrTrigger`` of such cron triggers. Other
+    triggers cannot compute the past, or the replicas do not share their fire times.
     """
     if type(trigger) is IntervalTrigger:
         return _last_of_interval(trigger, now, within)
@@ -78,7 +81,7 @@ def last_run_time(trigger: Any, now: datetime, within: timedelta) -> datetime | 
     earliest, latest = _next(trigger, now - within), now
     if earliest is None or earliest > now:
         return None
-    while latest - earliest > _RESOLUTION:  # earliest is a run time; there is none from latest to now
+    while latest - earliest > _RESOLUTION:  # earliest is a run time; from latest to now there is none
         middle = earliest + (latest - earliest) / 2
         run_time = _next(trigger, middle)
         if run_time is not None and run_time <= now:
@@ -89,10 +92,10 @@ def last_run_time(trigger: Any, now: datetime, within: timedelta) -> datetime | 
 
 
 def _last_of_interval(trigger: Any, now: datetime, within: timedelta) -> datetime | None:
-    """A run time in the current slot is never too long ago: a job whose processes live shortly would never run."""
+    """Return the last run time. In the current slot it is never too old: a job in short-lived processes must run."""
     interval, start = trigger.interval, trigger.start_date.astimezone(UTC)
     if start > now:
-        # By default it counts from the start of this process. What the replicas share is the slot.
+        # By default the trigger counts from the start of this process. The replicas share only the slot.
         return fire_time_of(trigger, now) if start - now <= interval else None
     end = now if trigger.end_date is None else min(now, trigger.end_date.astimezone(UTC))
     if end < start:
@@ -103,15 +106,15 @@ def _last_of_interval(trigger: Any, now: datetime, within: timedelta) -> datetim
 
 
 def _next(trigger: Any, moment: datetime) -> datetime | None:
-    """The first run time that is not before ``moment``."""
+    """Return the first run time at or after ``moment``."""
     run_time: datetime | None = trigger.get_next_fire_time(None, moment)
-    return None if run_time is None else run_time.astimezone(UTC)  # where a difference of two is their distance
+    return None if run_time is None else run_time.astimezone(UTC)  # in UTC a difference is the real distance
 
 
 def is_missed(record: LockRecord | None, trigger: Any, fire_time: datetime, *, is_of_trigger: bool) -> bool | None:
-    """Whether no run has used ``fire_time``, though one should have. None: the schedule was changed, so who knows.
+    """Return whether ``fire_time`` was due, but no run used it; or None if the schedule has changed, so nobody knows.
 
-    :param is_of_trigger: it is a fire time of the trigger. False: the decorator gave it.
+    :param is_of_trigger: the trigger gave the fire time. False if the decorator gave it.
     """
     is_interval = isinstance(trigger, IntervalTrigger)
     if record is None:
@@ -123,7 +126,7 @@ def is_missed(record: LockRecord | None, trigger: Any, fire_time: datetime, *, i
         if record.locked_at <= fire_time <= record.lock_until:
             return False
     elif record.locked_at > fire_time:
-        return False  # it was run by hand since then
+        return False  # the job was run by hand since then
     if last is None or not is_of_trigger or is_on_schedule(trigger, last):
         return True
     return True if is_interval and fire_time - last >= trigger.interval else None

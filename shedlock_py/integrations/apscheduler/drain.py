@@ -1,4 +1,4 @@
-"""``drain``: a scheduler begins no more runs, and those that run may end before it is shut down."""
+"""``drain``: a scheduler begins no more runs, and waits for running jobs before its shutdown."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _POLL_SECONDS = 0.02
 
 
 def drain(scheduler: Any, within: Duration = "20s") -> list[str]:
-    """Let a scheduler begin no more runs, and wait until its running jobs have ended, ``within`` at most.
+    """Let a scheduler begin no more runs, and wait for at most ``within`` until its running jobs have ended.
 
-    It is the first step of an orderly end::
+    This is the first step of a graceful shutdown::
 
         drain(scheduler, "20s")
         scheduler.shutdown(wait=False)
 
     The scheduler is paused. A run that waits for a free worker thread is skipped (``"shutting_down"``). After SIGTERM,
-    the time that :func:`release_on_sigterm` gives is the limit for both together. A scheduler that is shut down
-    already is only waited for. ``scheduler.resume()`` lets runs begin again.
+    :func:`release_on_sigterm` limits the time of both steps together. If the scheduler was shut down before, ``drain``
+    only waits. ``scheduler.resume()`` lets runs begin again.
 
-    :param within: shorter than the platform's time between SIGTERM and SIGKILL (Kubernetes: 30 s).
+    :param within: choose less than the platform's time between SIGTERM and SIGKILL (Kubernetes: 30 s).
     :return: the ids of the jobs that still run.
-    :raises ConfigurationError: the scheduler works on the leader only, or runs its jobs on the current event loop.
+    :raises ConfigurationError: the scheduler works only on the leader, or runs its jobs on the current event loop.
     """
     seconds = _seconds(within)
     if getattr(scheduler, "_eventloop", None) is not None and _is_on_event_loop():
@@ -43,10 +43,10 @@ def drain(scheduler: Any, within: Duration = "20s") -> list[str]:
 
 
 async def drain_async(scheduler: Any, within: Duration = "20s") -> list[str]:
-    """:func:`drain` for asyncio: ``await drain_async(scheduler, "20s")``.
+    """Like :func:`drain`, for asyncio: ``await drain_async(scheduler, "20s")``.
 
-    ``scheduler.shutdown()`` of an ``AsyncIOScheduler`` then cancels the coroutine jobs that still run. Call it a second
-    time after that, to wait until these have released their locks.
+    After it, ``scheduler.shutdown()`` of an ``AsyncIOScheduler`` cancels the coroutine jobs that still run. Then call
+    ``drain_async`` again, to wait until these jobs have released their locks.
     """
     seconds = _seconds(within)
     stop_beginning(scheduler)
@@ -54,9 +54,9 @@ async def drain_async(scheduler: Any, within: Duration = "20s") -> list[str]:
 
 
 def stop_beginning(scheduler: Any) -> None:
-    """Pause a scheduler, also for the runs that it has submitted and that have not begun.
+    """Pause a scheduler. Submitted runs that have not begun do not begin either.
 
-    :raises ConfigurationError: the scheduler works on the leader only.
+    :raises ConfigurationError: the scheduler works only on the leader.
     """
     check_scheduler(scheduler, "drain(scheduler)")
     if getattr(scheduler, "runs_on_leader_only", False):
@@ -74,7 +74,7 @@ def executors_of(*schedulers: Any) -> list[Any]:
 
 
 def wait_for_runs(executors: list[Any], seconds: float) -> list[str]:
-    """Wait until no job runs in these executors, so long at most. Returns the ids of the jobs that still run."""
+    """Wait for at most ``seconds`` until no job runs in these executors. Return the ids of the jobs that still run."""
     until = monotonic() + seconds
     while (jobs := _running_jobs(executors)) and (left := until - monotonic()) > 0:
         time.sleep(min(_POLL_SECONDS, left))
@@ -82,7 +82,7 @@ def wait_for_runs(executors: list[Any], seconds: float) -> list[str]:
 
 
 async def wait_for_runs_async(executors: list[Any], seconds: float) -> list[str]:
-    """:func:`wait_for_runs` for asyncio."""
+    """Like :func:`wait_for_runs`, for asyncio."""
     until = monotonic() + seconds
     while (jobs := _running_jobs(executors)) and (left := until - monotonic()) > 0:  # noqa: ASYNC110 (APScheduler has no event)
         await asyncio.sleep(min(_POLL_SECONDS, left))
@@ -90,11 +90,11 @@ async def wait_for_runs_async(executors: list[Any], seconds: float) -> list[str]
 
 
 def _running_jobs(executors: list[Any]) -> list[str]:
-    """The ids of the jobs that run, or wait for a worker thread."""
+    """Return the ids of the jobs that run or wait for a worker thread."""
     jobs: set[str] = set()
     for executor in executors:
         counting = getattr(executor, "inner", executor)  # a ShedLockExecutor leaves the count to the executor inside
-        if getattr(counting, "_lock", None) is not None:  # it was started
+        if getattr(counting, "_lock", None) is not None:  # the executor was started
             with counting._lock:
                 jobs |= {job_id for job_id, count in counting._instances.items() if count}
     return sorted(jobs)

@@ -1,4 +1,4 @@
-"""The events that ShedLockExecutor adds to APScheduler's, and how the events of a job reach the listeners."""
+"""The events that ShedLockExecutor adds to APScheduler, and the way of a job's events to the listeners."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ SKIP_EVENTS = {"skipped": EVENT_JOB_SKIPPED, "missed": EVENT_JOB_MISSED, "execut
 
 
 class JobSkippedEvent(JobExecutionEvent):
-    """A fire time at which the job did not run here (code :data:`EVENT_JOB_SKIPPED`). The only event of that run.
+    """The job did not run here at a fire time (code :data:`EVENT_JOB_SKIPPED`). The run has no other event.
 
-    :ivar lock_name: the lock it did not get.
+    :ivar lock_name: the lock that the run did not get.
     :ivar reason: ``"held"``: another holder has it. ``"already_ran"``: this fire time was granted before.
         ``"provider_error"``: the store failed (``on_provider_error="skip"``).
         ``"not_leader"``: another node leads (``elector``, ``@leader_only``). ``"shutting_down"``: this process got
@@ -39,36 +39,36 @@ class JobSkippedEvent(JobExecutionEvent):
 
 @dataclass(frozen=True)
 class Later:
-    """A run that did not begin, and that may begin later. The worker waits for nothing, so it returns this."""
+    """A run that did not begin, but may begin later. The worker returns it, because a worker never waits."""
 
     proxy: Any
     """The ``JobProxy``."""
     run_time: datetime
     request: LockRequest
-    """With the fire time, which stays the same however late the run is."""
+    """With the fire time, which stays the same for a late run."""
     error: Exception | None = None
-    """Why the store could not be reached; the run is tried again."""
+    """The store was unreachable: try the run again."""
     record: LockRecord | None = None
-    """The record of the same fire time on another replica, which is watched."""
+    """The record of the same fire time on another replica: watch it."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a job's proxy returns to the inner executor: the events of its run times, and the runs that may follow."""
+    """The return value of a job's proxy to the inner executor: the events of its run times, and possible later runs."""
 
     key: tuple[str, str]
     """Job store and job id."""
     run_times: tuple[datetime, ...]
     is_late: bool
-    """``LateRuns`` has submitted them, and counts them until they end."""
+    """``LateRuns`` has submitted the runs, and counts them until they end."""
     events: list[JobExecutionEvent]
     later: list[Later]
 
 
 class SchedulerProxy:
-    """The scheduler of an inner executor: it hands the events of the job itself to the listeners.
+    """The scheduler of an inner executor. It hands the events of the job itself to the listeners.
 
-    :param ended: called with each result, after its events.
+    :param ended: called with each result, after the events of the result.
     """
 
     def __init__(self, scheduler: Any, logger: logging.Logger, ended: Callable[[RunResult], None]) -> None:
@@ -83,7 +83,7 @@ class SchedulerProxy:
         result = getattr(event, "retval", None)
         for inner in result.events if isinstance(result, RunResult) else [event]:
             retval = getattr(inner, "retval", None)
-            if inspect.iscoroutine(retval):  # which APScheduler would report as a success
+            if inspect.iscoroutine(retval):  # APScheduler would report a success
                 retval.close()
                 error = cannot_await(inner.job_id)
                 self._executor_logger.error("%s", error)

@@ -1,7 +1,7 @@
-"""The executor: decides which lock a job needs, and hands the job to the executor that really runs it.
+"""The executor: it chooses the lock of a job, and hands the job to the inner executor, which runs it.
 
 The inner executor gets a ``JobProxy``. In the worker, the proxy takes the lock for each due run time, calls
-APScheduler's own ``run_job`` and returns the events in a ``RunResult``, which the ``SchedulerProxy`` unpacks. So
+APScheduler's own ``run_job`` and returns the events in a ``RunResult``. The ``SchedulerProxy`` unpacks the result. So
 events, log lines, misfires and ``max_instances`` stay APScheduler's own with any inner executor, and no scheduler waits
 for the store. Read ``ShedLockExecutor.submit_job``, then ``JobProxy``.
 """
@@ -55,63 +55,65 @@ from shedlock_py.settings.options import LockOptions, check_provider
 from shedlock_py.settings.urls import import_reference, provider_from_text
 
 GRACE_SECONDS = 1.0
-"""Applications may still add jobs for so long after the start, before a lock for an unknown job id is warned of."""
+"""Applications may add jobs for so long after the start. After that, an unknown job id in ``locks`` gets a warning."""
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 class ShedLockExecutor(JobObserver):
     """Runs each fire of a job under its lock, on any other APScheduler executor.
 
-    A job whose lock is held elsewhere is skipped: one :class:`JobSkippedEvent`, one DEBUG line, and nothing else.
+    A job is skipped while another holder has its lock: one :class:`JobSkippedEvent`, one DEBUG line, and nothing else.
     If the store fails, the job does not run: ``EVENT_JOB_ERROR`` with the ``ProviderError``.
 
-    Which lock: ``locks[job.id]``, else the job's ``@scheduler_lock``, else ``lock_extractor(job)``, else the job's
-    id with ``lock_all``. A job that none of these names runs as if this executor were not there, on every replica, and
-    one WARNING is logged; ``locks={job.id: None}`` means that it is intended. The decorator's ``on_skip`` is not
-    called: a skip is an event.
+    The lock of a job is ``locks[job.id]``, else the job's ``@scheduler_lock``, else ``lock_extractor(job)``, else the
+    job's id if ``lock_all`` is set. A job without a lock runs on every replica, as without this executor, and one
+    WARNING is logged. ``locks={job.id: None}`` says that this is intended. A skip is an event; the decorator's
+    ``on_skip`` is not called.
 
-    :param executor: what runs the jobs: an executor, a plugin name ("threadpool"), a dict as in the scheduler's own
-        configuration ({"type": "processpool", "max_workers": 4}), or None for the scheduler's default executor.
+    :param executor: the inner executor, which runs the jobs: an executor, a plugin name ("threadpool"), a dict as in
+        the scheduler's own configuration ({"type": "processpool", "max_workers": 4}), or None for the scheduler's
+        default executor.
     :param provider: a provider, a URL as for ``provider_from_url``, ``"pkg.module:provider_or_factory"``, or None for
-        that of ``configure()``, resolved when a job runs. A decorator's own provider goes first. Process pools need
-        one of the two texts, or an object that can be pickled: their workers do not inherit ``configure()``.
-    :param default_lock_at_most_for: for locks without one ("10m", seconds, ``timedelta``); None: configure()'s.
-    :param default_lock_at_least_for: likewise.
-    :param locks: a lock for each job id, see :data:`Lock`. It counts as the lock of ``@scheduler_lock``, too,
-        and gets its ``once_per`` or ``fire_time``.
-        None as a value: no lock taken here for that job (its decorator, if any, still takes its own when called), and
-        no warning. An id that the scheduler has no job of is warned of.
-    :param lock_all: lock jobs that nothing else names by their id. Such a job needs an explicit id; an automatic
-        one is different in each replica, so the job does not run, which is an ``EVENT_JOB_ERROR``.
-    :param lock_extractor: called with the APScheduler job, when it is added and before each run, in the scheduler's
-        thread or that of ``add_job``; returns a :data:`Lock`; or "pkg.module:function".
-    :param once_per_fire_time: each scheduled time runs once, well or not, however short the job and however much the
-        replicas' clocks differ. None, the default: wherever the replicas share the fire times. That is a cron trigger
-        without jitter, a date, an interval, and a calendar interval of days and weeks, or of months and years. Other
-        jobs, and all jobs of a table without the column ``last_fire_time``, get a plain lock, and one WARNING for each.
-        True: such a job is a :class:`ConfigurationError` at the start of the scheduler or at ``add_job``. False: plain
-        locks for all jobs.
+        the provider of ``configure()`` at the time of each run. A decorator's own provider goes first. Process pools
+        need one of the two texts, or an object that can be pickled: their workers do not inherit ``configure()``.
+    :param default_lock_at_most_for: the value for locks without ``lock_at_most_for`` ("10m", seconds, ``timedelta``).
+        None means the default of ``configure()``.
+    :param default_lock_at_least_for: the value for locks without ``lock_at_least_for``.
+    :param locks: a lock for each job id, see :data:`Lock`. It replaces the lock of ``@scheduler_lock``, and keeps the
+        decorator's ``once_per`` or ``fire_time``. With None as its value, this executor takes no lock for the job and
+        logs no warning; a decorator still takes its own lock when it is called. An id without a job gets a warning.
+    :param lock_all: use the job's id as the lock name of each job without another lock. Such a job needs an explicit
+        id. An automatic id differs in each replica, so the job does not run: ``EVENT_JOB_ERROR``.
+    :param lock_extractor: a function that gets the APScheduler job and returns a :data:`Lock`; or its name,
+        "pkg.module:function". It is called when the job is added and before each run, in the scheduler's thread or the
+        thread of ``add_job``.
+    :param once_per_fire_time: each scheduled time runs once, whether the run succeeds or not, however short the job is
+        and however much the replicas' clocks differ. The default, None, means: wherever the replicas share the fire
+        times. They share them for a cron trigger without jitter, a date, an interval, and a calendar interval of days
+        and weeks, or of months and years. Any other job, and any job of a table without the column ``last_fire_time``,
+        gets a plain lock and one WARNING. With True, such a job is a :class:`ConfigurationError` at the start of the
+        scheduler or at ``add_job``. False means plain locks for all jobs.
 
-        The replicas' interval triggers fire at different phases, so the fire time is the slot: the run time rounded
-        down to a multiple of the interval since 1970 UTC; for a calendar interval it is the slot by the date. So a run
-        forced by hand (``job.modify(next_run_time=now)``) in a slot that ran is skipped, too. Jobs that share a lock
-        name would use up each other's fire times: they get plain locks, each waits while another job of this process
-        has the lock, and one WARNING shows a template for the name.
-    :param catch_up: a fire time of the last "10m" that no run has used is run once, late: at the start of the
-        scheduler, when it is resumed, and when an unreachable store is back. For cron and interval triggers; not with
+        The replicas' interval triggers fire at different phases. So their fire time is the slot: the run time rounded
+        down to a multiple of the interval since 1970 UTC, or for a calendar interval the slot by the date. A run that
+        is forced by hand (``job.modify(next_run_time=now)``) in a slot that already ran is skipped, too. Jobs that
+        share a lock name would use up each other's fire times. They get plain locks, each job waits while another job
+        of this process has the lock, and one WARNING shows a template for the name.
+    :param catch_up: run a fire time of the last "10m" once, late, if no run has used it: at the start of the scheduler,
+        when it is resumed, and when an unreachable store is back. For cron and interval triggers; not with
         ``once_per_fire_time=False``. An interval job also runs if its current slot was never run. A cron job that has
-        never run has missed nothing, and neither has a job that was paused, or was run by hand since then.
-    :param recover: for idempotent jobs: if the process that runs a job dies, or gives the run back because it shuts
-        down, another replica runs this fire time again. Needs ``keep_alive``, and fire times. The jobs whose
-        ``@scheduler_lock`` has ``recover=True`` are recovered without this option.
-    :param max_recoveries: how often one fire time is run again, on all replicas together.
-    :param on_provider_error: "error", or "skip": a :class:`JobSkippedEvent` with reason "provider_error" instead. While
-        the store is unreachable, a run is tried again until its next fire time, for the longest of one minute,
-        ``misfire_grace_time`` and ``catch_up``; then comes this event.
-    :param skip_event: "skipped", or for tools that only know APScheduler's own events, "missed" or "executed".
-    :param elector: run jobs on the leader only: elsewhere a :class:`JobSkippedEvent` with reason "not_leader", without
-        a request to the store. A job that a lock is named for takes it as well. Not for process pools.
-    :raises ConfigurationError: for a value that cannot work. All values may be strings, for configuration files.
+        never run has not missed a run. The same holds for a paused job, and for a job that was run by hand since then.
+    :param recover: for idempotent jobs: if the process that runs a job dies, or gives the run back in a shutdown,
+        another replica runs this fire time again. Needs ``keep_alive`` and fire times. A job with ``recover=True`` in
+        its ``@scheduler_lock`` does not need this option.
+    :param max_recoveries: how often a fire time may run again, on all replicas together.
+    :param on_provider_error: "error", or "skip" for a :class:`JobSkippedEvent` with the reason "provider_error". While
+        the store is unreachable, the executor first tries the run again: for the longest of one minute,
+        ``misfire_grace_time`` and ``catch_up``, but never beyond the next fire time.
+    :param skip_event: "skipped", or "missed" or "executed" for tools that know only APScheduler's own events.
+    :param elector: run jobs only on the leader. Other nodes emit a :class:`JobSkippedEvent` with the reason
+        "not_leader", without a request to the store. A job with a lock also takes its lock. Not for process pools.
+    :raises ConfigurationError: a value cannot work. All values may be strings, for configuration files.
     """
 
     def __init__(
@@ -139,7 +141,7 @@ class ShedLockExecutor(JobObserver):
             raise ConfigurationError(f"elector must be a LeaderElector or an AsyncLeaderElector, not {quoted(elector)}")
         self._stopping, self._draining = Event(), Event()
         self.inner: Any = None
-        """The executor that runs the jobs, from the start of this one on."""
+        """The executor that runs the jobs; None before the start."""
         self._executor = executor
         self._elector = elector
         self._provider = provider
@@ -168,18 +170,18 @@ class ShedLockExecutor(JobObserver):
     def start(self, scheduler: Any, alias: str) -> None:
         """Start the inner executor.
 
-        :raises ConfigurationError: it is a ShedLockExecutor itself, or the provider cannot work with it.
+        :raises ConfigurationError: it is another ShedLockExecutor, or the provider cannot work with it.
         """
         inner = self._create_inner(scheduler)
         inner.start(self._wrap(inner, scheduler, alias), alias)
-        if scheduler.state != STATE_STOPPED:  # it was running when it got this executor
+        if scheduler.state != STATE_STOPPED:  # the executor was added to a running scheduler
             observe_jobs(scheduler)
         self._begin_late_runs()
 
     def _begin_late_runs(self) -> None:
-        """Look for runs that were missed, or that have not ended, now if the scheduler runs, and when it does again.
+        """Look for missed and unfinished runs, now if the scheduler runs, and at each later start or resume.
 
-        :raises ConfigurationError: ``catch_up``, and the scheduler works on the leader only.
+        :raises ConfigurationError: ``catch_up`` is set, and the scheduler works only on the leader.
         """
         if self._catch_up is not None:
             refuse_leader_only(self._scheduler)
@@ -188,7 +190,7 @@ class ShedLockExecutor(JobObserver):
 
     def _look_for_late_runs(self, _event: object = None) -> None:
         if self._scheduler.state != STATE_RUNNING:
-            return  # it may have been started paused
+            return  # the scheduler may have been started paused
         self._draining.clear()  # after a drain, runs begin again
         self._stopping.clear()
         jobs = jobs_of(self._scheduler, self._alias)
@@ -203,8 +205,8 @@ class ShedLockExecutor(JobObserver):
     def shutdown(self, wait: bool = True) -> None:
         """Shut the inner executor down. Jobs that still run release their locks when they end.
 
-        Late runs that are still to come are given up. After SIGTERM, ``wait`` waits as long as
-        :func:`release_on_sigterm` says.
+        Give up late runs that have not begun. After SIGTERM, ``wait=True`` waits for at most the time of
+        :func:`release_on_sigterm`.
         """
         self._stopping.set()
         if self.inner is not None:
@@ -216,7 +218,7 @@ class ShedLockExecutor(JobObserver):
             self.inner.shutdown(wait)
 
     def stop_beginning(self) -> None:
-        """Skip each run that would begin from now on, also one submitted before, until the scheduler is resumed."""
+        """Skip each run that would begin from now on, even if it is submitted, until the scheduler is resumed."""
         self._draining.set()
         self._stopping.set()
 
@@ -230,18 +232,18 @@ class ShedLockExecutor(JobObserver):
             self._locks.refuse_plain(job)
 
     def observe(self, job: Any) -> None:
-        """Note the lock name of a job that the scheduler has, and log what is wrong with its lock."""
+        """Note the lock name of a job of the scheduler, and log problems of its lock."""
         try:
             lock = self._locks.choose(job)
             if lock is not None:
                 once, _ = self._note(lock, job)
-                if not _is_process_pool(self.inner):  # its workers may have a provider of their own
+                if not _is_process_pool(self.inner):  # its workers may have their own provider
                     self._locks.check(lock, job, recover=once is not False and self._recovery_of(job)[0])
         except Exception as error:  # becomes an event of each run
             warn_once(self._logger, "check", job.id, 'job "%s" would fail: %s', job.id, error)
         try:
             self.before_add(job)
-        except ConfigurationError as error:  # a job store has it from an earlier start
+        except ConfigurationError as error:  # a job store has kept the job from an earlier start
             self._logger.error("%s", error)
 
     def _note(
@@ -256,14 +258,14 @@ class ShedLockExecutor(JobObserver):
         return once, is_shared
 
     def _recovery_of(self, job: Any) -> tuple[bool, int]:
-        """The options ``recover`` and ``max_recoveries`` of a job."""
+        """Return the options ``recover`` and ``max_recoveries`` of a job."""
         spec = find_lock_spec(job.func)
         if spec is not None and spec.options.recover:
             return True, spec.options.max_recoveries
         return self._recover, self._max_recoveries
 
     def _has_others(self, job: Any, request: LockRequest | Exception | None) -> bool:
-        """Whether another job has this lock name, or had it when it ran: a run of it may not have ended yet."""
+        """Return whether another job has or had this lock name. A run of that job may not have ended yet."""
         return isinstance(request, LockRequest) and bool(self._names.sharing(key_of(job), request.name, _LONG_AGO))
 
     def submit_job(self, job: Any, run_times: list[datetime]) -> None:
@@ -277,11 +279,11 @@ class ShedLockExecutor(JobObserver):
 
     def _submit_caught_up(self, job: Any, run_times: list[datetime]) -> None:
         proxy = self._proxy(snapshot_of(job), run_times)
-        if proxy is not None and proxy.can_be_late:  # or else the store does not know which of its fire times ran
+        if proxy is not None and proxy.can_be_late:  # otherwise the store does not know its past fire times
             self._late_runs.submit_soon(replace(proxy, late="catch_up", is_catch_up=True))
 
     def _proxy(self, job: Any, run_times: list[datetime]) -> JobProxy | None:
-        """What the inner executor runs in place of a job. None: the job itself."""
+        """Return the proxy that the inner executor runs in place of a job, or None if it runs the job itself."""
         request: LockRequest | Exception | None = None
         once: bool | None = False
         is_shared = False
@@ -292,7 +294,7 @@ class ShedLockExecutor(JobObserver):
                 fire_time = request.fire_time or fire_time_of(job.trigger, run_times[0])
                 once, is_shared = self._note(lock, job, fire_time)
                 if is_shared:
-                    request = replace(request, fire_time=None)  # which the decorator gave
+                    request = replace(request, fire_time=None)  # drops the decorator's fire time
                 self._names.add_run(key_of(job), request.name, run_times[-1])
                 self._locks.refuse_plain(job)
         except Exception as error:
@@ -320,7 +322,7 @@ class ShedLockExecutor(JobObserver):
             draining=self._draining,
             skips_provider_errors=self._skips_provider_errors,
             skip_code=self._skip_code,
-            # lead() has just checked that this node leads. A job that it submits has to run here.
+            # lead() has just checked that this node leads. A job that lead() submits has to run here.
             elector=None if getattr(self._scheduler, "runs_on_leader_only", False) else self._elector,
             is_coroutine=is_coroutine,
             recover=recover,
@@ -342,11 +344,11 @@ class ShedLockExecutor(JobObserver):
         raise ConfigurationError(f'executor needs a "type" (a plugin name) or a "class", got only {sorted(options)}')
 
     def _wrap(self, inner: Any, scheduler: Any, alias: str) -> SchedulerProxy:
-        """Take the place of ``inner`` in a scheduler. Returns what ``inner`` must use as its scheduler."""
+        """Take the place of ``inner`` in a scheduler. Return the object that ``inner`` must use as its scheduler."""
         if isinstance(inner, ShedLockExecutor):
             raise ConfigurationError("a ShedLockExecutor inside a ShedLockExecutor would take each lock twice")
         if isinstance(self._provider, str):
-            provider_from_text(self._provider)  # now, so that a mistake shows at the start
+            provider_from_text(self._provider)  # raises now, at the start, for a wrong text
         if _is_process_pool(inner):
             check_process_pool(inner._pool, self._provider, has_elector=self._elector is not None)
         for job in scheduler.get_jobs() if self._once_per_fire_time else ():
@@ -356,11 +358,11 @@ class ShedLockExecutor(JobObserver):
         self._names = lock_names_of(scheduler)
         self._stopping, self._draining = Event(), Event()
         self._started_at = monotonic()
-        self._unseen_ids = set(self._locks.by_id)  # of which no job was submitted yet
+        self._unseen_ids = set(self._locks.by_id)  # ids without a submitted job so far
         self._late_runs = LateRuns(scheduler, inner, self._logger, self._catch_up)
         self._alias = alias
         self.inner = inner
-        vars(inner).pop("_run_job_error", None)  # of an earlier start
+        vars(inner).pop("_run_job_error", None)  # set by an earlier start
         inner._run_job_error = partial(self._run_died, inner._run_job_error)
         return SchedulerProxy(scheduler, self._logger, self._run_ended)
 
@@ -368,28 +370,28 @@ class ShedLockExecutor(JobObserver):
         self._late_runs.ended(result)
 
     def _run_died(self, report: Callable[..., object], job_id: str, *error: Any) -> None:
-        """The inner executor has no result of a run. It calls nothing else then."""
+        """Handle a run without a result. The inner executor calls nothing else then."""
         try:
             report(job_id, *error)
         finally:
             self._late_runs.died(job_id)
 
     def _warn_of_locks(self, job: Any, *, is_unlocked: bool) -> None:
-        """Warn if ``job`` has no lock, or if ``locks`` names ids that no job has."""
+        """Warn if ``job`` has no lock, or if ``locks`` has ids without a job."""
         self._unseen_ids.discard(job.id)
         if self._unseen_ids and (is_unlocked or monotonic() - self._started_at > GRACE_SECONDS):
             try:
                 unknown = {job_id for job_id in self._unseen_ids if self._scheduler.get_job(job_id) is None}
                 self._unseen_ids.clear()
             except Exception:
-                unknown = set()  # a job store has failed, which the scheduler logs
+                unknown = set()  # a job store has failed; the scheduler logs that
             for job_id in sorted(unknown):
                 warn_once(
                     self._logger,
                     "unknown id",
                     job_id,
-                    'locks= names a lock for the job id "%s", but the scheduler has no such job: is the id misspelt?'
-                    " (A job that is added later gets this lock.)",
+                    'locks= names a lock for the job id "%s", but the scheduler has no such job: check the spelling of'
+                    " the id (a job that is added later gets this lock)",
                     job_id,
                 )
         if is_unlocked:
@@ -398,7 +400,7 @@ class ShedLockExecutor(JobObserver):
                 "no lock",
                 job.name if has_automatic_id(job) else job.id,
                 'job "%s" (id "%s") has no lock, so every replica runs it: decorate its function with @scheduler_lock,'
-                " name a lock in locks=, or set lock_all. If no lock is meant, say so: locks={job id: None}",
+                " name a lock in locks=, or set lock_all. If no lock is intended, set locks={job id: None}",
                 job.name,
                 job.id,
             )
@@ -409,29 +411,29 @@ def _is_process_pool(executor: Any) -> bool:
 
 
 def _may_wait(executor: Any) -> bool:
-    """Whether a run may wait for its lock in a worker of this executor.
+    """Return whether a run may wait for its lock in a worker of this executor.
 
-    A debug executor would stop its scheduler, which holds the lock of the job stores. A greenlet would stop all others,
-    unless gevent has patched time.sleep.
+    A debug executor would stop its scheduler, which holds the lock of the job stores. A greenlet would stop all other
+    greenlets, unless gevent has patched time.sleep.
     """
     return not isinstance(executor, DebugExecutor) and type(executor).__name__ != "GeventExecutor"
 
 
 def install(scheduler: Any, provider: Provider | str | None = None, **options: Any) -> None:
-    """Wrap every executor of a scheduler that was built elsewhere, started or not, in a :class:`ShedLockExecutor`.
+    """Wrap every executor of an existing scheduler, started or not, in a :class:`ShedLockExecutor`.
 
-    Runs that were submitted before go on without a lock; executors that are added later are not wrapped.
+    Runs that were submitted before go on without a lock. Executors that are added later are not wrapped.
 
-    :param provider: see :class:`ShedLockExecutor`, as are all ``options`` but ``executor``.
-    :param scheduler: APScheduler's own; of an extension's object, such as Flask-APScheduler's, its ``.scheduler``.
-    :raises ConfigurationError: an executor is a ShedLockExecutor already, as after a first ``install``; or a value
-        cannot work. The scheduler is unchanged then.
+    :param provider: as for :class:`ShedLockExecutor`, as are all ``options`` but ``executor``.
+    :param scheduler: a scheduler of APScheduler. From an extension such as Flask-APScheduler, pass its ``.scheduler``.
+    :raises ConfigurationError: an executor is a ShedLockExecutor already, for example after a first ``install``; or a
+        value cannot work. The scheduler is unchanged then.
     """
     check_scheduler(scheduler, "install(scheduler)")
     with scheduler._executors_lock:
         executors = dict(scheduler._executors)
         if not scheduler.running:
-            executors.setdefault("default", None)  # the scheduler's own default, as it would add it at its start
+            executors.setdefault("default", None)  # the scheduler would add its default at its start
         for alias, inner in executors.items():
             if isinstance(inner, ShedLockExecutor):
                 raise ConfigurationError(f'executor "{alias}" of this scheduler is a ShedLockExecutor already')

@@ -1,4 +1,4 @@
-"""The fire time of a run, by which all replicas name it, and the next one after it."""
+"""The fire time of a run, which all replicas share, and the next fire time."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ except ImportError:  # APScheduler 3.10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_DAY = _EPOCH.toordinal()
 _COMPUTABLE = (CronTrigger, DateTrigger, IntervalTrigger, CalendarIntervalTrigger)
-"""Triggers that compute the next fire time from the last one, and keep no state."""
+"""Triggers that compute the next fire time from the last fire time, and keep no state."""
 
 
 def fire_time_of(trigger: Any, run_time: datetime) -> datetime:
-    """The time by which every replica names this run: for an interval the start of its slot."""
+    """Return the fire time, which is the same on every replica. For an interval it is the start of the slot."""
     if isinstance(trigger, IntervalTrigger):
         interval: timedelta = trigger.interval
         return _EPOCH + (run_time - _EPOCH) // interval * interval
@@ -37,14 +37,14 @@ def is_calendar_interval(trigger: Any) -> bool:
 
 
 def _start_of_calendar_slot(trigger: Any, run_time: datetime) -> datetime:
-    """Midnight of the first day of the slot, in the time zone of the trigger, so that it is never later than the run.
+    """Return midnight of the slot's first day, in the time zone of the trigger, so that it is never after the run.
 
-    Without a start date such a trigger counts from the day on which its process was started; slots count from 1970.
+    Without a start date such a trigger counts from the day of its process's start. Slots count from 1970.
     """
     local = run_time.astimezone(trigger.timezone)
     days, months = trigger.days + 7 * trigger.weeks, trigger.months + 12 * trigger.years
     if days and months:
-        return run_time  # it has no slots; there was a warning
+        return run_time  # such a trigger has no slots; a warning was logged
     if days:
         day = date.fromordinal(_FIRST_DAY + (local.toordinal() - _FIRST_DAY) // days * days)
     else:
@@ -54,7 +54,7 @@ def _start_of_calendar_slot(trigger: Any, run_time: datetime) -> datetime:
 
 
 def is_predictable(trigger: Any) -> bool:
-    """Whether replicas agree on the fire times. False for a trigger of another package, which may do anything."""
+    """Return whether replicas agree on the fire times. False for a trigger of another package: it may do anything."""
     if isinstance(trigger, IntervalTrigger):
         return True  # on the slots
     if is_calendar_interval(trigger):
@@ -67,12 +67,12 @@ def is_predictable(trigger: Any) -> bool:
 
 
 def _is_scheduled_time(trigger: Any) -> bool:
-    """Whether the fire time of a run is its scheduled time, and not a slot."""
+    """Return whether the fire time of a run is its scheduled time, and not a slot."""
     return is_predictable(trigger) and not isinstance(trigger, IntervalTrigger) and not is_calendar_interval(trigger)
 
 
 def is_on_schedule(trigger: Any, moment: datetime) -> bool:
-    """Whether the present ``trigger`` can fire at ``moment``."""
+    """Return whether the present ``trigger`` can fire at ``moment``."""
     if isinstance(trigger, IntervalTrigger) or is_calendar_interval(trigger):
         return fire_time_of(trigger, moment) == moment
     try:
@@ -82,7 +82,7 @@ def is_on_schedule(trigger: Any, moment: datetime) -> bool:
 
 
 def is_last_fire_time(trigger: Any, moment: datetime, now: datetime) -> bool:
-    """Whether ``moment`` is a fire time of ``trigger``, and the next one is still to come."""
+    """Return whether ``moment`` is a fire time of ``trigger``, and the next fire time is still to come."""
     if isinstance(trigger, IntervalTrigger) or is_calendar_interval(trigger):
         return fire_time_of(trigger, now) == moment
     following = next_fire_time_of(trigger, moment)
@@ -90,9 +90,9 @@ def is_last_fire_time(trigger: Any, moment: datetime, now: datetime) -> bool:
 
 
 def why_plain(trigger: Any, provider: object) -> str | None:
-    """Why a job cannot run once per fire time. None: it can, as far as known.
+    """Return why a job cannot run once per fire time, or None if no reason is known.
 
-    :param provider: the store of its lock; None: not known yet.
+    :param provider: the store of the job's lock, or None if it is not known yet.
     """
     if not is_predictable(trigger):
         parts = [trigger, *getattr(trigger, "triggers", ())]
@@ -104,10 +104,11 @@ def why_plain(trigger: Any, provider: object) -> str | None:
 
 
 def next_fire_time_of(trigger: Any, run_time: datetime) -> datetime | None:
-    """When ``trigger`` fires next after ``run_time``, in UTC, at the latest: with all of its jitter.
+    """Return the latest moment, in UTC, of the next fire time after ``run_time``: with all of its jitter.
 
-    For run history, so no run depends on it. None: never, or that cannot be computed. A trigger of another class, also
-    of a subclass, is not called: it may count its calls. An AndTrigger is not either: its search may never end.
+    It is for run history. Return None if the trigger never fires again, or if nobody can compute the moment. Triggers
+    of other classes and of subclasses are not called, because they may count their calls. An AndTrigger is not called,
+    because its search may never end.
     """
     try:
         moment = _next_of(trigger, run_time)

@@ -1,4 +1,4 @@
-"""Which lock a job needs, and whether it can run once per fire time."""
+"""The choice of a job's lock, and whether the job can run once per fire time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from shedlock_py.settings.urls import import_reference, provider_from_text
 
 
 class JobLocks:
-    """The options of an executor that are about locks, applied to its jobs."""
+    """An executor's options about locks, applied to its jobs."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class JobLocks:
         self._once_per_fire_time = once_per_fire_time
 
     def choose(self, job: Any) -> LockSpec | LockRequest | None:
-        """The lock of a job. None: it has none.
+        """Return the lock of a job, or None for a job without a lock.
 
-        :raises ConfigurationError: none of the locks works that the user names.
+        :raises ConfigurationError: the lock that the user names cannot work.
         """
         if job.id in self.by_id:
             return self.by_id[job.id]
@@ -64,7 +64,7 @@ class JobLocks:
         return lock_of_id(job) if lock is None and self._lock_all else lock
 
     def request(self, lock: LockSpec | LockRequest, job: Any) -> LockRequest:
-        """The request for a run of ``job``. Its fire time is the one of the decorator's ``once_per`` or ``fire_time``.
+        """Return the request for a run of ``job``, with the fire time of the decorator's ``once_per`` or ``fire_time``.
 
         :raises ConfigurationError: the lock cannot work.
         """
@@ -80,7 +80,7 @@ class JobLocks:
         spec = find_lock_spec(job.func)
         if spec is None or spec is lock or request.fire_time is not None:
             return request
-        return spec.options.for_a_run(request, spec.fire_time(*call))  # locks= gives another name and other durations
+        return spec.options.for_a_run(request, spec.fire_time(*call))  # locks= gives only the name and the durations
 
     # Fire times
 
@@ -102,12 +102,12 @@ class JobLocks:
         on_leader: bool,
         fire_time: datetime | None = None,
     ) -> tuple[bool | None, bool]:
-        """Note the lock name of a job, and warn of a lock that cannot be taken once per fire time.
+        """Note the lock name of a job, and warn if the lock cannot be taken once per fire time.
 
-        :param on_leader: the job runs on the leader only, so a plain lock is no fault.
-        :param fire_time: of the run that is due, if one is.
-        :return: the option ``once_per_fire_time`` for this job (False: it gets a plain lock), and whether the lock is
-            plain because other jobs share it.
+        :param on_leader: the job runs only on the leader, so a plain lock is not a fault.
+        :param fire_time: the fire time of the due run, if a run is due.
+        :return: the option ``once_per_fire_time`` for this job (False for a plain lock), and whether the lock is plain
+            because other jobs share it.
         """
         name = lock.name if isinstance(lock, LockRequest) else _name_of(lock, job)
         names.add(key_of(job), name)
@@ -127,10 +127,10 @@ class JobLocks:
         return self._once_per_fire_time, False
 
     def check(self, lock: LockSpec | LockRequest, job: Any, *, recover: bool) -> None:
-        """Find out at the start what would fail at each run.
+        """Find at the start the problems that would make each run fail.
 
         :param recover: the option of the job.
-        :raises ConfigurationError: there is no provider for the job, or the lock cannot work.
+        :raises ConfigurationError: the job has no provider, or the lock cannot work.
         """
         name = self.request(lock, job).name
         spec = find_lock_spec(job.func)
@@ -144,7 +144,7 @@ class JobLocks:
             check_store(store, "recover=True", "recover")
 
     def _provider_of(self, job: Any) -> object:
-        """The store of a job's lock. None: it is not known yet."""
+        """Return the store of a job's lock, or None if it is not known yet."""
         spec = find_lock_spec(job.func)
         if spec is not None and spec.options.provider is not None:
             return spec.options.provider

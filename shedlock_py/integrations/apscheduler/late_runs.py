@@ -1,9 +1,9 @@
 """Late runs: runs that begin later than their fire time.
 
-A worker waits for nothing. It returns a :class:`Later` for a run that could not begin. :class:`LateRuns` has one entry
-for each job and fire time: a :class:`_Retry` if the store was unreachable, a :class:`_Watched` if the run goes on
-elsewhere and ``recover`` is on. An entry waits in the timer of the process and gives the run to the inner executor
-again. A run that is given up is a ``RunMissed``.
+A worker never waits. It returns a :class:`Later` for a run that could not begin. :class:`LateRuns` has an entry for
+each job and fire time: a :class:`_Retry` if the store was unreachable, a :class:`_Watched` if the run goes on elsewhere
+and ``recover`` is on. An entry waits in the timer of the process, and then gives the run to the inner executor again. A
+run that is given up is a ``RunMissed``.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ FIRST_PAUSE = 1.0
 """Seconds: the longest pause after the first attempt. Each further pause is up to twice as long."""
 LONGEST_PAUSE = 10.0
 SHORTEST_RETRY = timedelta(minutes=1)
-"""A run is tried again for at least so long, if its next fire time is not sooner."""
+"""The shortest time of retries, unless the next fire time is sooner."""
 SCHEDULER_PAUSE = 1.0
-"""How often a run that is due looks whether the scheduler is still paused."""
+"""Seconds between two checks of a due run whether the scheduler is still paused."""
 _NOT_READ = datetime.min.replace(tzinfo=UTC)
-"""In place of a fire time that the record has yet to tell."""
+"""The fire time of a run whose record was not read yet."""
 
 
 class LateRuns:
@@ -64,7 +64,7 @@ class LateRuns:
         self._mutex = RLock()
         self._entries: dict[tuple[JobKey, datetime], _Entry] = {}
         self._running: Counter[JobKey] = Counter()
-        """Late runs that the inner executor has."""
+        """Late runs in the inner executor."""
         self._kept: dict[JobKey, JobProxy] = {}
         """Runs on time that wait for a late run of the same job."""
         scheduler.add_listener(self._on_removal, EVENT_JOB_REMOVED | EVENT_ALL_JOBS_REMOVED | EVENT_JOBSTORE_REMOVED)
@@ -72,19 +72,19 @@ class LateRuns:
     # Called by the executor
 
     def keeps(self, proxy: JobProxy) -> bool:
-        """Whether a late run of this job still runs here. Then the run on time is submitted when the late one ends."""
+        """Return whether a late run of this job still runs here. If so, submit ``proxy`` when the late run ends."""
         with self._mutex:
             if not self._running[proxy.key] or self._is_closed:
                 return False
             older = self._kept.get(proxy.key)
             self._kept[proxy.key] = proxy
-        self.logger.info('Job "%s" runs late, so its run of %s begins when that ends', proxy, proxy.run_times[-1])
+        self.logger.info('Job "%s" runs late, so its run of %s begins when it ends', proxy, proxy.run_times[-1])
         if older is not None:
             self.call(partial(older.all_missed, "no_room"))  # this thread holds the locks of the scheduler
         return True
 
     def submit_soon(self, proxy: JobProxy) -> None:
-        """Submit a run that is late from the start on: it is to be caught up."""
+        """Submit a run that is to be caught up, and so is late from the start."""
         submit = partial(self._submit_caught_up, proxy)
         if self._loop_call is None:
             submit()
@@ -97,11 +97,11 @@ class LateRuns:
         self._add(Later(proxy, _NOT_READ, proxy.lock), _LastRun)
 
     def watch(self, later: Later) -> None:
-        """Watch a run that goes on elsewhere, and that ``later.record`` is about."""
+        """Watch the run of ``later.record``, which goes on elsewhere."""
         self._add(later, _Watched)
 
     def ended(self, result: RunResult) -> None:
-        """Called when a worker has returned, after the events of its runs."""
+        """Handle the result of a worker, after the events of its runs."""
         if result.is_late:
             unfinished = {later.run_time for later in result.later}
             with self._mutex:
@@ -114,7 +114,7 @@ class LateRuns:
             self._late_run_ended(result.key)
 
     def died(self, job_id: str) -> None:
-        """Called when the inner executor has lost a run without a result: its worker process was killed."""
+        """Handle a run without a result: its worker process was killed."""
         with self._mutex:
             keys = [key for key in self._running if key[1] == job_id]
             for entry in list(self._entries.values()):
@@ -124,7 +124,7 @@ class LateRuns:
             self._late_run_ended(key)
 
     def close(self) -> None:
-        """Give up the runs that are still to come. The executor shuts down."""
+        """Give up the runs that have not begun, because the executor shuts down."""
         self.scheduler.remove_listener(self._on_removal)
         with self._mutex:
             self._is_closed = True
@@ -145,7 +145,7 @@ class LateRuns:
             return self._entries.get(entry.key) is entry
 
     def take(self, entry: _Entry) -> bool:
-        """Note that the inner executor gets the run. False: it was given up."""
+        """Note that the inner executor gets the run. Return False if the run was given up."""
         with self._mutex:
             entry.is_submitted = self.has(entry)
             return entry.is_submitted
@@ -156,7 +156,7 @@ class LateRuns:
             return self.has(entry) and self._entries.pop(entry.key) is entry
 
     def call(self, function: Callable[[], object]) -> None:
-        """Call ``function`` where the inner executor may be given a job, and not in the timer."""
+        """Call ``function`` in a thread or event loop that may submit jobs to the inner executor, not in the timer."""
         try:
             if self._loop_call is None:
                 self._pool.submit(partial(self._logged, function))
@@ -166,10 +166,13 @@ class LateRuns:
             if not self._is_closed:
                 self.logger.exception("late runs have ended: the executor cannot be called any more")
                 self.close()
-            self._logged(function)  # it reports that its run is lost
+            self._logged(function)  # the function reports that its run is lost
 
     def submit(self, proxy: JobProxy) -> None:
-        """:raises MaxInstancesReachedError: all instances of the job run."""
+        """Submit a late run to the inner executor.
+
+        :raises MaxInstancesReachedError: all instances of the job run.
+        """
         proxy = replace(proxy, submitted_at=datetime.now(UTC))
         with self._mutex:
             self._running[proxy.key] += 1
@@ -184,10 +187,10 @@ class LateRuns:
         self._pool.submit(partial(self._logged, partial(self._read, entry)))
 
     def is_paused(self) -> bool:
-        """Whether the scheduler begins no runs now."""
+        """Return whether the scheduler is paused."""
         return bool(self.scheduler.state == STATE_PAUSED)
 
-    # Its own
+    # Private
 
     def _add(self, later: Later, kind: type[_Entry]) -> None:
         key = (later.proxy.key, later.run_time)
@@ -241,7 +244,7 @@ class LateRuns:
                 future = _read_async(provider, name, self._loop)
             else:
                 future = worker_pool(provider, "requests").submit(partial(provider.record, name))
-        except ConfigurationError as error:  # at the start, where no run has needed the provider yet
+        except ConfigurationError as error:  # at the start, before any run has needed the provider
             if self.remove(entry):
                 self.logger.warning('runs of job "%s" are not recovered here: %s', entry.later.proxy.job.id, error)
             return
@@ -253,7 +256,7 @@ class LateRuns:
 
     def _has_read(self, entry: _Reader, future: Future[LockRecord | None]) -> None:
         if future.cancelled():
-            return  # its event loop has ended
+            return  # the event loop has ended
         error = future.exception()
         if error is None:
             entry.decide(future.result())
@@ -289,7 +292,7 @@ class LateRuns:
 
 
 class _Entry:
-    """One fire time of a job that is to run late, or that may have to."""
+    """A fire time of a job that will or may run late."""
 
     def __init__(self, runs: LateRuns, later: Later) -> None:
         self.runs = runs
@@ -303,15 +306,15 @@ class _Entry:
         self._longest_pause = FIRST_PAUSE
 
     def again(self, later: Later) -> None:
-        """The run was not granted."""
+        """Handle a run that was not granted."""
         raise NotImplementedError
 
     def due(self) -> None:
-        """Called by the timer."""
+        """Handle the call of the timer."""
         raise NotImplementedError
 
     def give_up(self, reason: MissReason) -> None:
-        """The run is not to come any more."""
+        """Give up the run."""
 
     def wait(self, seconds: float) -> None:
         if self.runs.has(self):
@@ -334,7 +337,7 @@ class _Entry:
             lock=later.request,
             late=late,
             expected=expected,
-            is_catch_up=later.proxy.is_catch_up and late == "retry",  # a watched run was granted: it is not missed
+            is_catch_up=later.proxy.is_catch_up and late == "retry",  # a watched run was granted, so it was not missed
         )
         self.runs.call(partial(self._submit, proxy))
 
@@ -355,7 +358,7 @@ class _Entry:
 def retry_until(
     run_time: datetime, following: datetime | None, misfire_grace_time: int | None, within: timedelta | None
 ) -> datetime | None:
-    """Until when a run is tried again. None: for ever, because it may be late by any time and no other follows."""
+    """Return until when a run is tried again, or None for ever: it may be late by any time, and no run follows."""
     ends = [] if following is None else [following]
     if misfire_grace_time is not None:
         ends.append(run_time + max(SHORTEST_RETRY, timedelta(seconds=misfire_grace_time), within or timedelta(0)))
@@ -363,7 +366,7 @@ def retry_until(
 
 
 class _Retry(_Entry):
-    """The store was unreachable, so the run is tried again until it is too late."""
+    """A run that is tried again until it is too late, because the store was unreachable."""
 
     def __init__(self, runs: LateRuns, later: Later) -> None:
         super().__init__(runs, later)
@@ -394,39 +397,39 @@ class _Retry(_Entry):
 
     def _end(self) -> None:
         if self.runs.remove(self):
-            self.runs.call(partial(self.give_up, "unreachable"))  # listeners may take their time
+            self.runs.call(partial(self.give_up, "unreachable"))  # listeners may be slow
 
     def give_up(self, reason: MissReason) -> None:
         proxy, run_time, error = self.later.proxy, self.later.run_time, self.later.error
         assert error is not None
-        if not proxy.is_catch_up:  # which may have run on time
+        if not proxy.is_catch_up:  # a run to catch up may have run on time
             late = datetime.now(UTC) - run_time
             proxy.missed(run_time, reason, f"tried for {late.total_seconds():.0f} s: {error}")
         self.runs.scheduler._dispatch_event(proxy.not_run(run_time, error))
 
 
 class _Reader(_Entry):
-    """An entry that reads the record."""
+    """An entry that reads the lock record."""
 
     has_warned = False
-    """An event has reported the first read that failed."""
+    """An event has reported the first failed read."""
 
     def due(self) -> None:
         self.runs.read(self)
 
     def decide(self, record: LockRecord | None) -> None:
-        """Called with the record."""
+        """Decide by the record."""
         raise NotImplementedError
 
 
 class _Watched(_Reader):
-    """A run that goes on elsewhere. Its lease is watched, so that the run is recovered if it never ends."""
+    """A run that goes on elsewhere. The entry watches its lease, to recover the run if it never ends."""
 
     def __init__(self, runs: LateRuns, later: Later) -> None:
         super().__init__(runs, later)
         self._watch = Watch(later.request.fire_time, later.proxy.max_recoveries)
         self._next: Recover | Acquire | None = None
-        """The run is to begin."""
+        """The decision to begin the run, if any."""
 
     def again(self, later: Later) -> None:
         self.later, self.is_submitted, self._next = later, False, None
@@ -463,7 +466,7 @@ class _Watched(_Reader):
 
 
 class _LastRun(_Reader):
-    """The last run of a job before this process started. It is watched if it has not ended."""
+    """The last run of a job before the start of this process. It is watched if it has not ended."""
 
     def again(self, later: Later) -> None:
         self.due()
@@ -476,7 +479,7 @@ class _LastRun(_Reader):
             return
         if request.fire_time is None:
             is_last = is_last_fire_time(proxy.job.trigger, last, datetime.now(UTC))
-        else:  # which the decorator gives
+        else:  # the decorator gives the fire time
             is_last = last == request.fire_time
         if is_last:
             later = Later(proxy, last, replace(request, fire_time=last), record=record)
@@ -493,13 +496,13 @@ def _read_async(provider: Any, name: str, loop: Any) -> Future[LockRecord | None
 
 
 def _loop_of(scheduler: Any) -> Any:
-    """The event loop of a scheduler of asyncio or Tornado; None for other schedulers, which await no jobs."""
+    """Return the event loop of an asyncio or Tornado scheduler, or None: other schedulers never await jobs."""
     ioloop = getattr(scheduler, "_ioloop", None)
     return getattr(scheduler, "_eventloop", None) if ioloop is None else getattr(ioloop, "asyncio_loop", None)
 
 
 def _loop_call(scheduler: Any) -> Callable[[Callable[[], object]], object] | None:
-    """How to call a function where ``scheduler`` gives jobs to its executors. None: any thread may do it."""
+    """Return how to call a function where ``scheduler`` submits jobs, or None if any thread may submit them."""
     call: Callable[[Callable[[], object]], object] | None = None
     if (loop := getattr(scheduler, "_eventloop", None)) is not None:
         call = loop.call_soon_threadsafe
@@ -508,7 +511,7 @@ def _loop_call(scheduler: Any) -> Callable[[Callable[[], object]], object] | Non
     elif (reactor := getattr(scheduler, "_reactor", None)) is not None:
         call = reactor.callFromThread
     elif type(scheduler).__name__ == "GeventScheduler":
-        from gevent import get_hub  # it is loaded already
+        from gevent import get_hub  # the scheduler has loaded it
 
         call = get_hub().loop.run_callback_threadsafe
     return call

@@ -1,4 +1,4 @@
-"""``lead``: a scheduler that works on the leader only."""
+"""``lead``: a scheduler that works only on the leader."""
 
 from __future__ import annotations
 
@@ -22,31 +22,33 @@ from shedlock_py.integrations.apscheduler.options import check_scheduler
 
 _POLL_SECONDS = 0.02
 _STARTS = 3
-"""How often a job store is started at most. If several nodes create its table at once, all but one may fail."""
+"""The most attempts to start a job store. If several nodes create its table at once, all but one node may fail."""
 
 
 class lead:
     """Let a scheduler work while this node leads: ``with lead(scheduler, elector): …`` or ``async with …``
 
-    The scheduler is started paused, resumed when ``elector`` leads and paused when it does not. So several replicas can
-    share one job store: a follower may add jobs, which the leader finds at its next renewal at the latest. Give jobs a
-    ``misfire_grace_time`` longer than a fail-over takes (or None), or APScheduler drops what came due meanwhile.
+    The scheduler starts paused. It is resumed when ``elector`` leads, and paused when ``elector`` does not lead. So
+    several replicas can share one job store. A follower may add jobs; the leader finds them at its next renewal at the
+    latest. Give jobs a ``misfire_grace_time`` longer than a fail-over (or None). Otherwise APScheduler drops runs that
+    came due meanwhile.
 
-    At the end, and when the elector resigns, the scheduler is paused, its pass over the job stores and its running jobs
-    are waited for, and only then another node can lead. When leadership is *lost*, nothing more is submitted, and
-    running jobs go on: let long ones check ``elector.is_leader()``. A pass counts as a callback of the elector: in a
+    At the end, and when the elector resigns, the scheduler is paused. Another node can lead only after the present pass
+    over the job stores and the running jobs have ended. When leadership is *lost*, no more jobs are submitted, and
+    running jobs go on: let long jobs check ``elector.is_leader()``. A pass counts as a callback of the elector: in a
     listener or a signal handler that runs in a pass, ``stop()`` does not wait for that pass.
 
-    If a job store raises when the scheduler updates a job, the error is logged, and the next pass comes soon; a run
-    that was submitted is not submitted again. A node whose scheduler has ended (its thread has died, it was shut down)
-    leaves the election, and a node whose scheduler does not react for two leases resigns.
+    If a job store raises when the scheduler updates a job, the error is logged, and the next pass comes soon. A
+    submitted run is not submitted again. A node leaves the election when its scheduler has ended (the thread has died,
+    or the scheduler was shut down). A node resigns when its scheduler does not react for two leases.
 
-    Starts and stops both; neither may have been started. With a :class:`LeaderElector` it is a context manager, with
-    an :class:`AsyncLeaderElector` an async one; ``start()`` and ``stop()`` do the same (and are to be awaited then).
+    ``lead`` starts and stops both the scheduler and the elector; do not start them before. It is a context manager with
+    a :class:`LeaderElector`, and an async context manager with an :class:`AsyncLeaderElector`. ``start()`` and
+    ``stop()`` do the same; await them with an :class:`AsyncLeaderElector`.
 
-    :param scheduler: any scheduler of APScheduler 3.10 or 3.11. ``start()`` does not return for a BlockingScheduler, as
-        its own does not, until it is shut down.
-    :raises ConfigurationError: the scheduler runs already, or ``elector`` is none.
+    :param scheduler: any scheduler of APScheduler 3.10 or 3.11. For a BlockingScheduler, ``start()`` returns only after
+        the scheduler's shutdown.
+    :raises ConfigurationError: the scheduler runs already, or ``elector`` is not an elector.
     """
 
     def __init__(self, scheduler: Any, elector: LeaderElector | AsyncLeaderElector) -> None:
@@ -54,7 +56,7 @@ class lead:
             raise ConfigurationError(f"lead(scheduler, elector) needs an elector, not {elector!r}")
         check_scheduler(scheduler, "lead(scheduler, elector)")
         if scheduler.state != STATE_STOPPED:
-            raise ConfigurationError("the scheduler runs already: leave it to lead(…) to start it, paused")
+            raise ConfigurationError("the scheduler runs already: do not start it; lead(…) starts it paused")
         self._scheduler = scheduler
         self._elector = elector
         self._was_running = False
@@ -62,15 +64,15 @@ class lead:
         self._passes = _LeaderPasses(scheduler, elector)
         pause = self._pause_async if isinstance(elector, AsyncLeaderElector) else self._pause
         elector.add_callbacks(self._resume, pause, self._check_and_wake)
-        if hasattr(scheduler, "_main_loop"):  # of a scheduler with a thread or a greenlet
+        if hasattr(scheduler, "_main_loop"):  # the scheduler has a thread or a greenlet
             scheduler._main_loop = partial(self._run_main_loop, scheduler._main_loop)
         scheduler.runs_on_leader_only = True
 
     def start(self) -> Any:
         """Start the scheduler, paused, and the elector.
 
-        If it raises, as it does when Ctrl-C or SIGTERM ends a BlockingScheduler, this node has left the election:
-        ``start()`` waits for running jobs and the release of the lease, as ``stop()`` does.
+        If ``start()`` raises, this node has left the election, for example when Ctrl-C or SIGTERM ends a
+        BlockingScheduler. It first waits for running jobs and the release of the lease, as ``stop()`` does.
         """
         self._was_running = False
         self._passes.reset()
@@ -80,9 +82,9 @@ class lead:
         try:
             self._start_scheduler()  # returns at once, except for a BlockingScheduler
         except BaseException:
-            self._elector.stop()  # or this node would lead, with nothing that works
+            self._elector.stop()  # otherwise this node would lead without a working scheduler
             raise
-        if self._scheduler.state == STATE_STOPPED:  # a BlockingScheduler, which was shut down
+        if self._scheduler.state == STATE_STOPPED:  # a BlockingScheduler was shut down
             self._elector.stop()
         return None
 
@@ -140,7 +142,7 @@ class lead:
         try:
             main_loop()
         except BaseException as error:
-            # In the main thread, Ctrl-C and SIGTERM end a BlockingScheduler in this way; start() raises the error.
+            # In the main thread, Ctrl-C and SIGTERM end a BlockingScheduler like this; start() raises the error.
             if isinstance(error, Exception) or current_thread() is not main_thread():
                 self._leave(f"the scheduler's thread has died of {type(error).__name__} ({error})")
             raise
@@ -153,7 +155,7 @@ class lead:
         self._was_running = True
         try:
             self._scheduler.resume()
-        except Exception as error:  # such as "Event loop is closed"
+        except Exception as error:  # for example "Event loop is closed"
             self._leave(f"the scheduler cannot be woken ({error!r})")
 
     def _check_and_wake(self) -> None:
@@ -162,7 +164,7 @@ class lead:
         if not self._elector.is_leader():
             return
         if self._scheduler.state == STATE_STOPPED:
-            if self._was_running:  # if not, it has yet to be started
+            if self._was_running:  # otherwise it has not been started yet
                 self._leave("the scheduler was shut down")
         elif (silence := self._passes.silence()) <= self._longest_silence:
             self._scheduler.wakeup()
@@ -186,13 +188,13 @@ class lead:
             self._scheduler.pause()
 
     def _leave(self, problem: str) -> None:
-        """Let another node lead, and leave the election: nothing works here any more."""
+        """Leave the election, so that another node leads: the scheduler does not work here any more."""
         if self._elector.leave():
             logger.error("election %r: %s, so this node leaves the election", self._elector.name, problem)
 
     def _is_busy(self) -> bool:
-        """Whether a pass or a job runs here. A ShedLockExecutor leaves the count to the executor inside."""
-        if self._passes.is_running():  # first: it may submit one more job
+        """Return whether a pass or a job runs here. A ShedLockExecutor leaves the count to its inner executor."""
+        if self._passes.is_running():  # first, because a pass may submit one more job
             return True
         for executor in list(self._scheduler._executors.values()):
             counting = executor.inner if isinstance(executor, ShedLockExecutor) else executor
@@ -203,11 +205,11 @@ class lead:
 
 
 class _LeaderPasses:
-    """The scheduler's passes over its job stores: each only while this node leads, and only as far as it still leads.
+    """The scheduler's passes over its job stores. A pass begins only while this node leads, and stops when it does not.
 
-    In a pass, APScheduler submits each due job and then writes its next run time into the job store. A job that must
-    not be submitted any more has to stay in the store as it is, for the next leader. So this takes the place of
-    ``scheduler._process_jobs`` and, during a pass, of the methods by which APScheduler submits and writes.
+    In a pass, APScheduler submits each due job and then writes the job's next run time into the job store. A job that
+    must not be submitted any more stays unchanged in the store, for the next leader. So this class replaces
+    ``scheduler._process_jobs`` and, during a pass, APScheduler's methods that submit and write.
     """
 
     def __init__(self, scheduler: Any, elector: LeaderElector | AsyncLeaderElector) -> None:
@@ -216,25 +218,25 @@ class _LeaderPasses:
         self._process_jobs = scheduler._process_jobs
         self._has_stopped_leading = self._has_failed = False
         self._call = CallbackCall(self._run)
-        """Each pass. As a call of the elector, so that ``stop()`` in a pass does not wait for the end of that pass."""
+        """A pass is a callback call of the elector, so that ``stop()`` in a pass does not wait for that pass."""
         self._thread: int | None = None
-        """The thread in which APScheduler itself, and not a job or another thread, uses the stores."""
+        """The thread of the pass. In this thread APScheduler itself uses the stores, and not a job."""
         self._submitted: dict[tuple[str, str], list[Any]] = {}
-        """By job store and job: run times that were submitted while the store still has the job as it was before."""
+        """Submitted run times, by job store and job, until the store has the job's next run time."""
         self._woken_at: float | None = None
         scheduler._process_jobs = self._run
 
     def reset(self) -> None:
-        """Forget what happened before the scheduler was stopped."""
+        """Forget everything from before the scheduler's stop."""
         self._woken_at = None
         self._submitted.clear()
 
     def is_running(self) -> bool:
-        """Whether a pass is running, or about to check whether this node leads."""
+        """Return whether a pass is running, or about to check whether this node leads."""
         return self._call in self._elector._calls
 
     def silence(self) -> float:
-        """For how many seconds the scheduler has not begun a pass. Called before the scheduler is woken."""
+        """Return for how many seconds the scheduler has not begun a pass. Call this before the scheduler is woken."""
         if self.is_running():
             return 0.0
         now = time.monotonic()
@@ -243,7 +245,7 @@ class _LeaderPasses:
         return now - self._woken_at
 
     def _run(self) -> Any:
-        """One pass. Returns the seconds until the next, as APScheduler's own does."""
+        """Run a pass. Return the seconds until the next pass, as APScheduler's own method does."""
         self._woken_at = None
         if not self._elector.is_leader():
             return None
@@ -253,10 +255,10 @@ class _LeaderPasses:
             calls.add(self._call)  # before the second check: a node that resigns waits for each pass that may submit
             return self._run_as_leader() if self._elector.is_leader() else None
         finally:
-            calls.discard(self._call)  # not a function in Python, before which a signal handler could raise
+            calls.discard(self._call)  # a method in C: a signal handler could raise before a Python function begins
 
     def _run_as_leader(self) -> Any:
-        """The pass of a node that has just led."""
+        """Run the pass of a node that was the leader a moment ago."""
         self._has_stopped_leading = self._has_failed = False
         seconds = None
         try:
@@ -271,7 +273,7 @@ class _LeaderPasses:
                 seconds = self._process_jobs()
         except _StoppedLeading:
             return None  # the next leader continues; when this node leads again, it begins a new pass
-        except Exception:  # of a trigger, for example: it would end the scheduler's thread
+        except Exception:  # a trigger's error, for example, would end the scheduler's thread
             self._fail("election %r: the scheduler has failed, and tries again", self._elector.name)
         finally:
             self._thread = self._woken_at = None
@@ -282,7 +284,7 @@ class _LeaderPasses:
 
     @contextmanager
     def _replaced(self, target: Any, name: str, by: Callable[..., Any]) -> Iterator[None]:
-        """During the block, ``target.name(…)`` is ``by(the original, …)`` if APScheduler's pass calls it."""
+        """During the block, let ``target.name(…)`` call ``by(original, …)`` if APScheduler's pass calls it."""
         original = getattr(target, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -320,7 +322,7 @@ class _LeaderPasses:
             self._change(partial(remove, job_id, jobstore), jobstore, job_id)
 
     def _change(self, change: Callable[[], Any], alias: str, job_id: str) -> None:
-        if self._has_stopped_leading:  # APScheduler has only logged that the job was not submitted
+        if self._has_stopped_leading:  # APScheduler has only logged _submit()'s error
             raise _StoppedLeading
         try:
             change()
@@ -344,11 +346,11 @@ class _LeaderPasses:
 
 
 class _StoppedLeading(Exception):
-    """This node has stopped leading in the middle of a pass."""
+    """This node stopped leading during a pass."""
 
 
 def _start_store(start: Callable[..., Any], *args: Any) -> None:
-    """Start a job store. If that fails because another node created its table just now, the next try succeeds."""
+    """Start a job store. If this fails because another node has just created its table, the next attempt succeeds."""
     for _ in range(_STARTS - 1):
         try:
             start(*args)

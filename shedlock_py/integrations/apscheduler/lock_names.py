@@ -1,4 +1,4 @@
-"""The jobs of a scheduler by their lock names: which jobs share a name.
+"""The lock names of a scheduler's jobs, to find jobs that share a name.
 
 Two jobs with one lock name would use up each other's fire times. So they get plain locks.
 """
@@ -23,7 +23,7 @@ from apscheduler.executors.base import BaseExecutor
 from shedlock_py.events import logger
 
 MOST_NAMES = 1000
-"""Of so many lock names the last runs are kept: names that are made up for each job would fill the memory."""
+"""The last runs are kept for so many lock names. Without a limit, names made for each job would fill the memory."""
 JobKey = tuple[str, str]
 """Job store and job id."""
 
@@ -34,11 +34,14 @@ class JobObserver(BaseExecutor):
     """An executor that decides about the locks of its jobs."""
 
     def before_add(self, job: Any) -> None:
-        """:raises ConfigurationError: the scheduler must not add the job."""
+        """Check a job before the scheduler adds it.
+
+        :raises ConfigurationError: the scheduler must not add the job.
+        """
         raise NotImplementedError
 
     def observe(self, job: Any) -> None:
-        """Note the lock name of a job that the scheduler has, and log what is wrong with its lock."""
+        """Note the lock name of a job of the scheduler, and log problems of its lock."""
         raise NotImplementedError
 
 
@@ -49,15 +52,16 @@ class LockNames:
         self._mutex = Lock()
         self._name_of: dict[JobKey, str] = {}
         self._jobs: dict[str, dict[JobKey, None]] = {}
-        """For each lock name the jobs that are scheduled, in the order in which they were added."""
+        """The scheduled jobs of each lock name, oldest first."""
         self._runs: dict[str, dict[JobKey, datetime]] = {}
-        """For each lock name the two jobs that ran last, and when.
+        """The two jobs of each lock name that ran last, and their run times.
 
-        A scheduler removes a job when it submits the last run. The run may have used up later fire times of other jobs.
+        A scheduler removes a job when it submits the job's last run. That run may have used up later fire times of
+        other jobs.
         """
 
     def add(self, key: JobKey, name: str) -> None:
-        """Note the lock name of a job that is scheduled."""
+        """Note the lock name of a scheduled job."""
         with self._mutex:
             if self._name_of.get(key) != name:
                 self._remove(key)
@@ -69,12 +73,12 @@ class LockNames:
         with self._mutex:
             runs = self._runs.pop(name, {})
             runs[key] = max(run_time, runs.get(key, run_time))
-            self._runs[name] = dict(sorted(runs.items(), key=itemgetter(1))[-2:])  # two: one of them is another job
+            self._runs[name] = dict(sorted(runs.items(), key=itemgetter(1))[-2:])  # two, so that one is another job
             if len(self._runs) > MOST_NAMES:
-                del self._runs[next(iter(self._runs))]  # the one that ran longest ago
+                del self._runs[next(iter(self._runs))]  # the name that ran longest ago
 
     def sharing(self, key: JobKey, name: str, since: datetime | None = None) -> list[str]:
-        """The ids of the other jobs of this lock name that are scheduled, or ran at ``since`` or later."""
+        """Return the ids of other jobs with this lock name that are scheduled, or ran at ``since`` or later."""
         with self._mutex:
             jobs = dict(self._jobs.get(name, {}))
             if since is not None:
@@ -82,7 +86,7 @@ class LockNames:
         return [job_id for store, job_id in jobs if (store, job_id) != key]
 
     def remove(self, store: str | None, job_id: str | None = None) -> None:
-        """A job, or all jobs of a job store or of all job stores, are not scheduled any more."""
+        """Forget a job, all jobs of a job store, or all jobs: they are not scheduled any more."""
         with self._mutex:
             for key in [key for key in self._name_of if store in (None, key[0]) and job_id in (None, key[1])]:
                 self._remove(key)
@@ -96,11 +100,11 @@ class LockNames:
 
 
 def lock_names_of(scheduler: Any) -> LockNames:
-    """The lock names of the scheduler's jobs, kept up to date: one object for all executors of a scheduler."""
+    """Return the lock names of the scheduler's jobs: one object, kept up to date, for all executors of a scheduler."""
     names: LockNames | None = getattr(scheduler, "shedlock_lock_names", None)
     if names is None:
         names = scheduler.shedlock_lock_names = LockNames()
-        # A listener could not refuse the job, and would have to read it from the job store.
+        # A listener could not refuse the job, and would have to read the job from the job store.
         scheduler._real_add_job = partial(_add_job, scheduler, scheduler._real_add_job)
         scheduler.add_listener(partial(_on_start, scheduler), EVENT_SCHEDULER_STARTED)
         scheduler.add_listener(partial(_on_removal, names), _REMOVALS)
@@ -108,10 +112,10 @@ def lock_names_of(scheduler: Any) -> LockNames:
 
 
 def observe_jobs(scheduler: Any) -> None:
-    """Let the executors observe the jobs that the scheduler has, also in its job stores."""
+    """Let the executors observe the scheduler's present jobs, also in its job stores."""
     try:
         jobs = scheduler.get_jobs()
-    except Exception:  # the scheduler meets it, too, and logs it
+    except Exception:  # the scheduler fails in the same way, and logs it
         logger.debug("the jobs of the scheduler cannot be read", exc_info=True)
         return
     for job in jobs:

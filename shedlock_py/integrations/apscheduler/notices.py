@@ -1,4 +1,4 @@
-"""What is wrong with the locks of jobs: one WARNING for each job in a process."""
+"""Warnings about the locks of jobs: one WARNING per job and process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from shedlock_py.integrations.apscheduler.options import find_lock_spec, has_automatic_id
 
 MOST_WARNINGS = 1000
-"""After this many there are no more: job ids that are made up for each job would fill the memory."""
+"""The most warnings. Without a limit, job ids made for each job would fill the memory."""
 
 _warned: set[tuple[str, str]] = set()
-"""What was warned of, and about which job: once per process."""
+"""The subjects and jobs of all warnings so far: each warning comes once per process."""
 
 
 def warn_once(logger: logging.Logger, subject: str, key: str, message: str, *args: object) -> None:
@@ -28,7 +28,7 @@ def warn_of_plain_lock(logger: logging.Logger, job: Any, reason: str) -> None:
         "plain lock",
         label,
         'job "%s" gets a plain lock, because %s. So a short job may run on several replicas. Change that, or give the'
-        " lock a lock_at_least_for that is longer than the replicas are apart. If plain locks are meant, say so:"
+        " lock a lock_at_least_for that is longer than the replicas are apart. If a plain lock is intended, set"
         " once_per_fire_time=False",
         label,
         reason,
@@ -46,8 +46,8 @@ def warn_of_shared_lock(logger: logging.Logger, lock_name: str, job: Any, other_
         logger,
         "shared lock",
         lock_name,
-        'jobs "%s" and "%s" share the lock "%s". Each would use up the fire times of the other, so the jobs of this'
-        " lock get plain locks: a short job may run on several replicas, and a job may be skipped while another one has"
+        'jobs "%s" and "%s" share the lock "%s". Each job would use up the fire times of the other, so the jobs of this'
+        " lock get plain locks: a short job may run on several replicas, and a job may be skipped while another job has"
         ' the lock. Give each job a lock of its own, by a template such as "%s" or in locks={job id: lock name}',
         other_id,
         job.id,
@@ -57,7 +57,7 @@ def warn_of_shared_lock(logger: logging.Logger, lock_name: str, job: Any, other_
 
 
 def template_for(lock_name: str, function: Any) -> str:
-    """A template that would tell the jobs of this function apart: ``"sync-{tenant}"``."""
+    """Return a template that gives each job of this function its own lock: ``"sync-{tenant}"``."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

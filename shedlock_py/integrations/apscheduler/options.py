@@ -1,4 +1,4 @@
-"""The options of the executor as users write them."""
+"""The executor's options, as users write them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from shedlock_py.settings.options import LockOptions, check_recovery
 T = TypeVar("T")
 Provider = LockProvider | AsyncLockProvider
 Lock = str | Mapping[str, Any] | LockRequest | None
-"""A lock in `locks` or from `lock_extractor`: its name; a dict with "name" and perhaps "lock_at_most_for" and
-"lock_at_least_for"; a whole request; or None for no lock, which in `locks` means that none is intended."""
+"""A lock in `locks` or from `lock_extractor`: a lock name; a dict with "name" and perhaps "lock_at_most_for" and
+"lock_at_least_for"; a whole request; or None for no lock. In `locks`, None says that no lock is intended."""
 
 _AUTOMATIC_ID = re.compile(r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}")  # uuid4().hex
 _LOCK_FIELDS = {"name", "lock_at_most_for", "lock_at_least_for"}
 
 
 def choose(option: str, value: object, choices: Mapping[str, T]) -> T:
-    """The choice that ``value`` is, which may be a text from a configuration file."""
+    """Return the choice for ``value``, which may be a text from a configuration file."""
     chosen = str(value).strip().lower()
     if chosen not in choices:
         raise ConfigurationError(f"{option} must be one of {', '.join(choices)}; not {quoted(value)}")
@@ -36,7 +36,7 @@ def choose(option: str, value: object, choices: Mapping[str, T]) -> T:
 
 
 def check_scheduler(scheduler: Any, call: str) -> None:
-    """:raises ConfigurationError: it is something else, perhaps an extension's object that has a scheduler."""
+    """:raises ConfigurationError: not a scheduler, but for example an extension's object that has a scheduler."""
     if hasattr(scheduler, "_process_jobs"):
         return
     kind = type(scheduler).__name__
@@ -49,7 +49,7 @@ def check_scheduler(scheduler: Any, call: str) -> None:
 
 
 def check_executor(executor: object) -> None:
-    """:raises ConfigurationError: it is something else, perhaps a provider or a scheduler."""
+    """:raises ConfigurationError: not an executor, but for example a provider or a scheduler."""
     if isinstance(executor, str) and has_url(executor):
         raise ConfigurationError(
             "executor is a URL, but must be an executor, a plugin name, a dict or None: the URL of the store is the "
@@ -69,7 +69,7 @@ def check_executor(executor: object) -> None:
 
 
 def check_process_pool(pool: Any, provider: Provider | str | None, *, has_elector: bool) -> None:
-    """:raises ConfigurationError: the workers of a process pool would have no elector, or no provider."""
+    """:raises ConfigurationError: the workers of a process pool would lack the elector or the provider."""
     if has_elector:
         raise ConfigurationError("a process pool cannot use elector=: use lead(scheduler, elector)")
     if isinstance(provider, str):
@@ -91,7 +91,7 @@ def check_process_pool(pool: Any, provider: Provider | str | None, *, has_electo
 
 
 def find_lock_spec(function: Any) -> LockSpec | None:
-    """What ``@scheduler_lock`` left on a job's function, method, partial or callable object."""
+    """Return the mark of ``@scheduler_lock`` on a job's function, method, partial or callable object, if any."""
     while isinstance(function, partial):
         function = function.func
     for candidate in (function, type(function).__call__):
@@ -102,9 +102,9 @@ def find_lock_spec(function: Any) -> LockSpec | None:
 
 
 def parse_recovery(recover: object, max_recoveries: object, *, once_per_fire_time: bool | None) -> tuple[bool, int]:
-    """The executor's options ``recover`` and ``max_recoveries``.
+    """Parse the executor's options ``recover`` and ``max_recoveries``.
 
-    :raises ConfigurationError: values that cannot work, also with ``once_per_fire_time=False``.
+    :raises ConfigurationError: a value cannot work, or conflicts with ``once_per_fire_time=False``.
     """
     is_on = parse_boolean(recover, "recover")
     most: Any = max_recoveries
@@ -136,26 +136,26 @@ def parse_lock(lock: object, where: str, job_id: str = "…") -> LockSpec | Lock
 
 
 def _shown_lock(lock: object) -> str:
-    """``lock`` for a message: the keys of a dict, as a value may be a URL with a password."""
+    """Return ``lock`` for a message. A dict shows only its keys, because a value may be a URL with a password."""
     return f"a dict with {', '.join(map(quoted, lock)) or 'no keys'}" if isinstance(lock, Mapping) else quoted(lock)
 
 
 def lock_of_id(job: Any) -> LockSpec:
-    """The lock for ``lock_all``.
+    """Return the lock for ``lock_all``.
 
-    :raises ConfigurationError: the id is an automatic one, or cannot be a lock name.
+    :raises ConfigurationError: the id is automatic, or is not a valid lock name.
     """
     if has_automatic_id(job):
         raise ConfigurationError(
             f'job "{job.name}" has no id of its own, and the automatic one differs in each replica, so lock_all cannot'
-            " name its lock: give the job an id, or give it an id and exclude it with locks={id: None}"
+            " name its lock: give the job an id. To run it without a lock, also set locks={id: None}"
         )
     return _lock_spec({"name": str(job.id)}, "job id")
 
 
 def _lock_spec(fields: Mapping[str, Any], where: str) -> LockSpec:
     name = fields["name"]
-    template = name.replace("{", "{{").replace("}", "}}") if isinstance(name, str) else name  # it is none
+    template = name.replace("{", "{{").replace("}", "}}") if isinstance(name, str) else name  # no fields
     durations = {field: value for field, value in fields.items() if field != "name"}
     return LockSpec(template, LockOptions.parse(where, durations))
 

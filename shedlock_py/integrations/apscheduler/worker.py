@@ -1,4 +1,4 @@
-"""What runs in a worker of the inner executor: a thread, another process, or a task of the event loop."""
+"""The code in a worker of the inner executor: a thread, another process, or a task of the event loop."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ except ImportError:  # APScheduler 3.10
     from apscheduler.executors.base_py3 import run_coroutine_job
 
 JOB_TASK = "shedlock job "
-"""How the name of a coroutine job's task begins."""
+"""The names of coroutine jobs' tasks start with this text."""
 Outcome: TypeAlias = Any
-"""How a run ended: an event of APScheduler, which has no types; or a :class:`Later`."""
+"""The result of a run: an event of APScheduler, which has no types, or a :class:`Later`."""
 LateKind = Literal["catch_up", "retry", "watched", "kept"]
 _WHY_LATE: dict[LateKind, tuple[int, str]] = {
     "catch_up": (logging.INFO, "no replica ran it"),
@@ -64,10 +64,11 @@ _LONG_AGO = -100 * 365 * 24 * 3600  # seconds: a grace time that every run has m
 
 
 def snapshot_of(job: Job) -> Job:
-    """A copy of ``job`` that is not changed by ``modify_job()`` and ``reschedule_job()``.
+    """Return a copy of ``job`` that ``modify_job()`` and ``reschedule_job()`` do not change.
 
-    A job store in memory hands out the job that these change, and a submitted run may wait for a worker: it must not
-    take the lock of the old arguments and run with the new ones. A ``Job``, so that it is pickled as one.
+    A job store in memory hands out the same job that these methods change, and a submitted run may wait for a worker.
+    It must not take the lock of the old arguments and run with the new arguments. The copy is a ``Job``, so that it is
+    pickled as a ``Job``.
     """
     snapshot = Job.__new__(Job)
     for slot in Job.__slots__:
@@ -79,9 +80,9 @@ def snapshot_of(job: Job) -> Job:
 
 @dataclass(eq=False, repr=False)  # provider may be a URL with a password
 class JobProxy:
-    """What the inner executor runs in place of a job: one call for all run times, which takes the lock for each.
+    """Runs in the inner executor in place of a job. A single call takes the lock for each run time.
 
-    Can be pickled if the job can. Misfires are decided by the call, not by the inner executor.
+    It can be pickled if the job can. The call decides about misfires, not the inner executor.
     """
 
     job: Any
@@ -91,14 +92,14 @@ class JobProxy:
     lock: LockRequest | Exception | None
     provider: Any
     once_per_fire_time: bool | None
-    """True: an error where the store has no fire times. None: a plain lock there. False: a plain lock."""
+    """In a store without fire times, True is an error, and None gives a plain lock. False always gives a plain lock."""
     waits_for_others: bool
-    """Another job of this scheduler shares the lock: wait while this process has it."""
+    """Another job of this scheduler shares the lock: wait while this process has the lock."""
     submitted_at: datetime
     stopping: Event | None
-    """Set when the executor shuts down: no run waits any more. None in a process pool."""
+    """Set when the executor shuts down: then no run waits any more. None in a process pool."""
     draining: Event | None
-    """Set by ``drain``: no run begins any more. None in a process pool."""
+    """Set by ``drain``: then no run begins any more. None in a process pool."""
     skips_provider_errors: bool
     skip_code: int
     elector: Any
@@ -106,9 +107,9 @@ class JobProxy:
     recover: bool
     max_recoveries: int
     is_catch_up: bool = False
-    """Whether the run was missed is to be read from the store."""
+    """Read from the store whether the run was missed."""
     late: LateKind | None = None
-    """Why it runs late. A late run is not a misfire."""
+    """Why the run is late. A late run is not a misfire."""
     expected: LockRecord | None = None
     """The record of a run that never ended, which this run recovers."""
 
@@ -120,7 +121,7 @@ class JobProxy:
         logging.getLogger(self.logger_name).addFilter(_is_about_a_job)  # here, so that worker processes add it, too
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By the fields: an inner executor may have set attributes of its own on the job.
+        # Pickle the fields: an inner executor may have set its own attributes on the job.
         given = {field.name: getattr(self, field.name) for field in fields(self)} | {"stopping": None, "draining": None}
         return JobProxy, tuple(given.values())
 
@@ -140,7 +141,7 @@ class JobProxy:
 
     @property
     def can_be_late(self) -> bool:
-        """Whether its fire time keeps a late run from being a second one."""
+        """Whether the fire time keeps a late run from being a second run."""
         return isinstance(self.lock, LockRequest) and (
             self.once_per_fire_time is not False or self.lock.fire_time is not None
         )
@@ -159,7 +160,7 @@ class JobProxy:
         outcomes: list[Outcome] = []
         for run_time in self.run_times:
             name, context = f"{JOB_TASK}{self.job.id}", _context()
-            context.run(leave_callbacks)  # of an elector. Only the debug executor runs a job in a callback
+            context.run(leave_callbacks)  # elector callbacks; only the debug executor runs a job in a callback
             outcomes += await asyncio.create_task(self._run_async(run_time), name=name, context=context)
         return self._result(outcomes)
 
@@ -170,7 +171,7 @@ class JobProxy:
         return RunResult(self.key, tuple(self.run_times), is_late, events, later)
 
     def _run(self, run_time: datetime) -> list[Outcome]:
-        """Run the job under its lock, if it gets it; one event. ``_run_async`` is its twin."""
+        """Run the job under its lock, if the lock is granted. ``_run_async`` is the twin."""
         if outcomes := self._refuse(run_time):
             return outcomes
         request: LockRequest | None = None
@@ -191,7 +192,7 @@ class JobProxy:
                 self._begin(run_time)
                 outcomes += run_job(*self._call(run_time))
                 _raise_failure(outcomes)
-        except BaseException as error:  # all of them, as run_job does
+        except BaseException as error:  # all exceptions, as run_job does
             return outcomes or [self._not_begun(run_time, request, error)]
         return outcomes
 
@@ -218,19 +219,19 @@ class JobProxy:
                 self._begin(run_time)
                 outcomes += await run_coroutine_job(*self._call(run_time))
                 _raise_failure(outcomes)
-        except BaseException as error:  # all of them, as run_coroutine_job does
+        except BaseException as error:  # all exceptions, as run_coroutine_job does
             if is_from_signal(error):
-                raise  # it is for the process, which would go on and skip each further run
+                raise  # the process must end; otherwise it would go on and skip each further run
             return outcomes or [self._not_begun(run_time, request, error)]
         return outcomes
 
     def _refuse(self, run_time: datetime) -> list[Outcome]:
-        """The event of a run that must not begin: too late, in a drain, or not on the leader. Empty: it may."""
+        """Return the event of a run that must not begin: too late, in a drain, or not on the leader. Else return []."""
         grace = self.job.misfire_grace_time if self.late is None else None
         if not self.is_catch_up and self._leaves_room(run_time):
             self.missed(run_time, "no_room")
             return list(run_job(*self._call(run_time, _LONG_AGO)))
-        # The worker may have come late because it waited for a run of another job.
+        # The worker may be late because it waited for a run of another job.
         now = self.submitted_at if self.waits_for_others else datetime.now(UTC)
         if grace is not None and now - run_time > timedelta(seconds=grace):
             return list(run_job(*self._call(run_time, _LONG_AGO)))  # missed, even if the clock is set back right now
@@ -246,9 +247,9 @@ class JobProxy:
         return [self._skipped(run_time, skip)]
 
     def _leaves_room(self, run_time: datetime) -> bool:
-        """Whether a late run is so late that the next run on time is due.
+        """Return whether a late run is so late that the next run on time is due.
 
-        A recovery begins all the same: the run on time was refused while the lease of the dead holder lasted.
+        False for a recovery: the run on time was refused while the dead holder's lease lasted.
         """
         if self.late is None or self.expected is not None:
             return False
@@ -256,9 +257,9 @@ class JobProxy:
         return following is not None and following <= datetime.now(UTC)
 
     def _request(self, run_time: datetime, provider: object) -> LockRequest:
-        """What to acquire for a run.
+        """Return the request for a run.
 
-        :raises ConfigurationError: no lock can be taken, or none once per fire time.
+        :raises ConfigurationError: no lock can be taken, or not once per fire time.
         """
         if not isinstance(self.lock, LockRequest):
             assert self.lock is not None
@@ -277,9 +278,9 @@ class JobProxy:
         return request
 
     def _wait(self, request: LockRequest) -> timedelta | None:
-        """How long to wait for the other jobs that share the lock: until shortly before the next fire time at most.
+        """Return how long to wait for other jobs that share the lock: at most until shortly before the next fire time.
 
-        By ``lock_at_most_for`` the lease of a run that hangs has expired.
+        After ``lock_at_most_for``, the lease of a hung run has expired.
         """
         if not self.waits_for_others:
             return None
@@ -289,17 +290,18 @@ class JobProxy:
         return longest if following is None else max(min(longest, (following - now) * 0.9), timedelta(0))
 
     def _may_wait(self, record: LockRecord) -> bool:
-        """Whether this process has the lock, so another job of it.
+        """Return whether this process, and so another of its jobs, has the lock.
 
-        A plain lock cannot tell whether another replica runs the same job. A run that waits for it would be a second.
+        A plain lock does not show whether another replica runs the same job. A run that waits for that replica would be
+        a second run.
         """
         is_stopping = self.stopping is not None and self.stopping.is_set()
         return isinstance(self.lock, LockRequest) and record.holder == self.lock.holder and not is_stopping
 
     def _guard_options(self) -> LockOptions:
-        """The options of the guard. Those of a decorator are read in the worker, so they need not be pickled.
+        """Return the options of the guard. The worker reads a decorator's options, so they need not be pickled.
 
-        The provider is the decorator's, else the executor's, else None: the configured one.
+        The provider is the decorator's, else the executor's, else None for the configured provider.
         """
         spec = find_lock_spec(self.job.func)
         options = LockOptions() if spec is None else spec.options
@@ -310,7 +312,10 @@ class JobProxy:
         return replace(options, provider=provider, **in_request)
 
     def _options_for(self, request: LockRequest, options: LockOptions) -> LockOptions:
-        """:raises ConfigurationError: the run is to be recovered if its holder dies, and that cannot work."""
+        """Add ``wait`` and ``recover`` to the options.
+
+        :raises ConfigurationError: recovery is switched on, but cannot work.
+        """
         recover = self.recover and request.fire_time is not None
         if recover:
             check_kept_alive(f'job "{self.job.id}"', options.keep_alive)
@@ -337,7 +342,7 @@ class JobProxy:
         return bool(found) and has_room
 
     def _begin(self, run_time: datetime) -> None:
-        """Called under the lease, before the job."""
+        """Log a late run. Called under the lease, before the job."""
         if self.late is not None and self.expected is None:
             level, why = _WHY_LATE[self.late]
             late = (datetime.now(UTC) - run_time).total_seconds()
@@ -346,26 +351,26 @@ class JobProxy:
         self._add_decorator_alias()
 
     def _add_decorator_alias(self) -> None:
-        """Let the lock count as that of ``@scheduler_lock``, which must not acquire its own inside."""
+        """Let the lock count as the lock of ``@scheduler_lock``, so that the decorator does not acquire its own."""
         spec = find_lock_spec(self.job.func)
         if spec is not None:
             add_alias(spec, spec.lock_name(self.job.func, tuple(self.job.args), dict(self.job.kwargs)))
 
     def _call(self, run_time: datetime, misfire_grace_time: int | None = None) -> tuple[Any, ...]:
-        """The arguments of ``run_job``. Without a misfire time, because a granted run must run, however late."""
+        """Return the arguments of ``run_job``. By default without a misfire time, so that a granted run always runs."""
         return _JobCopy(self.job, misfire_grace_time), self.jobstore, [run_time], self.logger_name
 
     def _skipped(self, run_time: datetime, skip: Skipped) -> JobExecutionEvent:
         message = 'Run of job "%s" (scheduled at %s) was skipped: lock "%s", %s'
         logging.getLogger(self.logger_name).debug(message, self.job, run_time, skip.lock_name, skip.reason)
         if self.late in ("retry", "kept") and skip.reason in ("shutting_down", "not_leader"):
-            self.missed(run_time, "cancelled", skip.reason)  # the other replicas have skipped it before
+            self.missed(run_time, "cancelled", skip.reason)  # other replicas have already skipped it
         if self.skip_code == EVENT_JOB_SKIPPED:
             return JobSkippedEvent(self.job.id, self.jobstore, run_time, skip.lock_name, skip.reason)
         return JobExecutionEvent(self.skip_code, self.job.id, self.jobstore, run_time)
 
     def _not_granted(self, run_time: datetime, request: LockRequest, block: Block | AsyncBlock) -> list[Outcome]:
-        """The skip of a run; and the run itself, if it may still begin later."""
+        """Return the skip of a run, and the run itself if it may still begin later."""
         record, fire_time = block.record, request.fire_time
         events: list[Outcome] = [] if self.late == "watched" else [self._skipped(run_time, block.skip)]
         if record is None or fire_time is None or record.last_fire_time != fire_time or record.pause is not None:
@@ -373,16 +378,16 @@ class JobProxy:
         if block.options.recover and (record.is_held or record.is_released is False):
             return [*events, Later(self, run_time, request, record=record)]
         if self.late == "retry" and record.holder == request.holder:
-            # The reply to an acquire was lost. It is undone, and then the fire time is granted.
+            # The reply to an acquire was lost. The acquire is undone, and then the fire time is granted.
             error = f"lock {request.name!r}: an earlier attempt of this replica was granted, but its reply was lost"
             if record.is_held:
                 return [self._later(run_time, request, ProviderUnreachable(error, operation="acquire"))]
-            if record.is_released is False:  # the undo was lost as well, and the lease has expired
+            if record.is_released is False:  # the undo was lost, too, and the lease has expired
                 self.missed(run_time, "unreachable", error)
         return events
 
     def _not_begun(self, run_time: datetime, request: LockRequest | None, error: BaseException) -> Outcome:
-        """The event of a run that ended before the job began; or the run, if it may still begin later."""
+        """Return the event of a run that ended before the job began, or the run if it may still begin later."""
         if request is not None and request.fire_time is not None and isinstance(error, ProviderUnreachable):
             return self._later(run_time, request, error)
         return self.not_run(run_time, error)
@@ -393,7 +398,7 @@ class JobProxy:
     # Called in the scheduler's process, too
 
     def not_run(self, run_time: datetime, error: BaseException) -> JobExecutionEvent:
-        """The event for a run that ended before the job began. It is logged."""
+        """Log a run that ended before the job began, and return its event."""
         if self.skips_provider_errors and isinstance(error, ProviderError):
             logger.error('job "%s" is skipped, as its store failed: %s', self.job, error)  # APScheduler gets no error
             return self._skipped(run_time, Skipped(error.lock_name or "", "provider_error"))
@@ -402,7 +407,7 @@ class JobProxy:
         return error_event(self.job.id, self.jobstore, run_time, error)
 
     def missed(self, run_time: datetime, reason: MissReason, details: str = "") -> None:
-        """Emit that a run is lost."""
+        """Emit ``RunMissed`` for a lost run."""
         if not isinstance(self.lock, LockRequest):
             return
         fire_time = self.lock.fire_time or fire_time_of(self.job.trigger, run_time)
@@ -414,9 +419,9 @@ class JobProxy:
             self.missed(run_time, reason)
 
     def store(self, name: str) -> Any:
-        """The provider of the lock, for a read outside of a run; of an adapter, the provider that it calls.
+        """Return the provider of the lock, for a read outside of a run. For an adapter, return the provider inside.
 
-        :raises ConfigurationError: no provider.
+        :raises ConfigurationError: no provider is given or configured.
         """
         given = self._guard_options().provider
         if not self.is_coroutine:
@@ -426,27 +431,27 @@ class JobProxy:
 
 
 def _context() -> Context:
-    """A copy of the running context, outside of every lease. The application's variables stay."""
+    """Return a copy of the running context, outside of every lease. The application's variables stay."""
     context = copy_context()
     context.run(leave_leases)
     return context
 
 
 def _is_about_a_job(record: logging.LogRecord) -> bool:
-    """A log filter: "Running job" and "executed successfully" about a proxy repeat what is logged about the job."""
+    """Log filter: drop "Running job" and "executed successfully" about a proxy, because the job logs them, too."""
     args = record.args
     return record.levelno > logging.INFO or not (isinstance(args, tuple) and args and isinstance(args[0], JobProxy))
 
 
 def _raise_failure(events: Sequence[Any]) -> None:
-    """Raise for the guard what the job raised, which ``run_job`` has turned into an event."""
+    """Raise the job's exception again for the guard, because ``run_job`` has turned it into an event."""
     for event in events:
         if event.exception is not None:
             raise event.exception
 
 
 class _JobCopy:
-    """A job as ``run_job`` gets it."""
+    """The job for ``run_job``."""
 
     def __init__(self, job: Any, misfire_grace_time: int | None) -> None:
         self.id, self.func, self.args, self.kwargs = job.id, job.func, job.args, job.kwargs

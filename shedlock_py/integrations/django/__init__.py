@@ -1,7 +1,7 @@
-"""A Django application: the locks are in a database of ``DATABASES``. Described in ``docs/how-to/django.md``.
+"""A Django application with its locks in a database of ``DATABASES``. See ``docs/how-to/django.md``.
 
-``INSTALLED_APPS = ["shedlock_py.integrations.django", …]`` is all that is needed. Then ``@scheduler_lock`` uses that
-database, ``migrate`` makes the table, ``manage.py shedlock`` is the command line, and the admin shows locks and runs.
+Add it with ``INSTALLED_APPS = ["shedlock_py.integrations.django", …]``. Then ``@scheduler_lock`` uses the database,
+``migrate`` makes the table, ``manage.py shedlock`` is the command line, and the admin shows locks and runs.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["lock_provider"]
 
 
 def lock_provider() -> DatabaseLockProvider:
-    """The provider of this process, of the database that ``settings.SHEDLOCK`` names; always the same.
+    """Return the provider of this process. It uses the database that ``settings.SHEDLOCK`` names.
 
-    For what takes a ``provider=``. Guards do not need it: the application makes it the default of :func:`configure`.
-    Nothing is connected, and no setting is read, before its first operation.
+    Pass it to functions with a ``provider=``. Guards do not need it, because the application makes it the default of
+    :func:`configure`. Before its first operation, the provider neither connects nor reads settings.
     """
     from shedlock_py.integrations.django.django_provider import (
         provider_of_process,  # late: Django imports this package early

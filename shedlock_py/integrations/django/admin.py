@@ -1,4 +1,4 @@
-"""The admin: locks and runs as lists that are read from the provider, and what an operator may do with locks."""
+"""The admin: lists of locks and runs from the provider, and the actions of operators on locks."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from shedlock_py.operators import changes, display
 
 ROWS = 100
 MOST_LOCKS = 200
-"""The number of locks whose last runs the list of all runs shows."""
-NOT_DONE = "Not done"  # before each message: the admin begins it with a capital, and some begin with the name of a lock
+"""The list of all runs shows the last runs of so many locks."""
+NOT_DONE = "Not done"  # a prefix, because the admin capitalizes messages, and some begin with a lock name
 ACTIONS: dict[OperatorAction, tuple[str, str, str]] = {
     "pause": ("shedlock.pause_lock", "Pause", "is paused"),
     "resume": ("shedlock.pause_lock", "Resume", "is resumed"),
     "force_release": ("shedlock.force_release_lock", "Free by force", "was freed by force"),
 }
-"""The permission that each needs, its label, and what is reported."""
+"""The permission of each action, its label, and its report."""
 
 
 class _FromProvider(admin.ModelAdmin):
-    """A list that the provider returns. Its model has no rows."""
+    """A list from the provider. Its model has no rows."""
 
     def has_add_permission(self, *_: Any) -> bool:
         return False
@@ -49,7 +49,7 @@ class _FromProvider(admin.ModelAdmin):
         return False
 
     def change_view(self, request: Any, object_id: str, *_: Any, **__: Any) -> HttpResponse:
-        """The admin's own history links here."""
+        """Redirect to the list, because the admin's own history links here."""
         return self.back()
 
     def back(self) -> HttpResponse:
@@ -61,7 +61,7 @@ class _FromProvider(admin.ModelAdmin):
         return TemplateResponse(request, f"admin/shedlock/{template}.html", context)
 
     def shown(self, request: Any, template: str, read: Callable[[], list[Any]], **values: Any) -> HttpResponse:
-        """A page of what ``read`` returns, or the error in its place."""
+        """Return a page of the rows from ``read``, or of its error."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         status = 200
@@ -79,8 +79,8 @@ class _FromProvider(admin.ModelAdmin):
 
 @admin.register(Lock)
 class LockAdmin(_FromProvider):
-    # With ATOMIC_REQUESTS, a transaction of the view would wait for the provider's own connection on SQLite, and lose
-    # the log of what was done if it failed afterwards.
+    # With ATOMIC_REQUESTS on SQLite, a transaction of the view would wait for the provider's own connection. If the
+    # transaction failed later, it would also lose the log of the changes.
     @method_decorator(transaction.non_atomic_requests)
     def changelist_view(self, request: Any, extra_context: Any = None) -> HttpResponse:
         if request.method == "POST":
@@ -101,7 +101,7 @@ class LockAdmin(_FromProvider):
         )
 
     def _change(self, request: Any) -> HttpResponse:
-        """Ask for a confirmation of the chosen action, or carry out what was confirmed."""
+        """Show the confirmation of the chosen action, or carry out a confirmed action."""
         action = cast(OperatorAction, request.POST.get("action", ""))
         if action not in ACTIONS:
             messages.warning(request, "Choose an action.")
@@ -120,7 +120,7 @@ class LockAdmin(_FromProvider):
             return self.back()
 
     def _confirm(self, request: Any, action: OperatorAction, names: list[str]) -> HttpResponse:
-        """The page that says what will follow, for each lock."""
+        """Return the page with the consequence for each lock."""
         wanted = []
         for name in names:
             try:
@@ -141,7 +141,7 @@ class LockAdmin(_FromProvider):
         )
 
     def _carry_out(self, request: Any, action: OperatorAction, names: list[str]) -> list[str]:
-        """Do it for one lock after the other; those that are returned need another value of the form."""
+        """Carry out the action for one lock after the other. Return the locks that need another value in the form."""
         seen = request.POST.getlist("seen")
         try:
             by = Pause.validated(request.user.get_username()).by
@@ -164,7 +164,7 @@ class LockAdmin(_FromProvider):
         return []
 
     def _refuse(self, action: OperatorAction, name: str) -> None:
-        """:raises NotDone: a leader would be freed, and another node would lead beside it."""
+        """:raises NotDone: the action would free a leader, and another node would lead beside it."""
         if refusal := changes.refusal(lock_provider(), action, name, read_settings().elections):
             raise changes.NotDone(refusal)
 
@@ -191,7 +191,7 @@ class RunAdmin(_FromProvider):
 
 
 def _run_rows(name: str) -> list[dict[str, Any]]:
-    """The last runs of one lock, or of those that were held last. The newest first."""
+    """Return the last runs of one lock, or of the locks that were held last. Newest first."""
     provider = lock_provider()
     if name:
         record = provider.record(name)

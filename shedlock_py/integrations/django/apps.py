@@ -1,4 +1,4 @@
-"""The application: what is set up when Django starts. Nothing is connected by it."""
+"""The application and its setup at the start of Django. The setup does not connect to the database."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ShedLockConfig(AppConfig):
         try:
             defaults = read_settings().defaults
             configure(provider, **{**defaults, "listeners": listeners_of(defaults)})
-        except ConfigurationError as error:  # "manage.py check" reports it; nothing is locked, so no guarded task runs
+        except ConfigurationError as error:  # "manage.py check" reports it; without a store, no guarded task runs
             provider.problem = error
             configure(provider)
         post_migrate.connect(create_tables, sender=self)
@@ -39,18 +39,18 @@ class ShedLockConfig(AppConfig):
 
 
 def create_tables(using: str, **_: Any) -> None:
-    """Make what is missing, after each "migrate" of the database of the locks, and in a test database.
+    """Make missing tables after each "migrate" of the locks' database, and in a test database.
 
-    After the migrations and not as one of them: so the tables are those of ``create_schema()`` also if a setting
-    changes later, such as HISTORY; and in tests that run without migrations.
+    This runs after the migrations and is not a migration. So the tables follow ``create_schema()`` if a setting such as
+    HISTORY changes later, and also exist in tests without migrations.
     """
     if using != read_settings().database or not router.allow_migrate(using, ShedLockConfig.label):
         return
     if is_in_memory(connection_of(using)):
-        return  # in tests, the locks are in memory as well; otherwise there can be none
+        return  # in tests the locks are in memory, too; otherwise such a database cannot have locks
     try:
         lock_provider().create_schema()
     except ProviderError as error:
         if missing(error.__cause__) is not Missing.COLUMN:
             raise
-        logger.warning("%s", error)  # a table of ShedLock for Java: the error says how to use it, and so does "check"
+        logger.warning("%s", error)  # a table of ShedLock for Java: this error and "manage.py check" say how to use it

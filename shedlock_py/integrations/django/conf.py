@@ -1,4 +1,4 @@
-"""``settings.SHEDLOCK``: which database, the options of the provider, and the defaults of the guards."""
+"""``settings.SHEDLOCK``: the database, the options of the provider, and the defaults of the guards."""
 
 from __future__ import annotations
 
@@ -15,26 +15,29 @@ from shedlock_py.model.request import validate_name
 from shedlock_py.settings.defaults import Settings
 
 OPTIONS = ("TABLE_NAME", "SCHEMA", "EXTRA_COLUMNS", "TIMEOUT", "FIRE_TIME_TOLERANCE", "HISTORY")
-"""Those of :class:`SqlAlchemyLockProvider`, in capitals."""
+"""The options of :class:`SqlAlchemyLockProvider`, in capitals."""
 DEFAULTS = tuple(option.name.upper() for option in fields(Settings) if "provider" not in option.name)
-"""Those of :func:`configure`, in capitals."""
+"""The options of :func:`configure`, in capitals."""
 _KEYS = ("DATABASE", *OPTIONS, *DEFAULTS, "ELECTIONS")
 
 
 @dataclass(frozen=True)
 class Conf:
-    """The settings, taken apart."""
+    """The parsed settings."""
 
     database: str = "default"
     """The alias in ``DATABASES``."""
     options: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     elections: Sequence[str] = ()
-    """The lock names that are elections: the admin does not free their leaders."""
+    """The lock names of elections: the admin does not free their leaders."""
 
 
 def read_settings() -> Conf:
-    """:raises ConfigurationError: ``SHEDLOCK`` is no dictionary, or has a key that there is not."""
+    """Parse the settings.
+
+    :raises ConfigurationError: ``SHEDLOCK`` is not a dictionary, or has an unknown key or a wrong value.
+    """
     given: object = getattr(settings, "SHEDLOCK", {})
     if not isinstance(given, Mapping):
         raise ConfigurationError(f"settings.SHEDLOCK must be a dictionary, not {type(given).__name__}")
@@ -58,9 +61,9 @@ def read_settings() -> Conf:
 
 
 def listeners_of(defaults: Mapping[str, Any]) -> list[Any]:
-    """The listeners, of which a setting may name functions by their dotted path.
+    """Return the listeners. A setting may name listeners by their dotted path.
 
-    :raises ConfigurationError: a path that leads to nothing, or the setting is no list.
+    :raises ConfigurationError: a path cannot be imported, or the setting is not a list.
     """
     found = []
     given: object = defaults.get("listeners", ())

@@ -1,8 +1,8 @@
-"""The URL of a database of ``DATABASES``: the driver and the parameters with which Django itself would connect.
+"""The URL of a database of ``DATABASES``, with the same driver and parameters as Django's own connections.
 
-Django's backend says which they are (``get_connection_params``), so backends that wrap Django's own work, too.
-What belongs to Django's connections only is left out. What would change how the provider connects, and cannot be
-carried over, is refused.
+The parameters come from Django's backend (``get_connection_params``), so backends that wrap Django's own work, too.
+Parameters that concern only Django's connections are left out. Other parameters that the provider cannot use are
+refused, because they would change the connection.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _DIALECTS = {
     ("mysql", "pymysql"): "mysql+pymysql",  # after pymysql.install_as_MySQLdb()
     ("sqlite", "sqlite3.dbapi2"): "sqlite",
 }
-"""By the vendor of Django's backend, and the module of its driver."""
+"""SQLAlchemy's dialect, by the vendor of Django's backend and the module of its driver."""
 
-# Parameters that concern Django's own connections only.
+# Parameters that concern only Django's own connections.
 _OF_DJANGO = {
     "postgresql": ("cursor_factory", "context", "prepare_threshold", "client_encoding"),
     "mysql": ("conv", "charset", "collation", "use_unicode", "client_flag", "local_infile", "compress", "autocommit"),
@@ -39,9 +39,9 @@ _OF_MYSQL_TLS = ("ca", "cert", "key", "capath", "cipher", "check_hostname")
 
 
 def connection_of(alias: str) -> Any:
-    """Django's object for the connection of that alias, in this thread. It is not connected by this.
+    """Return Django's connection object of the alias in this thread. This does not connect.
 
-    :raises ConfigurationError: there is no such alias, or Django cannot load its backend.
+    :raises ConfigurationError: the alias is unknown, or Django cannot load its backend.
     """
     try:
         return connections[alias]
@@ -59,18 +59,18 @@ def is_in_memory(connection: Any) -> bool:
 
 
 def store_url(connection: Any) -> URL:
-    """The URL for :class:`SqlAlchemyLockProvider`.
+    """Return the URL for :class:`SqlAlchemyLockProvider`.
 
-    :raises ConfigurationError: another database or driver, or an option that cannot be carried over.
+    :raises ConfigurationError: the database, the driver or an option is not supported.
     """
     driver = getattr(connection, "Database", None)
     dialect = _DIALECTS.get((connection.vendor, getattr(driver, "__name__", "")))
     if dialect is None:
         engine = connection.settings_dict["ENGINE"]
         raise ConfigurationError(
-            f"DATABASES[{connection.alias!r}]: locks cannot be in a database of the engine {engine}, but in PostgreSQL "
-            f"(psycopg, psycopg2), MySQL, MariaDB (mysqlclient, PyMySQL) and SQLite. Let SHEDLOCK['DATABASE'] name "
-            f"another one, or call configure(…) in place of this application"
+            f"DATABASES[{connection.alias!r}]: locks cannot be in a database of the engine {engine}. They can be in "
+            f"PostgreSQL (psycopg, psycopg2), MySQL, MariaDB (mysqlclient, PyMySQL) and SQLite. Let "
+            f"SHEDLOCK['DATABASE'] name another database, or call configure(…) in place of this application"
         )
     try:
         parameters = dict(connection.get_connection_params())
@@ -103,14 +103,14 @@ _IN_URL = ("user", "password", "passwd", "host", "port", "dbname", "database", "
 def _sqlite(connection: Any) -> URL:
     name = str(connection.settings_dict["NAME"])
     if is_in_memory(connection):
-        name = ":memory:"  # which the provider refuses
+        name = ":memory:"  # the provider refuses it
     elif name.startswith("file:"):
         raise _not_carried_over(connection.alias, "a NAME that is a URI", "give the path of the file")
     return URL.create("sqlite", database=name)
 
 
 def _postgresql_query(connection: Any, parameters: dict[str, Any]) -> dict[str, str]:
-    """What libpq understands: TLS, a service file, a password file, several hosts, and so on."""
+    """Return libpq's parameters: TLS, a service file, a password file, several hosts, and so on."""
     if "," in str(parameters.get("host", "")):
         hosts = {"host": str(parameters.pop("host")), "port": str(parameters.pop("port", ""))}
     else:
@@ -138,7 +138,7 @@ def _mysql_query(alias: str, parameters: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _text(alias: str, name: str, value: object) -> str:
-    """The value of an option in a URL; it is never shown."""
+    """Return the value of an option for a URL. No message shows it."""
     if isinstance(value, bool):
         return str(int(value))
     if isinstance(value, str | int | float) or hasattr(value, "__fspath__"):
@@ -149,6 +149,6 @@ def _text(alias: str, name: str, value: object) -> str:
 def _not_carried_over(alias: str, what: str, why: str) -> ConfigurationError:
     return ConfigurationError(
         f"DATABASES[{alias!r}]: {what} cannot be carried over to the connections of the locks ({why}). Add an alias "
-        f"for the same database without it, and let SHEDLOCK['DATABASE'] name that; or call configure(…) "
+        f"for the same database without it, and let SHEDLOCK['DATABASE'] name that alias; or call configure(…) "
         f"in place of this application"
     )

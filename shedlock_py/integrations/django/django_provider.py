@@ -1,4 +1,4 @@
-"""The provider of a database of ``DATABASES``, as its settings are at each call."""
+"""The provider of a database of ``DATABASES``. It follows the settings at each call."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider
 
 
 class DatabaseLockProvider(LockProvider):
-    """A :class:`SqlAlchemyLockProvider` for a database of Django's, with a few connections of its own.
+    """A :class:`SqlAlchemyLockProvider` for a database of Django, with a few connections of its own.
 
-    It has all methods of that class. It follows the settings: while Django's test runner has put a test database in the
-    place of the real one, the locks are there, too, and no connection stays open that would keep the runner from
-    dropping it. A test database in memory is private to this process; so are the locks then.
+    It has all methods of that class, and follows the settings. While Django's test runner uses a test database, the
+    locks are in the test database, too. Then no connection stays open, because that would keep the runner from dropping
+    the database. Locks of a test database in memory are private to this process.
 
-    :param conf: in place of ``settings.SHEDLOCK``.
+    :param conf: the settings. Default: ``settings.SHEDLOCK``.
     """
 
     problem: ConfigurationError | None = None
-    """Why nothing can be locked: the settings are wrong."""
+    """The error in the settings, if no lock can be taken."""
 
     def __init__(self, conf: Conf | None = None) -> None:
         self._conf = conf
         self._names = {alias: database.get("NAME") for alias, database in settings.DATABASES.items()}
-        """Those of the real databases: the test runner replaces them."""
+        """Names of the real databases, by alias. The test runner replaces the names in the settings."""
         self._providers: dict[object, ProgramProvider] = {}
 
     def __repr__(self) -> str:
@@ -48,9 +48,9 @@ class DatabaseLockProvider(LockProvider):
             return f"<{type(self).__name__}: {error}>"
 
     def current(self) -> ProgramProvider:
-        """The provider for the settings as they are now; nothing is connected by this.
+        """Return the provider for the present settings. This does not connect.
 
-        :raises ConfigurationError: they are wrong, or the database cannot have locks.
+        :raises ConfigurationError: the settings are wrong, or the database cannot have locks.
         """
         if self.problem is not None:
             raise ConfigurationError(str(self.problem)) from self.problem
@@ -58,13 +58,13 @@ class DatabaseLockProvider(LockProvider):
         connection = connection_of(conf.database)
         values = connection.settings_dict
         is_test = values["NAME"] != self._names.get(conf.database)
-        # The parameters of connections are left out: a backend may make a new password for every connection.
+        # Connection parameters are left out, because a backend may make a new password for every connection.
         key = (conf.database, is_test, *(repr(values.get(name)) for name in _WHERE))
         found = self._providers.get(key)
         if found is None:
             url, options = store_url(connection), dict(conf.options)
             made = _for_tests(url, options) if is_test else _with_current_credentials(url, conf.database, options)
-            found = self._providers.setdefault(key, made)  # another thread may have made one meanwhile
+            found = self._providers.setdefault(key, made)  # another thread may have made a provider meanwhile
             for other in [each for each in list(self._providers) if each != key]:
                 with suppress(KeyError):
                     self._providers.pop(other).close()
@@ -106,20 +106,20 @@ class DatabaseLockProvider(LockProvider):
         return self.current().create_schema()
 
     def close(self) -> None:
-        """Close the idle connections. The next operation opens one again."""
+        """Close the idle connections. The next operation opens a new connection."""
         for provider in list(self._providers.values()):
             provider.close()
 
 
 _WHERE = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")
 _CREDENTIALS = ("user", "username", "password", "passwd")
-"""As drivers call them."""
+"""The drivers' names for them."""
 
 
 def _with_current_credentials(url: URL, alias: str, options: dict[str, Any]) -> ProgramProvider:
-    """A provider that asks Django's backend for the credentials of each new connection, as Django itself does.
+    """Return a provider that gets the credentials of each new connection from Django's backend, as Django itself does.
 
-    They may be short-lived, as the tokens of Amazon RDS are.
+    Credentials may be short-lived, for example tokens of Amazon RDS.
     """
     provider = SqlAlchemyLockProvider(url, **options)
 
@@ -132,7 +132,7 @@ def _with_current_credentials(url: URL, alias: str, options: dict[str, Any]) -> 
 
 
 def _for_tests(url: URL, options: dict[str, Any]) -> ProgramProvider:
-    """A provider that keeps no connection, because a test database is dropped at the end."""
+    """Return a provider that keeps no connection, because the test runner drops the database at the end."""
     if url.get_backend_name() == "sqlite" and url.database == ":memory:":
         return InMemoryLockProvider(history=options.get("history"))
     options.pop("timeout", None)

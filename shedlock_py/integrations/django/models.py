@@ -1,4 +1,4 @@
-"""Models without rows: for permissions, and for the admin. What they stand for is read from the provider."""
+"""Models without rows, for permissions and the admin. The provider reads the locks and runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db import models
 
 
 class Nothing(models.Manager):
-    """No query reaches the lock table through the ORM, from "dumpdata" for example."""
+    """Keeps queries of the ORM, for example of "dumpdata", from the lock table."""
 
     def get_queryset(self) -> Any:
         return super().get_queryset().none()

@@ -1,4 +1,4 @@
-"""What ``manage.py check`` finds: settings that cannot work, and a database that is not ready for locks."""
+"""Checks for ``manage.py check``: settings that cannot work, and a database that is not ready for locks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shedlock_py.settings.off_switch import is_active
 
 
 def check_settings(**_: Any) -> list[Any]:
-    """Without connecting to the database."""
+    """Check the settings, without a connection to the database."""
     try:
         conf = read_settings()
         database = conf.database
@@ -29,13 +29,13 @@ def check_settings(**_: Any) -> list[Any]:
             return [
                 checks.Warning(
                     f"DATABASES[{database!r}] is in memory: it cannot have locks, and no guarded task runs",
-                    hint="Use a file. In a test database in memory there are locks, for the tests of one process.",
+                    hint="Use a file. Only tests in one process can use locks in memory.",
                     id="shedlock.W001",
                 )
             ]
         if (problem := lock_provider().problem) is not None:
             raise problem
-        DatabaseLockProvider(conf).current()  # a new one: its options may have changed since
+        DatabaseLockProvider(conf).current()  # a new provider, because the options may have changed
         is_replica = connection.settings_dict["TEST"].get("MIRROR") is not None
     except ConfigurationError as error:
         return [checks.Error(str(error), hint="See docs/how-to/django.md.", id="shedlock.E001")]
@@ -52,7 +52,8 @@ def check_settings(**_: Any) -> list[Any]:
     if is_replica:
         found.append(
             checks.Warning(
-                f"DATABASES[{database!r}] is a mirror in tests, so it seems to be a replica: locks need the primary",
+                f"DATABASES[{database!r}] is a mirror in tests (TEST['MIRROR']), so it seems to be a replica: locks "
+                f"need the primary",
                 hint="Let SHEDLOCK['DATABASE'] name the alias of the primary.",
                 id="shedlock.W003",
             )
@@ -61,8 +62,8 @@ def check_settings(**_: Any) -> list[Any]:
 
 
 def check_store(databases: Sequence[str] | None, **_: Any) -> list[Any]:
-    """Ask the database: for ``manage.py check --database default``. It writes nothing."""
-    is_migrating = sys.argv[1:2] == ["migrate"]  # it checks first, and makes the table then
+    """Check the database, for ``manage.py check --database default``. Write nothing."""
+    is_migrating = sys.argv[1:2] == ["migrate"]  # "migrate" checks first, and then makes the table
     try:
         if is_migrating or read_settings().database not in (databases or ()):
             return []
@@ -83,8 +84,8 @@ def check_store(databases: Sequence[str] | None, **_: Any) -> list[Any]:
 
 
 def _history(provider: Any) -> Iterator[Check]:
-    """The table of runs may be missing where HISTORY was switched on later."""
-    with suppress(ConfigurationError):  # it is switched off
+    """Check the table of runs. It may be missing if HISTORY was switched on later."""
+    with suppress(ConfigurationError):  # HISTORY is switched off
         try:
             provider.runs(NAME, 1)
         except ProviderError as error:
@@ -92,7 +93,7 @@ def _history(provider: Any) -> Iterator[Check]:
 
 
 def check_deployment(**_: Any) -> list[Any]:
-    """For ``manage.py check --deploy``."""
+    """Check for ``manage.py check --deploy``."""
     found = []
     if not is_active():
         found.append(
@@ -109,7 +110,7 @@ def check_deployment(**_: Any) -> list[Any]:
     if connection.vendor == "sqlite":
         found.append(
             checks.Warning(
-                "the locks are in a SQLite file: they guard the processes of one machine",
+                "the locks are in a SQLite file: they guard only the processes of one machine",
                 hint="For several machines or containers, use PostgreSQL, MySQL or MariaDB.",
                 id="shedlock.W006",
             )

@@ -1,4 +1,4 @@
-// Live refresh: fetches this page again and replaces the live part. Without this script the page does not change.
+// Live refresh: fetches this page again and replaces the live part. Without this script the page does not refresh.
 "use strict";
 (() => {
   const EVERY = 5000, SLOWEST = 10000, LONGEST = 12000, OLD = 15000;
@@ -28,7 +28,7 @@
       const reply = await fetch(location.href, {cache: "no-store", signal: control.signal});
       return [reply, new DOMParser().parseFromString(await reply.text(), "text/html")];
     } catch (error) {
-      throw control.signal.aborted ? new Error("nothing came within " + LONGEST / 1000 + " s") : error;
+      throw control.signal.aborted ? new Error("no reply came within " + LONGEST / 1000 + " s") : error;
     } finally {
       clearTimeout(limit);
     }
@@ -71,7 +71,7 @@
     const began = Date.now();
     if (!isPaused && !isInUse()) await refresh();
     isBusy = false;
-    const slow = trouble ? 0 : Math.min(SLOWEST, 4 * (Date.now() - began));  // a slow store is asked less often
+    const slow = trouble ? 0 : Math.min(SLOWEST, 4 * (Date.now() - began));  // read a slow store less often
     timer = setTimeout(go, Math.max(EVERY, slow));
   }
 

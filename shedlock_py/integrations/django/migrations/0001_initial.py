@@ -1,4 +1,4 @@
-"""The models for permissions. They have no tables: those of the locks are made after each "migrate", by ``apps.py``."""
+"""The models for permissions, without tables. ``apps.py`` makes the tables of the locks after each "migrate"."""
 
 from django.db import migrations, models
 

@@ -1,4 +1,4 @@
-"""``manage.py shedlock …``: the command line, on the store of the settings."""
+"""``manage.py shedlock …``: the command line for the store in the settings."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ STORE = "shedlock_py.integrations.django:lock_provider"
 
 
 class Command(BaseCommand):
-    help = "The command line of shedlock_py, on the database that settings.SHEDLOCK names. More: manage.py shedlock -h"
-    requires_system_checks: Sequence[str] = ()  # jobs are started with it
+    help = "The command line of shedlock_py, for the database that settings.SHEDLOCK names. See: manage.py shedlock -h"
+    requires_system_checks: Sequence[str] = ()  # not before each job that "shedlock run" starts
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """All other options are those of the command line, and its exit codes are those of this process."""
+        """Run the command line with all options but Django's own. Exit with its exit code."""
         _shedlock(_without_options_of_django(argv[2:]), f"{argv[0]} {argv[1]}")
 
     def print_help(self, prog_name: str, subcommand: str) -> None:
@@ -30,14 +30,14 @@ class Command(BaseCommand):
         parser.add_argument("arguments", nargs=REMAINDER)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """For ``call_command``. An exit code that is not 0 raises ``SystemExit``."""
+        """Run the command line for ``call_command``. An exit code that is not 0 raises ``SystemExit``."""
         arguments = options["arguments"]
         command = next((word for word in arguments if not word.startswith("-")), "")
         if command in ("run", "lead"):
             raise CommandError(
                 f"call_command() refuses shedlock {command}, which takes over the signals and settings of its process:"
-                f" start one, as with subprocess.run([sys.executable, 'manage.py', 'shedlock', '{command}', …]), or"
-                " guard a function with @scheduler_lock"
+                f" start a process, as with subprocess.run([sys.executable, 'manage.py', 'shedlock', '{command}', …]),"
+                " or guard a function with @scheduler_lock"
             )
         stdout, stderr = options.get("stdout") or sys.stdout, options.get("stderr") or sys.stderr
         with redirect_stdout(stdout), redirect_stderr(stderr):
@@ -49,7 +49,7 @@ class Command(BaseCommand):
 
 
 def _without_options_of_django(arguments: list[str]) -> list[str]:
-    """Drop ``--settings`` and ``--pythonpath``, which Django has honoured, but not from the command after "--"."""
+    """Drop ``--settings`` and ``--pythonpath``, which Django has read. Keep them in the command after "--"."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     kept: list[str] = []
     own = iter(arguments[:end])
