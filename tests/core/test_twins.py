@@ -16,7 +16,7 @@ FACADE = ("acquire", "extend", "release", "record", "records", "force_release", 
 
 # The module and name of the sync twin, and the name of the async twin, which may be in another "module:".
 PAIRS = [
-    ("runtime/program.py", "run", "run_async"),
+    ("runtime/program.py", "drive", "drive_async"),
     ("guard/block.py", "Block", "AsyncBlock"),
     ("guard/extending.py", "extend_lock", "extend_lock_async"),
     *(

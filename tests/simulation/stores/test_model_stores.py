@@ -256,7 +256,7 @@ def test_a_model_store_does_what_the_real_one_does(name: str, real_store: tuple[
 
 
 def _really(provider: Any, command: Any) -> Any:
-    return provider._run(_alone(command))
+    return provider._drive(_alone(command))
 
 
 def _timed(timed: Callable[[Any], Any], execute: Callable[[Any], Any], command: Any) -> Any:
