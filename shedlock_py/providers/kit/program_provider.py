@@ -1,4 +1,4 @@
-"""The two providers: the operations of :class:`StorePrograms` for ordinary functions, and for asyncio."""
+"""The sync and the async provider, made of :class:`StorePrograms` and a client."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __tracebackhide__ = hidden_frames
 T = TypeVar("T")
 
 HISTORY_SECONDS = 1.0
-"""A command that writes history only waits no longer for its reply."""
+"""The longest wait for the reply to a command that only writes history."""
 _UNDO_WORKERS = 4
 _NO_TIME_LEFT = "its earlier requests"
 
@@ -49,7 +49,7 @@ class _BaseProvider:
         return isinstance(error.__cause__, Exception) and self.programs.is_all_said(error.__cause__)
 
     def _seconds_for(self, command: Any, until: float | None) -> float | None:
-        """How long to wait for the reply to ``command``."""
+        """Return how long to wait for the reply to ``command``, in seconds."""
         seconds = None if until is None else max(0.0, until - monotonic())
         if isinstance(command, Undo):
             return seconds
@@ -78,9 +78,9 @@ class ProgramProvider(_BaseProvider, LockProvider):
         return self._run(locking.release(self.programs, lease))
 
     def undo(self, lease: Lease) -> bool:
-        """Give back an unused acquisition: free at once, without minimum hold.
+        """Give back an unused acquisition: free the lock at once, without minimum hold.
 
-        Its fire time can be granted again. False: the lease had ended.
+        Its fire time can be granted again. Return False if the lease had ended.
         """
         return self._run(locking.undo(self.programs, lease))
 
@@ -91,16 +91,17 @@ class ProgramProvider(_BaseProvider, LockProvider):
         return _by_name(self._run(self.programs.records(validate_prefix(prefix)), "records"), prefix)
 
     def runs(self, name: str, limit: int = 50) -> list[Run]:
-        """The newest ``limit`` runs of ``name``, newest first, where the provider was opened with ``history``.
+        """Return the newest ``limit`` runs of ``name``, newest first.
 
-        :raises ConfigurationError: this provider keeps no history.
+        :raises ConfigurationError: this provider keeps no history: open it with ``history``.
         """
         return self._run(read_runs(self.programs, validate_name(name), limit), "runs", name)
 
     def recent_runs(self, names: Iterable[str], limit: int = 10) -> dict[str, list[Run]]:
-        """:meth:`runs` of each of ``names``, in few requests: for a view of many jobs, a few hundred names at a time.
+        """Return :meth:`runs` of each of ``names`` in few requests, to show many jobs.
 
-        Runs with odd values are left out, with a warning. On a cluster or a quorum, one request for each name.
+        Pass at most a few hundred names. Runs with odd values are left out, with a warning. A cluster or a quorum needs
+        one request for each name.
         """
         return self._run(read_recent_runs(self.programs, map(validate_name, names), limit), "recent_runs")
 
@@ -108,12 +109,12 @@ class ProgramProvider(_BaseProvider, LockProvider):
         return self._run(self.programs.force_release(validate_name(name), expected))
 
     def forget_fire_time(self, name: str, expected: LockRecord | None = None) -> bool:
-        """Forget the newest fire time that was granted for ``name``; then any fire time can be granted again.
+        """Forget the newest fire time that was granted for ``name``. After that, any fire time can be granted again.
 
-        For operators, after a replica with a wrong clock has run. False: there was none. One that is granted meanwhile
-        stays.
+        For operators, after a replica with a wrong clock has run. A fire time that is granted meanwhile stays. Return
+        False if the record had no fire time.
 
-        :param expected: the record that the operator saw. Forget its fire time only.
+        :param expected: the record that the operator saw. Forget only the fire time in it.
         """
         return self._run(self.programs.forget_fire_time(validate_name(name), expected), "forget_fire_time", name)
 
@@ -126,17 +127,16 @@ class ProgramProvider(_BaseProvider, LockProvider):
         by: str | None = None,
         expected: LockRecord | None = None,
     ) -> LockRecord:
-        """Keep ``name`` from all jobs for ``for_``, on all replicas: they skip it as one that is held.
+        """Keep ``name`` from all jobs on all replicas for ``for_``. The jobs skip it, like a lock that is held.
 
-        A pause is the lock itself, held by an operator: it survives restarts, and ends by itself. A running job keeps
-        its lock.
+        An operator holds the lock, so a pause survives restarts and ends by itself. A running job keeps its lock.
 
-        :param reason: why, for people to read; a long one is cut off.
-        :param wait: for how long to try again, about once a second, while a job has the lock.
-        :param by: who pauses it; ``user@host`` of this process by default.
+        :param reason: for people to read; a long reason is cut off.
+        :param wait: how long to try again, about once a second, while a job has the lock.
+        :param by: who pauses the lock; ``user@host`` of this process by default.
         :param expected: the record of the pause to replace.
-        :returns: the record. Its ``is_paused`` is False if a job has the lock still, which its ``holder`` names.
-        :raises ProviderError: it is paused already, and not by ``expected``.
+        :returns: the record. If a job still has the lock, ``is_paused`` is False and ``holder`` names the job's holder.
+        :raises ProviderError: the lock is already paused, and not by ``expected``.
         """
         pausing = Pausing(self.programs, name, for_, reason, wait, by, expected)
         while True:
@@ -147,9 +147,9 @@ class ProgramProvider(_BaseProvider, LockProvider):
             time.sleep(seconds)
 
     def resume(self, name: str, expected: LockRecord | None = None) -> bool:
-        """End the pause of ``name``, so that the next job gets the lock. False: it is not paused; nothing is freed.
+        """End the pause of ``name``, so that the next job gets the lock. Return False if ``name`` is not paused.
 
-        :param expected: the record that the operator saw. End this pause only.
+        :param expected: the record that the operator saw. End only this pause.
         """
         return self._run(resume(self.programs, validate_name(name), expected))
 
@@ -159,9 +159,9 @@ class ProgramProvider(_BaseProvider, LockProvider):
     def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
         """Claim the fire time of a run that never ended, if the store still has exactly its record ``expected``.
 
-        None: the record has changed.
+        Return None if the record has changed.
 
-        :raises ConfigurationError: ``expected`` is held, was released, or does not say.
+        :raises ConfigurationError: ``expected`` is held or was released, or does not say whether it was released.
         """
         return self._run(locking.recover(self.programs, request, expected))
 
@@ -172,18 +172,18 @@ class ProgramProvider(_BaseProvider, LockProvider):
         return self._run(self.programs.create_schema(), "create_schema")
 
     def checks(self) -> list[Check]:
-        """What the store says of its settings and of this user's rights: see :class:`Check`. Writes nothing."""
+        """Check the store's settings and this user's rights: see :class:`Check`. Writes nothing."""
         return self._run(self.programs.checks(), "checks")
 
     def close(self) -> None:
-        """Close the connections that the provider has opened; a user-supplied client stays as it is."""
+        """Close the connections that the provider has opened. A user-supplied client stays open."""
         if hasattr(self._client, "close"):
             self._client.close()
 
     def _run(self, program: Program[Any, Any, T], operation: str = "", lock_name: str | None = None) -> T:
-        """Carry ``program`` out with this provider's client, within its time limit.
+        """Carry out ``program`` with this provider's client, within its time limit.
 
-        :param operation: of a program that makes no :class:`Operation` by itself: the name, for errors.
+        :param operation: for errors. Given for a program that creates no :class:`Operation` itself.
         """
         if operation:
             program = carry_out(self.programs, operation, lock_name, program)
@@ -204,33 +204,33 @@ class ProgramProvider(_BaseProvider, LockProvider):
             raise
 
     def _undo_in_background(self, command: Undo, seconds: float | None) -> None:
-        """In another thread: the caller waits for it only as long as its own operation may take."""
-        from concurrent.futures import Future, wait  # late: needed when something has failed only
+        """Undo in another thread. The caller waits for it only as long as its own operation may take."""
+        from concurrent.futures import Future, wait  # imported late: needed only after a failure
 
         useful_until = monotonic() + command.useful_for
 
         def undo() -> None:
             try:
-                if monotonic() < useful_until:  # it may have waited for a thread
+                if monotonic() < useful_until:  # the undo may have waited for a thread
                     self._run(command.program)
             except Exception as error:
-                # The lease ends by itself, lock_at_most_for after it was granted.
+                # The lease ends by itself, lock_at_most_for after the grant.
                 logger.debug("could not undo: %s", error)
 
         try:
             future: Future[None] = self._undo_workers.submit(undo)
         except RuntimeError:  # no thread can be started
             return
-        finish_at_exit(future)  # after Ctrl-C the process may end before the undo has
+        finish_at_exit(future)  # after Ctrl-C, the process may end before the undo does
         wait([future], DEFAULT_TIMEOUT.total_seconds() if seconds is None else seconds)
 
 
 class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
-    """An :class:`AsyncLockProvider` from programs and a client.
+    """An :class:`AsyncLockProvider` made of programs and a client.
 
-    It shields each operation from cancellation: an operation that has begun goes on to its end in a task of its own, so
-    that an extension cannot overtake a release, and no driver loses a connection. If the caller of an acquire was
-    cancelled, the acquisition is undone.
+    Cancelling the caller does not interrupt an operation: the operation continues in its own task. So an extension
+    cannot overtake a release, and drivers do not lose connections. If the caller of an acquire was cancelled, the
+    acquisition is undone.
     """
 
     def __init__(self, programs: StorePrograms, client: AsyncStoreClient) -> None:
@@ -301,7 +301,7 @@ class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
         return await self._run(resume(self.programs, validate_name(name), expected))
 
     async def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Lease:
-        # If the caller is cancelled, the lease is left to expire: the former holder may still trust its own.
+        # If the caller is cancelled, the lease is left to expire: the former holder may still trust its own lease.
         return await self._run(locking.take_over(self.programs, request, expected))
 
     async def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
@@ -318,7 +318,7 @@ class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
         return await self._run(self.programs.checks(), "checks")
 
     async def close(self) -> None:
-        """Close the connections that this event loop opened; a user-supplied client stays as it is."""
+        """Close the connections that this event loop opened. A user-supplied client stays open."""
         if hasattr(self._client, "close"):
             await self._client.close()
 
@@ -330,11 +330,11 @@ class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
         *,
         when_abandoned: Callable[[Lease], Any] | None = None,
     ) -> T:
-        """See :meth:`ProgramProvider.run`. The caller's cancellation does not interrupt it.
+        """See :meth:`ProgramProvider._run`. The caller's cancellation does not interrupt it.
 
-        :param when_abandoned: called with the lease if the program gets one and the caller was cancelled.
+        :param when_abandoned: called with the lease if the program returns one after the caller was cancelled.
         """
-        from shedlock_py.runtime.asyncio_tools import shielded  # late: loads asyncio
+        from shedlock_py.runtime.asyncio_tools import shielded  # imported late: loads asyncio
 
         if operation:
             program = carry_out(self.programs, operation, lock_name, program)
@@ -358,7 +358,7 @@ class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
         return await run_async(program, execute)
 
     async def _undo_in_background(self, command: Undo, seconds: float | None) -> None:
-        """In another task: the caller waits for it only as long as its own operation may take."""
+        """Undo in another task. The caller waits for it only as long as its own operation may take."""
         import asyncio
 
         from shedlock_py.runtime.asyncio_tools import start_task
@@ -367,7 +367,7 @@ class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
             try:
                 await self._run_unshielded(command.program)
             except Exception as error:
-                # The lease ends by itself, lock_at_most_for after it was granted.
+                # The lease ends by itself, lock_at_most_for after the grant.
                 logger.debug("could not undo: %s", error)
 
         await asyncio.wait(
@@ -376,5 +376,5 @@ class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
 
 
 def _by_name(records: list[LockRecord], prefix: str) -> list[LockRecord]:
-    """Filtered here as well: a store may fold case, or find a prefix by a pattern."""
+    """Filter by prefix, because a store may ignore case or match the prefix as a pattern, and sort by name."""
     return sorted((record for record in records if record.name.startswith(prefix)), key=lambda record: record.name)
