@@ -1,4 +1,4 @@
-"""What a server's INFO means for the locks in it: for ``shedlock doctor``."""
+"""Reads a server's INFO for ``shedlock doctor``."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _PRIMARY = "the URL must lead to the primary"
 
 
 def read_info(calls: Calls) -> Program[Command, Any, dict[str, str]]:
-    """The fields of INFO. In a cluster, of the node that one of the keys is on."""
+    """Return the fields of INFO. In a cluster, they come from one node."""
     reply: bytes = yield Call(script("info"), (calls.key("info"),))
     lines = reply.decode(errors="replace").splitlines()
     return {name: value for name, is_field, value in (line.partition(":") for line in lines) if is_field}
 
 
 def server_checks(programs: StorePrograms, calls: Calls, *, is_cluster: bool) -> Program[Command, Any, list[Check]]:
-    """The checks of one server, or of one node of a cluster."""
+    """Check one server, or one node of a cluster."""
     try:
         info = yield from read_info(calls)
     except ProviderError as error:
@@ -46,7 +46,7 @@ def server_checks(programs: StorePrograms, calls: Calls, *, is_cluster: bool) ->
 
 
 def eviction(info: Info) -> Check:
-    """Lock records have an expiry, so that each policy but one may choose them, also while the lock is held."""
+    """Check the eviction policy. Lock records have an expiry, so all policies but one may evict a held lock."""
     policy = info.get("maxmemory_policy", "")
     if policy == "noeviction":
         return Check("eviction", "ok", "noeviction: no lock is evicted")
