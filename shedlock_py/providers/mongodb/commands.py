@@ -1,4 +1,4 @@
-"""The commands on lock records. Each is one atomic step on one document.
+"""The commands on lock records: one atomic step on one document per command.
 
 Times are compared as milliseconds, which every server supports. A missing field is less than any number. User values go
 into expressions only as ``$literal``, because ``"$name"`` is a valid lock name.

@@ -1,4 +1,4 @@
-"""Operations on MongoDB. Each is one command, and one atomic step on one document.
+"""Operations on MongoDB: one command, which is one atomic step on one document, per operation.
 
 Run history is an array in the lock's document, written by the same command. If the server refuses the command, it is
 sent again without history.
