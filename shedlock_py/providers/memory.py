@@ -65,7 +65,6 @@ class MemoryPrograms(RecordPrograms):
 
 
 def _store_of(shared_with: object, clock: Clock) -> MemoryStore:
-    """Return the store of ``shared_with``, or a new store."""
     if shared_with is None:
         return MemoryStore(clock)
     if not isinstance(shared_with, InMemoryLockProvider | AsyncInMemoryLockProvider):
@@ -117,7 +116,7 @@ class InMemoryLockProvider(ProgramProvider):
 
 
 class AsyncInMemoryLockProvider(AsyncProgramProvider):
-    """Like :class:`InMemoryLockProvider`, for asyncio. With ``shared_with``, both see the same locks."""
+    """:class:`InMemoryLockProvider` for asyncio. With ``shared_with``, both see the same locks."""
 
     programs: MemoryPrograms
     is_shared = False

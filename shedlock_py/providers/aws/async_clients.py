@@ -31,8 +31,6 @@ from shedlock_py.runtime.program import run_async
 
 
 class _Tasks:
-    """The client of one event loop."""
-
     def __init__(self, place: Place, timeout: float | None) -> None:
         self._place = place
         self._timeout = timeout
@@ -78,7 +76,7 @@ class _Tasks:
 
 
 class AsyncAwsClient:
-    """Like :class:`AwsClient`, for asyncio."""
+    """:class:`AwsClient` for asyncio."""
 
     def __init__(self, place: Place, timeout: float | None, exchange: Exchange) -> None:
         self.shown = place.shown

@@ -60,13 +60,11 @@ class Read(Command):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write ``record`` if its version in the store is still ``if_version``, or if neither exists.
+    """Write ``record`` if the store still has its version ``if_version``. If that is None, only create the record.
 
     The store must compare and write in one atomic step. The reply's value is the new version, or None if nothing was
     written. ``is_free`` is stored with the record: readers find it in :class:`Entry`. If ``lock_until`` has changed,
     ``record.read_at`` is the earliest time that it can be now.
-
-    :ivar if_version: None if no record may exist.
     """
 
     record: LockRecord
@@ -222,7 +220,6 @@ class CasPrograms(StorePrograms):
         return (None if reply.value is None else Entry(record, reply.value, is_free=True)), reply.time
 
     def _check_fire_time(self, claim: Claim, time: ServerTime, *, force: bool) -> None:
-        """:raises ProviderError: the fire time is too late."""
         fire_time = claim.request.fire_time
         if fire_time and fire_time > self._latest(time) + self.fire_time_tolerance:
             raise fire_time_too_late("take_over" if force else "acquire", claim.request, self.fire_time_tolerance)
@@ -409,7 +406,6 @@ def clocks_disagree(operation: str, lock_name: str, clock_error: timedelta) -> P
 
 
 def _freeing(entry: Entry, time: ServerTime, former_fire_time: datetime | None) -> Write:
-    """Return the write that frees the lock of ``entry`` and gives a fire time back."""
     newest, until = entry.record.last_fire_time, min(entry.record.lock_until, time.date)
     if newest and former_fire_time:
         newest = min(newest, former_fire_time)
@@ -423,7 +419,7 @@ def _is_held(entry: Entry, now: datetime) -> bool:
 
 
 def _is_of(lease: Lease, entry: Entry, now: datetime) -> bool:
-    """Return whether exactly this acquisition still holds the record."""
+    """Return whether exactly this acquisition holds the record."""
     record = entry.record
     is_same = (record.locked_by, record.fencing_token) == (lease.locked_by, lease.fencing_token)
     return is_same and _is_held(entry, now)

@@ -82,7 +82,7 @@ def _url(url: httpx.URL) -> httpcore.URL:
 
 
 def _left(seconds: float | None, error: type[Exception]) -> float | None:
-    """Return ``seconds``, or the time that is left to this thread's request if that is less."""
+    """Return ``seconds``, or the time left to this thread's request if that is less."""
     until: float | None = _request.until
     if until is None:
         return seconds

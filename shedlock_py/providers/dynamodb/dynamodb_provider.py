@@ -45,7 +45,7 @@ class DynamoDBLockProvider(ProgramProvider):
 
 
 class AsyncDynamoDBLockProvider(AsyncProgramProvider):
-    """Like :class:`DynamoDBLockProvider`, for asyncio. Several event loops may use it."""
+    """:class:`DynamoDBLockProvider` for asyncio. Several event loops may use it."""
 
     def __init__(
         self,

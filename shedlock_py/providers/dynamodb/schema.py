@@ -72,7 +72,7 @@ def _check_key(table: str, found: dict[str, Any]) -> None:
 
 
 def _switch_ttl_on(table: str) -> Program[AwsRequest, AwsReply, None]:
-    """Switch the TTL on, unless it is on for any attribute, or this user may not read its state."""
+    """Switch the TTL on, unless it is on for any attribute, or its state may not be read."""
     reply = yield AwsRequest("describe_time_to_live", {"TableName": table}, expected=(_DENIED,))
     if reply.code or reply.value["TimeToLiveDescription"]["TimeToLiveStatus"] != "DISABLED":
         return

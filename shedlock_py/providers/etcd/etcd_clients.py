@@ -74,7 +74,7 @@ class Exchange:
                 return CasReply(value_of(command, self._place.prefix, reply), time)
 
     def _log_in(self) -> Program[Request, httpx.Response, str]:
-        """Return the new token, and keep it for the next commands."""
+        """Return a new token, and keep it for later commands."""
         body = {"name": self._place.user, "password": self._place.password}
         response = yield from self._request("/v3/auth/authenticate", body)
         token: str = reply_of(response.status_code, response.text)["token"]
@@ -168,8 +168,6 @@ class _Connections:
 
 
 class _Threads(_Connections):
-    """The connections of one process."""
-
     def __init__(self, place: Place) -> None:
         super().__init__(place, client_of_threads)
         self.workers = WorkerPool(POOL_SIZE, "shedlock-etcd")
@@ -229,8 +227,6 @@ class EtcdClient:
 
 
 class _Tasks(_Connections):
-    """The connections of one event loop."""
-
     def __init__(self, place: Place) -> None:
         super().__init__(place, httpx.AsyncClient)
         self._at_end: AsyncGenerator[None] | None = None
@@ -291,7 +287,6 @@ def _tls(place: Place) -> ssl.SSLContext | bool:
 
 
 def _content(place: Place) -> tuple[bytes, ...]:
-    """Return the content of the files in the URL."""
     content = []
     for option in ("ca", "cert", "key"):
         if name := getattr(place, option):

@@ -55,7 +55,6 @@ _MINIMUM = {(3, 4): 22, (3, 5): 6}
 
 
 def _version(status: Mapping[str, Any]) -> list[Check]:
-    """Check the version of the member that replied."""
     version = str(status.get("version", ""))
     numbers = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", version)
     if numbers is None:
@@ -121,7 +120,7 @@ class EtcdLockProvider(ProgramProvider):
 
 
 class AsyncEtcdLockProvider(AsyncProgramProvider):
-    """Like :class:`EtcdLockProvider`, for asyncio. Several event loops may use it."""
+    """:class:`EtcdLockProvider` for asyncio. Several event loops may use it."""
 
     def __init__(
         self,
@@ -138,7 +137,6 @@ class AsyncEtcdLockProvider(AsyncProgramProvider):
 def _parsed(
     url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None
 ) -> tuple[Place, dict[str, Any]]:
-    """Return the cluster, and the options of its programs."""
     url, options = parse_options(url, clock_error, timeout, tolerance)
     place = Place.from_url(url)
     return place, {**options, "passwords": (place.password,), "names": (place.user, *place.hosts)}

@@ -135,7 +135,6 @@ def value_of(command: Command, prefix: str, reply: Mapping[str, Any]) -> Any:
 
 
 def _pairs(reply: Mapping[str, Any], is_requested: Callable[[bytes], bool]) -> list[Mapping[str, Any]]:
-    """Return the keys and values in the reply to a read."""
     pairs: list[Mapping[str, Any]] = reply.get("kvs", [])
     if "responses" in reply or not all(is_requested(b64decode(pair["key"])) for pair in pairs):
         raise OtherReplyError

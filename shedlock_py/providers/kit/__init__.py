@@ -17,8 +17,7 @@ into the program::
         rows = yield Query(ACQUIRE, name=claim.request.name, locked_by=claim.locked_by, ...)
         return rows[0].token if rows else None
 
-:class:`Undo` is the only command that reaches no client. The kit's own programs yield it, and the provider carries it
-    out in the background.
+The kit's own programs also yield :class:`Undo`. It reaches no client: the provider carries it out in the background.
 """
 
 from shedlock_py.model.lease import Claim, Lease

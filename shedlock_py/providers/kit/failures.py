@@ -59,7 +59,6 @@ OUTCOME_KNOWN = (Failure.CONFLICT, Failure.NOT_DONE, Failure.REFUSED)
 
 
 def _describe(operation: str, lock_name: str | None, what: str) -> str:
-    """Return the message of a :class:`ProviderError`: the operation, the lock, and the failure."""
     return f"{operation}: {what}" if lock_name is None else f"{operation} of lock {lock_name!r}: {what}"
 
 

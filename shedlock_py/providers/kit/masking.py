@@ -95,7 +95,6 @@ def _any_form(password: str) -> str:
 
 
 def _encoded(character: str) -> str:
-    """Return a pattern for one character, which may be percent-encoded."""
     if character.isascii() and character.isalnum():
         return character
     encoded = quote(character, safe="", errors="replace")

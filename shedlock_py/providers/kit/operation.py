@@ -94,7 +94,6 @@ class Operation:
             program.close()
 
     def _may_repeat(self, failures: list[Failure]) -> bool:
-        """Return whether a command with these failures may be sent again."""
         is_retried = all(failures.count(each) <= RETRIES.get(each, 0) for each in failures)
         return is_retried and self._policy.clock() < self._until
 

@@ -29,7 +29,7 @@ def split_options(url: str, names: Collection[str] = OPTIONS) -> tuple[str, dict
     White space around the URL is removed: see :func:`~shedlock_py.model.text.clean_url`.
 
     :raises ConfigurationError: the URL is empty, too long or contains a control character; or a value contains ``@``,
-        so it is the end of a password.
+        which may end a password.
     """
     start, question_mark, query = clean_url(url).partition("?")
     query, hash_mark, fragment = query.partition("#")

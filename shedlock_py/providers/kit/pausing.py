@@ -83,7 +83,6 @@ class Pausing:
         raise kept_changing("pause", name)
 
     def _check_replaced(self, found: LockRecord) -> None:
-        """:raises ProviderError: the pause ``found`` is not the expected pause."""
         if self._expected is None or self._expected.acquisition != found.acquisition:
             raise refused(
                 "pause",

@@ -36,8 +36,6 @@ _NO_TIME_LEFT = "its earlier requests"
 
 
 class _BaseProvider:
-    """The time limits and messages of both providers."""
-
     programs: StorePrograms
     _client: Any
 
@@ -49,7 +47,6 @@ class _BaseProvider:
         return isinstance(error.__cause__, Exception) and self.programs.is_all_said(error.__cause__)
 
     def _seconds_for(self, command: Any, until: float | None) -> float | None:
-        """Return how long to wait for the reply to ``command``, in seconds."""
         seconds = None if until is None else max(0.0, until - monotonic())
         if isinstance(command, Undo):
             return seconds
@@ -204,7 +201,7 @@ class ProgramProvider(_BaseProvider, LockProvider):
             raise
 
     def _undo_in_background(self, command: Undo, seconds: float | None) -> None:
-        """Undo in another thread. The caller waits for it only as long as its own operation may take."""
+        """Undo in another thread. The caller waits only as long as its own operation may take."""
         from concurrent.futures import Future, wait  # imported late: needed only after a failure
 
         useful_until = monotonic() + command.useful_for
@@ -358,7 +355,7 @@ class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
         return await run_async(program, execute)
 
     async def _undo_in_background(self, command: Undo, seconds: float | None) -> None:
-        """Undo in another task. The caller waits for it only as long as its own operation may take."""
+        """Undo in another task. The caller waits only as long as its own operation may take."""
         import asyncio
 
         from shedlock_py.runtime.asyncio_tools import start_task

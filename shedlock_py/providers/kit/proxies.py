@@ -67,7 +67,7 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def _network(text: str) -> IPv4Network | IPv6Network | None:
-    """Return the network in ``text``. A single address counts as a network."""
+    """Return the network in ``text``, which may be a single address."""
     try:
         return ip_network(text, strict=False)
     except ValueError:

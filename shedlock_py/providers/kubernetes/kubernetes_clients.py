@@ -152,8 +152,6 @@ def _request(send: Send, timeout: float | None, extensions: Mapping[str, Any]) -
 
 
 class _Threads:
-    """The connections of one process."""
-
     def __init__(self, place: Place) -> None:
         self._place = place
         self._mutex = threading.Lock()
@@ -229,8 +227,6 @@ class KubernetesClient:
 
 
 class _Tasks:
-    """The connections of one event loop."""
-
     def __init__(self, place: Place) -> None:
         import asyncio
 

@@ -82,7 +82,7 @@ class KubernetesLockProvider(ProgramProvider):
 
 
 class AsyncKubernetesLockProvider(AsyncProgramProvider):
-    """Like :class:`KubernetesLockProvider`, for asyncio. Several event loops may use it."""
+    """:class:`KubernetesLockProvider` for asyncio. Several event loops may use it."""
 
     def __init__(
         self,
@@ -105,6 +105,5 @@ class AsyncKubernetesLockProvider(AsyncProgramProvider):
 def _parsed(
     url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None
 ) -> tuple[Place, dict[str, Any]]:
-    """Return the namespace, and the options of its programs."""
     url, options = parse_options(url, clock_error, timeout, tolerance)
     return Place.from_url(url), options

@@ -183,7 +183,7 @@ class AsyncCollectionClient(_BaseClient):
 
 
 def _user_collection(given: object, name: str, *, is_async: bool) -> Any:
-    """Return the collection of a user-supplied client, with the settings that a lock needs."""
+    """Return the user's collection with the settings that a lock needs."""
     database, collection, client = _ASYNC if is_async else _SYNC
     if isinstance(given, _SYNC if is_async else _ASYNC):
         other = "MongoLockProvider" if is_async else "AsyncMongoLockProvider"

@@ -272,7 +272,6 @@ class MongoPrograms(StorePrograms):
         return [self._to_run(name, entry) for entry in entries]
 
     def _to_run(self, name: str, entry: Document) -> Run:
-        """:raises ProviderError: a field has another type."""
         problem = "is no document"
         if isinstance(entry, dict):
             odd = [field for field, types in _FIELDS_OF_RUN.items() if type(entry.get(field)) not in types]

@@ -50,7 +50,7 @@ class MongoLockProvider(ProgramProvider):
 
 
 class AsyncMongoLockProvider(AsyncProgramProvider):
-    """Like :class:`MongoLockProvider`, for asyncio: an ``AsyncDatabase``, an ``AsyncCollection``, or a URL.
+    """:class:`MongoLockProvider` for asyncio: an ``AsyncDatabase``, an ``AsyncCollection``, or a URL.
 
     A provider from a URL can be used in several event loops, in turn or at once: each has its own small client. PyMongo
     allows your ``AsyncMongoClient`` only in one event loop.

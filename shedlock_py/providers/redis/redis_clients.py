@@ -107,7 +107,7 @@ class BaseClient:
 
 
 class _UserSuppliedClient(BaseClient):
-    """The application's client, with its own time limits and retries. It is never closed here."""
+    """The application's client, with its own time limits and retries. It is never closed."""
 
     def __init__(self, client: Any) -> None:
         is_cluster = isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster)

@@ -46,7 +46,7 @@ class RedisLockProvider(ProgramProvider):
 
 
 class AsyncRedisLockProvider(AsyncProgramProvider):
-    """Like :class:`RedisLockProvider`, for asyncio, with a client of ``redis.asyncio`` or a URL.
+    """:class:`RedisLockProvider` for asyncio, with a client of ``redis.asyncio`` or a URL.
 
     With a URL, several event loops may use it. Each has its own connections.
     """
@@ -68,7 +68,7 @@ class AsyncRedisLockProvider(AsyncProgramProvider):
 def _parse(
     client_or_url: Any, timeout: Duration | None, tolerance: Duration | None, history: int | None
 ) -> tuple[Any, Limits]:
-    """Return the client, or the URL without the programs' options, and these options."""
+    """Return the client, or the URL without the options, and the options."""
     is_managed = isinstance(client_or_url, str)
     client_or_url, in_url = split_options(client_or_url) if is_managed else (client_or_url, {})
     return client_or_url, parse_limits(timeout, tolerance, in_url, is_managed=is_managed, history=history)

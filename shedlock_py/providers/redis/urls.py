@@ -72,7 +72,6 @@ def _check(url: str) -> None:
 
 
 def _authority(url: str) -> str:
-    """Return user, password, host and port."""
     return re.split("[/?#]", url.partition("://")[2], maxsplit=1)[0]
 
 

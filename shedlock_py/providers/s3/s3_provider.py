@@ -108,7 +108,7 @@ class S3LockProvider(ProgramProvider):
 
 
 class AsyncS3LockProvider(AsyncProgramProvider):
-    """Like :class:`S3LockProvider`, for asyncio. Several event loops may use it."""
+    """:class:`S3LockProvider` for asyncio. Several event loops may use it."""
 
     programs: S3Programs
 

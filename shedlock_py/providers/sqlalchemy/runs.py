@@ -89,7 +89,7 @@ class RunStatements:
         return self._plain.compile(sql, reply, runs=self.table_name)
 
     def _next_token(self) -> str:
-        """Return the next token for a lock table without tokens."""
+        """For a lock table without tokens."""
         clock = self._clock
         newest = f"(SELECT MAX(fencing_token) FROM {{runs}} WHERE {_THIS_NAME})"
         return f"{clock.greatest}(COALESCE({newest}, 0) + 1, {clock.microseconds})"

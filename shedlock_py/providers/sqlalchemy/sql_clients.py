@@ -31,8 +31,6 @@ RESERVED = 1
 
 
 class _Client:
-    """Base of all clients."""
-
     engine: Any
     shown = ""
     """Shown in the provider's ``repr``."""

@@ -43,8 +43,6 @@ _POOL = (
 
 
 class _SqlProvider:
-    """Base of both providers."""
-
     programs: SqlPrograms
     _client: Any
 
@@ -142,7 +140,7 @@ class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
 
 
 class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
-    """Like :class:`SqlAlchemyLockProvider`, for asyncio: with your ``AsyncEngine``, or a URL.
+    """:class:`SqlAlchemyLockProvider` for asyncio: with your ``AsyncEngine``, or a URL.
 
     A provider from a URL can be used in several event loops, in turn or at once: each has its own small engine.
     SQLAlchemy allows your ``AsyncEngine`` only in one event loop.
@@ -197,7 +195,7 @@ def _limits(
     idle_timeout: Duration | None,
     prepare: bool | None,
 ) -> tuple[Any, Limits, Sessions]:
-    """Return the engine, or the URL without the provider's options, and these options."""
+    """Return the engine or the URL, without the provider's options, and these options."""
     url, in_url = engine_or_url, dict[str, str]()
     if isinstance(url, str):
         url, in_url = split_options(url, _OPTIONS)

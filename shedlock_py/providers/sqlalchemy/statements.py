@@ -164,7 +164,7 @@ class Statements:
         return f"SELECT name, locked_by, {times}, {extra}, {self.clock.now} FROM {{table}}"
 
     def _read_before_claim(self) -> str:
-        """Return the query. It replies with one row, even if the record does not exist."""
+        """It replies with one row, even if the record does not exist."""
         ran = f" OR last_fire_time >= {self.clock.fire_time}" if self.extra_columns else ""
         extra = ", ".join(EXTRA_COLUMNS if self.extra_columns else ("NULL", "NULL"))
         return (

@@ -193,7 +193,6 @@ class SqlTables(StorePrograms):
             raise self._not_created(failure, table) from failure.__cause__
 
     def _not_created(self, error: ProviderError, table: Table) -> ProviderError:
-        """Return ``error`` with a hint."""
         if isinstance(error, ProviderUnreachable) or (error.hint is not None and not is_denied(error.__cause__)):
             return error
         name = self.dialect.identifier_preparer.format_table(table)

@@ -339,7 +339,6 @@ class QuorumPrograms(StorePrograms):
         return Failure.NOT_A_STORE_ERROR  # the servers' errors are in the replies
 
     def _check_length(self, lease: timedelta) -> None:
-        """:raises ConfigurationError: the lease is longer than ``longest_lease``."""
         if lease > self._longest_lease:
             raise ConfigurationError(
                 f"a lease of {lease} is longer than longest_lease ({self._longest_lease}), for which this quorum keeps "

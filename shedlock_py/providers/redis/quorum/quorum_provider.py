@@ -69,7 +69,7 @@ class RedisQuorumLockProvider(ProgramProvider):
 
 
 class AsyncRedisQuorumLockProvider(AsyncProgramProvider):
-    """Like :class:`RedisQuorumLockProvider`, for asyncio, with clients of ``redis.asyncio`` or URLs."""
+    """:class:`RedisQuorumLockProvider` for asyncio, with clients of ``redis.asyncio`` or URLs."""
 
     programs: QuorumPrograms
 
@@ -100,7 +100,7 @@ def _parse(
     tolerance: Duration | None,
     history: int | None,
 ) -> tuple[list[Any], Duration, Limits]:
-    """Return the client or URL of each server, and the options, which the URL for all may contain."""
+    """Return each server's client or URL, and the options, also from a URL for all."""
     servers, in_url = split_servers(clients_or_urls)
     is_managed = any(isinstance(server, str) for server in servers)
     limits = parse_limits(timeout, tolerance, in_url, is_managed=is_managed, history=history)
