@@ -34,7 +34,7 @@ class MemoryStore:
         self._mutex = PerProcess(threading.Lock)  # in a forked child, nothing would release the parent's lock
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a store in memory belongs to its process: a copy elsewhere would exclude nobody")
+        raise TypeError("a store in memory belongs to its process: a copy in another process would not share its locks")
 
     def execute(self, command: RecordCommand, _timeout: float | None) -> Any:
         """Execute ``command``, while no other thread uses the records."""
@@ -68,10 +68,12 @@ def _store_of(shared_with: object, clock: Clock) -> MemoryStore:
     if shared_with is None:
         return MemoryStore(clock)
     if not isinstance(shared_with, InMemoryLockProvider | AsyncInMemoryLockProvider):
-        raise ConfigurationError(f"shared_with is no provider in memory: {quoted(shared_with)}; a clock is clock=…")
+        raise ConfigurationError(
+            f"shared_with must be a provider in memory, not {quoted(shared_with)}; to pass a clock, write clock=…"
+        )
     store = shared_with.programs.store
     if clock not in (monotonic, store.clock):
-        raise ConfigurationError("a shared store has the clock that it was made with: leave clock out")
+        raise ConfigurationError("a shared store keeps the clock that it was made with: leave clock= out")
     return store
 
 

@@ -401,7 +401,7 @@ def clocks_disagree(operation: str, lock_name: str, clock_error: timedelta) -> P
         operation,
         lock_name,
         f"the times of one reply and the next differ by more than {clock_error} (clock_error)",
-        hint="if it happens again, the clocks of the servers differ so much: raise clock_error on all replicas",
+        hint="if it happens again, the clocks of the servers differ by that much: raise clock_error on all replicas",
     )
 
 

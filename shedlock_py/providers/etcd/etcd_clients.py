@@ -302,7 +302,7 @@ def _file_errors(options: str) -> Iterator[None]:
         yield
     except ssl.SSLError as error:
         raise ConfigurationError(
-            f"store URL: {options}: no certificate in PEM, or not with its key ({error})"
+            f"store URL: {options}: not a certificate in PEM, or its key does not match ({error})"
         ) from error
     except OSError as error:
         if error.errno in _NO_DESCRIPTOR:

@@ -72,7 +72,7 @@ def _members(reply: Mapping[str, Any]) -> list[Check]:
     may_lose = (voters - 1) // 2
     if voters == 1:
         return [Check("members", "ok", "1: without it, no lock is granted")]
-    message = f"{voters}, of which {may_lose} may be lost"
+    message = f"{voters}, and {may_lose} of them may fail"
     if voters % 2 == 0:
         return [Check("members", "warning", message, _EVEN)]
     return [Check("members", "ok", message)]

@@ -59,7 +59,7 @@ class Place:
         namespace, options = split_query(url, "kubernetes", _OPTIONS, _FORM)
         namespace = namespace.removesuffix("/")
         if namespace and not is_label(namespace):
-            raise ConfigurationError(f"store URL: no name of a namespace is there; the form is {_FORM}")
+            raise ConfigurationError(f"store URL: not the name of a namespace; the form is {_FORM}")
         return cls(namespace, options.get("context"), options.get("kubeconfig"))
 
 
@@ -119,7 +119,7 @@ class Access:
         try:
             self.refresh()
         except Exception as error:
-            logger.warning("the token of Kubernetes is not refreshed, the old one is used: %s", error)
+            logger.warning("could not refresh the token of Kubernetes, the old token is used: %s", error)
 
     @property
     def is_anonymous(self) -> bool:

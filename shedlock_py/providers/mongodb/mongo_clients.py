@@ -189,7 +189,7 @@ def _user_collection(given: object, name: str, *, is_async: bool) -> Any:
         other = "MongoLockProvider" if is_async else "AsyncMongoLockProvider"
         raise ConfigurationError(f"this is of the type {type(given).__name__}: give it to {other}")
     if isinstance(given, client):
-        raise ConfigurationError("this is a client: say which database the locks are in, as in client['database']")
+        raise ConfigurationError("this is a client: pass the database of the locks, for example client['database']")
     if isinstance(given, database):
         return _collection_of(given, name)
     if isinstance(given, Collection | AsyncCollection) and isinstance(given, collection):

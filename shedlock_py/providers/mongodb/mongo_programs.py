@@ -94,7 +94,7 @@ class MongoPrograms(StorePrograms):
         self.collection_name = collection_name
         expiry = parse_duration(expire_after, "expire_after")
         if expiry < timedelta(seconds=1):
-            raise ConfigurationError(f"expire_after={expire_after!r} is less than a second, which MongoDB counts in")
+            raise ConfigurationError(f"expire_after={expire_after!r} is too short: MongoDB needs at least 1s")
         if self.history:
             expiry = max(expiry, KEPT_WITH_RUNS)
         self._expire_after_seconds = -(-expiry // timedelta(seconds=1))
@@ -295,7 +295,7 @@ class MongoPrograms(StorePrograms):
                     next_fire_time=next_fire_time,
                 )
         except OverflowError:
-            problem = "has a fire time that no calendar has"
+            problem = "has a fire time that is out of range"
         raise refused("runs", name, f"one of its runs {problem}", hint=self._runs_hint())
 
     def _runs_hint(self) -> str:
@@ -317,7 +317,7 @@ class MongoPrograms(StorePrograms):
         if isinstance(error, DuplicateKeyError):
             return (
                 f"collection {self.collection_name} treats two different lock names as equal, because of its "
-                f"collation: use a collection without one"
+                f"collation: use a collection without a collation"
             )
         return self._record_hint() if errors.code_of(error) in errors.OTHER_TYPE else None
 

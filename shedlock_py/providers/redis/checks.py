@@ -54,7 +54,7 @@ def eviction(info: Info) -> Check:
         return Check("eviction", "ok", "no maxmemory: no lock is evicted")
     if not policy:
         return Check("eviction", "ok", "not known: the server does not say")
-    return Check("eviction", "warning", f"{policy} may evict a lock that is held, which is free then", _NO_EVICTION)
+    return Check("eviction", "warning", f"{policy} may evict a lock that is held, so it is free", _NO_EVICTION)
 
 
 def _persistence(programs: StorePrograms, info: Info) -> Program[Command, Any, Check]:
@@ -63,17 +63,17 @@ def _persistence(programs: StorePrograms, info: Info) -> Program[Command, Any, C
         value = yield Setting("appendfsync" if has_file else "save")
     except ProviderError as error:  # managed services forbid CONFIG
         if not has_file:
-            return Check(check, "warning", "no append-only file: a crash may forget locks that are held", _KEEP)
+            return Check(check, "warning", "no append-only file: a crash may lose locks that are held", _KEEP)
         known = not_known(programs, check, error)
         return Check(check, "ok", f"append-only file; appendfsync {known.message}")
     if has_file and value == "no":
-        return Check(check, "warning", "appendfsync no: a crash of the machine forgets the last half minute", _KEEP)
+        return Check(check, "warning", "appendfsync no: a crash of the machine loses the last half minute", _KEEP)
     if has_file:
         return Check(check, "ok", f"append-only file, appendfsync {value}")
     if value:
-        message = "snapshots only: a crash forgets the locks since the last one, which are free then"
+        message = "snapshots only: a crash loses the locks since the last snapshot, so they are free"
         return Check(check, "warning", message, _KEEP)
-    return Check(check, "warning", "none: at a restart all locks vanish, and are free", _KEEP)
+    return Check(check, "warning", "none: a restart loses all locks, so they are free", _KEEP)
 
 
 def is_replica(info: Info) -> bool:
@@ -90,4 +90,4 @@ def _replication(info: Info) -> Check:
     if not count:
         return Check(check, "ok", "no replica is connected")
     what = f"{count} replica{'' if count == 1 else 's'}"
-    return Check(check, "warning", f"{what}, asynchronous: a fail-over may forget the last locks", _FAILOVER)
+    return Check(check, "warning", f"{what}, asynchronous: a failover may lose the latest locks", _FAILOVER)

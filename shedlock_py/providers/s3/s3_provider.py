@@ -27,7 +27,7 @@ _NO_CONDITIONS = (
 _NO_DELETES = "leave old records where they are, or let a lifecycle rule of the bucket delete them"
 _DENIED = (
     "the policy must allow s3:GetObject, s3:PutObject and s3:DeleteObject below the prefix, and s3:ListBucket of the "
-    "bucket, without which S3 says AccessDenied of an object that is absent"
+    "bucket: without it, S3 replies AccessDenied for an object that does not exist"
 )
 _HINTS = {
     "NoSuchBucket": _NO_BUCKET,

@@ -137,7 +137,7 @@ class Objects:
             if not made.code:
                 break  # otherwise it was sent twice, and this is the reply to the second copy
         else:
-            raise IgnoredConditionError("the server refuses If-None-Match in PUT of an object that is absent")
+            raise IgnoredConditionError("the server refuses If-None-Match in PUT of an object that does not exist")
         etag = made.value["ETag"]
         for condition in (None, _NO_ETAG):
             reply = yield from self._put(key, {}, condition)

@@ -76,7 +76,7 @@ def _permissions(tables: SqlTables, table_name: str) -> SqlProgram[list[Check]]:
     if missing_rights == ["DELETE"]:
         return [Check(check, "ok", f"{', '.join(_FOR_JOBS)}; not DELETE, which only prune needs")]
     if missing_rights:
-        hint = f"{tables.grant_sql(table_name)}; DELETE, too, for the one that prunes"
+        hint = f"{tables.grant_sql(table_name)}; DELETE, too, for the user that prunes"
         return [Check(check, "failed", f"not allowed: {', '.join(missing_rights)}", hint)]
     return [Check(check, "ok", ", ".join(_RIGHTS))]
 
@@ -116,7 +116,7 @@ def _preparation(tables: SqlTables) -> SqlProgram[list[Check]]:
 
 def _replication_of_postgresql(commit: str, standby_names: str, standbys: int) -> Check:
     check, cure = "replication", f"set synchronous_standby_names, with synchronous_commit = on; or {_RUN_TWICE}"
-    forgets = "one that is promoted may lack the last locks, which are free then"
+    forgets = "after a failover, the new primary may lack the latest locks, so they are free"
     if standby_names and commit not in ("off", "local"):
         return Check(check, "ok", "a commit waits for a synchronous standby")
     if standby_names:
@@ -158,8 +158,8 @@ def _replication_of_mysql(tables: SqlTables, values: Mapping[str, str]) -> SqlPr
     if not replicas:
         return Check(check, "ok", "no replica is connected")
     message = (
-        f"{replicas} replica{'' if replicas == 1 else 's'}: one that is promoted may lack the last locks, which are "
-        f"free then; semi-synchronous replication is no guarantee"
+        f"{replicas} replica{'' if replicas == 1 else 's'}: after a failover, the new primary may lack the latest "
+        f"locks, so they are free; semi-synchronous replication does not prevent this"
     )
     return Check(check, "warning", message, _RUN_TWICE)
 
@@ -169,7 +169,7 @@ def _durability(found: Mapping[str, str], wanted: Mapping[str, str]) -> Check:
     if not wrong:
         return Check("durability", "ok", "a commit is on disk before its reply")
     shown = ", ".join(f"{name} = {found[name]}" for name in wrong)
-    message = f"{shown}: a crash of the machine may forget the last locks, which are free then"
+    message = f"{shown}: a crash of the machine may lose the latest locks, so they are free"
     return Check("durability", "warning", message, f"set {', '.join(f'{name} = {wanted[name]}' for name in wrong)}")
 
 

@@ -70,7 +70,7 @@ class SqlTables(StorePrograms):
         for name in (table_name, schema or ""):
             if not _is_usable(name):
                 raise ConfigurationError(
-                    f"{name!r} cannot name the lock table or its schema: drivers give % and : a meaning"
+                    f"{name!r} cannot name the lock table or its schema: for drivers, % and : are special"
                 )
         if "." in table_name:  # ShedLock for Java accepts this; here it would name a table of the default schema
             where, _, table = table_name.rpartition(".")

@@ -116,7 +116,7 @@ class QuorumPrograms(StorePrograms):
             is_ahead = False
             match tally.verdict():
                 case Verdict.WON if tally.same_server:
-                    raise refused(operation, name, "two of these servers are one and the same")
+                    raise refused(operation, name, "two of these servers are the same server")
                 case Verdict.WON:
                     before = dict.fromkeys(tally.voters, (former, b"") if dead else ())
                     if (yield from self._confirm(operation, claim, tally.token, before)):
