@@ -87,7 +87,7 @@ def duration_in(in_url: Mapping[str, str], name: str, default: Duration) -> Dura
     """Return the option ``name`` of a URL. A bare number is seconds."""
     given = in_url.get(name, default)
     try:
-        return float(given)  # type: ignore[arg-type]  # a timedelta, or text with a unit, raises and is returned as it is
+        return float(given)  # type: ignore[arg-type]  # a timedelta, or text with a unit, is returned unchanged
     except (ValueError, TypeError):
         return given
 

@@ -26,7 +26,7 @@ def force_release(programs: StorePrograms, name: str, expected: LockRecord | Non
         return False
     is_freed = yield from operation.carry_out(programs.free(record))
     if expected is None:
-        if not is_freed:  # that lease was released meanwhile, and the minimum hold may be left
+        if not is_freed:  # the holder released it meanwhile, and its minimum hold may be left
             found = yield from operation.carry_out(programs.record(name))
             if found is not None and found.is_held and found.is_released:
                 yield from operation.carry_out(programs.free(found))
@@ -40,8 +40,8 @@ def force_release(programs: StorePrograms, name: str, expected: LockRecord | Non
 def forget_fire_time(programs: StorePrograms, name: str, expected: LockRecord | None = None) -> Program[Any, Any, bool]:
     """Forget the newest fire time of ``name``. Return False if the record had no fire time when it was read.
 
-    Return True also if the record has another fire time, or none, when it is deleted: the reply to a first copy was
-    perhaps lost, and that copy has forgotten it.
+    Return True also if the record then has another fire time, or none: perhaps a first copy of the command has
+    forgotten it, and its reply was lost.
 
     :param expected: the record that the operator saw. Without it, the program reads the record.
     """

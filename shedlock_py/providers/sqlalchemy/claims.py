@@ -1,8 +1,7 @@
 """The SQL that claims a lock, for acquire and take over: one statement each.
 
 If the record already has the claim's id, the lock was granted before and the reply was lost. The statement then grants
-it again and changes nothing, neither the token nor the end of the lease. So a late copy of a claim is
-harmless.
+it again and changes nothing, neither the token nor the end of the lease. So a late copy of a claim is harmless.
 """
 
 from __future__ import annotations
@@ -131,9 +130,9 @@ def _insert(claim: ClaimSql, conditions: list[str]) -> str:
     )
 
 
-# MySQL and MariaDB share no RETURNING. LAST_INSERT_ID(x) sends x with the reply: the token, 1 in a table
-# without tokens, TOO_LATE, or 0 (not granted). MySQL assigns columns from left to right, and a condition sees the new
-# values of earlier columns, except in the mode SIMULTANEOUS_ASSIGNMENT. The orders below are right in both modes.
+# MySQL and MariaDB share no RETURNING. LAST_INSERT_ID(x) sends x with the reply: the token, 1 in a table without
+# tokens, TOO_LATE, or 0 (not granted). MySQL assigns columns from left to right, and a condition sees the new values of
+# earlier columns, except in the mode SIMULTANEOUS_ASSIGNMENT. The orders below are right in both modes.
 
 
 def mysql_insert(claim: ClaimSql) -> str:

@@ -1,6 +1,7 @@
 """The clock of each database as SQL expressions, and the conversion of its times and records.
 
-The database evaluates every expression: the times never come from this machine. Times are UTC without a zone.
+The database evaluates every expression: only SQLite's ``:now_us`` is a time of this machine. Times are UTC without a
+zone.
 """
 
 from __future__ import annotations
@@ -133,9 +134,9 @@ _SQLITE = SqlClock(
     now="(strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')",
     until=_SQLITE_TIME.format(":hold_ms"),
     latest_fire_time=_SQLITE_TIME.format(":tolerance_ms"),
-    # SQLite's clock has milliseconds, and two acquisitions with a deletion between them can have the same one. SQLite
-    # has no server, so ``:now_us``, this machine's clock before the statement, is the same clock. If the statement then
-    # waits for the write lock, SQLite's milliseconds are later and count.
+    # SQLite's clock has milliseconds, and two acquisitions with a deletion between them can fall into the same one.
+    # ``:now_us`` is this machine's clock just before the statement. It is SQLite's clock, too, because SQLite has no
+    # server. If the statement then waits for the write lock, SQLite's milliseconds are later and count.
     microseconds=(
         "max(:now_us, CAST(strftime('%s', 'now') AS INTEGER) * 1000000"
         " + CAST(substr(strftime('%f', 'now'), 4, 3) AS INTEGER) * 1000)"

@@ -43,7 +43,7 @@ _SWITCHED = "shedlock_py switched"
 
 
 class SqlConnections:
-    """Connections of one engine. They execute statements."""
+    """Executes statements on the connections of one engine."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -195,7 +195,7 @@ class UserConnections(SqlConnections):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self._outdated_at = 0.0
-        """Do not use connections again that were opened before this moment."""
+        """Connections that were opened before this moment are not used again."""
         self.waiting: set[object] = set()
         """An object for each command that waits for a connection."""
         _listen_for_openings(engine)

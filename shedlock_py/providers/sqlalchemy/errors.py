@@ -66,7 +66,7 @@ _BY_CODE: dict[str | int, Failure] = {
     1927: Failure.UNREACHABLE,  # MariaDB: the connection was killed
     3169: Failure.SESSION_CLOSED,  # MySQL: the session was killed
     4031: Failure.SESSION_CLOSED,  # MySQL: idle for longer than wait_timeout
-    **dict.fromkeys((2002, 2003, 2005, 2006, 2013, 2055), Failure.UNREACHABLE),  # from the client: no connection
+    **dict.fromkeys((2002, 2003, 2005, 2006, 2013, 2055), Failure.UNREACHABLE),  # client: no or lost connection
 }
 _CANNOT_OPEN = "unable to open database file"
 _BY_TEXT = {

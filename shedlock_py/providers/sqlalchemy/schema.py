@@ -20,7 +20,7 @@ from shedlock_py.providers.kit import Check, refused
 
 EXTRA_COLUMNS = ("fencing_token", "last_fire_time")
 RUNS = "_runs"
-"""Added to the name of the lock table, it is the name of the table of runs."""
+"""The table of runs has the name of the lock table and this suffix."""
 _SCHEMA_LOCK = 7461353825  # a number that other programs probably do not use
 
 

@@ -115,7 +115,7 @@ class ProcessConnections(ManagedConnections):
             size=POOL_SIZE,
             reserved=RESERVED,
             name="shedlock-connect",
-            # SQLite needs no sessions. And idle connections need a timer thread, while the program may fork.
+            # SQLite has no sessions to close. And the timer would be a thread, which makes forks of the program risky.
             idle_timeout=sessions.idle_timeout if has_server else None,
             connect_in_thread=has_server,
         )
