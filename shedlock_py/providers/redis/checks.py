@@ -54,7 +54,7 @@ def eviction(info: Info) -> Check:
         return Check("eviction", "ok", "no maxmemory: no lock is evicted")
     if not policy:
         return Check("eviction", "ok", "not known: the server does not say")
-    return Check("eviction", "warning", f"{policy} may evict a lock that is held, so it is free", _NO_EVICTION)
+    return Check("eviction", "warning", f"{policy} may evict a lock that is held, and then it is free", _NO_EVICTION)
 
 
 def _persistence(programs: StorePrograms, info: Info) -> Program[Command, Any, Check]:
