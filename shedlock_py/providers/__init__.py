@@ -1,4 +1,4 @@
-"""The provider classes of all stores. Each is imported at its first use, and needs the extra of its store then."""
+"""The provider classes of all stores. A class is imported at first use, and then needs the extra of its store."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from shedlock_py.model.stores import STORES
 from shedlock_py.runtime.versions import install_line, missing_package
 
-# Type checkers see plain imports: with __getattr__ they would accept every misspelt name.
+# Type checkers see plain imports. With __getattr__ they would accept every misspelt name.
 if TYPE_CHECKING:
     from shedlock_py.providers.dynamodb import AsyncDynamoDBLockProvider, DynamoDBLockProvider
     from shedlock_py.providers.etcd import AsyncEtcdLockProvider, EtcdLockProvider
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 else:
     _LAZY = {f"{prefix}{store.class_name}": store.module for store in STORES.values() for prefix in ("", "Async")}
-    """The module of each class, which is the extra that it needs."""
+    """The module of each class. The extra has the same name."""
 
     def __getattr__(name: str) -> object:
         if name not in _LAZY:

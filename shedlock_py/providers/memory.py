@@ -1,4 +1,4 @@
-"""A store in the memory of one process, as strict as the real ones: for tests, and for apps of one process."""
+"""A store in the memory of one process, as strict as real stores: for tests, and for apps with one process."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ class MemoryStore:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.epoch = datetime.now(UTC) - timedelta(seconds=clock())
-        """The store's time when ``clock`` was at 0."""
+        """The store's time when ``clock`` was 0."""
         self._records = Records()
-        self._mutex = PerProcess(threading.Lock)  # a thread that a forked child does not have may hold its parent's
+        self._mutex = PerProcess(threading.Lock)  # in a forked child, nothing would release the parent's lock
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a store in memory belongs to its process: a copy elsewhere would exclude nobody")
+        raise TypeError("a store in memory belongs to its process: a copy in another process would not share its locks")
 
     def execute(self, command: RecordCommand, _timeout: float | None) -> Any:
-        """Carry ``command`` out, alone with the records."""
+        """Execute ``command``, while no other thread uses the records."""
         with self._mutex.get():
             return command(self._records, self.epoch + timedelta(seconds=self.clock()))
 
 
 class _AsyncClient:
-    """Carries commands out on an event loop. It waits for nothing."""
+    """Executes commands on an event loop, without waiting."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -53,7 +53,7 @@ class _AsyncClient:
 
 
 class MemoryPrograms(RecordPrograms):
-    """The programs for one store in memory, which has no errors."""
+    """The programs for one store in memory. It raises no errors."""
 
     def __init__(self, store: MemoryStore, fire_time_tolerance: Duration | None, history: int | None = None) -> None:
         limits = parse_limits(None, fire_time_tolerance, {}, is_managed=False, history=history)
@@ -65,19 +65,20 @@ class MemoryPrograms(RecordPrograms):
 
 
 def _store_of(shared_with: object, clock: Clock) -> MemoryStore:
-    """The store of ``shared_with``, or a new one."""
     if shared_with is None:
         return MemoryStore(clock)
     if not isinstance(shared_with, InMemoryLockProvider | AsyncInMemoryLockProvider):
-        raise ConfigurationError(f"shared_with is no provider in memory: {quoted(shared_with)}; a clock is clock=…")
+        raise ConfigurationError(
+            f"shared_with must be a provider in memory, not {quoted(shared_with)}; to pass a clock, write clock=…"
+        )
     store = shared_with.programs.store
     if clock not in (monotonic, store.clock):
-        raise ConfigurationError("a shared store has the clock that it was made with: leave clock out")
+        raise ConfigurationError("a shared store keeps the clock that it was made with: leave clock= out")
     return store
 
 
 def _options_of(url: str) -> dict[str, Any]:
-    """The constructor's arguments in a ``memory://`` URL. Every provider takes a timeout; this one needs none."""
+    """Return the constructor's arguments in a ``memory://`` URL. A timeout is accepted, but not needed."""
     rest, options = split_options(url)
     unknown = {option.partition("=")[0] for option in rest.partition("?")[2].split("&")} - {""}
     if unknown:
@@ -89,10 +90,10 @@ def _options_of(url: str) -> dict[str, Any]:
 class InMemoryLockProvider(ProgramProvider):
     """A :class:`LockProvider` for one process.
 
-    :param shared_with: a provider whose locks this one shares, with options of its own.
-    :param clock: monotonic seconds; a :class:`FakeClock` lets tests travel in time.
-    :param fire_time_tolerance: how far a fire time may lie in the future.
-    :param history: how many runs of each lock name to keep, for :meth:`runs`.
+    :param shared_with: another provider, to share its locks. The options are not shared.
+    :param clock: monotonic seconds. A :class:`FakeClock` lets tests travel in time.
+    :param fire_time_tolerance: how far a fire time may be in the future.
+    :param history: the number of runs to keep for each lock name, for :meth:`runs`.
     """
 
     programs: MemoryPrograms
@@ -112,12 +113,12 @@ class InMemoryLockProvider(ProgramProvider):
 
     @classmethod
     def from_url(cls, url: str) -> Self:
-        """A store of its own, with the options in ``memory://?history=50&fire_time_tolerance=1m``."""
+        """Return a provider with a new store, and the options in ``memory://?history=50&fire_time_tolerance=1m``."""
         return cls(**_options_of(url))
 
 
 class AsyncInMemoryLockProvider(AsyncProgramProvider):
-    """:class:`InMemoryLockProvider` for asyncio. ``shared_with`` makes both see the same locks."""
+    """:class:`InMemoryLockProvider` for asyncio. With ``shared_with``, both see the same locks."""
 
     programs: MemoryPrograms
     is_shared = False

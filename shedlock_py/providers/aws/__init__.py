@@ -1,4 +1,4 @@
-"""What the stores in Amazon's services share: clients over boto3 and aiobotocore, and what their errors mean.
+"""Shared by the stores in Amazon's services: clients over boto3 and aiobotocore, and the meaning of their errors.
 
 The client for asyncio is in ``async_clients``, because its import takes a third of a second.
 """

@@ -1,4 +1,4 @@
-"""The client for asyncio, over aiobotocore. A module of its own: the import takes a third of a second."""
+"""The client for asyncio, over aiobotocore. A separate module, because its import takes a third of a second."""
 
 from __future__ import annotations
 
@@ -31,15 +31,13 @@ from shedlock_py.runtime.program import drive_async
 
 
 class _Tasks:
-    """The client of one event loop."""
-
     def __init__(self, place: Place, timeout: float | None) -> None:
         self._place = place
         self._timeout = timeout
         self._mutex = asyncio.Lock()
         self._client: Any = None
         self._opened: list[AsyncExitStack] = []
-        """The oldest client first. One that was forgotten is closed later: other tasks may wait for replies there."""
+        """The oldest client first. A forgotten client is closed later, because tasks may wait for its replies."""
         self._at_end: AsyncGenerator[None] | None = None
 
     async def client(self) -> Any:
@@ -64,7 +62,7 @@ class _Tasks:
         return client
 
     def forget(self, client: Any) -> None:
-        """See the one for threads."""
+        """See :meth:`_Threads.forget`."""
         if self._client is client:
             self._client = None
 
@@ -98,7 +96,7 @@ class AsyncAwsClient:
             try:
                 value = await getattr(client, request.method)(**request.arguments)
             except EndpointConnectionError as error:
-                # aiobotocore raises it also where the connection broke later, and the request may have arrived.
+                # aiobotocore also raises it if the connection broke later, when the request may have arrived.
                 if isinstance(error.kwargs.get("error"), aiohttp.ClientConnectorError):
                     raise NotSent from error
                 raise
@@ -110,7 +108,7 @@ class AsyncAwsClient:
                 try:
                     async with body:
                         value["Body"] = await body.read()
-                except aiohttp.ClientPayloadError as error:  # aiobotocore lets it pass; boto3 has an error of its own
+                except aiohttp.ClientPayloadError as error:  # aiobotocore does not translate it; boto3 does
                     raise ResponseStreamingError(error=error) from error
             return reply_of(value, sent_at)
 

@@ -1,4 +1,4 @@
-"""The client for threads, over boto3; and what it shares with the one for asyncio."""
+"""The client for threads, over boto3, and code that it shares with the client for asyncio."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ A_REPLY = "a reply"
 
 @dataclass(frozen=True, slots=True)
 class AwsRequest:
-    """One request: a call of a method of boto3's client.
+    """A request: a call of a method of boto3's client.
 
-    :ivar method: its name there, such as ``"update_item"``.
-    :ivar expected: codes of error replies that are replies to the program, such as
-        ``"ConditionalCheckFailedException"``. Any other raises botocore's ``ClientError``.
+    :ivar method: name of the method, such as ``"update_item"``.
+    :ivar expected: codes of error replies for the program, such as ``"ConditionalCheckFailedException"``. Other error
+        replies raise botocore's ``ClientError``.
     """
 
     method: str
@@ -40,9 +40,9 @@ class AwsRequest:
 
 
 class AwsReply(NamedTuple):
-    """What boto3 returns, or the content of an expected error reply; a ``Body`` is read, and so is ``bytes``.
+    """The result of boto3, or the content of an expected error reply. A ``Body`` is read: it is ``bytes``.
 
-    :ivar code: of an expected error reply; empty after a success.
+    :ivar code: the code of an expected error reply. Empty after a success.
     """
 
     value: Mapping[str, Any]
@@ -52,37 +52,37 @@ class AwsReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Wait for something that takes its time in the service. There is no reply."""
+    """Wait until the service has done something. This has no reply."""
 
     seconds: float
 
 
 Exchange = Callable[[Any], Program[AwsRequest | Sleep, Any, Any]]
-"""Makes the requests for one command of a store's programs, and its reply from theirs."""
+"""Makes the requests for a command of the programs, and the command's reply from their replies."""
 
 
 class Sending:
-    """Whether a request may have left, for the error after the time limit."""
+    """Whether a request may have been sent, for the error after the time limit."""
 
     def __init__(self, timeout: float | None) -> None:
         self._until = None if timeout is None else monotonic() + timeout
         self.has_begun = False
 
     def begin(self) -> None:
-        """Call it before a request. :raises TimedOut: the caller has given up, perhaps, and nothing may be sent."""
+        """Call it before a request. :raises TimedOut: the time is over, so nothing may be sent."""
         self.has_begun = True
         if self._until is not None and monotonic() >= self._until:
             raise TimedOut(A_REPLY, sent=False)
 
 
 class _Threads:
-    """The client of one process. boto3 needs a tenth of a second to make it, and longer to find credentials."""
+    """The client of one process. boto3 takes a tenth of a second to create it, and longer to find credentials."""
 
     def __init__(self, place: Place, timeout: float | None) -> None:
         self.workers = WorkerPool(POOL_SIZE, f"shedlock-{place.service}")
         self._place = place
         self._timeout = timeout
-        self._mutex = threading.Lock()  # used in worker threads only, which no signal handler interrupts
+        self._mutex = threading.Lock()  # used only in worker threads, which signal handlers do not interrupt
         self._client: Any = None
         self._closing: Any = None
 
@@ -93,15 +93,15 @@ class _Threads:
                 client = session.client(**self._place.client_arguments(Config, self._timeout))
                 self._place.register_handlers(client)
                 self._client = client
-                # Of a provider that nobody closes. At the end of the process the system closes them.
+                # For a provider that is never closed. At the end of the process, the system closes the connections.
                 self._closing = finalize(self, self._client.close)
                 self._closing.atexit = False
             return self._client
 
     def forget(self, client: Any) -> None:
-        """Make another client for the next request, which finds credentials anew: boto3 keeps what it found first.
+        """Create a new client for the next request. It finds new credentials: boto3 keeps the first that it found.
 
-        Other threads may use this one. It is not closed, but collected.
+        Other threads may still use the old client, so it is not closed but garbage-collected.
         """
         with self._mutex:
             if self._client is client:
@@ -115,10 +115,10 @@ class _Threads:
 
 
 class AwsClient:
-    """For threads. A thread of its own carries each command out, so that one time limit counts for all of it.
+    """A client for threads. A worker thread executes each command, so that one time limit covers all of it.
 
-    :param timeout: of the provider.
-    :param exchange: how a command becomes requests.
+    :param timeout: the provider's time limit.
+    :param exchange: makes the requests for a command.
     """
 
     def __init__(self, place: Place, timeout: float | None, exchange: Exchange) -> None:
@@ -161,7 +161,7 @@ class AwsClient:
 
 
 def expected_reply(request: AwsRequest, error: Exception, sent_at: float) -> AwsReply:
-    """The error reply as a reply. :raises Exception: ``error``, if the program does not expect it."""
+    """Return the error reply as a reply. :raises Exception: ``error``, if the program does not expect it."""
     code = code_of(error)
     if not isinstance(error, ClientError) or code not in request.expected:
         raise error

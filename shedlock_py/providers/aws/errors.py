@@ -1,4 +1,4 @@
-"""What the errors of botocore mean, which both boto3 and aiobotocore raise."""
+"""The meaning of botocore's errors, which both boto3 and aiobotocore raise."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _THROTTLED = {
     "ThrottlingException",
     "TooManyRequestsException",
 }
-"""The service did nothing, to protect itself. An undo would ask it once more."""
+"""The service did nothing, to protect itself. An undo would be one more request."""
 _CONFLICTS = {
-    "ConditionalRequestConflict",  # S3: another write of the same object is under way
+    "ConditionalRequestConflict",  # S3: another write of the same object is in progress
     "OperationAborted",
     "ReplicatedWriteConflictException",  # DynamoDB: a strongly consistent global table
-    "TransactionConflictException",  # DynamoDB: somebody's transaction has this item
+    "TransactionConflictException",  # DynamoDB: a transaction of another program has this item
 }
 _UNKNOWN_CREDENTIALS = {
     "AuthFailure",
@@ -45,24 +45,24 @@ _NO_CREDENTIALS_NOW = (
     exceptions.MetadataRetrievalError,
     exceptions.TokenRetrievalError,
 )
-"""What credentials come from did not reply."""
+"""The source of the credentials did not reply."""
 
 
 def code_of(error: Exception) -> str:
-    """The code of an error reply; empty if ``error`` is something else."""
+    """Return the code of an error reply, or an empty text for other errors."""
     if not isinstance(error, exceptions.ClientError):
         return ""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def are_credentials_unknown(error: Exception) -> bool:
-    """Whether other credentials would help: there are none, or the service does not know these or not any more."""
+    """Return whether other credentials would help: they are missing, unknown to the service, or expired."""
     is_without = isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError)
     return is_without or code_of(error) in _UNKNOWN_CREDENTIALS
 
 
 def text_of(error: Exception) -> str:
-    """The message of an error reply without what botocore adds, such as "reached max retries: 0"."""
+    """Return the message of an error reply without botocore's additions, such as "reached max retries: 0"."""
     if not isinstance(error, exceptions.ClientError):
         return str(error)
     message = error.response.get("Error", {}).get("Message") or "no message"
@@ -75,7 +75,7 @@ def _status_of(error: exceptions.ClientError) -> int:
 
 
 def classify(error: Exception) -> Failure:
-    """What ``error`` means for the command that it is of."""
+    """Return the meaning of ``error`` for its command."""
     match error:
         case exceptions.ClientError():
             return _classify_reply(error)
@@ -106,7 +106,7 @@ def _classify_reply(error: exceptions.ClientError) -> Failure:
 
 
 def hint(error: Exception) -> str | None:
-    """What the user can do about ``error``, where it is none of a single service."""
+    """Return how the user can fix ``error``, if it is not specific to one service."""
     code = code_of(error)
     match error:
         case exceptions.NoRegionError():

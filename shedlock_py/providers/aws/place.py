@@ -1,4 +1,4 @@
-"""Where a service of Amazon is, and as who to ask it: from a URL, and else from boto3's own configuration."""
+"""The place of an Amazon service and the user, from a URL, or else from boto3's configuration."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ POOL_SIZE = 16
 
 @dataclass(frozen=True)
 class Place:
-    """A service of Amazon, or one with the same interface. What is None comes from boto3's own configuration.
+    """An Amazon service, or a service with the same interface. boto3's configuration supplies values that are None.
 
     :ivar service: boto3's name of it: ``"dynamodb"``, ``"s3"``.
-    :ivar shown: for people to read.
-    :ivar config: what the service needs of botocore's ``Config`` besides time limits and connections.
-    :ivar handlers: what the client calls at an event of botocore's.
+    :ivar shown: for people.
+    :ivar config: options of botocore's ``Config`` for this service, besides time limits and connections.
+    :ivar handlers: functions that the client calls at events of botocore.
     """
 
     service: str
@@ -33,12 +33,12 @@ class Place:
     handlers: Mapping[str, Callable[..., None]] = field(default_factory=dict)
 
     def client_arguments(self, config: type, timeout: float | None) -> dict[str, Any]:
-        """For ``client()`` of boto3 and ``create_client()`` of aiobotocore.
+        """Return the arguments for ``client()`` of boto3 and ``create_client()`` of aiobotocore.
 
-        :param config: the class ``Config`` of the one or the other.
+        :param config: the class ``Config`` of boto3 or aiobotocore.
         """
         limits = {} if timeout is None else {"connect_timeout": timeout, "read_timeout": timeout}
-        # The kit retries, and knows what may be. botocore would send a command up to ten times.
+        # The kit retries, and knows which commands it may repeat. botocore would send a command up to ten times.
         once = {"total_max_attempts": 1, "mode": "standard"}
         made = config(**limits, retries=once, max_pool_connections=POOL_SIZE, **self.config)
         return {"service_name": self.service, "endpoint_url": self.endpoint, "config": made}
@@ -49,10 +49,10 @@ class Place:
 
 
 def split_url(url: str, scheme: str, form: str) -> tuple[str, str, dict[str, str]]:
-    """Host, path (both unquoted, the path without slashes around it) and the options of ``url``.
+    """Return host, path and options of ``url``. Host and path are unquoted, and the path has no slashes around it.
 
     :param form: an example of such a URL, for messages.
-    :raises ConfigurationError: it is no such URL.
+    :raises ConfigurationError: the URL has another form.
     """
     location, given = split_query(url, scheme, _OPTIONS, form)
     host, _, path = location.partition("/")

@@ -1,7 +1,7 @@
-"""Compare-and-swap stores: those that read a versioned record, and write it if the version still matches. Public.
+"""Compare-and-swap stores read a versioned record, and write it only if the version still matches. Public.
 
-A store supplies a client that carries four commands out, and what its errors mean; the algorithm is
-:class:`CasPrograms`, on top of :mod:`shedlock_py.providers.kit`.
+A store supplies a client for four commands, and the meaning of its errors. :class:`CasPrograms` is the algorithm, on
+top of :mod:`shedlock_py.providers.kit`.
 """
 
 from shedlock_py.providers.cas.cas_programs import CasCommand, CasPrograms, CasReply, Delete, Entry, List, Read, Write

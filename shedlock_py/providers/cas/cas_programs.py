@@ -1,4 +1,4 @@
-"""The operations on a compare-and-swap store: read a versioned record, decide, write if the version still matches."""
+"""Operations on a compare-and-swap store: read a versioned record, decide, write if the version still matches."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from shedlock_py.providers.kit import (
 from shedlock_py.runtime.program import Program
 
 OLD = 600.0
-"""Seconds. Two clocks may drift 1.2 s apart meanwhile."""
+"""Seconds. Two clocks may drift 1.2 s apart in this time."""
 MOST_REPLIES = 3
-"""Of which one must agree with an earlier one on the time."""
+"""The most reply times to compare. One of them must agree with an earlier one."""
 MOST_TRIES = 16
-"""For copies that write the same record at the same time: one of them succeeds in each round."""
+"""The most attempts if copies write the same record at the same time. One of them succeeds in each round."""
 
 
 UNREAD = datetime(1970, 1, 1, tzinfo=UTC)
-"""In place of the time when a record was read: the programs fill that in."""
+"""Placeholder for ``read_at``. The programs replace it with the time when the record was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A lock record, and the version that the store has given to it.
+    """A lock record and its version in the store.
 
-    Each write gives another version, and none comes back, also not after the record was deleted and made again.
+    Each write creates a new version. A version never returns, even if the record is deleted and created again.
 
-    :ivar is_free: it was released, so it is free whatever the clocks say.
-        ``record.is_released`` is true also during and after the minimum hold of a run that was released.
+    :ivar is_free: True if the lock was released and is free, whatever the clocks say. ``record.is_released`` is also
+        true during and after a minimum hold.
     """
 
     record: LockRecord
@@ -53,18 +53,18 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Read(Command):
-    """Read the record of ``name``. The reply's value is an :class:`Entry`, or None."""
+    """Read the record of ``name``. The reply's value is an :class:`Entry` or None."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write ``record`` if the store still has ``if_version`` of it; None: if there is no record.
+    """Write ``record`` if the store still has its version ``if_version``. If that is None, only create the record.
 
-    ``is_free`` belongs to the record: readers find it in :class:`Entry`. Where ``lock_until`` has changed,
-    ``record.read_at`` is the earliest time that it can be now. The reply's value is the new version, or None
-    if the condition did not hold. The store must decide in one atomic step.
+    The store must compare and write in one atomic step. The reply's value is the new version, or None if nothing was
+    written. ``is_free`` is stored with the record: readers find it in :class:`Entry`. If ``lock_until`` has changed,
+    ``record.read_at`` is the earliest time that it can be now.
     """
 
     record: LockRecord
@@ -78,7 +78,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Delete(Command):
-    """Delete the record of ``name`` if the store still has ``if_version`` of it. The reply's value says whether."""
+    """Delete the record of ``name`` if its version is still ``if_version``. The reply's value says whether it was."""
 
     name: str
     if_version: Any
@@ -86,7 +86,7 @@ class Delete(Command):
 
 @dataclass(frozen=True, slots=True)
 class List(Command):
-    """The reply's value is an :class:`Entry` for each record whose name starts with ``prefix``."""
+    """List the records with names that start with ``prefix``. The reply's value is a list of :class:`Entry`."""
 
     prefix: str
 
@@ -95,9 +95,10 @@ CasCommand = Read | Write | Delete | List
 
 
 class CasReply(NamedTuple):
-    """What the client returns for a command: its value, and the server's time, read when it was carried out or later.
+    """The client's reply to a command: its value, and the server's time, read while or after it was carried out.
 
-    An earlier time is allowed if ``clock_error`` covers its age, because a name's first fencing token comes from it.
+    An earlier time is allowed if ``clock_error`` covers its age, because the first fencing token of a name comes from
+    it.
     """
 
     value: Any
@@ -107,33 +108,36 @@ class CasReply(NamedTuple):
 T = TypeVar("T")
 CasProgram = Program[CasCommand, CasReply, T]
 _Step = Callable[[Entry, ServerTime], Write | None]
-"""What becomes of a record; None: it stays as it is."""
+"""Returns the write for a record, or None if the record stays as it is."""
 
 
 class CasPrograms(StorePrograms):
-    """Programs for a store that reads a versioned record, and writes it if the version still matches.
+    """Programs for a store that reads a versioned record, and writes it only if the version still matches.
 
-    A subclass adds its own errors to ``classify``; its client carries out the four commands.
+    A subclass adds its own errors to ``classify``. Its client carries out the four commands.
 
-    The time is that of the server, by its replies, and never exact. A program writes the latest time that it can be and
-    adds ``clock_error``; it compares with the earliest. So no lease looks expired before its holder stops trusting it,
-    and one that is not released is kept longer than asked, by up to ``clock_error`` + twice the ``resolution`` of
-    :class:`ServerTime` + a round trip: once for the reply by which it is written, and once for the reply by which it is
-    read. If the clocks of the two servers differ, that is added; and so is the age of a time that serves several
-    commands.
+    The replies give the server's time, but not exactly. A program writes the latest time that it can be, plus
+    ``clock_error``, and compares with the earliest time. So a lease never looks expired before its holder stops
+    trusting it.
 
-    :param clock_error: how far the clocks of the servers that reply may differ, and the age of such a time.
-    :param options: those of :class:`StorePrograms`. Without ``timeout`` there is no time limit; :func:`parse_options`
-        sets one.
+    A lease that is not released is kept longer than requested. The delay is at most ``clock_error``, plus twice the
+    ``resolution`` of :class:`ServerTime` (for the reply before the write and the reply before the read), plus a round
+    trip. A difference between the clocks of the two servers is added, and so is the age of a time that is used for
+    several commands.
+
+    :param clock_error: the largest difference between the clocks of the servers that reply, and the largest age of a
+        time.
+    :param options: the options of :class:`StorePrograms`. Without ``timeout`` there is no time limit.
+        :func:`parse_options` sets a limit.
     """
 
     def __init__(self, *, clock_error: Duration = DEFAULT_CLOCK_ERROR, **options: Any) -> None:
         super().__init__(**options)
         self.clock_error = parse_duration(clock_error, "clock_error", zero=True)
         self._last: ServerTime | None = None
-        """From the last reply."""
+        """The time in the last reply."""
         self._store = object()
-        """The store that these programs are for, in the notes of leases: a version says nothing to another store."""
+        """Identifies this store in the notes of leases. A version is meaningless in another store."""
 
     def classify(self, error: Exception) -> Failure:
         match error:
@@ -151,23 +155,23 @@ class CasPrograms(StorePrograms):
     def claim(self, claim: Claim, *, before: LockRecord | None, force: bool) -> CasProgram[int | None]:
         operation, may_repeat = "take_over" if force else "acquire", True
         decided: tuple[Entry, ServerTime] | None = None
-        """The entry that the last write replaces, and the server time of that decision."""
+        """The entry that the last write replaces, and the server time that the program decided by."""
         for _ in range(MOST_TRIES):
             entry, time = yield from self._read(claim.request.name)
             if entry and (not force or claim.recoveries) and self._has_run_out(entry, time):
                 entry, time = yield from self._checked_read(operation, claim.request.name, time)
             if entry is not None and entry.record.locked_by == claim.locked_by:
-                written = entry  # an earlier copy was carried out, and its reply was lost
+                written = entry  # an earlier copy was carried out, but its reply was lost
             else:
                 if force and (entry and entry.record.acquisition) != (before and before.acquisition):
-                    return None  # granted to somebody else, or deleted, since it was read
+                    return None  # granted to another holder, or deleted, since it was read
                 if claim.recoveries and entry and (_is_held(entry, time.date) or _is_released(entry) is not False):
                     return None
                 self._check_fire_time(claim, time, force=force)
                 if entry is None:
                     entry, time = yield from self._make(claim, time)
                     if entry is None:
-                        continue  # another claim has made it
+                        continue  # another claim has created it
                     self._check_fire_time(claim, time, force=force)
                 granted = self._granted(claim, entry, time, force=force)
                 if granted is None:
@@ -189,7 +193,7 @@ class CasPrograms(StorePrograms):
         raise kept_changing(operation, claim.request.name)
 
     def undo_acquire(self, claim: Claim) -> CasProgram[bool]:
-        """If the claim has replaced the lease of another holder, that comes back: a wrong clock may have ended it."""
+        """Undo the claim, and restore the lease of another holder that it replaced: a wrong clock may have ended it."""
         if not isinstance(claim.note, _Replaced) or claim.note.entry.is_free:
             return super().undo_acquire(claim)
         former, name = claim.note.entry, claim.request.name
@@ -201,13 +205,13 @@ class CasPrograms(StorePrograms):
         return self._change("undo", name, restored)
 
     def _give_back(self, former: Entry, written: Entry, time: ServerTime) -> CasProgram[None]:
-        """Write the previous record again: a server has a wrong clock, so the previous holder may have the lock."""
+        """Write the previous record again: a server has a wrong clock, so its holder may still have the lock."""
         yield from self._send(Write(replace(former.record, read_at=time.date), written.version, former.is_free))
 
     def _make(self, claim: Claim, time: ServerTime) -> CasProgram[tuple[Entry | None, ServerTime]]:
-        """Make a free record. It has a version, and its reply a time, that the grant goes by.
+        """Create a free record, to get a version and a time for the grant.
 
-        A write that grants a lock always names a version. One that asked for no record could arrive late, when another
+        A write that grants a lock always names a version. A write without a version could arrive late, after another
         holder's record was pruned, and bring an old token back (I7).
         """
         now, name = time.date, claim.request.name
@@ -216,13 +220,12 @@ class CasPrograms(StorePrograms):
         return (None if reply.value is None else Entry(record, reply.value, is_free=True)), reply.time
 
     def _check_fire_time(self, claim: Claim, time: ServerTime, *, force: bool) -> None:
-        """:raises ProviderError: it is too late."""
         fire_time = claim.request.fire_time
         if fire_time and fire_time > self._latest(time) + self.fire_time_tolerance:
             raise fire_time_too_late("take_over" if force else "acquire", claim.request, self.fire_time_tolerance)
 
     def _granted(self, claim: Claim, entry: Entry, time: ServerTime, *, force: bool) -> LockRecord | None:
-        """The record that grants the lock to ``claim``; None: it is held, or its fire time was granted."""
+        """Return the record that grants the lock to ``claim``, or None if it is held or its fire time was granted."""
         request, fire_time, now = claim.request, claim.request.fire_time, time.date
         record, newest = entry.record, entry.record.last_fire_time
         if not force and (_is_held(entry, now) or (fire_time and newest and fire_time <= newest)):
@@ -237,9 +240,9 @@ class CasPrograms(StorePrograms):
         operation, may_repeat = "release" if releasing else "extend", True
         entry, time = lease._note[1:] if _is_note(lease._note, self._store) else (None, None)
         if time is not None and self.clock() - time.sent_at > OLD:
-            entry, time = None, None  # any reply would seem to agree with it
+            entry, time = None, None  # its time is so old that any reply would agree with it
         if entry is None or time is None or not _is_of(lease, entry, self._earliest(time)):
-            # The lease may be over by its note only: an older extension, whose reply was late, may have written that.
+            # The note may be wrong that the lease is over: an older extension, with a late reply, may have written it.
             entry, time = yield from self._checked_read(operation, lease.name, time)
         is_free = releasing and not lock_for
         for _ in range(MOST_TRIES):
@@ -247,8 +250,8 @@ class CasPrograms(StorePrograms):
             if entry is None or not _is_of(lease, entry, now):
                 return False
             if lease.is_being_released() and not releasing:
-                return False  # the record of a minimum hold looks like that of a live lease
-            # Computed in each round: a newer extension may cause the conflict, and this one must not shorten it.
+                return False  # the record of a minimum hold looks like the record of a live lease
+            # Computed in each round: a newer extension may have caused the conflict, and must not be shortened.
             until = now if is_free else self._end_of(lock_for, time)
             is_released = True if releasing else entry.record.is_released
             record = replace(entry.record, lock_until=until, read_at=now, is_released=is_released)
@@ -263,7 +266,7 @@ class CasPrograms(StorePrograms):
                 may_repeat = False
             entry, time = yield from self._checked_read(operation, lease.name, time)
             if entry is not None and entry.version == reply.value:
-                # The server's clock has jumped, so `until` may be over already. It gets the right end here.
+                # The server's clock has jumped, so `until` may be over already. Compute the end again.
                 entry = replace(entry, record=replace(record, lock_until=self._end_of(lock_for, time)))
         raise kept_changing(operation, lease.name)
 
@@ -294,14 +297,14 @@ class CasPrograms(StorePrograms):
             seen = seen or found
             newest = seen.last_fire_time
             if newest is None or found.last_fire_time != newest:
-                return None  # there was none, or a first copy of the write has forgotten it
-            # All runs of a key of run_once have one fire time.
+                return None  # it had no fire time, or a first copy of the write has deleted it
+            # All runs of a run_once key have the same fire time.
             is_in_use = found.locked_by != seen.locked_by or _is_held(entry, time.date)
             stays = newest == ONCE and (is_in_use or (known is None and self._has_run_out(entry, time)))
             return None if stays else Write(replace(found, last_fire_time=None), entry.version, entry.is_free)
 
         yield from self._change("forget_fire_time", name, forgotten)
-        if stays and seen is not None:  # a wrong clock may say that the lease of a living holder has ended
+        if stays and seen is not None:  # a wrong clock may show the lease of a live holder as ended
             entry, known = yield from self._checked_read("forget_fire_time", name, None)
             write = forgotten(entry, known) if entry else None
             if write is not None and (yield from self._send(write)).value is None:
@@ -333,8 +336,8 @@ class CasPrograms(StorePrograms):
             (yield from self._read(entries[0].record.name))[1], self.clock(), self.clock_error
         ):
             raise clocks_disagree("prune", entries[0].record.name, self.clock_error)
-        # No server gives a smaller token to a name that has no record. A younger record stays: the next token of its
-        # name comes from it, not from a clock that is coarse (I7).
+        # Servers give only greater tokens to a name without a record. A younger record stays: the next token of its
+        # name must come from the record, not from a coarse clock (I7).
         least = token_at(now - self.clock_error - timedelta(seconds=time.resolution))
         for entry in entries:
             record = entry.record
@@ -347,7 +350,7 @@ class CasPrograms(StorePrograms):
                 deleted += bool((yield from self._send(Delete(record.name, entry.version))).value)
         return deleted
 
-    # Commands, and the server's time
+    # Commands and the server's time
 
     def _send(self, command: CasCommand) -> CasProgram[Any]:
         reply = yield command
@@ -359,11 +362,11 @@ class CasPrograms(StorePrograms):
         return reply
 
     def _has_run_out(self, entry: Entry, time: ServerTime) -> bool:
-        """Whether the lease of ``entry`` has ended without a release. A wrong clock may say so of a living holder."""
+        """Return whether the lease of ``entry`` has ended unreleased. With a wrong clock, the holder may be alive."""
         return not entry.is_free and _is_released(entry) is not True and not _is_held(entry, time.date)
 
     def _earliest(self, time: ServerTime) -> datetime:
-        """The time that the server's clock shows at least, by ``time`` and by the last reply, if that agrees."""
+        """Return the earliest time that the server's clock can show, from ``time`` and an agreeing last reply."""
         now, last = self.clock(), self._last
         if last is None or not last.agrees_with(time, now, self.clock_error):
             return time.earliest(now)
@@ -372,9 +375,9 @@ class CasPrograms(StorePrograms):
     def _checked_read(
         self, operation: str, name: str, known: ServerTime | None
     ) -> CasProgram[tuple[Entry | None, ServerTime]]:
-        """Read the record until the time of a reply agrees with ``known``, or with that of a reply before.
+        """Read the record until a reply's time agrees with ``known`` or with an earlier reply's time.
 
-        :raises ProviderError: three replies did not.
+        :raises ProviderError: no time agreed in three replies.
         """
         times = [known] if known else []
         for _ in range(MOST_REPLIES):
@@ -388,22 +391,21 @@ class CasPrograms(StorePrograms):
         return time.latest(self.clock())
 
     def _end_of(self, lock_for: timedelta, time: ServerTime) -> datetime:
-        """The end of a lease of ``lock_for`` from now: no server's clock shows it earlier."""
+        """Return the end of a lease of ``lock_for`` from now. No server's clock shows that end earlier."""
         return self._latest(time) + lock_for + self.clock_error
 
 
 def clocks_disagree(operation: str, lock_name: str, clock_error: timedelta) -> ProviderError:
-    """The error for an operation whose replies contradict each other again and again."""
+    """Return the error for an operation with replies that contradict each other again and again."""
     return unreachable(
         operation,
         lock_name,
         f"the times of one reply and the next differ by more than {clock_error} (clock_error)",
-        hint="if it happens again, the clocks of the servers differ so much: raise clock_error on all replicas",
+        hint="if it happens again, the clocks of the servers differ by that much: raise clock_error on all replicas",
     )
 
 
 def _freeing(entry: Entry, time: ServerTime, former_fire_time: datetime | None) -> Write:
-    """The write that frees the lock of ``entry``, and gives a fire time back."""
     newest, until = entry.record.last_fire_time, min(entry.record.lock_until, time.date)
     if newest and former_fire_time:
         newest = min(newest, former_fire_time)
@@ -412,28 +414,28 @@ def _freeing(entry: Entry, time: ServerTime, former_fire_time: datetime | None) 
 
 
 def _is_held(entry: Entry, now: datetime) -> bool:
-    """``now``: the earliest that it can be. What a program has just read, it compares with the time of that reply."""
+    """Return whether the lock is held at ``now``: the earliest time, or the reply's time for an entry just read."""
     return not entry.is_free and entry.record.lock_until > now
 
 
 def _is_of(lease: Lease, entry: Entry, now: datetime) -> bool:
-    """Whether the record is still held by exactly this acquisition."""
+    """Return whether exactly this acquisition holds the record."""
     record = entry.record
     is_same = (record.locked_by, record.fencing_token) == (lease.locked_by, lease.fencing_token)
     return is_same and _is_held(entry, now)
 
 
 def _shown(entry: Entry, now: datetime) -> LockRecord:
-    """Its record for people to read, and for electors, which note whether it changes.
+    """Return the record for people, and for electors, which note whether it changes.
 
-    The end of one that was released may be in the future of this server's clock.
+    After a release, its end may be in the future of this server's clock.
     """
     read_at = max(now, entry.record.lock_until) if entry.is_free else now
     return replace(entry.record, read_at=read_at, is_released=_is_released(entry))
 
 
 def _is_released(entry: Entry) -> bool | None:
-    """None: the record does not say."""
+    """Return whether the lock was released. None if the record does not say."""
     return True if entry.is_free else entry.record.is_released
 
 
@@ -444,9 +446,9 @@ class _Replaced(NamedTuple):
 
 
 class _Note(NamedTuple):
-    """The last write of a lease, in its memory. So the next write needs no read.
+    """The last write of a lease, kept with the lease. It saves a read before the next write.
 
-    ``time`` agreed with the reply before. One reply alone may come from a server with a wrong clock.
+    ``time`` agreed with the previous reply. A single reply may come from a server with a wrong clock.
     """
 
     store: object

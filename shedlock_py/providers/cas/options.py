@@ -1,4 +1,4 @@
-"""The options that the providers share whose time comes from replies."""
+"""Options of the providers that take the time from replies."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _OPTIONS = ("timeout", "fire_time_tolerance", "clock_error")
 def parse_options(
     url: str, clock_error: Duration | None, timeout: Duration | None, fire_time_tolerance: Duration | None
 ) -> tuple[str, dict[str, Any]]:
-    """``url`` without the options that are the programs', and those: from the arguments, or else from the URL.
+    """Return ``url`` without the options of the programs, and these options from the arguments, or else from the URL.
 
-    :raises ConfigurationError: one that cannot work.
+    :raises ConfigurationError: an option cannot work.
     """
     url, in_url = split_options(url, (*_OPTIONS, "history"))
     if "history" in in_url:
@@ -27,16 +27,16 @@ def parse_options(
     if clock_error is None:
         clock_error = duration_in(in_url, "clock_error", DEFAULT_CLOCK_ERROR)
     limits = parse_limits(timeout, fire_time_tolerance, in_url, is_managed=True)
-    limits.pop("history", None)  # of the variable SHEDLOCK_HISTORY, which may be meant for another store
+    limits.pop("history", None)  # from the variable SHEDLOCK_HISTORY, which may be meant for another store
     return url, {**limits, "clock_error": clock_error}
 
 
 def split_query(url: str, scheme: str, names: tuple[str, ...], form: str) -> tuple[str, dict[str, str]]:
-    """What is between ``scheme://`` and the question mark, and the options of a URL from :func:`parse_options`.
+    """Return the text between ``scheme://`` and the question mark, and the options of a URL from :func:`parse_options`.
 
-    :param names: of the options that are the store's own.
+    :param names: names of the store's own options.
     :param form: an example of such a URL, for messages.
-    :raises ConfigurationError: it is no such URL.
+    :raises ConfigurationError: the URL has another form or an unknown option.
     """
     found, separator, rest = url.partition("://")
     location, _, query = rest.partition("?")
@@ -48,7 +48,7 @@ def split_query(url: str, scheme: str, names: tuple[str, ...], form: str) -> tup
         raise ConfigurationError(f"store URL: not of the form {form}") from None
     if unknown := sorted(given.keys() - set(names)):
         known = ", ".join((*names, *_OPTIONS))
-        if "@" in query:  # not quoted: it may be a part of a password
+        if "@" in query:  # not quoted: the option may be a part of a password
             raise ConfigurationError(
                 f"store URL: an unknown option; supported: {known}; in a password, write %3F for ?"
             )

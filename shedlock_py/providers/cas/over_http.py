@@ -1,4 +1,4 @@
-"""For sync clients over httpx: one deadline for a whole request."""
+"""A sync httpx client with one deadline for a whole request."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ _request = threading.local()
 def client_of_threads(
     *, verify: ssl.SSLContext | bool, limits: httpx.Limits, proxy: str | None = None, trust_env: bool = False
 ) -> httpx.Client:
-    """Return a client. The extension ``until`` of a request is its deadline."""
+    """Return a client. The request extension ``until`` is the deadline of a request."""
     return httpx.Client(transport=_Transport(verify, limits, proxy), trust_env=trust_env)
 
 
 class _Transport(httpx.BaseTransport):
-    """Requests that neither send nor receive a byte after their deadline.
+    """Transport for requests that neither send nor receive a byte after their deadline.
 
-    httpx limits each read alone, so a server that sends a byte a second keeps a thread for as long as it likes. And no
-    limit interrupts the look-up of a host name. The caller gives up meanwhile, and the undo is sent: a request that
-    left later would hold the lock for nobody.
+    httpx limits only each single read, so a server that sends one byte per second can occupy a thread without end. And
+    no limit interrupts the lookup of a host name. Meanwhile the caller gives up, and the undo is sent. If the request
+    left after the undo, it would take a lock that nobody releases.
+
     httpcore lets its users replace the network: https://www.encode.io/httpcore/network-backends/
 
-    :raises RuntimeError: a proxy of SOCKS needs the package socksio.
+    :raises RuntimeError: a SOCKS proxy needs the package socksio.
     """
 
     def __init__(self, verify: ssl.SSLContext | bool, limits: httpx.Limits, proxy: str | None) -> None:
@@ -69,7 +70,7 @@ class _Transport(httpx.BaseTransport):
         except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, httpcore.ProxyError) as error:
             if until is not None and monotonic() >= until:
                 raise TimedOut("a reply", sent=True) from error
-            raise getattr(httpx, type(error).__name__)(str(error)) from error  # both packages have the same names
+            raise getattr(httpx, type(error).__name__)(str(error)) from error  # httpx has the same class names
         return httpx.Response(response.status, headers=response.headers, content=content)
 
     def close(self) -> None:
@@ -81,7 +82,7 @@ def _url(url: httpx.URL) -> httpcore.URL:
 
 
 def _left(seconds: float | None, error: type[Exception]) -> float | None:
-    """Return ``seconds``, or what is left to the request of this thread if that is less."""
+    """Return ``seconds``, or the time left to this thread's request if that is less."""
     until: float | None = _request.until
     if until is None:
         return seconds

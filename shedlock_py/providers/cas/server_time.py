@@ -1,4 +1,4 @@
-"""The time of a server whose statements cannot read its clock, from what its replies tell."""
+"""The time of a server, from its replies: its statements cannot read its clock."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from email.utils import parsedate_to_datetime
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DRIFT = 0.001
-"""How fast two clocks may drift apart, as a share of the time that passes. NTP changes the speed of a clock by half as
-much."""
+"""The most that two clocks drift apart, as a share of the time that passes.
+
+NTP changes the speed of a clock by half of this.
+"""
 
 
 def token_at(moment: datetime) -> int:
-    """The fencing token of a grant at ``moment``, if no greater one was granted before: microseconds since 1970."""
+    """Return the fencing token for a grant at ``moment``, in microseconds since 1970.
+
+    Use it only if no greater token was granted before.
+    """
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 class UnknownTimeError(Exception):
-    """A reply does not say what time it is. The command may have been carried out."""
+    """The reply does not say what time it is. The command may have been carried out."""
 
     hint = "the locks go by this time: let the proxy between this process and the service pass the Date header on"
 
@@ -26,7 +31,7 @@ class UnknownTimeError(Exception):
 class OtherReplyError(Exception):
     """The reply belongs to another request. The command may have been carried out.
 
-    A proxy that repeats a reply shifts all replies that follow on that connection, so the client must close it.
+    A proxy that repeats a reply shifts all later replies on that connection, so the client must close the connection.
     """
 
     hint = "a proxy between this process and the service mixes replies up: leave it out, or turn its keep-alive off"
@@ -37,16 +42,16 @@ class OtherReplyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServerTime:
-    """What one reply tells about the server's clock.
+    """The server's clock as one reply shows it.
 
-    The server read its clock after the request was sent and before the reply was received, and cut what it read to
-    ``resolution``. So there are an earliest and a latest time that it can be now.
+    The server read its clock after the request was sent and before the reply was received, and truncated the time to
+    ``resolution``. So only an earliest and a latest time are known.
 
-    :ivar date: the time that the reply says it is, not the time of an entry in it; aware.
-    :ivar sent_at: when the request was sent, in seconds of ``CasPrograms.clock``. That goes on while the machine
-        sleeps, and ``time.monotonic()`` does not.
+    :ivar date: the time in the reply itself, not the time of an entry in it; aware.
+    :ivar sent_at: when the request was sent, in seconds of ``CasPrograms.clock``. That clock continues while the
+        machine sleeps; ``time.monotonic()`` stops.
     :ivar received_at: when the reply was received, by the same clock.
-    :ivar resolution: in seconds; 1 for the ``Date`` header of HTTP.
+    :ivar resolution: in seconds. It is 1 for the ``Date`` header of HTTP.
     """
 
     date: datetime
@@ -56,9 +61,9 @@ class ServerTime:
 
     @classmethod
     def from_header(cls, date: str | None, sent_at: float, received_at: float) -> ServerTime:
-        """The time from a ``Date`` header, as RFC 9110 §6.6.1 has it.
+        """Return the time from a ``Date`` header (RFC 9110 §6.6.1).
 
-        :raises UnknownTimeError: there is no such header, or it is no date.
+        :raises UnknownTimeError: the header is missing or is not a date.
         """
         if date is None:
             raise UnknownTimeError("the reply has no Date header, so the server's time is unknown")
@@ -69,9 +74,9 @@ class ServerTime:
         return cls(parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed, sent_at, received_at)
 
     def agrees_with(self, other: ServerTime, now: float, clock_error: timedelta) -> bool:
-        """Whether, at ``now``, two servers whose clocks differ by ``clock_error`` at most can have sent both.
+        """Return whether both replies are possible at ``now`` if the servers' clocks differ by at most ``clock_error``.
 
-        If not, a server's clock was set, or this machine stood still and its clock did not show it, as after a
+        If not, a server's clock was set, or this machine stood still and its clock did not show it, for example in a
         migration.
         """
         is_behind = self.latest(now) + clock_error < other.earliest(now)
@@ -79,9 +84,9 @@ class ServerTime:
         return not is_behind and not is_ahead
 
     def earliest(self, now: float) -> datetime:
-        """What the server's clock shows at least, at ``now`` of the same clock."""
+        """Return the earliest time that the server's clock can show at ``now``."""
         return self.date + timedelta(seconds=(now - self.received_at) * (1 - DRIFT))
 
     def latest(self, now: float) -> datetime:
-        """What the server's clock shows at most."""
+        """Return the latest time that the server's clock can show at ``now``."""
         return self.date + timedelta(seconds=self.resolution + (now - self.sent_at) * (1 + DRIFT))

@@ -1,4 +1,4 @@
-"""The changes of an item: each is the whole decision of one operation, as a condition and an update."""
+"""Changes of an item: the decision of an operation, as a condition and an update."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from shedlock_py.providers.dynamodb.wire import (
 )
 from shedlock_py.providers.kit import given_back
 
-# A lease that was not released must have been seen: it is replaced after a second reply that agrees on the time.
+# A lease that was not released must be in ``:seen``: it is replaced only after two replies agree on the time.
 _IS_FREE = (
     "(attribute_not_exists(lockUntil) OR (lockUntil <= :now AND endedBy = lockedBy) OR lockUntil = :seen"
     " OR (releasedBy = lockedBy AND contains(lockedBy, :mark)))"
 )
-# I7. And a late copy of a claim has the token that the first copy has used.
+# I7. This also stops a late copy of a claim: its token was used by the first copy.
 _IS_NEWER = "(attribute_not_exists(fencingToken) OR fencingToken < :fencingToken)"
 _IS_NOT_RELEASED = "(attribute_not_exists(releasedBy) OR releasedBy <> lockedBy)"
 _IS_NOT_ENDED = "(attribute_not_exists(endedBy) OR endedBy <> lockedBy)"
@@ -38,9 +38,10 @@ _GRANT = (
 
 
 class Written(NamedTuple):
-    """What a holder wrote last, in ``lease._note``: its next write replaces exactly that.
+    """The holder's last write, in ``lease._note``. Its next write replaces exactly this.
 
-    :ivar version: one more with each write, as two of them may have the same ``lock_until``; None: the item has none.
+    :ivar version: grows with each write, because two writes may have the same ``lock_until``. None if the item lacks
+        it.
     """
 
     locked_at: datetime
@@ -51,10 +52,10 @@ class Written(NamedTuple):
 def claiming(
     claim: Claim, before: LockRecord | None, token: int, written: Written, now: datetime, seen: str, *, force: bool
 ) -> Change:
-    """The one request that grants the lock to ``claim``.
+    """Return the request that grants the lock to ``claim``.
 
-    :param now: the earliest that it can be.
-    :param seen: a ``lockUntil`` that has passed, although it may be greater as a text.
+    :param now: the earliest time that it can be.
+    :param seen: a ``lockUntil`` that has passed, although it may be greater as text.
     """
     fire_time, condition, update = claim.request.fire_time, f"{_IS_FREE} AND {_IS_NEWER}", _GRANT
     values: dict[str, str | int] = {
@@ -79,7 +80,7 @@ def claiming(
         condition = "attribute_exists(#key) AND attribute_not_exists(fencingToken)"
         if before.fencing_token is not None:
             condition, values["before"] = "fencingToken = :before", before.fencing_token
-        # ShedLock for Java leaves the token as it is.
+        # ShedLock for Java does not change the token.
         condition, values["former"] = f"{condition} AND lockedBy = :former", before.locked_by
         if CLAIM_MARK not in before.locked_by:
             condition, values["since"] = f"{condition} AND lockedAt = :since", milliseconds(before.locked_at)
@@ -92,9 +93,9 @@ def claiming(
 
 
 def holding(lease: Lease, known: Written, written: Written, mark: str | None) -> Change:
-    """Let ``lease`` end as ``written`` says, if the item is as ``known`` says: so a late copy finds another one.
+    """Let ``lease`` end as in ``written`` if the item is as in ``known``. So a late copy does not match.
 
-    :param mark: of a release the attribute that says so.
+    :param mark: the attribute that marks a release.
     """
     update = "SET lockUntil = :lockUntil, leaseVersion = :leaseVersion, expiresAt = :expiresAt"
     update += f", {mark} = lockedBy" if mark else ""
@@ -115,7 +116,7 @@ def holding(lease: Lease, known: Written, written: Written, mark: str | None) ->
 
 
 def undoing(name: str, locked_by: str, former_fire_time: datetime | None = None) -> Change:
-    """Free the lock if ``locked_by`` still has it; with a fire time, only if the item has a later one to replace."""
+    """Free the lock if ``locked_by`` still has it. With a fire time, only if the item has a later fire time."""
     update, condition = "SET lockUntil = lockedAt, releasedBy = lockedBy", "lockedBy = :lockedBy"
     values: dict[str, str | int] = {"lockedBy": locked_by}
     if former_fire_time is not None:
@@ -125,7 +126,7 @@ def undoing(name: str, locked_by: str, former_fire_time: datetime | None = None)
 
 
 def freeing(record: LockRecord) -> Change:
-    """Free the lock of ``record`` for an operator, if the item still has that acquisition, and was not released."""
+    """Free the lock of ``record`` for an operator, if the item still has that acquisition and was not released."""
     update = "SET lockUntil = lockedAt, releasedBy = lockedBy"
     values: dict[str, str | int] = {"lockedBy": record.locked_by, "lockedAt": milliseconds(record.locked_at)}
     condition = f"lockedBy = :lockedBy AND lockedAt = :lockedAt AND {_IS_NOT_RELEASED}"
@@ -141,10 +142,10 @@ def freeing(record: LockRecord) -> Change:
 
 
 def freeing_from_java(entry: Entry, until: datetime) -> Change:
-    """Let the acquisition of ``entry`` end at ``until``, which has passed on all servers.
+    """Let the acquisition of ``entry`` end at ``until``, a time that has passed on all servers.
 
-    For one of ShedLock for Java, whose ``lockedBy`` does not tell it from the next one of the same host: so
-    ``releasedBy`` would free that as well.
+    For an acquisition of ShedLock for Java: its ``lockedBy`` does not change with the host's next acquisition, so
+    ``releasedBy`` would free that one, too.
     """
     values: dict[str, str | int] = {
         "lockUntil": milliseconds(until),

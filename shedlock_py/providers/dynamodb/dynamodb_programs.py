@@ -1,7 +1,7 @@
-"""The operations on a table of DynamoDB: one conditional update each.
+"""Operations on a DynamoDB table: one conditional update per operation.
 
-DynamoDB's conditions cannot read a clock. The time comes from the ``Date`` header of its replies, as for the
-compare-and-swap stores; but a condition may compare, so no read has to come first while that time is known.
+DynamoDB's conditions cannot read a clock. The time comes from the ``Date`` header of its replies, as in the
+compare-and-swap stores. But a condition can compare, so no read is needed first while that time is known.
 """
 
 from __future__ import annotations
@@ -46,29 +46,32 @@ from shedlock_py.providers.kit import (
 from shedlock_py.runtime.program import Program
 
 RECENT = 100.0
-"""Seconds for which the time of a reply serves the claims after it. Two clocks may drift a tenth of a second apart
-meanwhile, a tenth of what the Date header leaves open. A job of every minute still costs one request."""
+"""Seconds for which later claims use the time of a reply.
+
+In this time, two clocks may drift apart by 0.1 s, a tenth of the Date header's resolution. A job that runs every minute
+still costs one request.
+"""
 MOST_REPLIES = 4
-"""Of which two in a row must agree on the time."""
+"""The most replies to compare. Two in a row must agree on the time."""
 MOST_TRIES = 16
-"""For copies that write the same record at the same time: one of them succeeds in each round."""
+"""The most attempts if copies write the same record at the same time. One of them succeeds in each round."""
 _UNCERTAIN = 2_000_000
-"""Microseconds that the time of one reply may be behind that of the one before. More than this, and a clock was set."""
+"""Microseconds that a reply's time may be behind the previous reply's time. If it is more, a clock was set."""
 
 T = TypeVar("T")
 DynamoProgram = Program[Command, Reply, T]
 
 
 class DynamoDBPrograms(StorePrograms):
-    """Programs for a table of DynamoDB.
+    """Programs for a DynamoDB table.
 
-    The time is never exact. A program writes the latest time that it can be and adds ``clock_error``; it compares with
-    the earliest. A time counts if two replies in a row agree on it within ``clock_error``: the server of one reply
-    alone may have a wrong clock. Where a reply contradicts the time of its command, the operation is done again; a
-    second such reply is an error.
+    The time is never exact. A program writes the latest time that it can be, plus ``clock_error``, and compares with
+    the earliest time. It uses a time if two replies in a row agree on it within ``clock_error``, because one server
+    alone may have a wrong clock. If a reply contradicts the time of its command, the operation is repeated. A second
+    contradiction is an error.
 
-    :param table: its name.
-    :param clock_error: how far the clocks of the servers that reply may differ.
+    :param table: name of the table.
+    :param clock_error: the largest difference between the clocks of the servers that reply.
     """
 
     def __init__(self, table: str, *, clock_error: Duration = DEFAULT_CLOCK_ERROR, **options: Any) -> None:
@@ -76,9 +79,9 @@ class DynamoDBPrograms(StorePrograms):
         self.table = table
         self.clock_error = parse_duration(clock_error, "clock_error", zero=True)
         self._last: ServerTime | None = None
-        """From the last reply."""
+        """The time in the last reply."""
         self._agreed: ServerTime | None = None
-        """From the last reply that agreed with the one before."""
+        """The time in the last reply that agreed with the reply before it."""
         self._newest_token = 0
 
     # Errors
@@ -126,11 +129,11 @@ class DynamoDBPrograms(StorePrograms):
                 if reply.entry and _is_own(reply.entry, claim) and self._agree(former, reply.time):
                     claim.note = _written_in(reply.entry)
                     return reply.entry.record.fencing_token
-                raise clocks_disagree("take_over", name, self.clock_error)  # it is left to expire
+                raise clocks_disagree("take_over", name, self.clock_error)  # the lease is left to expire
             if not is_right:
-                if is_granted:  # until a wrong time
+                if is_granted:  # with an end from a wrong time
                     yield from undo_claimed(self, claim)
-                    claim.renew()  # so that a late copy of the undo frees nothing
+                    claim.renew()  # so a late copy of the undo frees nothing
                 if not may_repeat:
                     raise clocks_disagree(_operation(force), name, self.clock_error)
                 may_repeat = False
@@ -139,7 +142,7 @@ class DynamoDBPrograms(StorePrograms):
             elif reply.is_done:
                 claim.note = written
                 return token
-            elif entry is not None and is_granted:  # an earlier copy of the command was carried out
+            elif entry is not None and is_granted:  # an earlier copy of the command was executed
                 claim.note = _written_in(entry)
                 return entry.record.fencing_token
             elif self._is_refused(entry, claim, before, time, force=force):
@@ -150,7 +153,7 @@ class DynamoDBPrograms(StorePrograms):
         raise kept_changing(_operation(force), name)
 
     def _seen(self, entry: Entry | None, time: ServerTime) -> str:
-        """The ``lockUntil`` of a lease that has ended, for the next claim. Empty while the lease lasts."""
+        """Return the ``lockUntil`` of a lease that has ended, for the next claim. Empty while the lease lasts."""
         return "" if entry is None or self._is_held(entry, time) else entry.lock_until
 
     def _is_refused(
@@ -164,7 +167,7 @@ class DynamoDBPrograms(StorePrograms):
         return self._is_held(entry, time) or (fire_time is not None and newest is not None and fire_time <= newest)
 
     def _is_dead(self, entry: Entry | None, before: LockRecord | None, time: ServerTime) -> bool:
-        """Whether the item is still that of ``before``, whose lease has ended without a release."""
+        """Return whether the item is still ``before``, and its lease has ended without a release."""
         if entry is None or before is None or entry.record.is_released is not False:
             return False
         found = entry.record
@@ -182,7 +185,7 @@ class DynamoDBPrograms(StorePrograms):
         known, time, may_repeat = lease._note if isinstance(lease._note, Written) else None, self._known_time(), True
         operation = "release" if releasing else "extend"
         if known is None or time is None or _is_over(known, self._earliest(time)):
-            # The lease may be over by its note only: an older extension, whose reply was late, may have written that.
+            # The note may be wrong that the lease is over: an older extension, with a late reply, may have written it.
             reply = yield from self._checked_read(operation, lease.name)
             known, time = _own_of(reply.entry, lease), reply.time
         for _ in range(MOST_TRIES):
@@ -190,7 +193,7 @@ class DynamoDBPrograms(StorePrograms):
             if known is None or _is_over(known, now):
                 return False
             if lease.is_being_released() and not releasing:
-                return False  # the item of a minimum hold looks like that of a live lease
+                return False  # the item of a minimum hold looks like the item of a live lease
             is_free = releasing and not lock_for
             until = max(now, known.locked_at) if is_free else self._end_of(lock_for, time)
             written = Written(known.locked_at, milliseconds_up(until), (known.version or 0) + 1)
@@ -237,11 +240,11 @@ class DynamoDBPrograms(StorePrograms):
         return [self._shown(entry, reply.time) for entry in reply.entries]
 
     def _shown(self, entry: Entry, time: ServerTime) -> LockRecord:
-        """Its record for people to read. What another server has written may look like the future to this one."""
+        """Return the record for people. A time that another server has written may be in this server's future."""
         record, now = entry.record, self._earliest(time)
         if entry.is_free:
             return replace(record, read_at=max(now, record.lock_until))
-        # If the server's clock was set back since it was locked, its end may be earlier than that.
+        # If the server's clock was set back since the acquisition, the end may be before the acquisition.
         return replace(record, read_at=max(now, record.locked_at) if record.locked_at < record.lock_until else now)
 
     def prune(self, unused_for: timedelta) -> DynamoProgram[int]:
@@ -251,8 +254,8 @@ class DynamoDBPrograms(StorePrograms):
             if not self._agree(reply.time, (yield from self._send(Read(name))).time):
                 raise clocks_disagree("prune", name, self.clock_error)
         now = self._earliest(reply.time)
-        # No replica gives a smaller token to a name that has no record. A younger record stays: the next token of its
-        # name comes from it, not from a clock that is coarse (I7).
+        # Replicas give only greater tokens to a name without a record. A younger record stays: the next token of its
+        # name must come from the record, not from a coarse clock (I7).
         least = token_at(self._earliest_of_all(reply.time))
         for entry in reply.entries:
             record, is_held = entry.record, self._is_held(entry, reply.time)
@@ -280,9 +283,9 @@ class DynamoDBPrograms(StorePrograms):
         return reply
 
     def _checked_read(self, operation: str, name: str) -> DynamoProgram[Reply]:
-        """Read until two replies in a row agree on the time. After a long pause, all replies seem to agree.
+        """Read until two replies in a row agree on the time. After a long pause, all replies would seem to agree.
 
-        :raises ProviderError: three replies did not.
+        :raises ProviderError: no two replies in a row agreed.
         """
         for _ in range(MOST_REPLIES):
             before = self._last
@@ -295,7 +298,7 @@ class DynamoDBPrograms(StorePrograms):
         return one.agrees_with(other, self.clock(), self.clock_error)
 
     def _known_time(self) -> ServerTime | None:
-        """The time that replies agreed on, unless the last reply contradicts it."""
+        """Return the time that replies agreed on, unless the last reply contradicts it."""
         agreed, last = self._agreed, self._last
         return agreed if agreed is not None and last is not None and self._agree(agreed, last) else None
 
@@ -306,23 +309,23 @@ class DynamoDBPrograms(StorePrograms):
         return time.earliest(self.clock())
 
     def _earliest_of_all(self, time: ServerTime) -> datetime:
-        """Also for another process, which goes by another server's reply, and by an older one."""
+        """Return the earliest time for other processes, too: they may use another server's older reply."""
         return self._earliest(time) - self.clock_error - timedelta(seconds=time.resolution + 2 * DRIFT * RECENT)
 
     def _latest(self, time: ServerTime) -> datetime:
         return time.latest(self.clock())
 
     def _end_of(self, lock_for: timedelta, time: ServerTime) -> datetime:
-        """The end of a lease of ``lock_for`` from now: no server's clock shows it earlier."""
+        """Return the end of a lease of ``lock_for`` from now. No server's clock shows that end earlier."""
         return self._latest(time) + lock_for + self.clock_error
 
     def _is_held(self, entry: Entry, time: ServerTime) -> bool:
         return not entry.is_free and entry.record.lock_until > self._earliest(time)
 
     def _next_token(self, time: ServerTime) -> int:
-        """The time in microseconds; and more than the last one, as the earliest time that it can be may go back.
+        """Return the time in microseconds, but always more than the last token, because the earliest time may go back.
 
-        So one request grants the lock again that this provider had a moment ago.
+        So one request is enough to grant a lock again that this provider had a moment ago.
         """
         now = token_at(self._earliest(time))
         is_repeated = 0 <= self._newest_token - now < _UNCERTAIN
@@ -335,7 +338,7 @@ def _is_own(entry: Entry, claim: Claim) -> bool:
 
 
 def _own_of(entry: Entry | None, lease: Lease) -> Written | None:
-    """What the table has of ``lease``; None: it is not held any more."""
+    """Return the table's state of ``lease``, or None if it is not held any more."""
     if entry is None or entry.is_free:
         return None
     record = entry.record

@@ -1,4 +1,4 @@
-"""The two providers."""
+"""The sync and the async provider for DynamoDB."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ _TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 
 
 class DynamoDBLockProvider(ProgramProvider):
-    """Locks in a table of Amazon DynamoDB, which :meth:`create_schema` creates.
+    """Locks in an Amazon DynamoDB table, which :meth:`create_schema` creates.
 
     A lease that is not released is kept up to ``clock_error`` + 2 s + a round trip longer than ``lock_at_most_for``,
-    because DynamoDB's time is that of the ``Date`` header of its replies. See docs/providers/dynamodb.md.
+    because the time comes from the ``Date`` header of DynamoDB's replies. See docs/providers/dynamodb.md.
 
-    :param url: ``dynamodb://table``. Options: ``region``, ``profile``, ``endpoint`` (a URL, for DynamoDB Local), each
-        from boto3's own configuration by default, as are the credentials; ``timeout``, ``fire_time_tolerance``,
-        ``clock_error``.
-    :param clock_error: how far the clocks of DynamoDB's servers may differ; 1 s by default.
-    :param timeout: how long an operation may take in all; 5 s by default.
-    :param fire_time_tolerance: how far a fire time may lie in the future of DynamoDB's clock; 5 minutes by default.
-    :raises ConfigurationError: a URL that cannot work.
+    :param url: ``dynamodb://table``. Options: ``region``, ``profile`` and ``endpoint`` (a URL, for DynamoDB Local), by
+        default from boto3's configuration, like the credentials; ``timeout``, ``fire_time_tolerance``, ``clock_error``.
+    :param clock_error: the largest difference between the clocks of DynamoDB's servers (default: 1 s).
+    :param timeout: the time limit of a whole operation (default: 5 s).
+    :param fire_time_tolerance: how far a fire time may be ahead of DynamoDB's clock (default: 5 minutes).
+    :raises ConfigurationError: the URL cannot work.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class DynamoDBLockProvider(ProgramProvider):
 
 
 class AsyncDynamoDBLockProvider(AsyncProgramProvider):
-    """:class:`DynamoDBLockProvider` for asyncio. It may be used from several event loops."""
+    """:class:`DynamoDBLockProvider` for asyncio. Several event loops may use it."""
 
     def __init__(
         self,
@@ -56,7 +55,7 @@ class AsyncDynamoDBLockProvider(AsyncProgramProvider):
         timeout: Duration | None = None,
         fire_time_tolerance: Duration | None = None,
     ) -> None:
-        from shedlock_py.providers.aws.async_clients import AsyncAwsClient  # late: a third of a second
+        from shedlock_py.providers.aws.async_clients import AsyncAwsClient  # imported late: takes a third of a second
 
         table, place, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
         client = AsyncAwsClient(place, options["timeout"], Table(table).exchange)

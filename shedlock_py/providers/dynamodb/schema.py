@@ -1,4 +1,4 @@
-"""Creates the table, and checks it."""
+"""Creates and checks the table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def created(
 ) -> Program[AwsRequest | Sleep, AwsReply | Any, None]:
     """Create ``table`` if it is missing, wait until it can be used, and switch its TTL on.
 
-    Several processes may do so at once: one creates it, and all wait. A table that is there needs no right to create.
+    Several processes may do this at once: one creates the table, and all wait. For an existing table, the right to
+    create is not needed.
     """
     ends_at = float("inf") if timeout is None else clock() + timeout - 2 * _POLL_SECONDS
     found = yield from _described(table)
@@ -49,7 +50,7 @@ def created(
 
 
 def replication(table: str) -> Program[AwsRequest, AwsReply, Check]:
-    """Whether ``table`` is a global table, in which two regions could each grant a lock."""
+    """Check whether ``table`` is a global table: two regions could then grant the same lock."""
     reply = yield AwsRequest("describe_table", {"TableName": table})
     regions = sorted(replica["RegionName"] for replica in reply.value["Table"].get("Replicas", ()))
     if not regions:
@@ -71,13 +72,13 @@ def _check_key(table: str, found: dict[str, Any]) -> None:
 
 
 def _switch_ttl_on(table: str) -> Program[AwsRequest, AwsReply, None]:
-    """Unless it is on, for whatever attribute, or may not be read."""
+    """Switch the TTL on, unless it is on for any attribute, or its state may not be read."""
     reply = yield AwsRequest("describe_time_to_live", {"TableName": table}, expected=(_DENIED,))
     if reply.code or reply.value["TimeToLiveDescription"]["TimeToLiveStatus"] != "DISABLED":
         return
     yield AwsRequest(
         "update_time_to_live",
         {"TableName": table, "TimeToLiveSpecification": {"Enabled": True, "AttributeName": EXPIRES_AT}},
-        # Another process has switched it on, or is about to.
+        # Another process has switched it on, or is doing so.
         expected=("ValidationException", _EXISTS, "LimitExceededException"),
     )

@@ -1,13 +1,13 @@
-"""The commands of the programs, as requests to DynamoDB; and items of the table as lock records.
+"""Commands as requests to DynamoDB, and items as lock records.
 
-An item has the attributes of ShedLock for Java (``_id``, ``lockUntil``, ``lockedAt``, ``lockedBy``, moments as text
-with milliseconds), so both can use one table, and these:
+An item has the attributes of ShedLock for Java, so both libraries can use one table: ``_id``, ``lockUntil``,
+``lockedAt`` and ``lockedBy``, with times as text with milliseconds. It also has these:
 
 ``fencingToken``    a number
-``leaseVersion``    a number: 0 at the acquisition, and one more with each write of its holder
+``leaseVersion``    a number: 0 at the acquisition, plus 1 for each write of its holder
 ``lastFireTime``    text with microseconds
-``releasedBy``      the ``lockedBy`` of the acquisition that was released: while the two are equal, the lock is free
-``endedBy``         the same of one that was released with a minimum hold, which keeps the lock for a while
+``releasedBy``      ``lockedBy`` of the released acquisition: while the two are equal, the lock is free
+``endedBy``         the same after a release with a minimum hold, which keeps the lock for a while
 ``expiresAt``       seconds since 1970, for DynamoDB's TTL
 """
 
@@ -29,32 +29,36 @@ from shedlock_py.runtime.program import Program
 CONDITION_FAILED = "ConditionalCheckFailedException"
 KEY = "_id"
 CLAIM_MARK = "#"
-"""Before the claim id. A holder without one, of ShedLock for Java, is the same in its next acquisition, so its
-``releasedBy`` says nothing. shedlock_py 0.1.0 wrote that when it freed such a lock by force."""
+"""Stands before the claim id. A holder without it comes from ShedLock for Java.
+
+That holder is the same in its next acquisition, so its ``releasedBy`` says nothing. shedlock_py 0.1.0 wrote
+``releasedBy`` when it freed such a lock by force.
+"""
 EXPIRES_AT = "expiresAt"
 KEPT_FOR = timedelta(days=30)
-"""How long DynamoDB's TTL keeps a lock that is not used."""
+"""How long DynamoDB's TTL keeps an unused lock."""
 _MILLISECOND = timedelta(milliseconds=1)
 _CONTENT_TYPE = "application/x-amz-json"
 
 
 class ForeignReplyError(Exception):
-    """A reply that is not DynamoDB's, such as the sign-in page of a proxy: botocore takes any 200 for a success."""
+    """A reply that is not DynamoDB's, such as a proxy's sign-in page: botocore accepts any 200 as a success."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read(kit.Command):
-    """The reply's ``entry`` is that of ``name``, or None."""
+    """Read the item of ``name`` into the reply's ``entry``. It is None if the item does not exist."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Change the item of ``name``, or make it, if ``condition`` holds. The reply's ``entry`` is the one that did not.
+    """Change or create the item of ``name`` if ``condition`` holds. If not, the reply's ``entry`` is the item.
 
-    :ivar update: an update expression; ``values`` are those in it and in the condition, without the colon.
-    :ivar can_grant: it can grant the lock.
+    :ivar update: an update expression.
+    :ivar values: the values in the update and in the condition, by name without the colon.
+    :ivar can_grant: True if it can grant the lock.
     """
 
     name: str
@@ -73,7 +77,7 @@ class Delete(kit.Command):
 
 @dataclass(frozen=True, slots=True)
 class List(kit.Command):
-    """The reply's ``entries`` are all those whose names start with ``prefix``."""
+    """List the items with names that start with ``prefix``. They are the reply's ``entries``."""
 
     prefix: str
 
@@ -82,7 +86,7 @@ Command = Read | Change | Delete | List
 
 
 class Reply(NamedTuple):
-    """What became of a command, and the server's time."""
+    """The result of a command, and the server's time."""
 
     time: ServerTime
     is_done: bool = True
@@ -94,9 +98,9 @@ class Reply(NamedTuple):
 class Entry:
     """An item.
 
-    :ivar is_free: it was released, so it is free whatever the clocks say.
-    :ivar lock_until: as the item has it; ``locked_at`` too.
-    :ivar version: its ``leaseVersion``; None if it has none, as items of ShedLock for Java and of shedlock_py 0.1.0.
+    :ivar is_free: True if it was released, and is free whatever the clocks say.
+    :ivar lock_until: the text in the item, like ``locked_at``.
+    :ivar version: its ``leaseVersion``. Items of ShedLock for Java and of shedlock_py 0.1.0 lack it (None).
     """
 
     record: LockRecord
@@ -113,7 +117,7 @@ class Table:
         self.name = name
 
     def exchange(self, command: Command | AwsRequest | Sleep) -> Program[AwsRequest | Sleep, Any, Any]:
-        """The exchange of the clients. It passes on requests, which create the table."""
+        """Make the requests for ``command``. Requests that create the table are passed on."""
         match command:
             case Read():
                 reply = yield from _reply_to(self._request("get_item", Key=_key(command.name), ConsistentRead=True))
@@ -170,7 +174,7 @@ class Table:
 
 
 def _reply_to(request: AwsRequest) -> Program[AwsRequest, AwsReply, AwsReply]:
-    """The reply to ``request``. :raises ForeignReplyError: it is of something else than DynamoDB."""
+    """Return the reply to ``request``. :raises ForeignReplyError: it does not come from DynamoDB."""
     reply = yield request
     content_type = reply.value["ResponseMetadata"]["HTTPHeaders"].get("content-type", "")
     if not content_type.startswith(_CONTENT_TYPE):
@@ -194,7 +198,7 @@ def _entries(items: Iterable[Mapping[str, Any]]) -> Iterator[Entry]:
     for item in items:
         try:
             entry = _entry(item)
-        except ValueError as error:  # an item that is no lock record must not hide the others
+        except ValueError as error:  # an item that is not a lock record must not hide others
             logger.warning("records: an item is left out: %s", error)
         else:
             if entry is not None:
@@ -202,7 +206,7 @@ def _entries(items: Iterable[Mapping[str, Any]]) -> Iterator[Entry]:
 
 
 def _entry(item: Mapping[str, Any] | None) -> Entry | None:
-    """:raises ValueError: the item is no lock record."""
+    """:raises ValueError: the item is not a lock record."""
     if not item:
         return None
     try:
@@ -218,7 +222,7 @@ def _entry(item: Mapping[str, Any] | None) -> Entry | None:
             read_at=UNREAD,
         )
         is_free = CLAIM_MARK in record.locked_by and item.get("releasedBy", {}).get("S") == record.locked_by
-        if record.holder != record.locked_by:  # not of ShedLock for Java
+        if record.holder != record.locked_by:  # not written by ShedLock for Java
             is_ended = item.get("endedBy", {}).get("S") == record.locked_by
             record = replace(record, is_released=is_free or is_ended)
         version = int(version["N"]) if version else None
@@ -228,29 +232,29 @@ def _entry(item: Mapping[str, Any] | None) -> Entry | None:
 
 
 def parse_moment(text: str) -> datetime:
-    """A moment as an item has it. ShedLock for Java always wrote milliseconds; any number of digits will do."""
+    """Return the moment in an item. ShedLock for Java writes milliseconds; any number of digits is accepted."""
     moment = datetime.fromisoformat(text)
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def milliseconds(moment: datetime) -> str:
-    """``moment`` cut to milliseconds, as ShedLock for Java writes it: the order of such texts is that of time."""
+    """Return ``moment`` cut to milliseconds, as ShedLock for Java writes it. These texts sort like the times."""
     return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def milliseconds_up(moment: datetime) -> str:
-    """The same, not earlier than ``moment``."""
+    """Return :func:`milliseconds`, but rounded up."""
     return milliseconds(moment + _MILLISECOND - timedelta(microseconds=1))
 
 
 def surely_past(moment: datetime) -> str:
-    """What to compare ``lockUntil`` with: a text that is not greater than this means a time before ``moment``.
+    """Return the text to compare ``lockUntil`` with: a text that is not greater means a time before ``moment``.
 
-    A millisecond earlier, as digits after the third would make a later moment look earlier than its "Z".
+    It is a millisecond earlier, because further digits would make a later moment look earlier than this text's "Z".
     """
     return milliseconds(moment - _MILLISECOND)
 
 
 def microseconds(moment: datetime) -> str:
-    """A fire time as text, whose order is that of time."""
+    """Return a fire time as text. These texts sort like the times."""
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

@@ -1,4 +1,4 @@
-"""Locks in etcd, over the JSON gateway that each member has."""
+"""Locks in etcd, over the JSON gateway of its members."""
 
 from shedlock_py.providers.etcd.etcd_provider import AsyncEtcdLockProvider, EtcdLockProvider
 

@@ -28,11 +28,11 @@ POOL_SIZE = 16
 _LIMITS = httpx.Limits(max_connections=POOL_SIZE, max_keepalive_connections=POOL_SIZE)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _SHARE = 0.4
-"""The share of the time limit that one member may use, so that there is time for another one."""
+"""The share of the time limit for one member, so that time is left for another member."""
 
 
 class Request(NamedTuple):
-    """One request to one member."""
+    """A request to one member."""
 
     url: str
     body: dict[str, Any]
@@ -40,7 +40,7 @@ class Request(NamedTuple):
 
 
 class Exchange:
-    """What a process, or an event loop, knows of the cluster: which member replied last, and its token for the user."""
+    """The cluster as one process or event loop knows it: the member that replied last, and a token for the user."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -48,7 +48,7 @@ class Exchange:
         self._token = ""
 
     def of(self, command: Command) -> Program[Request, httpx.Response, CasReply]:
-        """Carry ``command`` out on the first member that can be reached."""
+        """Execute ``command`` on the first member that can be reached."""
         path, body = request_of(command, self._place.prefix)
         may_log_in, token = bool(self._place.user), self._token
         may_move = may_log_in
@@ -64,9 +64,9 @@ class Exchange:
                 if not error.is_old_login or not (may_log_in or may_move):
                     raise
                 if may_log_in:
-                    may_log_in = False  # a new one is not too old
+                    may_log_in = False  # the new token is not too old
                     token = yield from self._log_in()
-                else:  # this member does not know it yet
+                else:  # this member does not know the new token yet
                     may_move = False
                     self._avoid(self._endpoints[0])
             else:
@@ -74,7 +74,7 @@ class Exchange:
                 return CasReply(value_of(command, self._place.prefix, reply), time)
 
     def _log_in(self) -> Program[Request, httpx.Response, str]:
-        """The new token, for this command and for those that follow."""
+        """Return a new token, and keep it for later commands."""
         body = {"name": self._place.user, "password": self._place.password}
         response = yield from self._request("/v3/auth/authenticate", body)
         token: str = reply_of(response.status_code, response.text)["token"]
@@ -95,20 +95,20 @@ class Exchange:
             except httpx.PoolTimeout as error:
                 raise TimedOut("a free connection", sent=False) from error
             except httpx.TransportError:
-                self._avoid(endpoint)  # the kit asks again, and then another member
+                self._avoid(endpoint)  # the kit repeats the request, which then goes to another member
                 raise
             else:
                 if response.status_code >= 500:
-                    self._avoid(endpoint)  # it has no leader, or is a learner: the next request goes to another
+                    self._avoid(endpoint)  # it has no leader, or is a learner: the next request goes to another member
                 return response
         raise NotSent from httpx.ConnectError("; ".join(failed))
 
     def _avoid(self, endpoint: str) -> None:
-        # A new list: the old one would be empty to other threads while sort() works. Stable: it goes to the end.
+        # A new list, because other threads would see the old list empty during sort(). The order stays otherwise.
         self._endpoints = sorted(self._endpoints, key=endpoint.__eq__)
 
     def timeout(self, seconds: float | None) -> httpx.Timeout:
-        """The limits of httpx for one request."""
+        """Return httpx's limits for one request."""
         if seconds is None:
             return httpx.Timeout(None)
         share = seconds if len(self._endpoints) == 1 else seconds * _SHARE
@@ -116,25 +116,25 @@ class Exchange:
 
 
 class _Connections:
-    """What a process, or an event loop, has open.
+    """The open connections of a process or an event loop.
 
-    :param client: makes an ``httpx.Client`` or an ``httpx.AsyncClient``.
+    :param client: creates an ``httpx.Client`` or an ``httpx.AsyncClient``.
     """
 
     def __init__(self, place: Place, client: Callable[..., Any]) -> None:
         self.exchange = Exchange(place)
         self.clients: list[Any] = []
-        """The oldest first. One that was replaced is closed later: others may wait for replies there."""
+        """The oldest client first. A replaced client is closed later, because requests may wait for its replies."""
         self._place = place
         self._client = client
         self._files: tuple[bytes, ...] | None = None
         self._has_failed = False
 
     def current(self) -> Any:
-        """The client for the next request.
+        """Return the client for the next request.
 
-        Certificates end, and are replaced: if no request has succeeded since one failed, and the files of the URL have
-        changed, it is a new client, which reads them.
+        Certificates expire and are replaced. If the last request failed and the files of the URL have changed, a new
+        client reads them.
         """
         if self._has_failed or self._files is None or not self.clients:
             files = _content(self._place)
@@ -154,7 +154,7 @@ class _Connections:
 
     @contextmanager
     def errors(self, client: Any) -> Iterator[None]:
-        """Note whether a request has failed."""
+        """Note whether a request failed."""
         try:
             yield
             self._has_failed = False
@@ -162,19 +162,17 @@ class _Connections:
             self._has_failed = True
             raise
         except RuntimeError as error:
-            if client.is_closed:  # by close() of the provider
+            if client.is_closed:  # by the provider's close()
                 raise NotSent from error
             raise
 
 
 class _Threads(_Connections):
-    """The connections of one process."""
-
     def __init__(self, place: Place) -> None:
         super().__init__(place, client_of_threads)
         self.workers = WorkerPool(POOL_SIZE, "shedlock-etcd")
-        self._mutex = threading.Lock()  # used in worker threads only, which no signal handler interrupts
-        # Of a provider that nobody closes. At the end of the process the system closes them.
+        self._mutex = threading.Lock()  # used only in worker threads, which signal handlers do not interrupt
+        # For a provider that is never closed. At the end of the process, the system closes the connections.
         finalize(self, _close, self.clients, 0).atexit = False
 
     def post(self, request: Request, limits: httpx.Timeout, until: float | None) -> httpx.Response:
@@ -201,7 +199,7 @@ def _close(clients: list[httpx.Client], most: int) -> None:
 
 
 class EtcdClient:
-    """For threads. A thread of its own carries each request out, so that one time limit counts for all of it."""
+    """A client for threads. A worker thread sends each request, so that one time limit covers all of it."""
 
     def __init__(self, place: Place) -> None:
         self.shown = place.shown
@@ -229,8 +227,6 @@ class EtcdClient:
 
 
 class _Tasks(_Connections):
-    """The connections of one event loop."""
-
     def __init__(self, place: Place) -> None:
         super().__init__(place, httpx.AsyncClient)
         self._at_end: AsyncGenerator[None] | None = None
@@ -256,7 +252,7 @@ class _Tasks(_Connections):
 
 
 class AsyncEtcdClient:
-    """For asyncio."""
+    """A client for asyncio."""
 
     def __init__(self, place: Place) -> None:
         self.shown = place.shown
@@ -291,7 +287,6 @@ def _tls(place: Place) -> ssl.SSLContext | bool:
 
 
 def _content(place: Place) -> tuple[bytes, ...]:
-    """Of the files that the URL names."""
     content = []
     for option in ("ca", "cert", "key"):
         if name := getattr(place, option):
@@ -302,14 +297,14 @@ def _content(place: Place) -> tuple[bytes, ...]:
 
 @contextmanager
 def _file_errors(options: str) -> Iterator[None]:
-    """Raise :class:`ConfigurationError` for files that cannot be read, or are no certificates."""
+    """Raise :class:`ConfigurationError` for files that cannot be read or are not certificates."""
     try:
         yield
     except ssl.SSLError as error:
         raise ConfigurationError(
-            f"store URL: {options}: no certificate in PEM, or not with its key ({error})"
+            f"store URL: {options}: not a certificate in PEM, or its key does not match ({error})"
         ) from error
     except OSError as error:
         if error.errno in _NO_DESCRIPTOR:
-            raise NotSent from error  # files are closed again, and then this one can be opened
+            raise NotSent from error  # temporary: this file can be opened after other files are closed
         raise ConfigurationError(f"store URL: {options}: {error.strerror}") from error

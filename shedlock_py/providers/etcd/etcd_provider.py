@@ -1,4 +1,4 @@
-"""The two providers, and what the errors of etcd and httpx mean."""
+"""The sync and the async provider, and the meaning of errors from etcd and httpx."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shedlock_py.runtime.program import Program
 
 
 class EtcdPrograms(CasPrograms):
-    """The programs of a compare-and-swap store, and what the errors of etcd and httpx mean."""
+    """The programs of a compare-and-swap store, with errors of etcd and httpx."""
 
     def checks(self) -> Program[Command, CasReply, list[Check]]:
         found: list[Check] = []
@@ -55,7 +55,6 @@ _MINIMUM = {(3, 4): 22, (3, 5): 6}
 
 
 def _version(status: Mapping[str, Any]) -> list[Check]:
-    """Check the version of the member that replied."""
     version = str(status.get("version", ""))
     numbers = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", version)
     if numbers is None:
@@ -73,7 +72,7 @@ def _members(reply: Mapping[str, Any]) -> list[Check]:
     may_lose = (voters - 1) // 2
     if voters == 1:
         return [Check("members", "ok", "1: without it, no lock is granted")]
-    message = f"{voters}, of which {may_lose} may be lost"
+    message = f"{voters}, and {may_lose} of them may fail"
     if voters % 2 == 0:
         return [Check("members", "warning", message, _EVEN)]
     return [Check("members", "ok", message)]
@@ -94,18 +93,18 @@ _CHECKS = (("version", STATUS, _version), ("members", MEMBERS, _members), ("alar
 
 
 class EtcdLockProvider(ProgramProvider):
-    """Locks in a cluster of etcd.
+    """Locks in an etcd cluster.
 
     A lease that is not released is kept up to ``clock_error`` + 2 s + a round trip longer than ``lock_at_most_for``,
-    because etcd's time is that of the ``Date`` header of its replies. See docs/providers/etcd.md.
+    because the time comes from the ``Date`` header of etcd's replies. See docs/providers/etcd.md.
 
-    :param url: ``etcd://host:2379``, or several members with commas between; with ``user:password@`` before them, and
-        with a path after them in place of ``/shedlock/``, where the locks are. Options: ``tls=true``, ``ca``, ``cert``
-        and ``key`` (files), ``timeout``, ``fire_time_tolerance``, ``clock_error``.
-    :param clock_error: how far the clocks of the members may differ; 1 s by default.
-    :param timeout: how long an operation may take in all; 5 s by default.
-    :param fire_time_tolerance: how far a fire time may lie in the future of etcd's clock; 5 minutes by default.
-    :raises ConfigurationError: a URL that cannot work.
+    :param url: ``etcd://host:2379``, or several members with commas between them. ``user:password@`` may precede them.
+        A path after them replaces ``/shedlock/``, the place of the locks. Options: ``tls=true``, ``ca``, ``cert`` and
+        ``key`` (files), ``timeout``, ``fire_time_tolerance``, ``clock_error``.
+    :param clock_error: the largest difference between the members' clocks (default: 1 s).
+    :param timeout: the time limit of a whole operation (default: 5 s).
+    :param fire_time_tolerance: how far a fire time may be ahead of etcd's clock (default: 5 minutes).
+    :raises ConfigurationError: the URL cannot work.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class EtcdLockProvider(ProgramProvider):
 
 
 class AsyncEtcdLockProvider(AsyncProgramProvider):
-    """:class:`EtcdLockProvider` for asyncio. It may be used from several event loops."""
+    """:class:`EtcdLockProvider` for asyncio. Several event loops may use it."""
 
     def __init__(
         self,
@@ -138,7 +137,6 @@ class AsyncEtcdLockProvider(AsyncProgramProvider):
 def _parsed(
     url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None
 ) -> tuple[Place, dict[str, Any]]:
-    """The cluster, and the options of its programs."""
     url, options = parse_options(url, clock_error, timeout, tolerance)
     place = Place.from_url(url)
     return place, {**options, "passwords": (place.password,), "names": (place.user, *place.hosts)}

@@ -1,4 +1,4 @@
-"""Where a cluster of etcd is, and who asks: from a URL."""
+"""The place of an etcd cluster and the user, from a URL."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _FORM = "etcd://host:2379 or etcd://user:password@host1,host2,host3?ca=ca.pem"
 
 @dataclass(frozen=True)
 class Place:
-    """A cluster of etcd, and the keys in it.
+    """An etcd cluster, and the keys in it.
 
-    :ivar endpoints: the addresses of members, each ``http://host:port`` or ``https://host:port``.
-    :ivar prefix: of each key; the lock's name follows.
-    :ivar ca: a file with the certificates to trust; None: those of the system.
+    :ivar endpoints: the addresses of members: ``http://host:port`` or ``https://host:port``.
+    :ivar prefix: start of each key. The lock's name follows.
+    :ivar ca: a file with the certificates to trust. None for the system's certificates.
     """
 
     endpoints: tuple[str, ...]
@@ -35,7 +35,7 @@ class Place:
 
     @property
     def shown(self) -> str:
-        """For people to read, without the password."""
+        """For people, without the password."""
         return f"{self.prefix} at etcd://{','.join(endpoint.partition('://')[2] for endpoint in self.endpoints)}"
 
     @property
@@ -44,8 +44,8 @@ class Place:
 
     @classmethod
     def from_url(cls, url: str) -> Place:
-        """:raises ConfigurationError: it is no such URL."""
-        if "@" in url.partition("?")[2]:  # what is before the question mark may be a part of a password, too
+        """:raises ConfigurationError: the URL has another form."""
+        if "@" in url.partition("?")[2]:  # the text before the question mark may be a part of a password, too
             raise ConfigurationError("store URL: in a password, write %3F for ?; in an option, write %40 for @")
         location, options = split_query(url, "etcd", _OPTIONS, _FORM)
         userinfo, _, hosts = location.rpartition("@")

@@ -1,4 +1,4 @@
-"""The commands as requests to the JSON gateway of etcd, which every etcd since 3.4 has at its client address.
+"""Commands as requests to etcd's JSON gateway. Every etcd since 3.4 has it at its client address.
 
 https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/
 """
@@ -21,7 +21,7 @@ from shedlock_py.providers.kit import Failure, record_from_json, record_to_json
 class EtcdError(Exception):
     """Etcd replied with an error.
 
-    :ivar code: of gRPC.
+    :ivar code: gRPC's code.
     """
 
     def __init__(self, code: int, message: str) -> None:
@@ -35,13 +35,13 @@ class EtcdError(Exception):
 
 
 NOT_ETCD = -1
-"""In place of a code, for a reply that etcd has not sent."""
+"""Replaces the code of a reply that does not come from etcd."""
 _BY_CODE = {
     4: Failure.UNREACHABLE,  # deadline exceeded: the leader did not confirm it in time
-    14: Failure.UNREACHABLE,  # unavailable: no leader, or the leader has changed meanwhile
+    14: Failure.UNREACHABLE,  # unavailable: no leader, or the leader has changed
     13: Failure.UNREACHABLE,  # internal
     2: Failure.UNREACHABLE,  # unknown
-    NOT_ETCD: Failure.UNREACHABLE,  # of something between, perhaps, which has passed the command on
+    NOT_ETCD: Failure.UNREACHABLE,  # perhaps from a proxy that has passed the command on
 }
 
 
@@ -54,10 +54,10 @@ class ClusterRequest:
 
 
 class Version(NamedTuple):
-    """What a write replaces.
+    """The state that a write replaces.
 
-    :ivar revision: may come back, as a cluster that was recreated at the same address counts from 1 again.
-    :ivar value: in base64. A lock that is held has its claim id here.
+    :ivar revision: can repeat, because a cluster that is recreated at the same address counts from 1 again.
+    :ivar value: in base64. If the lock is held, it contains the claim id.
     """
 
     revision: str
@@ -66,20 +66,20 @@ class Version(NamedTuple):
 
 Command = CasCommand | ClusterRequest
 STATUS = ClusterRequest("/v3/maintenance/status", {})
-"""The status of one member: its version, among others."""
+"""The status of one member, with its version."""
 MEMBERS = ClusterRequest("/v3/cluster/member/list", {})
 ALARMS = ClusterRequest("/v3/maintenance/alarm", {"action": "GET"})
 
 
 def classify(error: EtcdError) -> Failure:
-    """What an error reply means for its command."""
-    if "too many requests" in str(error):  # its code is also that of a store without space
+    """Return the meaning of an error reply for its command."""
+    if "too many requests" in str(error):  # a store without space has the same code
         return Failure.NOT_DONE
     return _BY_CODE.get(error.code, Failure.REFUSED)
 
 
 def request_of(command: Command, prefix: str) -> tuple[str, dict[str, Any]]:
-    """Path and body. Reads are linearizable, as is etcd's default: a member asks the leader before it replies."""
+    """Return path and body. Reads are linearizable, etcd's default: a member asks the leader before it replies."""
     match command:
         case ClusterRequest(path, body):
             return path, dict(body)
@@ -101,18 +101,18 @@ def _value(write: Write) -> str:
 
 
 def _transaction(key: str, if_version: Version | None, change: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    compare = [{"key": key, "target": "VERSION", "result": "EQUAL", "version": "0"}]  # there is no such key
+    compare = [{"key": key, "target": "VERSION", "result": "EQUAL", "version": "0"}]  # the key does not exist
     if if_version is not None:
         compare = [
             {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": if_version.revision},
             {"key": key, "target": "VALUE", "result": "EQUAL", "value": if_version.value},
         ]
-    read = {"request_range": {"key": key}}  # so that the reply names the key, and the value that was written
+    read = {"request_range": {"key": key}}  # makes the reply name the key and the value that was written
     return "/v3/kv/txn", {"compare": compare, "success": [change, read], "failure": [read]}
 
 
 def value_of(command: Command, prefix: str, reply: Mapping[str, Any]) -> Any:
-    """The value of the reply to ``command``. The gateway leaves out what is empty, zero or false.
+    """Return the value of the reply to ``command``. The gateway omits values that are empty, zero or false.
 
     :raises ValueError: a record has odd values.
     :raises OtherReplyError: the reply belongs to another request.
@@ -135,7 +135,6 @@ def value_of(command: Command, prefix: str, reply: Mapping[str, Any]) -> Any:
 
 
 def _pairs(reply: Mapping[str, Any], is_requested: Callable[[bytes], bool]) -> list[Mapping[str, Any]]:
-    """The keys and values in the reply to a read."""
     pairs: list[Mapping[str, Any]] = reply.get("kvs", [])
     if "responses" in reply or not all(is_requested(b64decode(pair["key"])) for pair in pairs):
         raise OtherReplyError
@@ -143,7 +142,7 @@ def _pairs(reply: Mapping[str, Any], is_requested: Callable[[bytes], bool]) -> l
 
 
 def _written(key: str, reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the key and value that a transaction has written or deleted. It is None if the condition did not hold."""
+    """Return the key and value that a transaction has written or deleted. None if its condition did not hold."""
     match reply:
         case {
             "succeeded": True,
@@ -155,7 +154,7 @@ def _written(key: str, reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
         case {"responses": [{"response_range": {"kvs": [{"key": found}]}}]}:
             pair = None
         case {"responses": [{"response_range": _}]}:
-            found, pair = key, None  # an absent key: the reply does not name it
+            found, pair = key, None  # the key is absent, so the reply does not name it
         case _:
             raise OtherReplyError
     if found != key:
@@ -164,9 +163,9 @@ def _written(key: str, reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def reply_of(status: int, text: str) -> dict[str, Any]:
-    """What etcd has replied.
+    """Return etcd's reply.
 
-    :raises EtcdError: an error, or it is not from etcd.
+    :raises EtcdError: the reply is an error, or does not come from etcd.
     """
     reply: Any
     try:
@@ -185,7 +184,7 @@ def _entries(prefix: str, pairs: list[Mapping[str, Any]]) -> Iterator[Entry]:
     for pair in pairs:
         try:
             yield _entry(prefix, pair)
-        except ValueError as error:  # a key that is no lock record must not hide the others
+        except ValueError as error:  # a key that is not a lock record must not hide others
             logger.warning("records: the key %r is left out: %s", b64decode(pair["key"]), error)
 
 
@@ -208,6 +207,6 @@ def _encoded(text: str | bytes) -> str:
 
 
 def _after(key: bytes) -> bytes:
-    """The first key that does not start with ``key``; one zero byte, all keys, if there is none."""
+    """Return the first key that does not start with ``key``. A zero byte (all keys) if no such key exists."""
     start = key.rstrip(b"\xff")
     return start[:-1] + bytes([start[-1] + 1]) if start else b"\0"

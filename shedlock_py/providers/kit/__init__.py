@@ -1,19 +1,23 @@
-"""The provider kit: what all stores share. Public, for built-in and third-party stores alike.
+"""The provider kit: everything that stores share. Public, for built-in and third-party stores.
 
-A store supplies three things. :class:`StorePrograms` has a few small programs: generators that yield the store's
-commands and are sent the replies. A client carries a single command out, sync or async. ``classify`` returns what an
-error means. The kit supplies the rest: acquire, take over, extend and release, the retry after a broken connection, the
-undo of an acquire whose outcome is unknown, the time limit of each operation, and the methods of both providers.
+A store supplies three things:
 
-A program of a store only decides. The kit retries each command where that is safe, and throws a :class:`ProviderError`
-into the program where it is not::
+- :class:`StorePrograms`: a few small programs, written as generators. They yield the store's commands and receive the
+  replies.
+- A client, sync or async. It carries out a single command.
+- ``classify``: it returns the meaning of an error.
+
+The kit supplies acquire, take over, extend and release, and the methods of both providers. It retries after a broken
+connection, limits the time of each operation, and undoes an acquire if the outcome is unknown.
+
+A program only decides. The kit retries each command if that is safe. If not, the kit throws a :class:`ProviderError`
+into the program::
 
     def claim(self, claim, *, before, force):
         rows = yield Query(ACQUIRE, name=claim.request.name, locked_by=claim.locked_by, ...)
         return rows[0].token if rows else None
 
-One command reaches no client: the kit's own programs yield :class:`Undo`, which the provider carries out itself, in the
-background.
+The kit's own programs also yield :class:`Undo`. It reaches no client: the provider carries it out in the background.
 """
 
 from shedlock_py.model.lease import Claim, Lease

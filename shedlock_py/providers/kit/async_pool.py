@@ -12,18 +12,20 @@ from shedlock_py.providers.kit.time_limits import driver_errors, seconds_left, w
 from shedlock_py.runtime.process import monotonic
 
 if TYPE_CHECKING:
-    import asyncio  # late elsewhere: sync programs do without
+    import asyncio  # imported late elsewhere: sync programs do not need asyncio
 
 C = TypeVar("C")
 T = TypeVar("T")
 
 
 class AsyncConnectionPool(Generic[C]):
-    """:class:`ConnectionPool` for one event loop: keep it in a ``kit.PerLoop``. It is closed when its loop ends.
+    """A :class:`ConnectionPool` for one event loop. Keep it in a ``kit.PerLoop``.
 
-    :param connect: closes the connection itself when it is cancelled.
-    :param disconnect: closes a connection, without waiting.
-    :param end: closes an idle one when the pool is closed, and may wait; ``disconnect`` by default.
+    The pool is closed when its event loop ends.
+
+    :param connect: opens a connection. If it is cancelled, it closes the connection itself.
+    :param disconnect: closes a connection without waiting.
+    :param end: closes an idle connection when the pool is closed, and may wait; ``disconnect`` by default.
     """
 
     def __init__(
@@ -71,12 +73,12 @@ class AsyncConnectionPool(Generic[C]):
         idle, self._idle = self._idle, []
         try:
             await asyncio.gather(*(self._close([one], self._end) for one in idle))
-        except BaseException:  # a cancellation, while a connection ended slowly
+        except BaseException:  # cancelled while a connection closed slowly
             await self._close(idle, self._disconnect)
             raise
 
     async def _take(self, until: float) -> PooledConnection[C]:
-        if not seconds_left(until):  # the tasks that had the permit until now gave up at the same moment
+        if not seconds_left(until):  # the tasks that had the permits gave up at this moment
             raise TimedOut(FREE_CONNECTION, sent=False)
         while self._idle:
             pooled = self._idle.pop()
@@ -105,7 +107,7 @@ class AsyncConnectionPool(Generic[C]):
             await self._close([pooled, *idle], self._disconnect)
 
     def _close_later(self) -> None:
-        """Close the connection that was returned, if nobody takes it in time."""
+        """Close the returned connection if no task takes it in time."""
         import asyncio
 
         if self._idle_timeout is not None and self._idle and not self._closes_later:
@@ -131,10 +133,9 @@ class AsyncConnectionPool(Generic[C]):
 
 
 async def close_with_loop(close: Callable[[], Awaitable[object]]) -> AsyncGenerator[None]:
-    """Keep this generator, and start it with ``await anext(…)``: it calls ``close`` when its event loop ends.
+    """Call ``close`` when the event loop ends: keep this generator, and start it with ``await anext(…)``.
 
-    ``asyncio.run`` ends the async generators of its event loop before it closes the loop. Afterwards, drivers could
-    close nothing.
+    ``asyncio.run`` ends async generators before it closes the loop. After that, drivers cannot close anything.
     """
     try:
         yield
@@ -148,7 +149,7 @@ async def _permit(permits: asyncio.Semaphore, until: float) -> AsyncIterator[Non
         async with within(seconds_left(until), FREE_CONNECTION, sent=False):
             await permits.acquire()
     else:
-        await permits.acquire()  # at once
+        await permits.acquire()  # does not wait
     try:
         yield
     finally:

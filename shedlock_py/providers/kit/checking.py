@@ -1,4 +1,4 @@
-"""Checks of a store's settings: what their programs share."""
+"""Shared by the programs that check a store's settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shedlock_py.providers.kit.store_programs import StorePrograms
 
 
 def not_known(programs: StorePrograms, check: str, error: ProviderError, hint: str | None = None) -> Check:
-    """The check for a request that the store refused, perhaps only for this user.
+    """Return the check for a request that the store refused, perhaps only for this user.
 
     :raises ProviderUnreachable: the store did not reply at all.
     """

@@ -1,12 +1,12 @@
-"""The facts about a command that the kit needs."""
+"""Properties of a command that the kit reads."""
 
 from __future__ import annotations
 
 
 class Command:
-    """A command that grants no lock. Its class sets the facts that are true.
+    """A command that grants no lock. A subclass sets the properties that are true for it.
 
-    A command may be any object. The kit assumes that an object without ``can_grant`` can grant a lock.
+    A command may be any object. If an object has no ``can_grant``, the kit assumes that it can grant a lock.
     """
 
     __slots__ = ()
@@ -14,6 +14,6 @@ class Command:
     can_grant: bool = False
     """The command can grant a lock. If its outcome is unknown, an acquire is undone."""
     is_history: bool = False
-    """The command writes run history and nothing else. Its reply may take a second."""
+    """The command only writes run history. Its reply may take a second."""
     is_urgent: bool = False
-    """The command extends, releases or undoes what was granted. It may use a reserved connection of a pool."""
+    """The command extends, releases or undoes a grant. It may use a reserved connection of a pool."""

@@ -1,4 +1,4 @@
-"""What can go wrong when a command is carried out, and the errors for the caller."""
+"""Failures of a command, and the errors for the caller."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shedlock_py.model.record import LockRecord
 from shedlock_py.model.request import LockRequest
 
 MOST_RETRIES = 5
-"""The most retries of a command that the store undid because of a concurrent one: one of the two always succeeds."""
+"""The most retries of a command after a conflict with a concurrent command. One of the two always succeeds."""
 
 
 class Failure(enum.Enum):
@@ -28,21 +28,20 @@ class Failure(enum.Enum):
 
 
 class NotSent(Exception):
-    """Raised by a client, ``from`` the driver's error: it got no connection, so it sent nothing.
+    """Raised by a client ``from`` the driver's error: it got no connection, so it sent nothing.
 
-    ``classify`` gets the driver's error. The kit keeps REFUSED, and treats SESSION_CLOSED as CONFLICT
-    and all else as NOT_DONE.
+    The kit passes the driver's error to ``classify``. It keeps REFUSED, treats SESSION_CLOSED as CONFLICT, and treats
+    every other failure as NOT_DONE.
     """
 
 
 class TimedOut(Exception):
-    """Raised by a client, ``from`` the driver's error if there is one: the time for the operation is over.
+    """Raised by a client when the time for the operation is over, ``from`` the driver's error if there is one.
 
-    If a command was sent, the client must not use that connection again: the undo would be lost on it as well.
+    If a command was sent, the client must not use that connection again: the undo would be lost on it, too.
 
-    :param waiting_for: what the client waited for, for the message: "a free connection", "a connection", "a reply",
-        "its earlier requests".
-    :param sent: whether a byte of the command may have reached the store.
+    :param waiting_for: for the message: "a free connection", "a connection", "a reply", "its earlier requests".
+    :param sent: True if a byte of the command may have reached the store.
     """
 
     def __init__(self, waiting_for: str, *, sent: bool) -> None:
@@ -54,29 +53,28 @@ class TimedOut(Exception):
 RETRIES = {
     Failure.CONFLICT: MOST_RETRIES,
     Failure.SESSION_CLOSED: MOST_RETRIES,
-    Failure.CONNECTION_LOST: 1,  # a pooled connection may be older than the server; a new one is not
+    Failure.CONNECTION_LOST: 1,  # a pooled connection may be older than the server, a new connection is not
 }
 OUTCOME_KNOWN = (Failure.CONFLICT, Failure.NOT_DONE, Failure.REFUSED)
 
 
 def _describe(operation: str, lock_name: str | None, what: str) -> str:
-    """The message of a :class:`ProviderError`: which operation on which lock, and what went wrong."""
     return f"{operation}: {what}" if lock_name is None else f"{operation} of lock {lock_name!r}: {what}"
 
 
 def refused(operation: str, lock_name: str | None, what: str, *, hint: str | None = None) -> ProviderError:
-    """The error for an operation to which the store replied with an error, or with something that cannot be."""
+    """Return the error for an operation if the store replied with an error, or with an impossible value."""
     message = _describe(operation, lock_name, what)
     return ProviderError(message, operation=operation, lock_name=lock_name, hint=hint)
 
 
 def kept_changing(operation: str, lock_name: str) -> ProviderError:
-    """The error after the most tries at a record that other programs change each time."""
+    """Return the error for a record that other programs changed at each attempt."""
     return refused(operation, lock_name, "the record changed again and again; try once more")
 
 
 def unreachable(operation: str, lock_name: str | None, what: str, *, hint: str | None = None) -> ProviderUnreachable:
-    """The error for an operation to which the store did not reply."""
+    """Return the error for an operation if the store did not reply."""
     message = _describe(operation, lock_name, what)
     return ProviderUnreachable(message, operation=operation, lock_name=lock_name, hint=hint)
 
@@ -88,9 +86,9 @@ def require_same_name(name: str, expected: LockRecord | None) -> None:
 
 
 def fire_time_too_late(operation: str, request: LockRequest, tolerance: timedelta) -> ProviderError:
-    """The error for a fire time that is later than the store's clock allows.
+    """Return the error for a fire time that is later than the store's clock allows.
 
-    If the store granted it, every replica would skip its runs until that time has come.
+    If the store granted it, every replica would skip its runs until that time.
     """
     return refused(
         operation,

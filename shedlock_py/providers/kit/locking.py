@@ -1,4 +1,4 @@
-"""The lock itself: acquire, take over, recover, extend, release and undo, the same for every store."""
+"""Acquire, take over, recover, extend, release and undo, the same for every store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shedlock_py.runtime.program import Program
 __tracebackhide__ = hidden_frames
 
 MOST_TAKE_OVERS = 16
-"""For operators and nodes that take over at the same time: one of them succeeds in each round."""
+"""The most attempts if operators and nodes take over at the same time. One of them succeeds in each round."""
 _REQUEST = "LockRequest('nightly-report', '30m')"
 _GRANTED = "the Lease that acquire returned; it returns None if the lock was not granted"
 
@@ -58,7 +58,7 @@ def take_over(
 def recover(programs: StorePrograms, request: LockRequest, expected: LockRecord) -> Program[Any, Any, Lease | None]:
     """Claim the fire time of a run that never ended, if the store still has exactly its record ``expected``.
 
-    None: the record has changed. A claim in doubt is not undone: it expires, and then it can be recovered.
+    Return None if the record has changed. A claim in doubt is not undone: it expires, and can be recovered then.
 
     :raises ConfigurationError: ``expected`` is not the record of a run that has expired without a release.
     """
@@ -77,9 +77,10 @@ def recover(programs: StorePrograms, request: LockRequest, expected: LockRecord)
 def claimed(
     programs: StorePrograms, operation: Operation, claim: Claim, before: LockRecord | None, *, force: bool
 ) -> Program[Any, Any, Lease | None]:
-    """Claim. Whatever goes wrong, an acquire whose outcome is unknown is undone.
+    """Claim the lock. After any error, an acquire with an unknown outcome is undone.
 
-    A take-over is left to expire: the former holder may still trust its lease, so the name must not be free now.
+    A take-over is left to expire instead: the former holder may still trust its lease, so the lock must not be free
+    now.
     """
     try:
         token = yield from operation.carry_out(programs.claim(claim, before=before, force=force))
@@ -87,7 +88,7 @@ def claimed(
     except GeneratorExit:
         raise
     except BaseException as error:
-        # A signal handler, or a job's time limit, may raise its exception after the reply has arrived.
+        # A signal handler or a job's time limit may raise its exception after the reply has arrived.
         is_reported = isinstance(error, ProviderError | ConfigurationError)
         if not force and (operation.is_in_doubt or (operation.has_written and not is_reported)):
             yield undo_of(programs, claim)
@@ -95,17 +96,17 @@ def claimed(
 
 
 def undo_of(programs: StorePrograms, claim: Claim) -> Undo:
-    """The command that undoes an acquire: it may have been granted to ``claim``, or may be so later."""
+    """Return the command that undoes an acquire that ``claim`` may have been granted, or may be granted later."""
     return Undo(undo_claimed(programs, claim), useful_for=claim.request.lock_at_most_for.total_seconds())
 
 
 def undo_claimed(programs: StorePrograms, claim: Claim) -> Program[Any, Any, bool]:
-    """Undo an acquire that may have been granted to ``claim``, with retries. False: the record has another claim id."""
+    """Undo an acquire that ``claim`` may have been granted, with retries. False if the record has another claim id."""
     return (yield from carry_out(programs, "undo", claim.request.name, programs.undo_acquire(claim)))
 
 
 def undo(programs: StorePrograms, lease: Lease) -> Program[Any, Any, bool]:
-    """Give back an unused acquisition: free at once, and its fire time can be granted again."""
+    """Give back an unused acquisition: free the lock at once, and let its fire time be granted again."""
     if lease.has_ended():
         return False
     lease._begin_release()
@@ -143,9 +144,9 @@ def release(programs: StorePrograms, lease: Lease) -> Program[Any, Any, bool]:
         return (yield from _released(programs, operation, lease, lock_for, was_trusted))
     except (ProviderError, ConfigurationError, GeneratorExit):
         raise
-    except BaseException:  # SIGTERM's SystemExit, or a job's time limit: the process should free its lock
+    except BaseException:  # SIGTERM's SystemExit or a job's time limit: the process should free its lock
         again = Operation(programs, "release", lease.name)
-        again.was_repeated = True  # it may have been carried out
+        again.was_repeated = True  # the first release may have been carried out
         program = _released(programs, again, lease, lock_for, was_trusted)
         yield Undo(program, useful_for=lease.lock_at_most_for.total_seconds())
         raise
@@ -156,7 +157,7 @@ def _released(
 ) -> Program[Any, Any, bool]:
     is_done = yield from operation.carry_out(programs.set_end(lease, lock_for, releasing=True))
     if not is_done and operation.was_repeated and not programs.recognises_retries:
-        is_done = was_trusted  # the first copy of the command released it, and the second found nothing to do
+        is_done = was_trusted  # the first copy of the command released it; the second copy found nothing to do
     if is_done:
         lease._end()
     else:
@@ -170,7 +171,7 @@ def _released(
 
 
 def read_twice(programs: StorePrograms, request: LockRequest) -> Program[Any, Any, tuple[Any, LockRecord | None]]:
-    """Read the ``before`` of a claim, then the record. The claim fails if the record has changed since."""
+    """Read the ``before`` of a claim, then the record. The claim fails if the record has changed between them."""
     before: Any = yield from programs.read_before_take_over(request)
     if isinstance(before, LockRecord):
         return before, before
@@ -178,6 +179,6 @@ def read_twice(programs: StorePrograms, request: LockRequest) -> Program[Any, An
 
 
 def _require(given: object, kind: type, operation: str, example: str) -> None:
-    """:raises TypeError: ``given`` is of another kind than the operation takes."""
+    """:raises TypeError: ``given`` has the wrong type for the operation."""
     if not isinstance(given, kind):
         raise TypeError(f"{operation} takes a {kind.__name__}, not {given!r}: {example}")

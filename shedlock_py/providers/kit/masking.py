@@ -1,4 +1,4 @@
-"""Passwords in texts for people: where they are replaced, and where a word is only a word."""
+"""Masks passwords in messages."""
 
 from __future__ import annotations
 
@@ -12,51 +12,52 @@ MASK = "***"
 _WORDS = frozenset(
     ["user", "username", "password", "login", "database", "server", "host", "port", "name", "role", "connection"]
 )
-"""Words of the messages themselves. Who uses such a word as a password must find the messages whole."""
+"""Words of the messages themselves. They stay readable even if the password is such a word."""
 _SHORTEST_WORD = 4
 _SHORTEST_CODE = 6
 _BEFORE_A_VALUE = r"""(?P<name>(?i:pass|passwd|password|passphrase|pwd|secret|token|key)['"]?\s?[=:]\s?['"]?)"""
 _WORD_BEGINS = r"(?:(?<!\w)|(?<=%[0-9A-Fa-f]{2})|(?<=\\[abfnrtv0]))"
-"""No letter before it, except one that belongs to an escape: ``%3A``, ``\\n``."""
+"""No letter stands before it, except the letter of an escape: ``%3A``, ``\\n``."""
 _SECRET_OPTION = re.compile("pass|pwd|secret|token|credential|key$", re.IGNORECASE)
 _FILE_OPTION = re.compile("passfile|(ssl|tls)?_?key", re.IGNORECASE)
 
 
 def is_secret_option(name: str) -> bool:
-    """Whether the value of the URL option ``name`` is a secret. The path of a file is not: errors must name it."""
+    """Return whether the URL option ``name`` holds a secret. The path of a file is not secret: errors must name it."""
     return bool(_SECRET_OPTION.search(name)) and not _FILE_OPTION.fullmatch(name)
 
 
 class Masking:
-    """Replaces passwords in messages, and no other words.
+    """Replaces passwords in messages, but no other words.
 
     A password is replaced
 
     - in a URL, a DSN or a setting: ``user:…@host``, ``password=…``;
     - in quotation marks;
-    - elsewhere as a whole word, from four characters on: ``u:p@`` leaves "port" and the letter "p" alone. Words that
-      messages have by themselves, such as "password", stay;
-    - wherever it stands, if no text has it by chance: six characters, with letters and others.
+    - as a whole word of at least four characters. So ``u:p@`` leaves "port" and the letter "p" alone. Words that
+      messages use themselves, such as "password", stay;
+    - anywhere, if it has at least six characters, with letters and other characters: a text does not contain it by
+      chance.
 
-    A password that is also a user, a host or a database is replaced in the first place only: the message
+    A password that is also a user, a host or a database is replaced only in a URL, a DSN or a setting: the message
     ``password authentication failed for user "postgres"`` must name the user.
 
-    :param passwords: as the URL or as the driver writes them. Their percent-encoded and escaped forms are found, too.
-    :param names: what the URL names besides: user, hosts, database.
+    :param passwords: as the URL or the driver writes them. Their percent-encoded and escaped forms are found, too.
+    :param names: other names in the URL: user, hosts, database.
     """
 
     def __init__(self, passwords: Iterable[str], names: Iterable[str] = ()) -> None:
         found = {password for password in passwords if password}
-        self._passwords = sorted(found, key=len, reverse=True)  # one may be a part of another
+        self._passwords = sorted(found, key=len, reverse=True)  # a password may be a part of a longer one
         self._names = frozenset(names)
 
     @cached_property
     def _patterns(self) -> list[re.Pattern[str]]:
-        """Made at the first error: an application starts without them."""
+        """Compiled at the first error, so that applications start faster."""
         return [_pattern(password, is_name=password in self._names) for password in self._passwords]
 
     def masked(self, text: str) -> str:
-        """``text`` without the passwords."""
+        """Return ``text`` without the passwords."""
         for pattern in self._patterns:
             text = pattern.sub(_mask, text)
         return text
@@ -86,7 +87,7 @@ def _is_of_a_word(character: str) -> bool:
 
 
 def _any_form(password: str) -> str:
-    """A pattern: the password as it is, with any of its characters percent-encoded, or escaped as in a string."""
+    """Return a pattern for the password: as it is, with percent-encoded characters, or escaped as in a string."""
     escaped = {repr(password)[1:-1], ascii(password)[1:-1], json.dumps(password)[1:-1]}
     escaped.add(re.sub(r"""([\\'"])""", r"\\\1", password))  # as in a DSN
     forms = [re.escape(form) for form in sorted(escaped - {password}, key=len, reverse=True)]
@@ -94,7 +95,6 @@ def _any_form(password: str) -> str:
 
 
 def _encoded(character: str) -> str:
-    """A pattern for one character, which may be percent-encoded."""
     if character.isascii() and character.isalnum():
         return character
     encoded = quote(character, safe="", errors="replace")

@@ -1,4 +1,4 @@
-"""One operation while it is carried out: the retries, and whether its outcome is known."""
+"""Carries out one operation: retries, and whether the outcome is known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Policy(Protocol):
-    """What the errors of one store mean, and how long an operation may take."""
+    """The meaning of a store's errors, and its time limit."""
 
     clock: Clock
     timeout: float | None
@@ -35,9 +35,10 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """A command that the provider itself carries out: this program, in the background if the time is over.
+    """A command that the provider itself carries out, in the background if the time is over.
 
-    The provider does not begin it later than ``useful_for`` seconds after it was made: the lease has ended by then.
+    The provider does not start ``program`` later than ``useful_for`` seconds after the command was made: the lease has
+    ended by then.
     """
 
     program: Program[Any, Any, object]
@@ -45,7 +46,7 @@ class Undo:
 
 
 class Operation:
-    """Carries the programs of one operation out, with retries, and with errors that name the operation."""
+    """Carries out the programs of one operation, with retries. Errors name the operation."""
 
     def __init__(self, policy: Policy, name: str, lock_name: str | None) -> None:
         self._policy = policy
@@ -53,17 +54,20 @@ class Operation:
         self._lock_name = lock_name
         self._until = policy.clock() + (policy.timeout or DEFAULT_TIMEOUT.total_seconds())
         self.was_repeated = False
-        """A command was sent twice: the first copy may have been carried out, or may be so later."""
+        """A command was sent twice. The first copy may have been carried out, or may be carried out later."""
         self.has_written = False
         """A command that can grant a lock was sent."""
         self.is_in_doubt = False
-        """The outcome of such a command was unknown once. The reply to its second copy need not settle that: where a
-        record's version no longer matches, the first copy may have changed it."""
+        """The outcome of a command that can grant a lock was unknown once.
+
+        The reply to the second copy does not always settle it: if the version of a record does not match any more, the
+        first copy may have changed it.
+        """
 
     def carry_out(self, program: Program[Any, Any, T]) -> Program[Any, Any, T]:
-        """Pass the commands of ``program`` on, each again where that is safe, and the replies or errors back."""
+        """Pass on the commands of ``program``, repeat them if that is safe, and return the replies or errors to it."""
         failures: list[Failure] = []
-        """Of the present command."""
+        """Failures of the current command."""
         try:
             command = next(program)
             while True:
@@ -90,7 +94,6 @@ class Operation:
             program.close()
 
     def _may_repeat(self, failures: list[Failure]) -> bool:
-        """Whether a command that has failed in these ways may be sent again."""
         is_retried = all(failures.count(each) <= RETRIES.get(each, 0) for each in failures)
         return is_retried and self._policy.clock() < self._until
 
@@ -112,11 +115,11 @@ class Operation:
         return Failure.NOT_A_STORE_ERROR
 
     def _explained(self, error: BaseException, failure: Failure) -> BaseException:
-        """The error for the program, which raises it to the caller or does something about it."""
+        """Return the error for the program, which raises it to the caller or handles it."""
         is_for_caller = isinstance(error, ProviderError | ConfigurationError)
         if not isinstance(error, Exception) or failure is Failure.NOT_A_STORE_ERROR or is_for_caller:
             return error
-        # The driver's own error, where the client has wrapped it.
+        # Clients wrap the driver's error in NotSent or TimedOut.
         wrapped = error.__cause__ if isinstance(error, NotSent | TimedOut) else None
         cause = wrapped if isinstance(wrapped, Exception) else error
         policy = self._policy
@@ -135,11 +138,11 @@ class Operation:
 def carry_out(
     policy: Policy, operation: str, lock_name: str | None, program: Program[Any, Any, T]
 ) -> Program[Any, Any, T]:
-    """A program of the store with retries, and with errors that name the ``operation``."""
+    """Carry out a program of the store, with retries. Errors name the ``operation``."""
     return Operation(policy, operation, lock_name).carry_out(program)
 
 
 def reason(policy: Policy, error: Exception) -> str:
-    """The driver's message for people to read: one line of 300 characters, without passwords."""
+    """Return the driver's message for people: one line of at most 300 characters, without passwords."""
     text = one_line(policy.masking.masked(policy.text_of(error))) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:300]}…"

@@ -1,4 +1,4 @@
-"""The options that every provider has, in its constructor and in its URL."""
+"""The options of every provider, in its constructor and in its URL."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from shedlock_py.model.text import clean_url, quoted
 OPTIONS = ("timeout", "fire_time_tolerance", "history")
 
 DEFAULT_TIMEOUT = timedelta(seconds=5)
-"""How long one operation of a provider that was opened from a URL may take, everything included."""
+"""The time limit of one operation, connecting included, for a provider that was opened from a URL."""
 DEFAULT_FIRE_TIME_TOLERANCE = timedelta(minutes=5)
-"""How far a fire time may lie in the future of the store's clock: a replica's clock may be that wrong."""
+"""How far a fire time may be ahead of the store's clock, because a replica's clock may be wrong by that much."""
 HISTORY_VARIABLE = "SHEDLOCK_HISTORY"
-"""The environment variable for the option ``history``, where neither argument nor URL has it."""
+"""The environment variable for ``history`` if neither the argument nor the URL sets it."""
 
 
 def split_options(url: str, names: Collection[str] = OPTIONS) -> tuple[str, dict[str, str]]:
-    """``url`` without the query parameters ``names``, and their values.
+    """Return ``url`` without the query parameters ``names``, and the values of these parameters.
 
-    Without the white space around it, too: see :func:`~shedlock_py.model.text.clean_url`.
+    White space around the URL is removed: see :func:`~shedlock_py.model.text.clean_url`.
 
-    :raises ConfigurationError: the URL is empty, too long, or has a control character inside; or a value has an
-        ``@``, the end of a password.
+    :raises ConfigurationError: the URL is empty, too long or contains a control character; or a value contains ``@``,
+        which may end a password.
     """
     start, question_mark, query = clean_url(url).partition("?")
     query, hash_mark, fragment = query.partition("#")
     parts = query.split("&") if query else []
     options = {name: unquote_plus(value) for name, _, value in (part.partition("=") for part in parts) if name in names}
-    if any("@" in value for value in options.values()):  # not quoted: a password with a question mark
+    if any("@" in value for value in options.values()):  # not quoted: a password contains the question mark
         raise ConfigurationError("store URL: in a password, write %3F for ? and %40 for @")
     rest = "&".join(part for part in parts if part.partition("=")[0] not in names)
     return start + (question_mark + rest if rest else "") + hash_mark + fragment, options
 
 
 class Limits(TypedDict):
-    """The options of :class:`StorePrograms` that every provider has."""
+    """The options of :class:`StorePrograms` for every provider."""
 
     timeout: float | None
     fire_time_tolerance: timedelta
     history: NotRequired[int]
-    """There only if runs are to be kept."""
+    """Set only if the store is to keep run history."""
 
 
 def parse_limits(
@@ -58,11 +58,12 @@ def parse_limits(
     is_managed: bool,
     history: int | None = None,
 ) -> Limits:
-    """From the arguments of the constructor, or else from the options in the URL. A bare number in a URL is seconds.
+    """Return the options from the constructor's arguments, or else from the URL. A bare number in a URL is seconds.
 
-    :param is_managed: the provider opens its own connections; a user-supplied client has limits of its own.
-    :param history: how many runs to keep of each lock name; None: as the URL says, or the variable SHEDLOCK_HISTORY.
-    :raises ConfigurationError: no duration, or a limit for a user-supplied client.
+    :param is_managed: True if the provider opens its own connections. A user-supplied client has its own limits.
+    :param history: the number of runs to keep for each lock name. If None, the URL or the variable SHEDLOCK_HISTORY
+        says it.
+    :raises ConfigurationError: a value is not a duration, or a limit was set for a user-supplied client.
     """
     if timeout is not None and not is_managed:
         raise ConfigurationError(
@@ -83,10 +84,10 @@ def parse_limits(
 
 
 def duration_in(in_url: Mapping[str, str], name: str, default: Duration) -> Duration:
-    """The option ``name`` of a URL, where a bare number is seconds."""
+    """Return the option ``name`` of a URL. A bare number is seconds."""
     given = in_url.get(name, default)
     try:
-        return float(given)  # type: ignore[arg-type]  # a timedelta, and text with a unit, stay as they are
+        return float(given)  # type: ignore[arg-type]  # a timedelta, or text with a unit, is returned unchanged
     except (ValueError, TypeError):
         return given
 

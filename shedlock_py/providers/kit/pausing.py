@@ -1,4 +1,4 @@
-"""Pausing a lock: it is the lock itself, held by an operator until a time, so every store can do it."""
+"""Pauses a lock. An operator holds the lock until a time, so every store can do it."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from shedlock_py.runtime.process import monotonic
 from shedlock_py.runtime.program import Program
 
 RETRY_SECONDS = 1.0
-"""How often a pause that waits for a running job tries again."""
+"""Time between two attempts of a pause that waits for a running job."""
 
 
 def default_operator() -> str:
-    """``user@host`` of this process."""
+    """Return ``user@host`` of this process."""
     import getpass  # late: few programs pause a lock
     import socket
 
     try:
         user = getpass.getuser()
-    except (ImportError, KeyError, OSError):  # a container may run under a number that has no name
+    except (ImportError, KeyError, OSError):  # the user id of a container may have no name
         return default_holder()[:LONGEST_OPERATOR]
     return f"{user}@{socket.gethostname()}"[:LONGEST_OPERATOR]
 
 
 class Pausing:
-    """One call of ``pause``: what it requests, and until when it tries again.
+    """One call of ``pause``: its request, and its deadline.
 
-    :param expected: the record of the pause to replace. Another pause stays.
-    :ivar granted: the lease that only this call has, once there is one. None after it has replaced another pause.
+    :param expected: the record of the pause to replace. Any other pause stays.
+    :ivar granted: the lease, if this call has acquired a free lock. None if it has replaced a pause.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Pausing:
         self.granted: Lease | None = None
 
     def attempt(self) -> Program[Any, Any, LockRecord]:
-        """Acquire the lock if it is free, or replace the expected pause. Returns the record after that.
+        """Acquire the lock if it is free, or replace the expected pause. Return the record afterwards.
 
         :raises ProviderError: another pause holds the lock.
         """
@@ -83,7 +83,6 @@ class Pausing:
         raise kept_changing("pause", name)
 
     def _check_replaced(self, found: LockRecord) -> None:
-        """:raises ProviderError: the pause ``found`` is not the one to replace."""
         if self._expected is None or self._expected.acquisition != found.acquisition:
             raise refused(
                 "pause",
@@ -93,7 +92,7 @@ class Pausing:
             )
 
     def _read_back(self, operation: Operation, claim: Claim) -> Program[Any, Any, LockRecord | None]:
-        """The record after ``claim`` was granted. If that fails, a new pause is undone."""
+        """Return the record after ``claim`` was granted. If reading fails, undo a new pause."""
         try:
             return (yield from operation.carry_out(self._programs.record(claim.request.name)))
         except GeneratorExit:
@@ -104,13 +103,13 @@ class Pausing:
             raise
 
     def seconds_until_next(self) -> float | None:
-        """When to try again after an attempt; None: it is paused, or the time to wait is over."""
+        """Return the seconds until the next attempt. None if the lock is paused, or the time to wait is over."""
         left = self._gives_up_at - monotonic()
         return None if self._is_done or left <= 0 else min(RETRY_SECONDS, left)
 
 
 def resume(programs: StorePrograms, name: str, expected: LockRecord | None = None) -> Program[Any, Any, bool]:
-    """Release exactly the pause that was read. False: ``name`` is not paused, or not any more.
+    """Release exactly the pause in the record. Return False if ``name`` is not paused, or no longer paused.
 
     :param expected: the record that the operator saw. Without it, the program reads the record.
     """

@@ -1,4 +1,4 @@
-"""A pool of connections for threads: how long a request waits for one, and when one is closed."""
+"""A pool of connections for threads."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ T = TypeVar("T")
 FREE_CONNECTION = "a free connection"
 CONNECTION = "a connection"
 _POLL_SECONDS = 0.1
-"""A waiting thread looks this often whether it is its turn."""
+"""Interval at which a waiting thread checks whether it is next."""
 
 
 class PooledConnection(Generic[C]):
     """A connection in use.
 
-    :ivar is_good: set it True when the connection can be used again: after a reply, or an error reply of a healthy
-        server. Otherwise it is closed, and so are all connections of the pool that are as old: the server is down, or
-        its host name means another server now.
+    :ivar is_good: set it True if the connection can be used again: after a reply, or an error reply of a healthy
+        server. Otherwise the pool closes this connection and all connections of its age: the server is down, or its
+        host name now resolves to another server.
     """
 
     __slots__ = ("connection", "generation", "idle_since", "is_good")
@@ -36,24 +36,24 @@ class PooledConnection(Generic[C]):
         self.connection = connection
         self.is_good = False
         self.generation = generation
-        """The pool's, when the connection was opened."""
+        """The pool's generation when the connection was opened."""
         self.idle_since = 0.0
 
 
 class ConnectionPool(Generic[C]):
     """The connections of one process, for threads.
 
-    A pool of a parent process must not be used in a forked child: keep it in a ``kit.PerProcess``.
+    A forked child must not use the pool of its parent process: keep the pool in a ``kit.PerProcess``.
 
-    :param connect: opens a connection by a moment of the monotonic clock, and raises the driver's own errors. It runs
-        in a daemon thread, because no driver has a time limit for a DNS lookup.
-    :param disconnect: closes a connection, without waiting. Its errors are ignored.
+    :param connect: opens a connection until a moment of the monotonic clock, and raises the driver's own errors. It
+        runs in a daemon thread, because drivers cannot limit the time of a DNS lookup.
+    :param disconnect: closes a connection without waiting. Its errors are ignored.
     :param size: the most connections at a time.
-    :param reserved: so many are kept for urgent requests, so that no lease ends while its heartbeat waits for an
-        acquire.
-    :param name: of the threads that connect.
+    :param reserved: the number of connections for urgent requests only. So a lease does not end while its heartbeat
+        waits for an acquire.
+    :param name: name of the threads that connect.
     :param connect_in_thread: False for a driver that connects to no server.
-    :param idle_timeout: an idle connection is closed after so many seconds; None: it stays open.
+    :param idle_timeout: seconds after which an idle connection is closed. None if it stays open.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ConnectionPool(Generic[C]):
         self._reserved = min(reserved, size - 1)
         self._for_all = size - self._reserved
         self._requests: dict[threading.Lock, bool] = {}
-        """In their order: a lock that wakes the thread of the request, and whether the request is urgent."""
+        """Requests in order of arrival: the lock that wakes the request's thread, and whether the request is urgent."""
         self._idle: list[PooledConnection[C]] = []
         self._closes_later = False
         self._generation = object()
@@ -82,13 +82,13 @@ class ConnectionPool(Generic[C]):
     def use(self, function: Callable[[PooledConnection[C]], T], until: float, *, is_urgent: bool) -> T:
         """Call ``function`` with a connection.
 
-        No ``with`` block: a signal handler can raise an exception at the first step of ``__exit__``, and the connection
-        would stay taken. ``finally`` begins with one atomic call.
+        This is not a ``with`` block: a signal handler can raise an exception at the first step of ``__exit__``, and the
+        connection would stay taken. ``finally`` begins with one atomic call.
 
         :param until: a moment of the monotonic clock.
         :param is_urgent: the request may use the reserved connections, too.
-        :raises TimedOut: there was none until that moment; nothing was sent.
-        :raises NotSent: from the driver's error: no connection could be opened.
+        :raises TimedOut: no connection was free until that moment. Nothing was sent.
+        :raises NotSent: a connection could not be opened. The cause is the driver's error.
         """
         request, requests = threading.Lock(), self._requests
         request.acquire()
@@ -105,13 +105,13 @@ class ConnectionPool(Generic[C]):
                 self._return(pooled)
         finally:
             requests.pop(request, None)
-            if len(requests) >= self._for_all:  # one may have waited
+            if len(requests) >= self._for_all:  # a thread may be waiting
                 for each in self._served():
-                    with suppress(RuntimeError):  # it is awake
+                    with suppress(RuntimeError):  # it is already awake
                         each.release()
 
     def _served(self) -> list[threading.Lock]:
-        """The requests that have a connection. None loses it to a request that comes later."""
+        """Return the requests that may have a connection. A request never loses it to a later request."""
         for_all, for_urgent = self._for_all, self._reserved
         served = []
         for request, is_urgent in list(self._requests.items()):
@@ -124,11 +124,11 @@ class ConnectionPool(Generic[C]):
         return served
 
     def outdate(self) -> None:
-        """Do not use the present connections again. Each is closed when it would be taken, or is returned."""
+        """Do not use the present connections again. Close them when they are returned, or when a request finds them."""
         self._generation = object()
 
     def close(self) -> None:
-        """Close the idle connections now, and the others when they are returned."""
+        """Close the idle connections now, and the busy ones when they are returned."""
         self.outdate()
         self._close_idle()
 
@@ -144,7 +144,7 @@ class ConnectionPool(Generic[C]):
 
         def connect() -> C:
             if not seconds_left(until):
-                raise TimedOut(CONNECTION, sent=False)  # the thread came too late: the caller has given up
+                raise TimedOut(CONNECTION, sent=False)  # the thread started too late: the caller has given up
             with driver_errors(is_connecting=True):
                 return self._connect(until)
 
@@ -167,7 +167,7 @@ class ConnectionPool(Generic[C]):
         self._close_idle()
 
     def _close_later(self, seconds: float) -> None:
-        """Close the connections that nobody has taken for so many seconds."""
+        """Close the connections that have been idle for ``seconds``."""
         oldest = min((pooled.idle_since for pooled in list(self._idle)), default=None)
         if oldest is None:
             return
@@ -188,7 +188,7 @@ class ConnectionPool(Generic[C]):
         self._close_later(seconds)
 
     def _close_idle(self, before: float = float("-inf")) -> None:
-        """Close the idle connections that are outdated, or idle since ``before`` or longer."""
+        """Close the idle connections that are outdated, or have been idle since ``before``."""
         for pooled in list(self._idle):
             if pooled.generation is not self._generation or pooled.idle_since <= before:
                 with suppress(ValueError):  # another thread has taken it

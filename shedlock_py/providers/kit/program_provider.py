@@ -1,4 +1,4 @@
-"""The two providers: the operations of :class:`StorePrograms` for ordinary functions, and for asyncio."""
+"""The sync and the async provider, made of :class:`StorePrograms` and a client."""
 
 from __future__ import annotations
 
@@ -30,14 +30,12 @@ __tracebackhide__ = hidden_frames
 T = TypeVar("T")
 
 HISTORY_SECONDS = 1.0
-"""A command that writes history only waits no longer for its reply."""
+"""The longest wait for the reply to a command that only writes history."""
 _UNDO_WORKERS = 4
 _NO_TIME_LEFT = "its earlier requests"
 
 
 class _BaseProvider:
-    """The time limits and messages of both providers."""
-
     programs: StorePrograms
     _client: Any
 
@@ -49,7 +47,6 @@ class _BaseProvider:
         return isinstance(error.__cause__, Exception) and self.programs.is_all_said(error.__cause__)
 
     def _seconds_for(self, command: Any, until: float | None) -> float | None:
-        """How long to wait for the reply to ``command``."""
         seconds = None if until is None else max(0.0, until - monotonic())
         if isinstance(command, Undo):
             return seconds
@@ -78,9 +75,9 @@ class ProgramProvider(_BaseProvider, LockProvider):
         return self._drive(locking.release(self.programs, lease))
 
     def undo(self, lease: Lease) -> bool:
-        """Give back an unused acquisition: free at once, without minimum hold.
+        """Give back an unused acquisition: free the lock at once, without minimum hold.
 
-        Its fire time can be granted again. False: the lease had ended.
+        Its fire time can be granted again. Return False if the lease had ended.
         """
         return self._drive(locking.undo(self.programs, lease))
 
@@ -91,16 +88,17 @@ class ProgramProvider(_BaseProvider, LockProvider):
         return _by_name(self._drive(self.programs.records(validate_prefix(prefix)), "records"), prefix)
 
     def runs(self, name: str, limit: int = 50) -> list[Run]:
-        """The newest ``limit`` runs of ``name``, newest first, where the provider was opened with ``history``.
+        """Return the newest ``limit`` runs of ``name``, newest first.
 
-        :raises ConfigurationError: this provider keeps no history.
+        :raises ConfigurationError: this provider keeps no history: open it with ``history``.
         """
         return self._drive(read_runs(self.programs, validate_name(name), limit), "runs", name)
 
     def recent_runs(self, names: Iterable[str], limit: int = 10) -> dict[str, list[Run]]:
-        """:meth:`runs` of each of ``names``, in few requests: for a view of many jobs, a few hundred names at a time.
+        """Return :meth:`runs` of each of ``names`` in few requests, to show many jobs.
 
-        Runs with odd values are left out, with a warning. On a cluster or a quorum, one request for each name.
+        Pass at most a few hundred names. Runs with odd values are left out, with a warning. A cluster or a quorum needs
+        one request for each name.
         """
         return self._drive(read_recent_runs(self.programs, map(validate_name, names), limit), "recent_runs")
 
@@ -108,12 +106,12 @@ class ProgramProvider(_BaseProvider, LockProvider):
         return self._drive(self.programs.force_release(validate_name(name), expected))
 
     def forget_fire_time(self, name: str, expected: LockRecord | None = None) -> bool:
-        """Forget the newest fire time that was granted for ``name``; then any fire time can be granted again.
+        """Forget the newest fire time that was granted for ``name``. After that, any fire time can be granted again.
 
-        For operators, after a replica with a wrong clock has run. False: there was none. One that is granted meanwhile
-        stays.
+        For operators, after a replica with a wrong clock has run. A fire time that is granted meanwhile stays. Return
+        False if the record had no fire time.
 
-        :param expected: the record that the operator saw. Forget its fire time only.
+        :param expected: the record that the operator saw. Forget only the fire time in it.
         """
         return self._drive(self.programs.forget_fire_time(validate_name(name), expected), "forget_fire_time", name)
 
@@ -126,17 +124,16 @@ class ProgramProvider(_BaseProvider, LockProvider):
         by: str | None = None,
         expected: LockRecord | None = None,
     ) -> LockRecord:
-        """Keep ``name`` from all jobs for ``for_``, on all replicas: they skip it as one that is held.
+        """Keep ``name`` from all jobs on all replicas for ``for_``. The jobs skip it, like a lock that is held.
 
-        A pause is the lock itself, held by an operator: it survives restarts, and ends by itself. A running job keeps
-        its lock.
+        An operator holds the lock, so a pause survives restarts and ends by itself. A running job keeps its lock.
 
-        :param reason: why, for people to read; a long one is cut off.
-        :param wait: for how long to try again, about once a second, while a job has the lock.
-        :param by: who pauses it; ``user@host`` of this process by default.
+        :param reason: for people to read; a long reason is cut off.
+        :param wait: how long to try again, about once a second, while a job has the lock.
+        :param by: who pauses the lock; ``user@host`` of this process by default.
         :param expected: the record of the pause to replace.
-        :returns: the record. Its ``is_paused`` is False if a job has the lock still, which its ``holder`` names.
-        :raises ProviderError: it is paused already, and not by ``expected``.
+        :returns: the record. If a job still has the lock, ``is_paused`` is False and ``holder`` names the job's holder.
+        :raises ProviderError: the lock is already paused, and not by ``expected``.
         """
         pausing = Pausing(self.programs, name, for_, reason, wait, by, expected)
         while True:
@@ -147,9 +144,9 @@ class ProgramProvider(_BaseProvider, LockProvider):
             time.sleep(seconds)
 
     def resume(self, name: str, expected: LockRecord | None = None) -> bool:
-        """End the pause of ``name``, so that the next job gets the lock. False: it is not paused; nothing is freed.
+        """End the pause of ``name``, so that the next job gets the lock. Return False if ``name`` is not paused.
 
-        :param expected: the record that the operator saw. End this pause only.
+        :param expected: the record that the operator saw. End only this pause.
         """
         return self._drive(resume(self.programs, validate_name(name), expected))
 
@@ -159,9 +156,9 @@ class ProgramProvider(_BaseProvider, LockProvider):
     def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
         """Claim the fire time of a run that never ended, if the store still has exactly its record ``expected``.
 
-        None: the record has changed.
+        Return None if the record has changed.
 
-        :raises ConfigurationError: ``expected`` is held, was released, or does not say.
+        :raises ConfigurationError: ``expected`` is held or was released, or does not say whether it was released.
         """
         return self._drive(locking.recover(self.programs, request, expected))
 
@@ -176,14 +173,14 @@ class ProgramProvider(_BaseProvider, LockProvider):
         return self._drive(self.programs.checks(), "checks")
 
     def close(self) -> None:
-        """Close the connections that the provider has opened; a user-supplied client stays as it is."""
+        """Close the connections that the provider has opened. A user-supplied client stays open."""
         if hasattr(self._client, "close"):
             self._client.close()
 
     def _drive(self, program: Program[Any, Any, T], operation: str = "", lock_name: str | None = None) -> T:
         """Carry ``program`` out with this provider's client, within its time limit.
 
-        :param operation: of a program that makes no :class:`Operation` by itself: the name, for errors.
+        :param operation: for errors. Given for a program that creates no :class:`Operation` itself.
         """
         if operation:
             program = carry_out(self.programs, operation, lock_name, program)
@@ -204,8 +201,8 @@ class ProgramProvider(_BaseProvider, LockProvider):
             raise
 
     def _undo_in_background(self, command: Undo, seconds: float | None) -> None:
-        """In another thread: the caller waits for it only as long as its own operation may take."""
-        from concurrent.futures import Future, wait  # late: needed when something has failed only
+        """Undo in another thread. The caller waits only as long as its own operation may take."""
+        from concurrent.futures import Future, wait  # imported late: needed only after a failure
 
         useful_until = monotonic() + command.useful_for
 
@@ -214,23 +211,23 @@ class ProgramProvider(_BaseProvider, LockProvider):
                 if monotonic() < useful_until:  # it may have waited for a thread
                     self._drive(command.program)
             except Exception as error:
-                # The lease ends by itself, lock_at_most_for after it was granted.
+                # The lease ends by itself, lock_at_most_for after the grant.
                 logger.debug("could not undo: %s", error)
 
         try:
             future: Future[None] = self._undo_workers.submit(undo)
         except RuntimeError:  # no thread can be started
             return
-        finish_at_exit(future)  # after Ctrl-C the process may end before the undo has
+        finish_at_exit(future)  # after Ctrl-C, the process may end before the undo does
         wait([future], DEFAULT_TIMEOUT.total_seconds() if seconds is None else seconds)
 
 
 class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
-    """An :class:`AsyncLockProvider` from programs and a client.
+    """An :class:`AsyncLockProvider` made of programs and a client.
 
-    It shields each operation from cancellation: an operation that has begun goes on to its end in a task of its own, so
-    that an extension cannot overtake a release, and no driver loses a connection. If the caller of an acquire was
-    cancelled, the acquisition is undone.
+    Cancelling the caller does not interrupt an operation: the operation continues in its own task. So an extension
+    cannot overtake a release, and drivers do not lose connections. If the caller of an acquire was cancelled, the
+    acquisition is undone.
     """
 
     def __init__(self, programs: StorePrograms, client: AsyncStoreClient) -> None:
@@ -320,7 +317,7 @@ class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
         return await self._drive(self.programs.checks(), "checks")
 
     async def close(self) -> None:
-        """Close the connections that this event loop opened; a user-supplied client stays as it is."""
+        """Close the connections that this event loop opened. A user-supplied client stays open."""
         if hasattr(self._client, "close"):
             await self._client.close()
 
@@ -334,9 +331,9 @@ class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
     ) -> T:
         """See :meth:`ProgramProvider._drive`. The caller's cancellation does not interrupt it.
 
-        :param when_abandoned: called with the lease if the program gets one and the caller was cancelled.
+        :param when_abandoned: called with the lease if the program returns one after the caller was cancelled.
         """
-        from shedlock_py.runtime.asyncio_tools import shielded  # late: loads asyncio
+        from shedlock_py.runtime.asyncio_tools import shielded  # imported late: loads asyncio
 
         if operation:
             program = carry_out(self.programs, operation, lock_name, program)
@@ -360,7 +357,7 @@ class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
         return await drive_async(program, execute)
 
     async def _undo_in_background(self, command: Undo, seconds: float | None) -> None:
-        """In another task: the caller waits for it only as long as its own operation may take."""
+        """Undo in another task. The caller waits only as long as its own operation may take."""
         import asyncio
 
         from shedlock_py.runtime.asyncio_tools import start_task
@@ -369,7 +366,7 @@ class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
             try:
                 await self._drive_unshielded(command.program)
             except Exception as error:
-                # The lease ends by itself, lock_at_most_for after it was granted.
+                # The lease ends by itself, lock_at_most_for after the grant.
                 logger.debug("could not undo: %s", error)
 
         await asyncio.wait(
@@ -378,5 +375,5 @@ class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
 
 
 def _by_name(records: list[LockRecord], prefix: str) -> list[LockRecord]:
-    """Filtered here as well: a store may fold case, or find a prefix by a pattern."""
+    """Filter by prefix, because a store may ignore case or match the prefix as a pattern, and sort by name."""
     return sorted((record for record in records if record.name.startswith(prefix)), key=lambda record: record.name)

@@ -1,7 +1,7 @@
-"""The proxy that the environment names for a URL, by the rules of curl and kubectl.
+"""Finds the proxy for a URL in the environment, by the rules of curl and kubectl.
 
-httpx reads the same variables, but it does not understand networks in ``NO_PROXY``, such as ``10.0.0.0/8``. Clusters
-set them. The rules: https://everything.curl.dev/usingcurl/proxies/env.html
+httpx reads the same variables, but does not understand networks in ``NO_PROXY``, such as ``10.0.0.0/8``. Clusters set
+them. The rules: https://everything.curl.dev/usingcurl/proxies/env.html
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from urllib.request import getproxies
 
 _PORTS = {"http": 80, "https": 443}
 _WITH_PORT = re.compile(r"(\[[^]]*\]|[^:]*)(?::(\d+))?")
-"""A host, perhaps with a port: ``example.com:8080``, ``[::1]:8080``."""
+"""A host with or without a port: ``example.com:8080``, ``[::1]:8080``."""
 
 
 def proxy_of(url: str) -> str | None:
-    """Return the URL of the proxy for requests to ``url``. The result is None if requests go to the host itself.
+    """Return the URL of the proxy for requests to ``url``, or None if requests go directly to the host.
 
-    Requests to this machine go there directly, as with kubectl: kind and minikube run there.
+    Requests to this machine go directly, as with kubectl: kind and minikube run there.
     """
     parts, proxies = urlsplit(url), getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
@@ -35,7 +35,7 @@ def is_this_machine(host: str) -> bool:
 
 
 def is_excluded(host: str, port: int, no_proxy: str) -> bool:
-    """Whether ``NO_PROXY`` names the host: itself, a domain above it, its network, or all hosts (``*``)."""
+    """Return whether ``NO_PROXY`` names the host, a domain above it, its network, or all hosts (``*``)."""
     host, address = host.lower().rstrip("."), _address(host)
     return any(_matches(entry, host, address, port) for entry in re.split(r"[\s,]+", no_proxy.lower()) if entry)
 
@@ -67,7 +67,7 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def _network(text: str) -> IPv4Network | IPv6Network | None:
-    """Return the network in ``text``. A single address is a network, too."""
+    """Return the network in ``text``, which may be a single address."""
     try:
         return ip_network(text, strict=False)
     except ValueError:

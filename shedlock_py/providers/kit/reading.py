@@ -1,4 +1,4 @@
-"""Reading run history: what the providers do before and after the programs of a store."""
+"""Reads run history: validates the arguments, runs the store's program, and sorts its result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from shedlock_py.runtime.program import Program
 
 
 def read_runs(programs: StorePrograms, name: str, limit: int) -> Program[Any, Any, list[Run]]:
-    """The newest ``limit`` runs of ``name``, newest first."""
     _require_history(programs, limit)
     runs = [run for run in (yield from programs.runs(name, limit)) if run.name == name]
     return newest_first(runs, min(limit, programs.history))
@@ -22,7 +21,6 @@ def read_runs(programs: StorePrograms, name: str, limit: int) -> Program[Any, An
 def read_recent_runs(
     programs: StorePrograms, names: Iterable[str], limit: int
 ) -> Program[Any, Any, dict[str, list[Run]]]:
-    """The newest ``limit`` runs of each of ``names``, newest first."""
     _require_history(programs, limit)
     found: dict[str, list[Run]] = {name: [] for name in names}
     limit = min(limit, programs.history)

@@ -1,7 +1,7 @@
-"""Programs for a store that can carry out a function alone with its records: memory, or a file behind a lock.
+"""Programs for a store that can call a function while nothing else uses its records: memory, or a file with a lock.
 
-Such a store needs no statements. Its client carries a command out by calling it with the records and the time of the
-store's clock, while no other process or thread reads or changes them.
+The client carries out a command by calling it with the records and the time of the store's clock. No other process or
+thread may read or change the records during the call.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class Records:
 
     by_name: dict[str, LockRecord] = field(default_factory=dict)
     last_token: int = 0
-    """The newest fencing token of all names. It outlives the records, so tokens grow also after one was deleted."""
+    """The newest fencing token of all names. It outlives the records: tokens also grow after a record was deleted."""
     runs: dict[str, list[Run]] = field(default_factory=dict)
-    """The last runs of each name, the newest last, where a provider keeps history."""
+    """The last runs of each name, the newest run last, if a provider keeps history."""
 
 
 RecordCommand = Callable[[Records, datetime], Any]
-"""What the client carries out. It may change the records; it gets the time of the store's clock."""
+"""A command: a function of the records and the time of the store's clock. It may change the records."""
 _Step = Callable[[LockRecord, datetime], LockRecord | None]
-"""What becomes of a record; None: it stays as it is."""
+"""Returns the changed record, or None if the record stays as it is."""
 
 
 class RecordPrograms(StorePrograms):
-    """Each operation is one function, which the client calls alone with the records."""
+    """Programs with one function per operation. The client calls it with the records."""
 
     keeps_history: ClassVar[bool] = True
 
@@ -165,7 +165,7 @@ def _undone(locked_by: str, former_fire_time: datetime | None) -> _Step:
 
 
 def _freed(record: LockRecord, lock_until: datetime) -> LockRecord:
-    """The record after a release. Its token changes, so that an extension which comes later no longer matches."""
+    """Return the record after a release. Its token changes, so a later extension does not match it."""
     return replace(record, lock_until=lock_until, fencing_token=(record.fencing_token or 0) + 1, is_released=True)
 
 
@@ -187,7 +187,7 @@ def _changed(
 
 
 def record_to_json(record: LockRecord) -> dict[str, Any]:
-    """``record`` as an object of JSON, without its name and the time it was read."""
+    """Return ``record`` as a JSON object, without its name and ``read_at``."""
     return {
         "locked_by": record.locked_by,
         "locked_at": record.locked_at.isoformat(),
@@ -199,9 +199,9 @@ def record_to_json(record: LockRecord) -> dict[str, Any]:
 
 
 def record_from_json(name: str, fields: dict[str, Any], read_at: datetime) -> LockRecord:
-    """The reverse of :func:`record_to_json`.
+    """Return the record from the JSON object of :func:`record_to_json`.
 
-    :raises ValueError: a field is missing, or has a value that it cannot have.
+    :raises ValueError: a field is missing, or has an impossible value.
     """
     try:
         times = {key: _moment(fields[key]) if fields[key] else None for key in _TIMES}

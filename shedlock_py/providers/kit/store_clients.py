@@ -1,4 +1,4 @@
-"""What carries the commands of a store out, one at a time."""
+"""Clients carry out the commands of a store, one at a time."""
 
 from __future__ import annotations
 
@@ -6,28 +6,31 @@ from typing import Any, Protocol
 
 
 class StoreClient(Protocol):
-    """Carries a command out for :class:`ProgramProvider`.
+    """Carries out a command for :class:`ProgramProvider`.
 
-    It may also have ``close()``, and ``shown``: what the provider's ``repr`` shows of the store.
+    It may also have ``close()``, and ``shown``, which the provider's ``repr`` shows.
     """
 
     def execute(self, command: Any, timeout: float | None, /) -> Any:
-        """The reply, within ``timeout`` seconds (None: as long as the user's client takes), or :class:`TimedOut`."""
+        """Return the reply.
+
+        :param timeout: in seconds. If None, the user's client sets the limit.
+        :raises TimedOut: the store did not reply in time.
+        """
 
 
 class AsyncStoreClient(Protocol):
-    """Carries a command out for :class:`AsyncProgramProvider`, on any event loop.
+    """Carries out a command for :class:`AsyncProgramProvider`, on any event loop.
 
-    Its ``close()`` is a coroutine. A caller that is cancelled does not cancel ``execute``; the end of the event loop
-    does.
+    Its ``close()`` is a coroutine. Cancelling a caller does not cancel ``execute``, but the end of the event loop does.
     """
 
-    async def execute(self, command: Any, timeout: float | None, /) -> Any:  # noqa: ASYNC109 (what is left of the operation's)
+    async def execute(self, command: Any, timeout: float | None, /) -> Any:  # noqa: ASYNC109 (the operation's time left)
         """See :class:`StoreClient`."""
 
 
 class ThreadedClient:
-    """A client for :class:`AsyncProgramProvider` that calls a blocking one in a worker thread."""
+    """A client for :class:`AsyncProgramProvider` that calls a blocking client in a worker thread."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -37,7 +40,7 @@ class ThreadedClient:
         return getattr(self._client, "shown", None)
 
     async def execute(self, command: Any, timeout: float | None) -> Any:  # noqa: ASYNC109 (see AsyncStoreClient)
-        import asyncio  # late: sync programs do without
+        import asyncio  # imported late: sync programs do not need asyncio
 
         return await asyncio.to_thread(self._client.execute, command, timeout)
 

@@ -15,19 +15,19 @@ from shedlock_py.runtime.threads import WorkerPool
 T = TypeVar("T")
 
 _READ_SECONDS = 0.02
-"""Time that an event loop, after it was blocked, has to read the replies that have arrived."""
+"""After the event loop was blocked, the time it has to read the replies that have arrived."""
 _AGAIN_SECONDS = 0.25
-"""Time after which a request is cancelled again that the first cancellation has not ended."""
+"""Time until a request is cancelled a second time, if the first cancellation did not end it."""
 
 
 def seconds_left(until: float) -> float:
-    """Seconds from now until that moment of the monotonic clock, at least 0."""
+    """Return the seconds until that moment of the monotonic clock, at least 0."""
     return max(0.0, until - monotonic())
 
 
 @contextmanager
 def driver_errors(*, is_connecting: bool) -> Iterator[None]:
-    """Raise :class:`NotSent` from an error of the driver that connects; ignore one of the driver that disconnects."""
+    """Raise :class:`NotSent` from an error of a driver that connects. Ignore an error of a driver that disconnects."""
     try:
         yield
     except (NotSent, TimedOut, ProviderError, ConfigurationError):
@@ -50,15 +50,15 @@ def call_within(
 ) -> T:
     """Call ``function`` in a thread of ``pool``: for calls that drivers cannot limit, such as a DNS lookup.
 
-    :param discard: called with a result that comes too late, if that has to be closed.
-    :param sent: ``function`` sends commands, so that one may have reached the store when the time is over.
-    :raises TimedOut: after ``seconds``; never if they are None.
+    :param discard: called with a result that comes too late and must be closed.
+    :param sent: True if ``function`` sends commands. A command may have reached the store when the time is over.
+    :raises TimedOut: after ``seconds``. Never if ``seconds`` is None.
     """
     results: list[T] = []
     errors: list[BaseException] = []
-    # Which comes first, the thread with its result or the caller that gives up: setdefault() is one atomic step.
+    # Records which was first: the thread's result, or the caller that gives up. setdefault() is one atomic step.
     first: dict[str, str] = {}
-    # The caller shares no future with the thread: an exception of a signal handler can leave one locked for ever.
+    # The caller and the thread share no future: an exception from a signal handler can leave a future locked for ever.
     ended = threading.Lock()
     ended.acquire()
 
@@ -77,14 +77,14 @@ def call_within(
     try:
         try:
             pool.submit(work)
-        except RuntimeError:  # no thread can be started: better without the limit than not at all
+        except RuntimeError:  # no thread can be started: call it without a limit
             return function()
         if not ended.acquire(timeout=-1 if seconds is None else seconds):
             raise TimedOut(waiting_for, sent=sent)
         if errors:
             raise errors.pop()
         return results[0]
-    except BaseException:  # of a signal handler, too
+    except BaseException:  # also from a signal handler
         if first.setdefault("is", "caller") == "result" and discard is not None:
             discard(results[0])
         raise
@@ -92,13 +92,13 @@ def call_within(
 
 @asynccontextmanager
 async def within(seconds: float | None, waiting_for: str, *, sent: bool) -> AsyncIterator[None]:
-    """A time limit for async clients.
+    """Limit the time of a block, for async clients.
 
-    A reply counts that arrived while something else blocked the event loop: the loop reads it in the
-    :data:`_READ_SECONDS` after the limit. ``asyncio.timeout`` alone would cancel the task that the reply has woken.
+    A reply counts if it arrived while other code blocked the event loop: the loop has :data:`_READ_SECONDS` after the
+    limit to read it. ``asyncio.timeout`` alone would cancel the task that the reply has woken.
 
-    A driver may lose a cancellation: ``asyncio.wait_for`` of Python 3.11 does, if what it waits for has just been done.
-    ``asyncio.timeout`` cancels once; therefore a second one follows.
+    A driver may lose a cancellation: ``asyncio.wait_for`` of Python 3.11 does if the awaited object has just completed.
+    ``asyncio.timeout`` cancels only once, so a second timeout follows.
 
     :raises TimedOut: after ``seconds``.
     """
@@ -124,5 +124,5 @@ async def within(seconds: float | None, waiting_for: str, *, sent: bool) -> Asyn
                 timer.cancel()
     except TimeoutError:
         if not limit.expired() and not second_limit.expired():
-            raise  # the driver's own
+            raise  # the driver's own TimeoutError
         raise TimedOut(waiting_for, sent=sent) from None

@@ -1,4 +1,4 @@
-"""Upkeep by operators: free a lock by force, and forget a fire time."""
+"""Frees a lock by force, and forgets a fire time, for operators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __tracebackhide__ = hidden_frames
 
 
 def force_release(programs: StorePrograms, name: str, expected: LockRecord | None = None) -> Program[Any, Any, bool]:
-    """Free ``name`` from the holder in ``expected``. Without ``expected``, free it from the present holder."""
+    """Free ``name`` from the holder in ``expected``. Without ``expected``, free it from the current holder."""
     require_same_name(name, expected)
     operation = Operation(programs, "force_release", name)
     record = expected or (yield from operation.carry_out(programs.record(name)))
@@ -26,7 +26,7 @@ def force_release(programs: StorePrograms, name: str, expected: LockRecord | Non
         return False
     is_freed = yield from operation.carry_out(programs.free(record))
     if expected is None:
-        if not is_freed:  # that hold has ended by itself, and a release leaves the minimum hold
+        if not is_freed:  # the holder released it meanwhile, and its minimum hold may be left
             found = yield from operation.carry_out(programs.record(name))
             if found is not None and found.is_held and found.is_released:
                 yield from operation.carry_out(programs.free(found))
@@ -38,12 +38,12 @@ def force_release(programs: StorePrograms, name: str, expected: LockRecord | Non
 
 
 def forget_fire_time(programs: StorePrograms, name: str, expected: LockRecord | None = None) -> Program[Any, Any, bool]:
-    """Forget the newest fire time of ``name``. False: there was none when it was read.
+    """Forget the newest fire time of ``name``. Return False if the record had no fire time when it was read.
+
+    Return True also if the record then has another fire time, or none: perhaps a first copy of the command has
+    forgotten it, and its reply was lost.
 
     :param expected: the record that the operator saw. Without it, the program reads the record.
-
-    True also if the record has another one, or none, when it is deleted: a first copy, whose reply was lost, may
-    have forgotten it.
     """
     require_same_name(name, expected)
     record = expected or (yield from programs.record(name))
@@ -61,14 +61,14 @@ def forget_fire_time(programs: StorePrograms, name: str, expected: LockRecord | 
 
 
 def _forget_key(programs: StorePrograms, record: LockRecord) -> Program[Any, Any, bool]:
-    """Let a key of ``run_once`` run again. All its runs have one fire time, so this goes by the claim id."""
+    """Let a ``run_once`` key run again. All its runs have the same fire time, so this compares claim ids."""
     if record.is_held:
         return False  # its task may succeed yet
-    if not record.is_released:  # one reply with a wrong time may say that the lease of a living holder has ended
+    if not record.is_released:  # one reply with a wrong time may show the lease of a live holder as ended
         again = yield from programs.record(record.name)
         if again is None or again.is_held or again.acquisition != record.acquisition:
             return False
     if not (yield from programs.undo_claim(record.name, record.locked_by, former_of(ONCE))):
         found = yield from programs.record(record.name)
-        return found is None or found.last_fire_time != ONCE  # a first copy may have done it
+        return found is None or found.last_fire_time != ONCE  # a first copy may have forgotten it
     return True

@@ -1,4 +1,4 @@
-"""Locks as Leases of Kubernetes, the objects that its own leader elections use."""
+"""Locks as Kubernetes Leases, the objects of Kubernetes' own leader elections."""
 
 from shedlock_py.providers.kubernetes.kubernetes_provider import AsyncKubernetesLockProvider, KubernetesLockProvider
 

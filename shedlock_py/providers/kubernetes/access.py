@@ -1,7 +1,7 @@
-"""Where the API server is and who asks: a service account, or a kubeconfig.
+"""The address of the API server and the user, from a service account or a kubeconfig.
 
-The official client reads both, and starts plugins. It does not carry the requests: sync and async it has two HTTP
-stacks, which retry by themselves, and whose time limits are for one read each.
+The official client reads both and starts plugins. It does not send the requests: it has two HTTP stacks (sync and
+async), which retry by themselves, and their time limits are only for a single read.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from shedlock_py.providers.kubernetes.names import is_label
 from shedlock_py.runtime.process import monotonic
 from shedlock_py.runtime.threads import WorkerPool
 
-config: Any = kubernetes.config  # some releases have a part of the annotations only
+config: Any = kubernetes.config  # some releases have only a part of the annotations
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 FRESH_SECONDS = 60.0
-"""A token may be replaced: Kubernetes puts a new one into a pod's file, and a plugin returns one for some minutes."""
+"""Kubernetes replaces the token in a pod's file, and a plugin's token is valid only for some minutes."""
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _OPTIONS = ("context", "kubeconfig")
 _FORM = "kubernetes://namespace or kubernetes://namespace?context=name&kubeconfig=path"
@@ -40,8 +40,8 @@ _FORM = "kubernetes://namespace or kubernetes://namespace?context=name&kubeconfi
 class Place:
     """A namespace of a cluster.
 
-    :ivar namespace: empty: that of the service account, or of the context.
-    :ivar kubeconfig: a file; None: as kubectl finds it.
+    :ivar namespace: if empty, the namespace of the service account or of the context.
+    :ivar kubeconfig: a file. If None, the file that kubectl would find.
     """
 
     namespace: str = ""
@@ -50,40 +50,40 @@ class Place:
 
     @property
     def shown(self) -> str:
-        """For people to read."""
+        """For people."""
         return f"kubernetes://{self.namespace}" + (f"?context={self.context}" if self.context else "")
 
     @classmethod
     def from_url(cls, url: str) -> Place:
-        """:raises ConfigurationError: it is no such URL."""
+        """:raises ConfigurationError: the URL has another form."""
         namespace, options = split_query(url, "kubernetes", _OPTIONS, _FORM)
         namespace = namespace.removesuffix("/")
         if namespace and not is_label(namespace):
-            raise ConfigurationError(f"store URL: no name of a namespace is there; the form is {_FORM}")
+            raise ConfigurationError(f"store URL: not the name of a namespace; the form is {_FORM}")
         return cls(namespace, options.get("context"), options.get("kubeconfig"))
 
 
 @contextmanager
 def _configuration_errors() -> Iterator[None]:
-    """Translate the many kinds of errors that the official client raises for a file that is missing or odd."""
+    """Translate the various errors of the official client about files that are missing or odd."""
     try:
         yield
     except (config.ConfigException, OSError, LookupError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR:
-            raise NotSent from error  # files are closed again, and then this one can be opened
+            raise NotSent from error  # temporary: this file can be opened after other files are closed
         text = one_line(error)
         raise ConfigurationError(f"no access to Kubernetes is configured: {text:.300}") from error
 
 
 class Access:
-    """What was read from a kubeconfig, or from the files of a service account. Making one may take seconds.
+    """The data of a kubeconfig, or of a service account's files. Creating it may take seconds.
 
-    :raises ConfigurationError: there is no such file, or it cannot work.
+    :raises ConfigurationError: the file does not exist or cannot work.
     """
 
     def __init__(self, place: Place) -> None:
         self._configuration = Configuration()
-        self._configuration.proxy = None  # of the environment: see proxies.py
+        self._configuration.proxy = None  # ignore the environment: see proxies.py
         path = place.kubeconfig or os.environ.get("KUBECONFIG")
         with _configuration_errors():
             if path or place.context or not os.environ.get("KUBERNETES_SERVICE_HOST"):
@@ -98,20 +98,20 @@ class Access:
         self.proxy: str | None = self._configuration.proxy
         name: str | None = self._configuration.tls_server_name
         self.extensions = {"sni_hostname": name} if name else {}
-        """For requests of httpx."""
+        """For httpx requests."""
         self.headers: dict[str, str] = {}
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the token again. It may start a plugin, which may hang: so the next refresh counts from now."""
+        """Read the token again. This may start a plugin, and the plugin may hang: the next refresh counts from now."""
         self._read_at = monotonic()
         with _configuration_errors():
             settings: Any = self._configuration.auth_settings().get("BearerToken")
-        if settings:  # of a plugin that fails, the official client only logs the error
+        if settings:  # if a plugin fails, the official client only logs the error
             self.headers = {"Authorization": settings["value"]}
 
     def refresh_in(self, workers: WorkerPool) -> None:
-        """Read the token again in another thread. Requests use the old token until the server refuses it."""
+        """Read the token again in another thread. Until then, requests use the old token."""
         self._read_at = monotonic()
         workers.submit(self._refresh_quietly)
 
@@ -119,11 +119,11 @@ class Access:
         try:
             self.refresh()
         except Exception as error:
-            logger.warning("the token of Kubernetes is not refreshed, the old one is used: %s", error)
+            logger.warning("could not refresh the token of Kubernetes, the old token is used: %s", error)
 
     @property
     def is_anonymous(self) -> bool:
-        """Whether requests have no credentials: neither a token nor a certificate."""
+        """True if requests have neither a token nor a certificate."""
         return not self.headers and not self._configuration.cert_file
 
     @property
@@ -142,7 +142,7 @@ class Access:
         return context
 
     def _connection(self) -> tuple[object, ...]:
-        """What a connection is made with. While it stays the same, the connections that are open can be used on."""
+        """Return the settings of a connection. While they stay the same, open connections stay in use."""
         config = self._configuration
         paths = (config.ssl_ca_cert, config.cert_file, config.key_file)
         files = (Path(path).read_bytes() if path else None for path in paths)

@@ -35,7 +35,7 @@ from shedlock_py.runtime.program import Program, drive, drive_async
 from shedlock_py.runtime.threads import WorkerPool
 
 if TYPE_CHECKING:
-    import asyncio  # late elsewhere: sync programs do without
+    import asyncio  # imported late elsewhere: sync programs do not need asyncio
 
 POOL_SIZE = 16
 _HEADERS = {"Accept": "application/json", "Content-Type": "application/json"}
@@ -44,32 +44,32 @@ _NO_CREDENTIALS = (
     "token or a certificate?"
 )
 IDLE_SECONDS = 30.0
-"""A connection without requests is closed then: a handshake of TLS takes longer than a request."""
+"""An idle connection is closed after this time. It is long, because a TLS handshake takes longer than a request."""
 
 
 class Session(NamedTuple):
-    """An access, and the connections that were opened with it."""
+    """An access, and its open connections."""
 
     access: Access
     http: Any
-    """An ``httpx.Client``, or an ``httpx.AsyncClient``."""
+    """An ``httpx.Client`` or an ``httpx.AsyncClient``."""
 
 
 class SignIn(NamedTuple):
-    """The reply is the session to use: not ``refused``, which the server has refused."""
+    """Get the session to use. It is not ``refused``, which the server refused."""
 
     refused: Session | None
 
 
 class Send(NamedTuple):
-    """The reply is an ``httpx.Response``."""
+    """Send a request. The reply is an ``httpx.Response``."""
 
     session: Session
     call: Call
 
 
 def exchange(command: Command, clock_error: timedelta) -> Program[SignIn | Send, Any, CasReply]:
-    """Carry ``command`` out. If the server does not accept the token, or got none, read that again first."""
+    """Execute ``command``. If the server refuses the token, or gets none, read the token again and repeat."""
     session: Session | None = None
     for is_last in (False, True):
         session = yield SignIn(refused=session)
@@ -81,9 +81,9 @@ def exchange(command: Command, clock_error: timedelta) -> Program[SignIn | Send,
         except NotSent as error:
             if is_last or not _is_of_tls(error):
                 raise
-            continue  # the authority's certificate may have been replaced
+            continue  # the certificate of the authority may have been replaced
         received_at = monotonic()
-        # Where a plugin fails, the official client goes on without a token, and the server knows an anonymous user.
+        # If a plugin fails, the official client continues without a token, and the server sees an anonymous user.
         is_anonymous = response.status_code == FORBIDDEN and session.access.is_anonymous
         if response.status_code != UNAUTHORIZED and not is_anonymous:
             break
@@ -96,7 +96,7 @@ def exchange(command: Command, clock_error: timedelta) -> Program[SignIn | Send,
 
 
 def _content(response: httpx.Response) -> Any:
-    """The JSON of a reply; None: it is of something between the server and us, which sends another kind of text."""
+    """Return the JSON of a reply. None if it is other text, which comes from a proxy or a similar server."""
     try:
         return parsed(response.content)
     except ValueError:
@@ -104,7 +104,7 @@ def _content(response: httpx.Response) -> Any:
 
 
 def _is_of_tls(error: BaseException | None) -> bool:
-    """Whether ``error`` comes from one of TLS. httpcore has no ``__cause__``, as it raises its errors again."""
+    """Return whether ``error`` comes from TLS. httpcore sets no ``__cause__``, because it raises its errors again."""
     return error is not None and (isinstance(error, ssl.SSLError) or _is_of_tls(error.__cause__ or error.__context__))
 
 
@@ -113,7 +113,7 @@ def _connection_errors(http: Any) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if http.is_closed:  # by close() of the provider
+        if http.is_closed:  # by the provider's close()
             raise NotSent from error
         raise
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -123,7 +123,7 @@ def _connection_errors(http: Any) -> Iterator[None]:
 
 
 def _arguments(access: Access) -> dict[str, Any]:
-    """The arguments of both clients of httpx. A proxy of the environment counts, as it does for kubectl."""
+    """Return the arguments for both httpx clients. The environment's proxy counts, as with kubectl."""
     proxy = access.proxy or proxy_of(access.server)
     limits = httpx.Limits(max_connections=POOL_SIZE, max_keepalive_connections=POOL_SIZE, keepalive_expiry=IDLE_SECONDS)
     return {"verify": access.tls, "limits": limits, "proxy": proxy, "trust_env": False}
@@ -131,7 +131,7 @@ def _arguments(access: Access) -> dict[str, Any]:
 
 @contextmanager
 def _proxy_errors() -> Iterator[None]:
-    """Of a proxy that cannot work, httpx raises errors of three kinds, which do not say that it is the proxy."""
+    """Translate errors about a bad proxy: httpx raises three kinds, and none says that the proxy is the cause."""
     try:
         yield
     except (ImportError, RuntimeError, ValueError, httpx.InvalidURL) as error:
@@ -152,17 +152,15 @@ def _request(send: Send, timeout: float | None, extensions: Mapping[str, Any]) -
 
 
 class _Threads:
-    """The connections of one process."""
-
     def __init__(self, place: Place) -> None:
         self._place = place
         self._mutex = threading.Lock()
         self._session: Session | None = None
         self._clients: list[httpx.Client] = []
-        """The oldest first. One that was replaced is closed later: other threads may wait for replies there."""
+        """The oldest client first. A replaced client is closed later, because threads may wait for its replies."""
         self.workers = WorkerPool(POOL_SIZE, "shedlock-kubernetes")
         self._refreshers = WorkerPool(1, "shedlock-kubernetes-token")
-        # Of a provider that nobody closes. At the end of the process the system closes them.
+        # For a provider that is never closed. At the end of the process, the system closes the connections.
         finalize(self, _close, self._clients, 0).atexit = False
 
     def sign_in(self, refused: Session | None) -> Session:
@@ -199,7 +197,7 @@ def _close(clients: list[httpx.Client], most: int) -> None:
 
 
 class KubernetesClient:
-    """For threads. A thread of its own carries each request out, so that one time limit counts for all of it."""
+    """A client for threads. A worker thread sends each request, so that one time limit covers all of it."""
 
     def __init__(self, place: Place, clock_error: timedelta) -> None:
         self.shown = place.shown
@@ -229,8 +227,6 @@ class KubernetesClient:
 
 
 class _Tasks:
-    """The connections of one event loop."""
-
     def __init__(self, place: Place) -> None:
         import asyncio
 
@@ -243,7 +239,7 @@ class _Tasks:
         self._at_end: AsyncGenerator[None] | None = None
 
     async def sign_in(self, refused: Session | None) -> Session:
-        """In a thread where it may take long: a kubeconfig may name a plugin, which is a process."""
+        """Return a session. A thread reads the kubeconfig, because its plugin is a process and may take long."""
         from asyncio import wrap_future
 
         async with self._mutex:
@@ -282,7 +278,7 @@ class _Tasks:
 
 
 class AsyncKubernetesClient:
-    """For asyncio."""
+    """A client for asyncio."""
 
     def __init__(self, place: Place, clock_error: timedelta) -> None:
         self.shown = place.shown

@@ -1,4 +1,4 @@
-"""The two providers, and what the errors of Kubernetes and httpx mean."""
+"""The sync and the async provider, and the meaning of errors from Kubernetes and httpx."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from shedlock_py.runtime.program import Program
 
 
 class KubernetesPrograms(CasPrograms):
-    """The programs of a compare-and-swap store, and what the errors of Kubernetes and httpx mean."""
+    """The programs of a compare-and-swap store, with errors of Kubernetes and httpx."""
 
     def permissions(self) -> Program[Command, CasReply, dict[str, bool | None]]:
-        """Whether a Role allows each verb that it must allow; None: the server does not say."""
+        """Return whether a Role allows each verb that the provider needs. None if the server does not say."""
         found: dict[str, bool | None] = {}
         for verb in VERBS:
             reply = yield AccessReview(verb)
@@ -50,17 +50,17 @@ class KubernetesPrograms(CasPrograms):
 
 
 class KubernetesLockProvider(ProgramProvider):
-    """Locks as Leases of Kubernetes.
+    """Locks as Kubernetes Leases.
 
     A lease that is not released is kept up to ``clock_error`` + 2 s + a round trip longer than ``lock_at_most_for``,
-    because the time is that of the ``Date`` header of the API server's replies. See docs/providers/kubernetes.md.
+    because the time comes from the ``Date`` header of the API server's replies. See docs/providers/kubernetes.md.
 
-    :param url: ``kubernetes://namespace``; without a name, the namespace of the service account or of the context.
-        Options: ``context``, ``kubeconfig`` (a file), ``timeout``, ``fire_time_tolerance``, ``clock_error``.
-    :param clock_error: how far the clocks of the API servers may differ; 1 s by default.
-    :param timeout: how long an operation may take in all; 5 s by default.
-    :param fire_time_tolerance: how far a fire time may lie in the future of the server's clock; 5 minutes by default.
-    :raises ConfigurationError: a URL that cannot work.
+    :param url: ``kubernetes://namespace``. Without a name, it is the namespace of the service account or of the
+        context. Options: ``context``, ``kubeconfig`` (a file), ``timeout``, ``fire_time_tolerance``, ``clock_error``.
+    :param clock_error: the largest difference between the API servers' clocks (default: 1 s).
+    :param timeout: the time limit of a whole operation (default: 5 s).
+    :param fire_time_tolerance: how far a fire time may be ahead of the server's clock (default: 5 minutes).
+    :raises ConfigurationError: the URL cannot work.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class KubernetesLockProvider(ProgramProvider):
         super().__init__(programs, KubernetesClient(place, programs.clock_error))
 
     def permissions(self) -> dict[str, bool | None]:
-        """Whether a Role allows each verb that it must allow; None: the server does not say."""
+        """Return whether a Role allows each verb that the provider needs. None if the server does not say."""
         programs: Any = self.programs
         return self._drive(programs.permissions(), "permissions")
 
 
 class AsyncKubernetesLockProvider(AsyncProgramProvider):
-    """:class:`KubernetesLockProvider` for asyncio. It may be used from several event loops."""
+    """:class:`KubernetesLockProvider` for asyncio. Several event loops may use it."""
 
     def __init__(
         self,
@@ -105,6 +105,5 @@ class AsyncKubernetesLockProvider(AsyncProgramProvider):
 def _parsed(
     url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None
 ) -> tuple[Place, dict[str, Any]]:
-    """The namespace, and the options of its programs."""
     url, options = parse_options(url, clock_error, timeout, tolerance)
     return Place.from_url(url), options

@@ -1,11 +1,11 @@
-"""A lock record as a Lease, so that ``kubectl get lease`` and electors of client-go read what they expect.
+"""A lock record as a Lease that ``kubectl get lease`` and client-go's electors understand.
 
-The fields of ``spec`` are those that client-go writes, by its rules. An elector of client-go takes a Lease that has no
-``holderIdentity``, or of which it has seen no change for ``leaseDurationSeconds`` of its own clock:
+The fields of ``spec`` follow client-go's rules. An elector of client-go takes a Lease if it has no ``holderIdentity``,
+or if the elector has seen no change for ``leaseDurationSeconds`` of its own clock:
 https://github.com/kubernetes/client-go/blob/master/tools/leaderelection/leaderelection.go
 
-Our exact record is an annotation. It counts while ``holderIdentity`` and ``renewTime`` are those that were written with
-it. Otherwise an elector of client-go, or a person, has written since.
+Our exact record is an annotation. It counts only while ``holderIdentity`` and ``renewTime`` have the values that were
+written with it. Otherwise an elector of client-go, or a person, has changed the Lease since.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shedlock_py.providers.kubernetes.names import object_name
 
 API_VERSION = "coordination.k8s.io/v1"
 LABEL = "shedlock-py/lock"
-"""The label of each Lease that is a lock."""
+"""The label of every Lease that is a lock."""
 NAME = "shedlock-py/name"
 RECORD = "shedlock-py/record"
 _FREE, _RENEWED = "free", "renewed"
@@ -37,7 +37,7 @@ _SECOND = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What a write replaces: the whole Lease as it was read, with what others keep in it."""
+    """The state that a write replaces: the whole Lease that was read, with the fields of other programs."""
 
     lease: dict[str, Any]
     record: LockRecord
@@ -48,7 +48,7 @@ class Version:
 
 
 def entry_of(lease: Mapping[str, Any], clock_error: timedelta) -> Entry:
-    """The lock record in a Lease. :raises ValueError: it has odd values."""
+    """Return the lock record in a Lease. :raises ValueError: it has odd values."""
     metadata, spec = lease["metadata"], lease.get("spec") or {}
     annotations = metadata.get("annotations") or {}
     name, holder = annotations.get(NAME, metadata["name"]), spec.get("holderIdentity") or ""
@@ -64,7 +64,7 @@ def entry_of(lease: Mapping[str, Any], clock_error: timedelta) -> Entry:
 
 
 def record_in(lease: Mapping[str, Any]) -> str | None:
-    """Return the annotation with our exact record, if the Lease has it. It names holder, token and times."""
+    """Return the annotation with our exact record, if the Lease has it. It has the holder, the token and the times."""
     text: str | None = ((lease.get("metadata") or {}).get("annotations") or {}).get(RECORD)
     return text
 
@@ -87,13 +87,13 @@ def _of_elector(
     before: LockRecord | None,
     clock_error: timedelta,
 ) -> LockRecord:
-    """The record of a Lease that an elector of client-go holds, or has given back.
+    """Return the record of a Lease that an elector of client-go holds, or has given back.
 
-    Such an elector stops to lead before its last renewal is ``leaseDurationSeconds`` ago. ``renewTime`` is of the clock
-    of its node, which may be wrong. So the end counts from when the API server carried the renewal out, by its clock.
+    The elector stops leading before ``leaseDurationSeconds`` have passed since its last renewal. ``renewTime`` comes
+    from its node's clock, which may be wrong. So the end counts from the API server's time of the renewal.
     """
     renewed_at = _stored_at(metadata) or _time(spec.get("renewTime")) or UNREAD
-    # The server cuts its time to seconds; another server's clock may differ by clock_error.
+    # The server truncates its time to seconds. Another server's clock may differ by clock_error.
     until = renewed_at + timedelta(seconds=1 + (spec.get("leaseDurationSeconds") or 0)) + clock_error
     return LockRecord(
         name,
@@ -107,7 +107,7 @@ def _of_elector(
 
 
 def _stored_at(metadata: Mapping[str, Any]) -> datetime | None:
-    """When the server stored the holder or its renewal last, by its own clock; None: it does not say."""
+    """Return when the server last stored the holder or a renewal, by its own clock. None if it does not say."""
     times = [
         _time(entry.get("time"))
         for entry in metadata.get("managedFields") or ()
@@ -120,12 +120,12 @@ def _stored_at(metadata: Mapping[str, Any]) -> datetime | None:
 
 
 def lease_of(write: Write) -> dict[str, Any]:
-    """The Lease that carries ``write`` out. What it does not change stays as it was read."""
+    """Return the Lease for ``write``. Other fields stay the same as in the Lease that was read."""
     version: Version | None = write.if_version
     record = write.record
     lease: dict[str, Any] = deepcopy(version.lease) if version else {}
     metadata = lease.setdefault("metadata", {"name": object_name(record.name)})
-    metadata.pop("managedFields", None)  # the server's
+    metadata.pop("managedFields", None)  # written by the server
     metadata["labels"] = {**(metadata.get("labels") or {}), LABEL: ""}
     spec = lease.get("spec") or {}
     if version is None or _held(version.record, version.is_free) != _held(record, write.is_free):
@@ -144,11 +144,11 @@ def _spec(record: LockRecord, is_free: bool, before: Mapping[str, Any]) -> dict[
     renewed_at, last = record.read_at, _time(before.get("renewTime"))
     is_same = before.get("holderIdentity") in (record.locked_by, None)
     if last and is_same:
-        # An elector compares whole seconds. It must see that this is another renewal.
+        # An elector compares whole seconds. It must see a new renewal.
         renewed_at = max(renewed_at, last + _SECOND)
     transitions = before.get("leaseTransitions")
     if transitions is None:
-        transitions = None if is_free else 0  # a Lease that was just made has had no holder
+        transitions = None if is_free else 0  # a new Lease has had no holder
     elif not is_same and not is_free:
         transitions += 1
     seconds = 1 if is_free else -((record.read_at - record.lock_until) // _SECOND)  # rounded up
@@ -162,7 +162,7 @@ def _spec(record: LockRecord, is_free: bool, before: Mapping[str, Any]) -> dict[
 
 
 def _micro_time(moment: datetime) -> str:
-    """As Kubernetes reads it: with six digits after the point."""
+    """Return the time as Kubernetes reads it: with six digits of a second."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

@@ -1,4 +1,4 @@
-"""Names of objects for lock names. Kubernetes takes DNS names only (RFC 1123)."""
+"""Object names for lock names. Kubernetes accepts only DNS names (RFC 1123)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _DIGEST = re.compile(r"\.x[0-9a-f]{40}$")
 
 
 def is_label(text: str) -> bool:
-    """Whether it can be the name of a namespace."""
+    """Return whether ``text`` can be the name of a namespace."""
     return len(text) <= 63 and re.fullmatch(_LABEL, text) is not None
 
 
 def object_name(lock_name: str) -> str:
-    """The lock name itself where Kubernetes takes it; another one with a digest, for people to recognise, where not.
+    """Return the lock name if Kubernetes accepts it. If not, return a readable name with a digest.
 
-    A lock name that looks as if it had a digest gets one, too. So two lock names never have the same object name.
+    A lock name that looks like a name with a digest also gets a digest. So two lock names never share an object name.
     """
     if _OBJECT_NAME.fullmatch(lock_name) and not _DIGEST.search(lock_name):
         return lock_name

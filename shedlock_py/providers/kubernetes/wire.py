@@ -19,17 +19,17 @@ from shedlock_py.providers.kubernetes.lease import API_VERSION, LABEL, entry_of,
 from shedlock_py.providers.kubernetes.names import object_name
 
 MANAGER = "shedlock-py"
-"""Under this name the server notes which fields we have written."""
+"""The server notes under this name which fields we have written."""
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT, TOO_MANY = 401, 403, 404, 409, 429
 VERBS = ("get", "list", "create", "update", "delete")
-"""What a Role must allow; ``list`` and ``delete`` are for operators."""
+"""Verbs that a Role must allow. ``list`` and ``delete`` are for operators."""
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _VERBS: dict[type, str] = {Read: "get", List: "list", Delete: "delete"}
 
 
 @dataclass(frozen=True, slots=True)
 class AccessReview:
-    """Ask whether a Role allows ``verb``. The reply's value is True or False; None: the server does not say."""
+    """Request whether a Role allows ``verb``. The value is True or False, or None if the server does not say."""
 
     verb: str
 
@@ -40,8 +40,8 @@ Command = CasCommand | AccessReview
 class KubernetesError(Exception):
     """The API server replied with an error.
 
-    :ivar status: of HTTP.
-    :ivar hint: what the user can do about it, if that is known.
+    :ivar status: HTTP status.
+    :ivar hint: how the user can fix it, if that is known.
     """
 
     def __init__(self, status: int, message: str, hint: str | None) -> None:
@@ -51,7 +51,7 @@ class KubernetesError(Exception):
 
 
 class Call(NamedTuple):
-    """A request: method, path, and body if there is one."""
+    """A request: method, path, and perhaps a body."""
 
     method: str
     path: str
@@ -59,14 +59,14 @@ class Call(NamedTuple):
 
 
 def classify(error: KubernetesError) -> Failure:
-    """What an error reply means for its command."""
+    """Return the meaning of an error reply for its command."""
     if error.status == TOO_MANY:
         return Failure.NOT_DONE
     return Failure.REFUSED if 400 <= error.status < 500 else Failure.UNREACHABLE
 
 
 def call_of(command: Command, namespace: str) -> Call:
-    """The request that carries ``command`` out."""
+    """Return the request that executes ``command``."""
     leases = f"/apis/{API_VERSION}/namespaces/{namespace}/leases"
     match command:
         case Read(name):
@@ -90,11 +90,11 @@ def call_of(command: Command, namespace: str) -> Call:
 
 
 def value_of(command: Command, status: int, reply: Any, clock_error: timedelta) -> Any:
-    """The value of the reply to ``command``.
+    """Return the value of the reply to ``command``.
 
-    :raises KubernetesError: it is an error.
+    :raises KubernetesError: the reply is an error.
     :raises ValueError: a record has odd values.
-    :raises OtherReplyError: it belongs to another request.
+    :raises OtherReplyError: the reply belongs to another request.
     """
     _check_name(command, status, reply)
     is_missing = status == NOT_FOUND and _missing_kind(reply) == "leases"
@@ -127,10 +127,10 @@ def value_of(command: Command, status: int, reply: Any, clock_error: timedelta) 
 
 
 def _check_name(command: Command, status: int, reply: Any) -> None:
-    """:raises OtherReplyError: the reply is about something else than the Lease, or the list, of ``command``."""
+    """:raises OtherReplyError: the reply is not about the Lease or the list of ``command``."""
     kind = reply.get("kind") if isinstance(reply, Mapping) else None
     if kind is None or not (status < 300 or status in (NOT_FOUND, CONFLICT)):
-        return  # an error, whatever it is about, or not from an API server
+        return  # any error, or a reply that does not come from an API server
     match command:
         case Read(name) | Write(LockRecord(name=name)) | Delete(name):
             where = reply.get("metadata") if kind == "Lease" else reply.get("details")
@@ -149,7 +149,7 @@ def _entries(leases: Iterable[Any], clock_error: timedelta) -> Iterator[Entry]:
     for lease in leases:
         try:
             yield _entry(lease, clock_error)
-        except ValueError as error:  # a Lease that is no lock record must not hide the others
+        except ValueError as error:  # a Lease that is not a lock record must not hide others
             logger.warning("records: the Lease %r is left out: %s", lease["metadata"]["name"], error)
 
 
@@ -186,6 +186,6 @@ def _hint(command: Command, status: int, missing: str | None) -> str | None:
 
 
 def _missing_kind(reply: Any) -> str | None:
-    """What there is none of, after a 404: "leases", "namespaces"; None: the server does not know Leases at all."""
+    """Return the missing object after a 404: "leases", "namespaces"; or None if the server does not know Leases."""
     details = reply.get("details") if isinstance(reply, Mapping) else None
     return details.get("kind") if isinstance(details, Mapping) and details.get("name") else None

@@ -1,4 +1,4 @@
-"""MongoDB through PyMongo, which is both sync and async. Needs the extra ``mongodb``."""
+"""MongoDB through PyMongo, sync and async. Needs the extra ``mongodb``."""
 
 import pymongo
 

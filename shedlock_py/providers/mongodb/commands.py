@@ -1,7 +1,7 @@
-"""The commands on lock records: each is one atomic step on one document.
+"""The commands on lock records: one atomic step on one document per command.
 
-Times are compared as numbers of milliseconds, which every server can do; a field that is missing counts as less than
-any number. Values from users go into expressions as ``$literal`` only: ``"$name"`` is a valid lock name.
+Times are compared as milliseconds, which every server supports. A missing field is less than any number. User values go
+into expressions only as ``$literal``, because ``"$name"`` is a valid lock name.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from shedlock_py.providers.mongodb import errors
 Document = Mapping[str, Any]
 
 BYTE_BY_BYTE = Collation("simple")
-"""Given with each command: a collection may have been made with a collation that folds case."""
+"""For each command, because the collection may have a collation that ignores case."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
 class Command:
-    """A method of a PyMongo collection, and its arguments. The reply is its result; a cursor is read to its end."""
+    """A method of a PyMongo collection, and its arguments. The reply is its result, or all documents of a cursor."""
 
     method: str
     arguments: Mapping[str, Any]
     can_grant: bool = False
     is_history: bool = False
-    """It writes run history and nothing else."""
+    """The command only writes run history."""
 
 
 HELLO = Command("database.command", {"command": {"hello": 1}})
-"""Describes the server. It needs no privilege."""
+"""Describes the server. It needs no rights."""
 NOW = "$$NOW"
 NOW_MS = {"$toLong": NOW}
 UNTIL_MS = {"$toLong": "$lockUntil"}
 IS_HELD = {"$gt": [UNTIL_MS, NOW_MS]}
 _IS_RELEASED = {"$eq": ["$releasedToken", "$fencingToken"]}
 _IS_FREED = {"$eq": ["$freedToken", "$fencingToken"]}
-"""An operator has freed it."""
+"""An operator has freed the lock."""
 _NOW_US = {"$multiply": [NOW_MS, Int64(1000)]}
 _REPLY = {"lockedBy": 1, "lockedAt": 1, "lockUntil": 1, "fencingToken": 1, "lastFireTime": 1}
 
 
-# Those that write run history as well get how many runs to keep, or the lease that ends; without, they are the plain
-# commands. A command that ends or removes a run leaves a document alone that has none.
+# A command that also writes run history gets the number of runs to keep, or the lease that ends. A command that ends or
+# removes a run does not change a document without runs.
 
 _RUNS = "$runs"
 _RUNS_OR_NONE = {"$ifNull": [_RUNS, []]}
@@ -62,20 +62,20 @@ _RUN = "$$run"
 
 
 def acquire(claim: Claim, _before: LockRecord | None, tolerance: timedelta, runs_kept: int = 0) -> Command:
-    """Claim the record if it is free, and leave it exactly as it is if not: MongoDB then writes nothing."""
+    """Claim the record if it is free. If not, the document stays the same, and MongoDB writes nothing."""
     conditions: list[dict[str, Any]] = [{"$lte": [UNTIL_MS, NOW_MS]}]
     if claim.request.fire_time is not None:
-        # First, so that a fire time that is too late is an error also while the lock is held.
+        # This comes first: a fire time that is too late is an error even while the lock is held.
         conditions.insert(0, {"$lt": ["$lastFireTime", _checked(claim.request.fire_time, tolerance)]})
     return _claim(claim, conditions, tolerance, runs_kept, upsert=True)
 
 
 def take_over(claim: Claim, before: LockRecord | None, tolerance: timedelta, runs_kept: int = 0) -> Command:
-    """Claim the record from any holder, if it is still ``before``."""
+    """Claim the record from any holder if it is still ``before``."""
     if before is None:
         conditions: list[dict[str, Any]] = [{"$eq": [{"$ifNull": ["$lockedBy", None]}, None]}]
     else:
-        # By the holder and the time as well, as ShedLock for Java does not change the token.
+        # Compare the holder and the time, too, because ShedLock for Java does not change the token.
         token = None if before.fencing_token is None else Int64(before.fencing_token)
         conditions = [
             {"$eq": [{"$ifNull": ["$fencingToken", None]}, _literal(token)]},
@@ -84,7 +84,7 @@ def take_over(claim: Claim, before: LockRecord | None, tolerance: timedelta, run
         ]
     if claim.recoveries:
         conditions += [{"$lte": [UNTIL_MS, NOW_MS]}, {"$not": [_IS_RELEASED]}, {"$not": [_IS_FREED]}]
-    # An upsert would leave an empty document where the record was deleted meanwhile.
+    # If the record was deleted meanwhile, an upsert would leave an empty document.
     return _claim(claim, conditions, tolerance, runs_kept, upsert=before is None)
 
 
@@ -92,7 +92,7 @@ def _claim(
     claim: Claim, conditions: list[dict[str, Any]], tolerance: timedelta, runs_kept: int, *, upsert: bool
 ) -> Command:
     request = claim.request
-    # A claim that was granted already is not granted again: the command may be a retry.
+    # If this claim was granted before, the command may be a retry: do not grant it again.
     is_new = {"$ne": ["$lockedBy", _literal(claim.locked_by)]}
     changes: dict[str, Any] = {
         "lockUntil": _after(in_milliseconds(request.lock_at_most_for)),
@@ -121,12 +121,12 @@ def _claim(
 
 
 def is_locked_as(record: LockRecord) -> dict[str, Any]:
-    """Whether it was locked when ``record`` was: ShedLock for Java changes neither the token nor its holder."""
+    """Return a condition: locked at the time of ``record``. ShedLock for Java changes neither token nor holder."""
     return {"$eq": [{"$toLong": "$lockedAt"}, Int64((record.locked_at - EPOCH) // timedelta(milliseconds=1))]}
 
 
 def _checked(moment: datetime, tolerance: timedelta) -> dict[str, Any]:
-    """The fire time; evaluated, an error if it is too late."""
+    """Return the fire time. The server raises an error if it is too late."""
     fire_time = _literal(_microseconds(moment))
     latest = {"$add": [_NOW_US, Int64(tolerance // MICROSECOND)]}
     return {"$toLong": {"$cond": [{"$gt": [fire_time, latest]}, errors.TOO_LATE, fire_time]}}
@@ -135,7 +135,7 @@ def _checked(moment: datetime, tolerance: timedelta) -> dict[str, Any]:
 def extend(lease: Lease, lock_for: timedelta) -> Command:
     """Let the lock end ``lock_for`` from now, if exactly this acquisition holds it and was not released.
 
-    By its token, too: the server may execute a late copy of the claim after other holders had the lock.
+    It compares the token, too: the server may execute a late copy of the claim after other holders had the lock.
     """
     acquisition = {"_id": lease.name, "lockedBy": lease.locked_by, "fencingToken": lease.fencing_token}
     is_open = {"$and": [IS_HELD, {"$not": [_IS_RELEASED]}]}
@@ -143,7 +143,7 @@ def extend(lease: Lease, lock_for: timedelta) -> Command:
 
 
 def release(name: str, locked_by: str, lock_for: timedelta, ends_run: Lease | None = None) -> Command:
-    """Keep others out for ``lock_for`` more, if this acquisition holds the lock. A second copy matches again."""
+    """Keep the lock for ``lock_for`` more, if this acquisition holds it. A second copy of the command matches again."""
     acquisition = {"_id": name, "lockedBy": locked_by, "$expr": {"$or": [IS_HELD, _IS_RELEASED]}}
     until = {"$cond": [_IS_RELEASED, "$lockUntil", _after(in_milliseconds(lock_for))]}
     changes: dict[str, Any] = {"lockUntil": until, "releasedToken": "$fencingToken"}
@@ -153,13 +153,13 @@ def release(name: str, locked_by: str, lock_for: timedelta, ends_run: Lease | No
 
 
 def end_lost_run(lease: Lease) -> Command:
-    """End the run of a lease that its record does not have any more, if the run is still there and has no end."""
+    """End the run of a lost lease, if the run is still in the record and has no end."""
     filter = {"_id": lease.name, "runs": {"$elemMatch": {"lockedBy": lease.locked_by, "ended": None}}}
     return replace(update(filter, {"$set": {"runs": _with_end(lease, "lost")}}), is_history=True)
 
 
 def undo(name: str, locked_by: str, former_fire_time: datetime | None, removes_run: bool = False) -> Command:
-    """Free the record at once if it still names ``locked_by``, and put its fire time back."""
+    """Free the record at once if it still names ``locked_by``, and give its fire time back."""
     until = {"$cond": [IS_HELD, NOW, "$lockUntil"]}
     changes: dict[str, Any] = {"lockUntil": until, "releasedToken": "$fencingToken"}
     if former_fire_time is not None:
@@ -172,7 +172,7 @@ def undo(name: str, locked_by: str, former_fire_time: datetime | None, removes_r
 
 
 def free(record: LockRecord) -> Command:
-    """End the lease of ``record`` for an operator. Its holder's release must not match: so it has another mark."""
+    """End the lease of ``record`` for an operator. It sets another mark, so the holder's release does not match."""
     acquisition = {"_id": record.name, "lockedBy": record.locked_by, "fencingToken": record.fencing_token}
     conditions = [IS_HELD, is_locked_as(record)]
     changes: dict[str, Any] = {"lockUntil": NOW, "freedToken": "$fencingToken"}
@@ -184,12 +184,12 @@ def free(record: LockRecord) -> Command:
 
 
 def update(filter: Document, stage: Document) -> Command:
-    """Change the document that ``filter`` matches, if there is one."""
+    """Change the document that matches ``filter``, if it exists."""
     return Command("update_one", {"filter": filter, "update": [stage], "collation": BYTE_BY_BYTE})
 
 
 def read(filter: Document) -> Command:
-    """Read lock records, without their runs, which may be long."""
+    """Read lock records without their runs, which may be long."""
     return _aggregate({"$match": filter}, {"$unset": "runs"}, {"$set": {"readAt": NOW}})
 
 
@@ -208,13 +208,13 @@ def _aggregate(*pipeline: Document) -> Command:
     return Command("aggregate", {"pipeline": list(pipeline), "collation": BYTE_BY_BYTE})
 
 
-# The runs of a record, the newest last
+# The runs of a record, the newest run last
 
 
 def _with_run(claim: Claim, token: Document, kept: int) -> Document:
-    """The runs with a new one, and without the oldest where they are more than ``kept``.
+    """Return the runs with a new run, and without the oldest runs if there are more than ``kept``.
 
-    A field of that name which is no array is somebody else's, and stays.
+    If the field exists but is not an array, another program owns it, and it stays.
     """
     request = claim.request
     run: dict[str, Any] = {"fencingToken": token, "lockedBy": _literal(claim.locked_by), "started": NOW}
@@ -227,7 +227,7 @@ def _with_run(claim: Claim, token: Document, kept: int) -> Document:
 
 
 def _with_end(lease: Lease, outcome: str) -> Document:
-    """The runs, of which that of ``lease`` has an end. One that has an end already keeps it."""
+    """Return the runs with an end for the run of ``lease``. A run that has an end keeps it."""
     end: dict[str, Any] = {"ended": NOW, "outcome": _literal(outcome)}
     if lease.error is not None:
         end["error"] = _literal(lease.error)
@@ -249,5 +249,5 @@ def _after(milliseconds: int) -> dict[str, Any]:
 
 
 def _microseconds(moment: datetime) -> Int64:
-    """Microseconds since 1970: a date of MongoDB has milliseconds only."""
+    """Return microseconds since 1970, because MongoDB's dates have only milliseconds."""
     return Int64((moment - EPOCH) // MICROSECOND)

@@ -1,4 +1,4 @@
-"""Clients: they carry commands out in a collection, of a user-supplied client or of clients opened from a URL."""
+"""Clients execute commands in a collection of a user-supplied client, or of clients for a URL."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from shedlock_py.runtime.versions import install_line
 
 COLLECTION = "shedlock"
 DATABASE = "shedlock"
-"""Where a URL names none."""
+"""The default if a URL names no database."""
 MAJORITY_MS = 5000
-"""How long the server waits for a majority on behalf of a user-supplied client that has no ``timeoutMS``."""
+"""How long the server waits for a majority if a user-supplied client has no ``timeoutMS``."""
 POOL_SIZE = 20
 
-# The user's own settings are for the user's data: what a lock needs is always the same.
+# The user's settings are for the user's data. A lock always needs these settings.
 _SETTINGS: dict[str, Any] = {
     "write_concern": WriteConcern("majority", wtimeout=MAJORITY_MS),
     "read_concern": ReadConcern("majority"),
@@ -57,13 +57,13 @@ _LIMITS = {"connecttimeoutms", "serverselectiontimeoutms", "sockettimeoutms", "w
 
 
 class _BaseClient:
-    """The collection that a database, a collection or a URL means.
+    """The collection of a database, a collection or a URL.
 
     :ivar full_name: the names of the database and the collection.
-    :ivar shown: the same, and where it is, for people to read.
-    :ivar limits: the time limit of one operation, the tolerance of fire times, and how many runs to keep.
-    :ivar passwords: what must not be shown, as the URL and as the driver write it.
-    :ivar names: what else the URL names, for messages.
+    :ivar shown: the full name and the place, for people.
+    :ivar limits: the time limit of an operation, the tolerance of fire times, and the number of runs to keep.
+    :ivar passwords: secrets that must not be shown, as the URL and the driver write them.
+    :ivar names: other names in the URL, for messages.
     """
 
     _is_async: ClassVar[bool]
@@ -79,7 +79,7 @@ class _BaseClient:
         tolerance: Duration | None,
         history: int | None = None,
     ) -> None:
-        """:raises ConfigurationError: it cannot work."""
+        """:raises ConfigurationError: ``given`` cannot work."""
         if isinstance(given, str):
             self._init_url(given, name, timeout, tolerance, history)
         else:
@@ -87,7 +87,7 @@ class _BaseClient:
             self.full_name = self.shown = str(self._collection.full_name)
             self.limits = parse_limits(timeout, tolerance, {}, is_managed=False, history=history)
             self._has_limits = True
-            """The settings of PyMongo's client limit the parts of an operation, in place of ``timeout``."""
+            """PyMongo's settings limit the parts of an operation. They replace ``timeout``."""
 
     def _init_url(
         self, url: str, name: str, timeout: Duration | None, tolerance: Duration | None, history: int | None
@@ -99,7 +99,7 @@ class _BaseClient:
         userinfo, _, location = rest.rpartition("@")
         place, _, query = location.partition("?")
         given = _parsed(query)
-        if given.get("timeoutms"):  # PyMongo's own name for the same limit
+        if given.get("timeoutms"):  # PyMongo's name for the same limit
             in_url.setdefault("timeout", str(given["timeoutms"]))
         self.limits = parse_limits(timeout, tolerance, in_url, is_managed=True, history=history)
         self._has_limits = timeout is None and "timeout" not in in_url and bool(_LIMITS & given.keys())
@@ -109,19 +109,19 @@ class _BaseClient:
         options = _defaults(given, self.limits["timeout"])
 
         def open_client(make: Any) -> Any:
-            """A small client, which connects at its first use."""
+            """Return a small client. It connects at its first use."""
             try:
                 return make(url, connect=False, **options)
             except (PyMongoError, ValueError, TypeError) as error:
                 if "dnspython" in str(error):
                     problem = "a store at mongodb+srv:// needs the package 'dnspython'"
                     raise ConfigurationError(f"{problem}: {install_line('mongodb')}") from None
-                # The driver's words may quote what is before the host, where a password can be.
+                # The driver's message may quote the text before the host, which can contain a password.
                 words = "" if userinfo else f": {error}"
             raise ConfigurationError(f"store URL: not of the form mongodb://user@host/database?option=value{words}")
 
         in_path = place.partition("/")[2].partition(".")[2]
-        if in_path:  # PyMongo knows this form, and takes only the database from it
+        if in_path:  # PyMongo accepts this form, but takes only the database from it
             raise ConfigurationError(
                 f"store URL: leave the collection out ('.{in_path}'), which was ignored: MongoLockProvider(url, "
                 f"collection=…) takes one"
@@ -136,14 +136,14 @@ class _BaseClient:
         self.shown = f"{self.full_name} at {scheme}://{'***@' if userinfo else ''}{place}"
 
     def collection(self) -> Any:
-        """The collection, of this process and event loop."""
+        """Return the collection for this process and event loop."""
         if self._clients is None:
             return self._collection
         return _collection_of(self._clients.get().get_default_database(DATABASE), self._name)
 
 
 class CollectionClient(_BaseClient):
-    """For threads."""
+    """A client for threads."""
 
     _is_async = False
 
@@ -153,18 +153,18 @@ class CollectionClient(_BaseClient):
                 result = attrgetter(command.method)(self.collection())(**command.arguments)
                 return result.to_list() if isinstance(result, CommandCursor) else result
 
-        # In a context of its own: not in the session or the time limit that the caller's context has for PyMongo.
+        # A new context: it has no session and no time limit that the caller set for PyMongo.
         return Context().run(carry_out)
 
     def close(self) -> None:
-        """Close the client that was opened from a URL; the user closes the user's."""
+        """Close the client that was opened from a URL. A user-supplied client stays open."""
         client = None if self._clients is None else self._clients.pop()
         if client is not None:
             client.close()
 
 
 class AsyncCollectionClient(_BaseClient):
-    """For asyncio."""
+    """A client for asyncio."""
 
     _is_async = True
 
@@ -183,13 +183,13 @@ class AsyncCollectionClient(_BaseClient):
 
 
 def _user_collection(given: object, name: str, *, is_async: bool) -> Any:
-    """The collection of a user-supplied client, with the settings that a lock needs."""
+    """Return the user's collection with the settings that a lock needs."""
     database, collection, client = _ASYNC if is_async else _SYNC
     if isinstance(given, _SYNC if is_async else _ASYNC):
         other = "MongoLockProvider" if is_async else "AsyncMongoLockProvider"
         raise ConfigurationError(f"this is of the type {type(given).__name__}: give it to {other}")
     if isinstance(given, client):
-        raise ConfigurationError("this is a client: say which database the locks are in, as in client['database']")
+        raise ConfigurationError("this is a client: pass the database of the locks, for example client['database']")
     if isinstance(given, database):
         return _collection_of(given, name)
     if isinstance(given, Collection | AsyncCollection) and isinstance(given, collection):
@@ -204,14 +204,14 @@ def _user_collection(given: object, name: str, *, is_async: bool) -> Any:
 def _collection_of(database: Any, name: str) -> Any:
     try:
         collection = database.get_collection(name, **_SETTINGS)
-        name.encode()  # PyMongo would find a lone surrogate at the first use
+        name.encode()  # PyMongo would report a lone surrogate only at first use
         return collection
     except (InvalidName, TypeError, UnicodeError) as error:
         raise ConfigurationError(f"collection={name!r}: {error}") from error
 
 
 def _parsed(query: str) -> Mapping[str, Any]:
-    """The options of a URL by their names in lower case. PyMongo itself only warns of bad ones, and ignores them."""
+    """Return a URL's options with lower-case names. PyMongo would only warn of bad options, and ignore them."""
     if not query:
         return {}
     try:
@@ -228,10 +228,10 @@ def _secrets_in(query: str) -> list[str]:
 
 
 def _defaults(given: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
-    """Options that the URL does not set. PyMongo prefers keyword arguments to the URL.
+    """Return options that the URL does not set, because PyMongo prefers keyword arguments to the URL.
 
-    Each command gets what is left of ``seconds`` (``pymongo.timeout``). The client's own limits are for what PyMongo
-    does besides: its monitors, and connections that it opens in advance.
+    A command gets the time that is left of ``seconds`` (``pymongo.timeout``). The limits here are for PyMongo's
+    background work: monitors, and connections that it opens in advance.
     """
     milliseconds = max(1, round((seconds or 0) * 1000))
     defaults: dict[str, Any] = {
@@ -240,7 +240,7 @@ def _defaults(given: Mapping[str, Any], seconds: float | None) -> dict[str, Any]
         ),
         "appname": "shedlock_py",
         "maxPoolSize": POOL_SIZE,
-        # No hidden retries: the kit knows what may be sent again, and a retryable write writes more.
+        # No hidden retries: the kit decides which commands to repeat, and a retryable write writes more.
         "retryWrites": False,
         "retryReads": False,
     }

@@ -1,7 +1,7 @@
-"""The programs for MongoDB: each operation is one command, and one atomic step on one document.
+"""Operations on MongoDB: one command, which is one atomic step on one document, per operation.
 
-Run history is an array in the lock's own document. The same command writes it; if the server refuses that, the plain
-command follows.
+Run history is an array in the lock's document, written by the same command. If the server refuses the command, it is
+sent again without history.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ from shedlock_py.providers.mongodb.commands import (
 from shedlock_py.runtime.program import Program
 
 KEPT_WITH_RUNS = timedelta(days=3652)
-"""How long a record is kept with its runs: ten years, for jobs that run once a month or once a year."""
+"""How long a record with runs is kept: ten years, for jobs that run once a month or once a year."""
 MOST_INDEX_TRIES = 6
-"""For processes that create the index at the same time."""
+"""The most tries if several processes create the index at the same time."""
 
 _FIELDS: dict[str, tuple[type, ...]] = {
     "lockedBy": (str,),
@@ -94,7 +94,7 @@ class MongoPrograms(StorePrograms):
         self.collection_name = collection_name
         expiry = parse_duration(expire_after, "expire_after")
         if expiry < timedelta(seconds=1):
-            raise ConfigurationError(f"expire_after={expire_after!r} is less than a second, which MongoDB counts in")
+            raise ConfigurationError(f"expire_after={expire_after!r} is too short: MongoDB needs at least 1s")
         if self.history:
             expiry = max(expiry, KEPT_WITH_RUNS)
         self._expire_after_seconds = -(-expiry // timedelta(seconds=1))
@@ -111,7 +111,7 @@ class MongoPrograms(StorePrograms):
                 raise fire_time_too_late(operation, claim.request, self.fire_time_tolerance) from error.__cause__
             raise
         if document is None:
-            return None  # what a take-over is to replace was deleted meanwhile
+            return None  # the record to take over was deleted meanwhile
         is_granted = document.get("lockedBy") == claim.locked_by
         try:
             record = self._to_record(document, operation, claim.request.name)
@@ -131,7 +131,7 @@ class MongoPrograms(StorePrograms):
         return bool(result.matched_count)
 
     def end_run(self, lease: Lease, *, is_lost: bool) -> Program[Command, Any, None]:
-        if is_lost:  # the release has written all others
+        if is_lost:  # the release has written the end of every other run
             yield end_lost_run(lease)
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Command, Any, bool]:
@@ -143,13 +143,13 @@ class MongoPrograms(StorePrograms):
         return self._to_record(documents[0], "record", name) if documents else None
 
     def records(self, prefix: str) -> Program[Command, Any, list[LockRecord]]:
-        last = prefix + "\U0010ffff" * LONGEST_NAME  # no name that starts with the prefix comes after this one
+        last = prefix + "\U0010ffff" * LONGEST_NAME  # no name with this prefix sorts after it
         documents = yield read({"_id": {"$gte": prefix, "$lte": last}})
         records = []
         for document in documents:
             try:
                 records.append(self._to_record(document, "records", document["_id"]))
-            except ProviderError as error:  # a document that is no lock record must not hide the others
+            except ProviderError as error:  # a document that is not a lock record must not hide others
                 logger.warning("left out: %s", error)
         return records
 
@@ -164,13 +164,13 @@ class MongoPrograms(StorePrograms):
     def prune(self, unused_for: timedelta) -> Program[Command, Any, int]:
         limit = {"$subtract": [NOW_MS, Int64(in_milliseconds(unused_for))]}
         old = {"lockUntil": {"$type": "date"}, "$expr": {"$lte": [UNTIL_MS, limit]}}
-        old["lastFireTime"] = {"$ne": Int64((ONCE - EPOCH) // MICROSECOND)}  # the keys of run_once stay
+        old["lastFireTime"] = {"$ne": Int64((ONCE - EPOCH) // MICROSECOND)}  # keep the keys of run_once
         result = yield Command("delete_many", {"filter": old})
         deleted: int = result.deleted_count
         return deleted
 
     def create_schema(self) -> Program[Command, Any, None]:
-        """The index that removes old records. Several processes may create it at once: read, create, read again."""
+        """Create the index that removes old records. Several processes may do it at once: read, create, read again."""
         seconds = self._expire_after_seconds
         for number in range(MOST_INDEX_TRIES):
             indexes = yield Command("list_indexes", {})
@@ -210,11 +210,11 @@ class MongoPrograms(StorePrograms):
         return [Check(check, "ok", "a single server, without one that could take over")]
 
     def _to_record(self, document: Document, operation: str, name: object) -> LockRecord:
-        """:raises ProviderError: a field has another type: compared with it, no lock would ever be free."""
+        """:raises ProviderError: a field has another type. Compared with it, the lock would never be free."""
         problem = ""
         for field, types in _FIELDS.items():
             value = document.get(field)
-            if type(value) not in types:  # True is an int
+            if type(value) not in types:  # isinstance would accept True as an int
                 problem = "missing" if value is None else f"of type {type(value).__name__}"
                 problem = f"its {field} is {problem}"
         newest = document.get("lastFireTime")
@@ -227,7 +227,7 @@ class MongoPrograms(StorePrograms):
                     lock_until=document["lockUntil"],
                     fencing_token=document.get("fencingToken"),
                     last_fire_time=None if newest is None else EPOCH + newest * MICROSECOND,
-                    read_at=document.get("readAt", EPOCH),  # the reply to a claim does not need it
+                    read_at=document.get("readAt", EPOCH),  # not in the reply to a claim, which does not need it
                     is_released=_is_released(document),
                 )
         except OverflowError:
@@ -237,7 +237,7 @@ class MongoPrograms(StorePrograms):
     # Run history
 
     def _with_history(self, make: Callable[[bool], Command]) -> Program[Command, Any, Any]:
-        """Send the command that writes history as well. If the server refuses that, send the plain one."""
+        """Send the command with history. If the server refuses it, send the command without history."""
         if not self.is_history_on():
             return (yield make(False))
         try:
@@ -246,7 +246,7 @@ class MongoPrograms(StorePrograms):
             cause = error.__cause__
             is_refused = isinstance(cause, Exception) and self.classify(cause) is Failure.REFUSED
             if not is_refused or errors.is_fire_time_too_late(cause):
-                raise  # history is not why
+                raise  # history is not the reason
             reply = yield make(False)
             self.history_failed(error)
             return reply
@@ -260,7 +260,7 @@ class MongoPrograms(StorePrograms):
         for document in (yield read_recent_runs(names, limit)):
             try:
                 found += self._to_runs(document["_id"], document.get("runs"))
-            except ProviderError as error:  # odd values of one name must not hide the others
+            except ProviderError as error:  # odd values of one name must not hide other names
                 logger.warning("left out: %s", error)
         return found
 
@@ -272,7 +272,6 @@ class MongoPrograms(StorePrograms):
         return [self._to_run(name, entry) for entry in entries]
 
     def _to_run(self, name: str, entry: Document) -> Run:
-        """:raises ProviderError: a field has another type."""
         problem = "is no document"
         if isinstance(entry, dict):
             odd = [field for field, types in _FIELDS_OF_RUN.items() if type(entry.get(field)) not in types]
@@ -296,7 +295,7 @@ class MongoPrograms(StorePrograms):
                     next_fire_time=next_fire_time,
                 )
         except OverflowError:
-            problem = "has a fire time that no calendar has"
+            problem = "has a fire time that is out of range"
         raise refused("runs", name, f"one of its runs {problem}", hint=self._runs_hint())
 
     def _runs_hint(self) -> str:
@@ -308,7 +307,7 @@ class MongoPrograms(StorePrograms):
         return errors.classify(error)
 
     def text_of(self, error: Exception) -> str:
-        """The driver's own words, without the dumps that it appends."""
+        """Return the driver's message without the dumps that it appends."""
         text = str(error)
         for dump in (", full error:", ", Topology Description:", " Topology Description:"):
             text = text.partition(dump)[0]
@@ -318,7 +317,7 @@ class MongoPrograms(StorePrograms):
         if isinstance(error, DuplicateKeyError):
             return (
                 f"collection {self.collection_name} treats two different lock names as equal, because of its "
-                f"collation: use a collection without one"
+                f"collation: use a collection without a collation"
             )
         return self._record_hint() if errors.code_of(error) in errors.OTHER_TYPE else None
 
@@ -333,7 +332,7 @@ class MongoPrograms(StorePrograms):
 
 
 def _is_released(document: Document) -> bool | None:
-    """None: ShedLock for Java has locked it last, which leaves the tokens as they are."""
+    """Return whether it was released. None if ShedLock for Java locked it last: it does not change the tokens."""
     token, locked_by = document.get("fencingToken"), document["lockedBy"]
     if token is None or holder_of(locked_by) == locked_by:
         return None

@@ -1,4 +1,4 @@
-"""The two providers: one client blocks, one awaits."""
+"""The sync and the async provider for MongoDB."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from shedlock_py.providers.mongodb.mongo_programs import MongoPrograms
 class MongoLockProvider(ProgramProvider):
     """Locks in a collection of MongoDB.
 
-    Writes wait for a majority and reads go to the primary, whatever the client's defaults are.
+    Writes wait for a majority, and reads go to the primary, whatever the client's defaults are.
 
-    :param database_or_collection_or_url: a ``Database`` or ``Collection`` of the application's own ``MongoClient``,
-        which is never closed; or a ``mongodb://`` URL, for which a small client is opened. The URL's own options win;
-        without a database in it, the locks are in ``shedlock``.
+    :param database_or_collection_or_url: a ``Database`` or ``Collection`` of the application's ``MongoClient``, which
+        is never closed. Or a ``mongodb://`` URL, for which a small client is opened; the options in the URL have
+        priority. Without a database in the URL, the locks are in ``shedlock``.
     :param collection: the collection of the lock records.
-    :param expire_after: :meth:`create_schema` lets MongoDB remove records that were not held for so long; with
-        ``history``, whose runs go with their record, ten years at least.
-    :param timeout: how long an operation may take in all, with a URL; 5 s by default, or the URL's ``timeout`` or
-        ``timeoutMS``. PyMongo's limits for parts of it (``socketTimeoutMS``, …) count instead if the URL names them.
-    :param fire_time_tolerance: how far a fire time may lie in the future of the server's clock; 5 minutes by default.
-    :param history: how many runs of each lock name to keep, in its record, for :meth:`runs`; none by default.
-    :raises ConfigurationError: a URL or an object that cannot work.
+    :param expire_after: :meth:`create_schema` lets MongoDB remove records that were not held for this time. With
+        ``history`` it is at least ten years, because runs are deleted with their record.
+    :param timeout: the time limit of a whole operation with a URL (default: 5 s, or ``timeout`` or ``timeoutMS`` in the
+        URL). If the URL sets PyMongo's limits for parts of an operation (``socketTimeoutMS``, …), those count instead.
+    :param fire_time_tolerance: how far a fire time may be ahead of the server's clock (default: 5 minutes).
+    :param history: the number of runs to keep for each lock name in its record, for :meth:`runs` (default: 0).
+    :raises ConfigurationError: a URL or an object cannot work.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class MongoLockProvider(ProgramProvider):
 class AsyncMongoLockProvider(AsyncProgramProvider):
     """:class:`MongoLockProvider` for asyncio: an ``AsyncDatabase``, an ``AsyncCollection``, or a URL.
 
-    A provider made from a URL may be used from several event loops, one after the other or at once: each has its own
-    small client. An ``AsyncMongoClient`` that the application supplies belongs to one loop, as in PyMongo.
+    A provider from a URL can be used in several event loops, in turn or at once: each has its own small client. PyMongo
+    allows your ``AsyncMongoClient`` only in one event loop.
     """
 
     def __init__(

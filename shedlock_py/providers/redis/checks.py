@@ -1,4 +1,4 @@
-"""What a server's INFO means for the locks in it: for ``shedlock doctor``."""
+"""Reads a server's INFO for ``shedlock doctor``."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _PRIMARY = "the URL must lead to the primary"
 
 
 def read_info(calls: Calls) -> Program[Command, Any, dict[str, str]]:
-    """The fields of INFO. In a cluster, of the node that one of the keys is on."""
+    """Return the fields of INFO. In a cluster, they come from one node."""
     reply: bytes = yield Call(script("info"), (calls.key("info"),))
     lines = reply.decode(errors="replace").splitlines()
     return {name: value for name, is_field, value in (line.partition(":") for line in lines) if is_field}
 
 
 def server_checks(programs: StorePrograms, calls: Calls, *, is_cluster: bool) -> Program[Command, Any, list[Check]]:
-    """The checks of one server, or of one node of a cluster."""
+    """Check one server, or one node of a cluster."""
     try:
         info = yield from read_info(calls)
     except ProviderError as error:
@@ -46,7 +46,7 @@ def server_checks(programs: StorePrograms, calls: Calls, *, is_cluster: bool) ->
 
 
 def eviction(info: Info) -> Check:
-    """Lock records have an expiry, so that each policy but one may choose them, also while the lock is held."""
+    """Check the eviction policy. Lock records have an expiry, so all policies but one may evict a held lock."""
     policy = info.get("maxmemory_policy", "")
     if policy == "noeviction":
         return Check("eviction", "ok", "noeviction: no lock is evicted")
@@ -54,7 +54,7 @@ def eviction(info: Info) -> Check:
         return Check("eviction", "ok", "no maxmemory: no lock is evicted")
     if not policy:
         return Check("eviction", "ok", "not known: the server does not say")
-    return Check("eviction", "warning", f"{policy} may evict a lock that is held, which is free then", _NO_EVICTION)
+    return Check("eviction", "warning", f"{policy} may evict a lock that is held, and then it is free", _NO_EVICTION)
 
 
 def _persistence(programs: StorePrograms, info: Info) -> Program[Command, Any, Check]:
@@ -63,17 +63,17 @@ def _persistence(programs: StorePrograms, info: Info) -> Program[Command, Any, C
         value = yield Setting("appendfsync" if has_file else "save")
     except ProviderError as error:  # managed services forbid CONFIG
         if not has_file:
-            return Check(check, "warning", "no append-only file: a crash may forget locks that are held", _KEEP)
+            return Check(check, "warning", "no append-only file: a crash may lose locks that are held", _KEEP)
         known = not_known(programs, check, error)
         return Check(check, "ok", f"append-only file; appendfsync {known.message}")
     if has_file and value == "no":
-        return Check(check, "warning", "appendfsync no: a crash of the machine forgets the last half minute", _KEEP)
+        return Check(check, "warning", "appendfsync no: a crash of the machine loses the last half minute", _KEEP)
     if has_file:
         return Check(check, "ok", f"append-only file, appendfsync {value}")
     if value:
-        message = "snapshots only: a crash forgets the locks since the last one, which are free then"
+        message = "snapshots only: a crash loses the locks since the last snapshot, so they are free"
         return Check(check, "warning", message, _KEEP)
-    return Check(check, "warning", "none: at a restart all locks vanish, and are free", _KEEP)
+    return Check(check, "warning", "none: a restart loses all locks, so they are free", _KEEP)
 
 
 def is_replica(info: Info) -> bool:
@@ -90,4 +90,4 @@ def _replication(info: Info) -> Check:
     if not count:
         return Check(check, "ok", "no replica is connected")
     what = f"{count} replica{'' if count == 1 else 's'}"
-    return Check(check, "warning", f"{what}, asynchronous: a fail-over may forget the last locks", _FAILOVER)
+    return Check(check, "warning", f"{what}, asynchronous: a failover may lose the latest locks", _FAILOVER)

@@ -1,4 +1,4 @@
-"""The commands that the programs yield: run one Lua script, each described in its first line, or find keys."""
+"""The commands of the programs: run one Lua script, find keys, or read a setting."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from shedlock_py.model.request import LockRequest, validate_prefix
 from shedlock_py.providers import kit
 
 KEPT_MS = in_milliseconds(timedelta(days=30))
-"""How long a lock record outlives its lease. Fencing tokens grow without it: they follow the server's clock."""
+"""How long a lock record outlives its lease. Fencing tokens do not need it: they follow the server's clock."""
 KEPT_WITH_RUNS_MS = in_milliseconds(timedelta(days=3652))
-"""With its runs: ten years, for jobs that run once a month or once a year."""
+"""The same for a record with runs: ten years, for jobs that run once a month or once a year."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
 
 IN_FRONT = ("reading", "history")
-"""The files in front of every script: they define what the scripts share, such as number() and begin_run()."""
+"""Files at the start of every script. They define shared functions, such as number() and begin_run()."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Script:
     name: str
     text: bytes
     sha: str
-    """What Redis knows it by, once it has seen it."""
+    """Identifies the script to a Redis that has executed it before."""
 
 
 @cache
@@ -43,7 +43,7 @@ def script(name: str) -> Script:
 
 
 def read_scripts() -> None:
-    """Read all scripts now: later, the process may have used up its descriptors."""
+    """Read all scripts now, because later the process may have no file descriptor left."""
     for file in files("shedlock_py.providers.redis").joinpath("lua").iterdir():
         name, is_script, _ = file.name.partition(".lua")
         if is_script and name not in IN_FRONT:
@@ -54,7 +54,7 @@ Args = tuple[bytes | int, ...]
 
 
 class Call(NamedTuple):
-    """A command: run one script. The reply is what it returns, texts as bytes."""
+    """A command: run one script. The reply is the script's result, with texts as bytes."""
 
     script: Script
     keys: tuple[bytes, ...]
@@ -71,14 +71,14 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scan(kit.Command):
-    """A command: find the keys that match a glob pattern. The reply is a list of keys."""
+    """A command: list the keys that match a glob pattern."""
 
     pattern: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Setting(kit.Command):
-    """A command: read one setting of the server. The reply is its value; None: the server does not know it."""
+    """A command: read one setting. The reply is its value, or None if the server does not know it."""
 
     name: str
 
@@ -87,11 +87,11 @@ Command = Call | Scan | Setting
 
 
 class Calls:
-    """The commands for lock names.
+    """Builds the commands for lock names.
 
-    The key of a lock record is ``{key_prefix}:{{name}}``, the name in braces so that it alone picks the slot.
+    The key of a lock record is ``{key_prefix}:{{name}}``. The braces make the name alone choose the cluster slot.
 
-    :param has_history: the lock records have runs, so they are kept for longer.
+    :param has_history: the lock records have runs, so they are kept longer.
     """
 
     def __init__(self, key_prefix: str, *, has_history: bool = False) -> None:
@@ -103,7 +103,7 @@ class Calls:
         return self._start + name.encode() + b"}"
 
     def name(self, key: bytes) -> str | None:
-        """The lock name of ``key``; None if another program uses the key."""
+        """Return the lock name of ``key``, or None if another program uses the key."""
         if not key.startswith(self._start) or not key.endswith(b"}"):
             return None
         try:
@@ -112,7 +112,7 @@ class Calls:
             return None
 
     def scan(self, prefix: str) -> Scan:
-        """Find the keys of the names with ``prefix``, and perhaps others."""
+        """Find the keys of the names that start with ``prefix``. Other keys may be found, too."""
         literal = self._start + validate_prefix(prefix).encode()
         escaped = b"".join(b"\\" + bytes([byte]) if byte in b"*?[]^\\" else bytes([byte]) for byte in literal)
         return Scan(escaped + b"*}")
@@ -122,9 +122,9 @@ class Calls:
     ) -> Call:
         """Let exactly ``lease`` end ``lock_for`` from now.
 
-        :param extend: the script to do so if it is not ``releasing``.
-        :param now: the holder's clock: a copy that a client sends may come after a later extension.
-        :param runs_kept: how many runs to keep; 0: a release writes no history.
+        :param extend: the script if it is not ``releasing``.
+        :param now: the holder's clock, because a copy of the command may arrive after a later extension.
+        :param runs_kept: the number of runs to keep. If 0, a release writes no history.
         """
         args = (lease.locked_by.encode(), in_milliseconds(lock_for), self.kept_ms)
         if releasing:
@@ -146,16 +146,16 @@ class Calls:
 
 
 def claim_args(claim: Claim) -> Args:
-    """``locked_by``, the length of the lease in ms, and the fire time in us, or nothing."""
+    """Return ``locked_by``, the length of the lease in ms, and the fire time in µs (empty if there is none)."""
     request = claim.request
     return claim.locked_by.encode(), in_milliseconds(request.lock_at_most_for), optional_microseconds(request.fire_time)
 
 
 def run_args(request: LockRequest, runs_kept: int) -> Args:
-    """For history, the last arguments of a script that grants a lock: how many runs to keep, and the next fire time."""
+    """Return the last arguments of a script that grants a lock and writes history: runs to keep, and next fire time."""
     return (runs_kept, optional_microseconds(request.next_fire_time)) if runs_kept else ()
 
 
 def optional_microseconds(moment: datetime | None) -> bytes | int:
-    """Since 1970, as the scripts count."""
+    """Return microseconds since 1970, or an empty text for None."""
     return b"" if moment is None else (moment - EPOCH) // MICROSECOND

@@ -1,4 +1,4 @@
-"""What an error of redis-py means."""
+"""The meaning of errors from redis-py."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from redis import exceptions as redis_errors
 
 from shedlock_py.providers.kit import Failure
 
-# Redis gives a code in front of the message; from inside a script, older versions put it further back, with a dash.
+# Redis starts a message with a code. If a script failed, older versions write the code later, after a dash.
 _CODE = re.compile(r"(?:^|-)([A-Z]{3,})\b")
 _ODD_VALUE = "of this lock record is not a number"
-"""In the error of ``lua/reading.lua``, which has a value and a lock name that may look like a code."""
+"""Part of an error of ``lua/reading.lua``. Its value and lock name may look like a code."""
 _TEMPORARY_CODES = {
     "READONLY",  # a replica
     "OOM",
-    "MISCONF",  # cannot write its snapshot, so takes no writes
+    "MISCONF",  # cannot write its snapshot, so it refuses writes
     "NOREPLICAS",  # min-replicas-to-write
     "LOADING",
-    "BUSY",  # in a script that does not end
+    "BUSY",  # a script is running too long
     "MASTERDOWN",
     "CLUSTERDOWN",
     "TRYAGAIN",
 }
-# redis-py takes their code off the message.
+# redis-py removes the code from the message of these errors.
 _TEMPORARY_ERRORS = (
     redis_errors.BusyLoadingError,
     redis_errors.ReadOnlyError,
     redis_errors.OutOfMemoryError,
-    redis_errors.ClusterDownError,  # MASTERDOWN, too
+    redis_errors.ClusterDownError,  # also MASTERDOWN
     redis_errors.TryAgainError,
 )
 _BAD_CREDENTIALS = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
 _NO_REPLY = (
     redis_errors.ConnectionError,
     redis_errors.TimeoutError,
-    redis_errors.RedisClusterException,  # no node for the slot, or none at all
+    redis_errors.RedisClusterException,  # the slot, or the whole cluster, has no reachable node
     redis_errors.ClusterError,
-    OSError,  # with TimeoutError
+    OSError,  # includes TimeoutError
 )
-# RuntimeError: an asyncio client used on another event loop.
+# RuntimeError: an asyncio client in another event loop.
 _FROM_REDIS = (redis_errors.RedisError, redis_errors.RedisClusterException, RuntimeError, UnicodeError)
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Whether the server replied that it cannot carry the command out now.
+    """Return whether the server replied that it cannot execute the command now.
 
-    It refuses the first write of a script, so nothing was done. It may be a former primary: the name of the host may
+    The server refuses the first write of a script, so nothing was done. It may be a former primary: its host name may
     already name another server.
     """
     if isinstance(error, _TEMPORARY_ERRORS):
@@ -56,24 +56,24 @@ def is_temporary(error: BaseException) -> bool:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether the server, or redis-py, refused: the next try will end in the same way."""
+    """Return whether the server or redis-py refused: another try would end in the same way."""
     if isinstance(error, _BAD_CREDENTIALS):
         return True
     return isinstance(error, _FROM_REDIS) and not (is_temporary(error) or isinstance(error, _NO_REPLY))
 
 
 def is_not_connected(error: Exception) -> bool:
-    """Whether the client got no connection for this try."""
-    # The last two are messages of redis-py's pools.
+    """Return whether the client got no connection for this try."""
+    # The last two are messages from redis-py's pools.
     messages = ("connecting to", "No connection available", "Too many connections")
     is_lost = isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError)
     return is_lost and any(message in str(error) for message in messages)
 
 
 def classify(error: Exception, *, has_retries: bool) -> Failure:
-    """How a program must react to ``error``.
+    """Return how a program must react to ``error``.
 
-    :param has_retries: the client retries by itself, so its last error does not show what it sent before.
+    :param has_retries: the client itself retries, so its last error does not show what it sent before.
     """
     if isinstance(error, _BAD_CREDENTIALS):
         return Failure.REFUSED
@@ -82,5 +82,5 @@ def classify(error: Exception, *, has_retries: bool) -> Failure:
     is_timeout = isinstance(error, redis_errors.TimeoutError)
     if isinstance(error, redis_errors.ConnectionError | OSError) and not (is_timeout or has_retries):
         return Failure.CONNECTION_LOST
-    # A refusal, too: the ACL may have stopped a script half-way.
+    # Also after a refusal: the ACL may have stopped a script after its first write.
     return Failure.UNREACHABLE if isinstance(error, (*_FROM_REDIS, OSError)) else Failure.NOT_A_STORE_ERROR

@@ -1,4 +1,4 @@
-"""Run history on Redis: the runs that ``lua/history.lua`` writes into the lock records."""
+"""Run history on Redis. ``lua/history.lua`` writes the runs into the lock records."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _NUMBER = re.compile(rb"-?[0-9]{1,18}")
 
 
 def runs_kept(programs: StorePrograms) -> int:
-    """How many runs a script is to keep; 0: it writes no history."""
+    """Return the number of runs that a script must keep. If 0, it writes no history."""
     return programs.history if programs.is_history_on() else 0
 
 
 def run_script(call: Call, name: str, programs: StorePrograms) -> Program[Command, Any, Any]:
-    """The reply to a script. Where that could not write history, ``programs`` rest from it."""
+    """Return the reply to a script. If the script could not write history, pause history."""
     reply = yield call
     if isinstance(reply, bytes):
         result, _, why = reply.partition(b" ")
@@ -31,9 +31,9 @@ def run_script(call: Call, name: str, programs: StorePrograms) -> Program[Comman
 
 
 def to_runs(name: str, key: bytes, reply: Sequence[bytes]) -> list[Run]:
-    """The reply of ``runs.lua``.
+    """Parse the reply of ``runs.lua``.
 
-    :raises ValueError: another program has written to it; with what to do.
+    :raises ValueError: another program has changed a run. The message says how to fix it.
     """
     runs = []
     for field, value in zip(reply[::2], reply[1::2], strict=True):
@@ -50,7 +50,7 @@ def to_runs(name: str, key: bytes, reply: Sequence[bytes]) -> list[Run]:
 
 
 def newest_of(reply: Sequence[bytes], limit: int) -> list[bytes]:
-    """The fields and values of the newest ``limit`` runs of a record, before they are parsed."""
+    """Return the unparsed fields and values of the newest ``limit`` runs of a record."""
     runs = [pair for pair in zip(reply[::2], reply[1::2], strict=True) if pair[0].startswith(b"run:") and pair[1]]
     runs.sort(key=lambda pair: (digits := pair[1].partition(b"\n")[0]).isdigit() and int(digits[:18]), reverse=True)
     return [part for pair in runs[:limit] for part in pair]

@@ -1,7 +1,7 @@
-"""redis-py clients: user-supplied ones, and those that a provider opens for a URL.
+"""redis-py clients from the user, and clients that a provider opens for a URL.
 
-The latter use redis-py's connections in a pool of the kit: redis-py's own pools look up the host name in the caller's
-thread, without a time limit, and keep connections whose server has replied that it is not the primary any more.
+Clients for a URL put redis-py's connections into a pool of the kit. redis-py's own pools resolve host names in the
+caller's thread without a time limit, and keep connections to a server that is not the primary any more.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from shedlock_py.runtime.program import Program, drive, drive_async
 POOL_SIZE = 20
 """The connections of one process, or of one event loop."""
 RESERVED = 2
-"""So many of them are kept for locks that are held, so that no lease ends while its heartbeat waits for an acquire."""
+"""Connections that only held locks may use, so that a lease does not end while its heartbeat waits for an acquire."""
 ALLOWANCE = 1.1
-"""redis-py's own limits are so much longer than that of the operation, whose error names what it waited for."""
+"""redis-py's limits are longer by this factor: the operation's error comes first and names the cause of the wait."""
 
 _REPLY = "a reply"
 _BYTES: dict[str, Any] = {"NEVER_DECODE": True}
-"""redis-py's option for replies as they are, whatever the client's mode."""
+"""redis-py's option for raw bytes in replies, whatever the client's mode."""
 _SCAN_COUNT = 500
 
 _SYNC = (redis.Redis, redis.RedisCluster)
 _ASYNC = (redis.asyncio.Redis, redis.asyncio.RedisCluster)
-# Subclasses of clients, which collect commands instead of sending them.
+# These subclasses of clients collect commands instead of sending them.
 _PIPELINES = (redis.client.Pipeline, redis.cluster.ClusterPipeline, redis.asyncio.client.Pipeline)
 
 Words = tuple[Any, ...]
-"""A Redis command as it is sent."""
+"""A Redis command, ready to send."""
 
 
 def open_client(client_or_url: object, timeout: float | None) -> Client | ManagedClient:
-    """The client of a sync provider. ``timeout``: the seconds of one operation, for a URL."""
+    """Return the client of a sync provider. ``timeout``: the time limit of an operation with a URL, in seconds."""
     if isinstance(client_or_url, str):
         return ManagedClient(client_or_url, timeout or 0)
     if isinstance(client_or_url, _ASYNC):
@@ -68,7 +68,7 @@ def open_client(client_or_url: object, timeout: float | None) -> Client | Manage
 
 
 def open_async_client(client_or_url: object, timeout: float | None) -> AsyncClient | AsyncManagedClient:
-    """The client of an async provider."""
+    """Return the client of an async provider."""
     if isinstance(client_or_url, str):
         return AsyncManagedClient(client_or_url, timeout or 0)
     if isinstance(client_or_url, _SYNC):
@@ -80,13 +80,13 @@ def open_async_client(client_or_url: object, timeout: float | None) -> AsyncClie
 
 
 class BaseClient:
-    """What all clients have.
+    """Base of all clients.
 
-    :ivar place: where the client connects to, for people to read.
+    :ivar place: the address of the server, for people.
     :ivar options: the options of redis-py's connections.
-    :ivar passwords: what must not be shown.
-    :ivar names: what else the options name, for messages.
-    :ivar has_retries: the client retries by itself, so its last error does not show what it sent before.
+    :ivar passwords: secrets that must not be shown.
+    :ivar names: other names in the options, for messages.
+    :ivar has_retries: the client itself retries, so its last error does not show what it sent before.
     """
 
     def __init__(self, options: dict[str, Any], *, is_cluster: bool = False, has_retries: bool = False) -> None:
@@ -107,15 +107,15 @@ class BaseClient:
 
 
 class _UserSuppliedClient(BaseClient):
-    """A client of the application, with its own time limits and retries. It is never closed here."""
+    """The application's client, with its own time limits and retries. It is never closed."""
 
     def __init__(self, client: Any) -> None:
         is_cluster = isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster)
-        pool = getattr(client, "connection_pool", client)  # clients of a cluster have no pool of their own
+        pool = getattr(client, "connection_pool", client)  # a cluster's client has no pool
         if not getattr(pool, "is_master", True):
             raise ConfigurationError("this client of a Sentinel reads from replicas: make it with master_for")
         options = getattr(pool, "connection_kwargs", {})
-        retry = options.get("retry")  # redis-py's own default since version 6
+        retry = options.get("retry")  # redis-py's default since version 6
         if retry is None:
             has_retries = bool(options.get("retry_on_timeout") or options.get("retry_on_error"))
         else:
@@ -127,7 +127,7 @@ class _UserSuppliedClient(BaseClient):
         return self._client.execute_command(*words, **_BYTES)
 
     def _scan(self, command: Scan) -> Any:
-        """redis-py scans all nodes of a cluster."""
+        """Scan. redis-py scans all nodes of a cluster."""
         return self._client.scan_iter(match=command.pattern, count=_SCAN_COUNT, **_BYTES)
 
 
@@ -167,7 +167,7 @@ class AsyncClient(_UserSuppliedClient):
 
 
 class _ManagedClient(BaseClient):
-    """Connections as a URL describes them, with the time limit of the operation."""
+    """Connections for a URL, with the operation's time limit."""
 
     def __init__(self, url: str, timeout: float, pool_class: Any, retry_class: Any) -> None:
         pool, size = parse_url(url, pool_class, retry_class(NoBackoff(), 0))
@@ -175,10 +175,10 @@ class _ManagedClient(BaseClient):
         self.connection_class = pool.connection_class
         self._timeout = timeout
         self._size = POOL_SIZE if size is None else int(size)
-        # The limits of the URL are upper bounds.
+        # Limits in the URL can only shorten the provider's limits.
         longest = timeout * ALLOWANCE
         self._reply_seconds = min(self.options.get("socket_timeout") or longest, longest)
-        """The longest wait for one reply, whatever time the operation has left."""
+        """The longest wait for one reply, even if the operation has more time left."""
         self.options["socket_connect_timeout"] = min(self.options.get("socket_connect_timeout") or longest, longest)
 
     def _until(self, timeout: float | None) -> float:
@@ -208,7 +208,7 @@ class ManagedClient(_ManagedClient):
         until, pool = self._until(timeout), self._pool.get()
 
         def request(words: Words) -> Any:
-            """The reply to one command of Redis. A long scan lets others have the connection in between."""
+            """Return the reply to one Redis command. During a long scan, other requests can use the connection."""
             return pool.use(lambda pooled: self._send(pooled, words, until), until, is_urgent=command.is_urgent)
 
         return drive(_requests(command), request)
@@ -217,7 +217,7 @@ class ManagedClient(_ManagedClient):
         try:
             pooled.connection.send_command(*words)
             seconds = seconds_left(until)
-            # redis-py itself reports a shorter socket_timeout of the URL.
+            # If the URL's socket_timeout is shorter, redis-py reports it.
             if seconds <= self._reply_seconds and not pooled.connection.can_read(seconds):
                 raise TimedOut(_REPLY, sent=True)
             reply = pooled.connection.read_response(disable_decoding=True)
@@ -232,11 +232,11 @@ class ManagedClient(_ManagedClient):
 
 
 class AsyncManagedClient(_ManagedClient):
-    """The connections of an async provider: some for each event loop."""
+    """The connections of an async provider, for each event loop."""
 
     def __init__(self, url: str, timeout: float) -> None:
         super().__init__(url, timeout, redis.asyncio.ConnectionPool, AsyncRetry)
-        # With a socket_timeout redis-py uses asyncio.wait_for, which can swallow a cancellation before Python 3.12.
+        # With a socket_timeout, redis-py uses asyncio.wait_for, which can swallow a cancellation before Python 3.12.
         self.options["socket_timeout"] = None
         self._pool: PerLoop[AsyncConnectionPool[Any]] = PerLoop(self._make_pool)
 
@@ -246,12 +246,12 @@ class AsyncManagedClient(_ManagedClient):
             try:
                 await connection.connect()
             except BaseException:
-                await disconnect(connection)  # it may be connected, and not authenticated yet
+                await disconnect(connection)  # it may be connected, but not authenticated
                 raise
             return connection
 
         async def disconnect(connection: Any) -> None:
-            await connection.disconnect(nowait=True)  # without waiting, so that a cancellation cannot interrupt it
+            await connection.disconnect(nowait=True)  # does not wait, so a cancellation cannot interrupt it
 
         async def end(connection: Any) -> None:
             await connection.disconnect()
@@ -275,12 +275,12 @@ class AsyncManagedClient(_ManagedClient):
         except redis.ResponseError as error:
             pooled.is_good = not is_temporary(error)
             raise
-        except RuntimeError as error:  # of uvloop: the connection was reset while it was idle
+        except RuntimeError as error:  # from uvloop: the connection was reset while idle
             raise redis.ConnectionError(str(error)) from error
         except TimedOut:
             if seconds <= self._reply_seconds:
                 raise
-            raise redis.TimeoutError("Timeout reading from socket") from None  # in redis-py's words
+            raise redis.TimeoutError("Timeout reading from socket") from None  # redis-py's message
         pooled.is_good = True
         return reply
 
@@ -292,7 +292,7 @@ class AsyncManagedClient(_ManagedClient):
 
 
 def _requests(command: Command) -> Program[Words, Any, Any]:
-    """What is sent for ``command``: a script by its hash, and by its text to a server that does not know it yet."""
+    """Yield the Redis commands for ``command``. A script is sent by its hash, or as text to a server that lacks it."""
     match command:
         case Call(script, keys, args):
             try:

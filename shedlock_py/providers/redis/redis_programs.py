@@ -1,7 +1,7 @@
-"""The operations on Redis: programs that choose the script to run and decide what the replies mean.
+"""Operations on Redis: programs that choose a script and interpret its reply.
 
-Each operation is one Lua script, atomic and idempotent per claim id: one that ran but whose reply was lost may be
-repeated, by the kit or by a client that retries by itself.
+Each operation is one Lua script. It is atomic, and idempotent per claim id: if it ran but its reply was lost, the kit
+or a client with retries may repeat it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from shedlock_py.providers.redis.redis_clients import BaseClient
 from shedlock_py.runtime.program import Program
 
 _FIRE_TIME_TOO_LATE = -1
-"""In the place of a fencing token."""
+"""Returned in place of a fencing token."""
 
 
 class RedisPrograms(StorePrograms):
@@ -121,22 +121,22 @@ class RedisPrograms(StorePrograms):
     def recent_runs(self, names: Sequence[str], limit: int) -> Program[Command, Any, list[Run]]:
         by_key = {self._calls.key(name): name for name in names}
         found: list[Run] = []
-        for keys in self._chunks(by_key, size=50):  # a record with its runs is some kilobytes
+        for keys in self._chunks(by_key, size=50):  # a record with its runs has some kilobytes
             for key, reply in zip(keys, (yield Call(script("recent_runs"), keys)), strict=True):
                 try:
                     found += to_runs(by_key[key], key, newest_of(reply, limit))
-                except ValueError as error:  # odd values of one name must not hide the others
+                except ValueError as error:  # odd values of one name must not hide other names
                     logger.warning("recent_runs: lock %r is left out: %s", by_key[key], error)
         return found
 
     def _scan(self, prefix: str) -> Program[Command, Any, dict[bytes, str]]:
-        """The names, by key, that start with ``prefix``. A scan may find a key twice."""
+        """Return the names that start with ``prefix``, by key. Redis may return a key twice."""
         keys: list[bytes] = yield self._calls.scan(prefix)
         names = {key: self._calls.name(key) for key in sorted(keys)}
         return {key: name for key, name in names.items() if name is not None and name.startswith(prefix)}
 
     def _chunks(self, names: dict[bytes, str], size: int = 500) -> Iterator[tuple[bytes, ...]]:
-        """The keys, as many as one script may read: one in a cluster, where they lie on different servers."""
+        """Yield as many keys as one script may read. In a cluster this is one key: other keys are on other servers."""
         keys, size = tuple(names), 1 if self._client.is_cluster else size
         return (keys[start : start + size] for start in range(0, len(keys), size))
 
@@ -156,15 +156,15 @@ class RedisPrograms(StorePrograms):
 
 
 def to_record(name: str, key: bytes, row: Sequence[bytes | None], now: int) -> LockRecord:
-    """A row of ``records.lua``.
+    """Parse a row of ``records.lua``.
 
-    :raises ValueError: another program has written to it; with what to do.
+    :raises ValueError: another program has changed the record. The message says how to fix it.
     """
     locked_by, *values, released_token, freed_token = row
     numbers: list[int | None] = []
     try:
         for field, value in zip(("locked_at", "lock_until", "fencing_token", "last_fire_time"), values, strict=True):
-            limit = 10**18 if field == "last_fire_time" else 2**53  # as in reading.lua
+            limit = 10**18 if field == "last_fire_time" else 2**53  # the same limits as in reading.lua
             if value is not None and (not re.fullmatch(rb"-?[0-9]+", value) or abs(int(value)) >= limit):
                 raise ValueError(f"{field}: {value[:40].decode(errors='replace')!r}")
             numbers.append(None if value is None else int(value))

@@ -14,21 +14,21 @@ from shedlock_py.providers.redis.redis_programs import RedisPrograms
 
 
 class RedisLockProvider(ProgramProvider):
-    """Locks in one Redis (5 or newer), Valkey or a compatible server; also behind Sentinel or as a cluster.
+    """Locks in one Redis (5 or newer), Valkey or a compatible server, also behind Sentinel or in a cluster.
 
-    A single asynchronous Redis can lose a lease during failover: a replica that is promoted may not have received the
-    last lock. Fencing tokens still increase. :class:`RedisQuorumLockProvider` survives a lost server.
+    Redis replicates asynchronously, so a failover can lose a lease: the promoted replica may lack the latest lock.
+    Fencing tokens still increase. :class:`RedisQuorumLockProvider` survives a lost server.
 
-    :param client_or_url: the application's own ``redis.Redis`` (a Sentinel's ``master_for(…)`` is one) or
-        ``redis.RedisCluster``, which is never closed; or a URL (``redis://``, ``rediss://``, ``unix://``), for
-        which the provider opens connections of its own, without hidden retries.
-    :param key_prefix: what the keys of the lock records begin with: ``shedlock:{name}``.
-    :param timeout: how long one operation may take, everything included (5 s). For a URL, where it can also be written:
-        ``?timeout=3s``. A client of the application has limits of its own.
-    :param fire_time_tolerance: how far a fire time may lie in the future of the server's clock (5 minutes); in a URL
+    :param client_or_url: the application's ``redis.Redis`` (for example from Sentinel's ``master_for(…)``) or
+        ``redis.RedisCluster``, which is never closed. Or a URL (``redis://``, ``rediss://``, ``unix://``): the provider
+        then opens its own connections, without hidden retries.
+    :param key_prefix: start of the keys of the lock records: ``shedlock:{name}``.
+    :param timeout: the time limit of a whole operation (default: 5 s). For a URL, which may also contain it:
+        ``?timeout=3s``. The application's client has its own limits.
+    :param fire_time_tolerance: how far a fire time may be ahead of the server's clock (default: 5 minutes). In a URL:
         ``?fire_time_tolerance=10m``.
-    :param history: how many runs of each lock name to keep, for :meth:`runs`; in a URL ``?history=50``.
-    :raises ConfigurationError: a URL, client, prefix or option that cannot work.
+    :param history: the number of runs to keep for each lock name, for :meth:`runs`. In a URL: ``?history=50``.
+    :raises ConfigurationError: the URL, the client, the prefix or an option cannot work.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class RedisLockProvider(ProgramProvider):
 class AsyncRedisLockProvider(AsyncProgramProvider):
     """:class:`RedisLockProvider` for asyncio, with a client of ``redis.asyncio`` or a URL.
 
-    One from a URL may be used on several event loops; it has connections for each.
+    With a URL, several event loops may use it. Each has its own connections.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class AsyncRedisLockProvider(AsyncProgramProvider):
 def _parse(
     client_or_url: Any, timeout: Duration | None, tolerance: Duration | None, history: int | None
 ) -> tuple[Any, Limits]:
-    """The client, or the URL without the options of the programs; and these options."""
+    """Return the client, or the URL without the options, and the options."""
     is_managed = isinstance(client_or_url, str)
     client_or_url, in_url = split_options(client_or_url) if is_managed else (client_or_url, {})
     return client_or_url, parse_limits(timeout, tolerance, in_url, is_managed=is_managed, history=history)

@@ -1,4 +1,4 @@
-"""Redis URLs: the options of a URL, and messages about it without the password."""
+"""Redis URLs: their options, and messages without the password."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redis import RedisError
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.kit import Masking, is_secret_option, split_options
 
-# redis-py accepts every option of its constructors in a URL, objects too, and fails when it connects.
+# In a URL, redis-py accepts every option of its constructors, even objects. Then it fails when it connects.
 _OPTIONS = re.compile(
     r"db|username|password|client_name|lib_name|lib_version|protocol|health_check_interval|"
     r"decode_responses|legacy_responses|encoding|encoding_errors|retry_on_timeout|"
@@ -21,7 +21,7 @@ _OPTIONS = re.compile(
 
 
 def parse_url(url: str, pool_class: Any, retry: object) -> tuple[Any, str | None]:
-    """A pool of redis-py for ``url``, which makes connections without hidden retries; and ``max_connections``.
+    """Return a redis-py pool for ``url``, with connections without hidden retries, and ``max_connections``.
 
     :raises ConfigurationError: the URL cannot work.
     """
@@ -30,17 +30,17 @@ def parse_url(url: str, pool_class: Any, retry: object) -> tuple[Any, str | None
     size = in_url.get("max_connections")
     try:
         _check(url)
-        pool = pool_class.from_url(url, retry=retry, protocol=2)  # no HELLO, which Redis 5 does not know
+        pool = pool_class.from_url(url, retry=retry, protocol=2)  # no HELLO, which Redis 5 lacks
         options = pool.connection_kwargs
         if url.startswith("rediss:") and options.get("ssl_cert_reqs") != "none":
-            options.setdefault("ssl_check_hostname", True)  # as redis-py does from 6 on
+            options.setdefault("ssl_check_hostname", True)  # redis-py's default since version 6
         for name in ("socket_timeout", "socket_connect_timeout"):
-            if not (options.get(name) or 0) >= 0:  # NaN, too
+            if not (options.get(name) or 0) >= 0:  # also refuses NaN
                 raise ValueError(f"{name} is a number of seconds")
         codecs.lookup(options.get("encoding") or "utf-8")
         if options.get("socket_read_size", 1) < 1:
             raise ValueError("socket_read_size is a positive whole number")
-        pool.connection_class(**options)  # reports an unknown option now, not at the first use
+        pool.connection_class(**options)  # reports an unknown option now, not at first use
         if url.startswith("unix:") and not options.get("path"):
             raise ValueError("no path of a socket")
         if size is not None and not (size.isdecimal() and int(size)):
@@ -51,14 +51,14 @@ def parse_url(url: str, pool_class: Any, retry: object) -> tuple[Any, str | None
 
 
 def shown(url: str) -> str:
-    """``url`` without password and options."""
+    """Return ``url`` without password and options."""
     scheme, _, rest = url.partition("://")
     place = "…" if _is_ambiguous(url) else rest.partition("?")[0].partition("#")[0].rpartition("@")[2]
     return f"{scheme}://{place}"
 
 
 def _check(url: str) -> None:
-    """Refuse what redis-py would ignore, or report only when it connects."""
+    """Refuse options that redis-py would ignore, or report only when it connects."""
     if _is_socket_with_host(url):
         raise ValueError("a socket has no host")
     if "#" in url:
@@ -72,7 +72,6 @@ def _check(url: str) -> None:
 
 
 def _authority(url: str) -> str:
-    """User, password, host and port."""
     return re.split("[/?#]", url.partition("://")[2], maxsplit=1)[0]
 
 
@@ -81,12 +80,12 @@ def _is_socket_with_host(url: str) -> bool:
 
 
 def _is_ambiguous(url: str) -> bool:
-    """Whether what looks like a host may be the beginning of a password."""
+    """Return whether the apparent host may be the start of a password."""
     return _is_socket_with_host(url) or "@" in url.partition("://")[2][len(_authority(url)) :]
 
 
 def _redacted(url: str, message: str) -> str:
-    """A message of redis-py, which may repeat the URL, or a part of the password that it took for a port."""
+    """Return a message of redis-py without secrets. It may repeat the URL, or a part of the password as a port."""
     if _is_ambiguous(url):
         advice = "in a password, write %2F for /, %3F for ?, %23 for #, %40 for @"
         return f"a socket has no host: unix:///path; {advice}" if _is_socket_with_host(url) else advice

@@ -1,4 +1,4 @@
-"""Locks in a bucket of S3, or of any service with its interface and with conditional writes."""
+"""Locks in a bucket of S3, or of a service with S3's interface and conditional writes."""
 
 from shedlock_py.providers.s3.s3_provider import AsyncS3LockProvider, S3LockProvider
 

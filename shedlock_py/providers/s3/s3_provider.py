@@ -1,4 +1,4 @@
-"""The two providers, and what their errors mean."""
+"""The sync and the async provider, and the meaning of their errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shedlock_py.runtime.program import Program
 
 DEFAULT_PREFIX = "shedlock"
 LONGEST_PREFIX = 800
-"""Bytes. A key may have 1024, of which a lock's name can need 205."""
+"""Bytes. A key may have 1024 bytes, and a lock's name needs up to 205 of them."""
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
 _FORM = "s3://bucket/prefix?region=eu-west-1"
 _NO_BUCKET = "create the bucket first, in the region of the URL; shedlock_py creates none"
@@ -27,7 +27,7 @@ _NO_CONDITIONS = (
 _NO_DELETES = "leave old records where they are, or let a lifecycle rule of the bucket delete them"
 _DENIED = (
     "the policy must allow s3:GetObject, s3:PutObject and s3:DeleteObject below the prefix, and s3:ListBucket of the "
-    "bucket, without which S3 says AccessDenied of an object that is absent"
+    "bucket: without it, S3 replies AccessDenied for an object that does not exist"
 )
 _HINTS = {
     "NoSuchBucket": _NO_BUCKET,
@@ -40,7 +40,9 @@ _HINTS = {
 
 
 class S3Programs(CasPrograms):
-    """The programs of a compare-and-swap store, and what the errors of S3 and botocore mean."""
+    """The programs of a compare-and-swap store, with errors of S3 and botocore."""
+
+    """Create nothing, but raise an error if the bucket does not exist or the server ignores conditions."""
 
     def create_schema(self) -> Program[Any, Any, None]:
         """Nothing has to be created. It raises if there is no bucket, or a server that ignores conditions."""
@@ -50,7 +52,7 @@ class S3Programs(CasPrograms):
         yield TryConditions()
 
     def prune(self, unused_for: timedelta) -> Program[Any, Any, int]:
-        yield TryConditions(of_deletes=True)  # there are servers with conditions of writes only
+        yield TryConditions(of_deletes=True)  # some servers honour conditions only for writes
         return (yield from super().prune(unused_for))
 
     def classify(self, error: Exception) -> Failure:
@@ -74,14 +76,14 @@ class S3LockProvider(ProgramProvider):
     """Locks in a bucket of S3, or of a service with S3's interface and conditional writes.
 
     A lease that is not released is kept up to ``clock_error`` + 2 s + a round trip longer than ``lock_at_most_for``,
-    because the time is that of the ``Date`` header of S3's replies. See docs/providers/s3.md.
+    because the time comes from the ``Date`` header of S3's replies. See docs/providers/s3.md.
 
-    :param url: ``s3://bucket`` or ``s3://bucket/prefix``. Options: ``endpoint``, ``region`` and ``profile``, in place
-        of what boto3's own configuration has; ``timeout``, ``fire_time_tolerance``, ``clock_error``.
-    :param clock_error: how far the clocks of the service's front ends may differ; 1 s by default.
-    :param timeout: how long an operation may take in all; 5 s by default.
-    :param fire_time_tolerance: how far a fire time may lie in the future of S3's clock; 5 minutes by default.
-    :raises ConfigurationError: a URL that cannot work.
+    :param url: ``s3://bucket`` or ``s3://bucket/prefix``. Options: ``endpoint``, ``region`` and ``profile``, which
+        replace boto3's configuration; ``timeout``, ``fire_time_tolerance``, ``clock_error``.
+    :param clock_error: the largest difference between the clocks of the service's front ends (default: 1 s).
+    :param timeout: the time limit of a whole operation (default: 5 s).
+    :param fire_time_tolerance: how far a fire time may be ahead of S3's clock (default: 5 minutes).
+    :raises ConfigurationError: the URL cannot work.
     """
 
     programs: S3Programs
@@ -98,15 +100,15 @@ class S3LockProvider(ProgramProvider):
         super().__init__(S3Programs(**options), aws.AwsClient(place, options["timeout"], objects.exchange))
 
     def check_conditions(self) -> None:
-        """Try whether the server honours the conditions of writes, as ``create_schema`` and the first acquire do.
+        """Check that the server honours the conditions of writes. ``create_schema`` and the first acquire do this, too.
 
-        :raises ProviderError: it does not.
+        :raises ProviderError: the server ignores conditions.
         """
         self._drive(self.programs.check_conditions(), "check_conditions")
 
 
 class AsyncS3LockProvider(AsyncProgramProvider):
-    """:class:`S3LockProvider` for asyncio. It may be used from several event loops."""
+    """:class:`S3LockProvider` for asyncio. Several event loops may use it."""
 
     programs: S3Programs
 
@@ -118,7 +120,7 @@ class AsyncS3LockProvider(AsyncProgramProvider):
         timeout: Duration | None = None,
         fire_time_tolerance: Duration | None = None,
     ) -> None:
-        from shedlock_py.providers.aws.async_clients import AsyncAwsClient  # late: a third of a second
+        from shedlock_py.providers.aws.async_clients import AsyncAwsClient  # imported late: takes a third of a second
 
         place, objects, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
         super().__init__(S3Programs(**options), AsyncAwsClient(place, options["timeout"], objects.exchange))
@@ -138,14 +140,14 @@ class _Parsed(NamedTuple):
 def _parsed(url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None) -> _Parsed:
     url, options = parse_options(url, clock_error, timeout, tolerance)
     bucket, path, given = aws.split_url(url, "s3", _FORM)
-    if not _BUCKET.fullmatch(bucket) or "@" in path:  # not quoted: there may be a password in it, by mistake
+    if not _BUCKET.fullmatch(bucket) or "@" in path:  # not quoted: by mistake, it may contain a password
         raise ConfigurationError(f"store URL: not of the form {_FORM}")
     path = path or DEFAULT_PREFIX
     if len(path.encode()) > LONGEST_PREFIX:
         raise ConfigurationError(
             f"store URL: the prefix has {len(path.encode())} bytes; the maximum is {LONGEST_PREFIX}"
         )
-    # Services that are not Amazon's do not know the checksums that botocore adds where they are not required.
+    # Services other than Amazon's do not know the checksums that botocore adds by default.
     required = dict.fromkeys(("request_checksum_calculation", "response_checksum_validation"), "when_required")
     handlers = {"request-created.s3.PutObject": _send_at_once}
     place = aws.Place("s3", f"s3://{bucket}/{path}/", **given, config=required, handlers=handlers)
@@ -153,6 +155,6 @@ def _parsed(url: str, clock_error: Duration | None, timeout: Duration | None, to
 
 
 def _send_at_once(request: Any, **_: object) -> None:
-    """Send the content with the headers, in one packet. botocore would wait until S3 asks for it: a round trip more."""
-    del request.headers["Expect"]  # nothing happens if there is none
+    """Send content and headers in one packet. botocore would wait until S3 requests the content."""
+    del request.headers["Expect"]  # no error if it is absent
     request.data = request.data.read()

@@ -1,4 +1,4 @@
-"""The commands as requests to S3: one object for each record, written with ``If-None-Match`` or ``If-Match``.
+"""Commands as requests to S3: one object for each record, written with ``If-None-Match`` or ``If-Match``.
 
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
 """
@@ -25,15 +25,15 @@ _Requests = Program[AwsRequest, AwsReply, T]
 
 _ABSENT = ("NoSuchKey",)
 _NOT_WRITTEN = ("PreconditionFailed", "NoSuchKey", "ConditionalRequestConflict", "OperationAborted")
-"""412; 404 for ``If-Match``, if the object is gone; 409 beside another write. The programs read again after each."""
+"""412; 404 for ``If-Match`` if the object is gone; 409 beside another write. After each, the programs read again."""
 _NO_BUCKET = ("404", "NoSuchBucket")
 _TRIES = 3
 _NO_ETAG = '"00000000000000000000000000000000"'
 _SUFFIX = ".json"
 _LONGEST = 200
-"""The most bytes of a lock's name in its key. Servers that keep objects as files take 255 bytes between two slashes."""
+"""The most bytes of a lock's name in its key. Servers that store files accept 255 bytes between two slashes."""
 _READABLE = _LONGEST - 64
-"""The rest of a longer one is a digest."""
+"""A longer name continues with a digest."""
 
 
 class NoBucketError(Exception):
@@ -41,15 +41,16 @@ class NoBucketError(Exception):
 
 
 class IgnoredConditionError(Exception):
-    """The server has carried a request out although its condition did not hold."""
+    """The server executed a request although its condition did not hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class TryConditions:
-    """Raise :class:`IgnoredConditionError` from a server that ignores the conditions of requests.
+    """Raise :class:`IgnoredConditionError` if the server ignores the conditions of writes.
 
-    :ivar of_deletes: of deletions, too; else of writes only.
-    :ivar of_bucket: raise :class:`NoBucketError` if there is no bucket. Some servers create one with the first object.
+    :ivar of_deletes: check the conditions of deletions, too.
+    :ivar of_bucket: raise :class:`NoBucketError` if the bucket does not exist: some servers create it with the first
+        object.
     """
 
     of_deletes: bool = False
@@ -57,7 +58,7 @@ class TryConditions:
 
 
 class Objects:
-    """The records below a prefix in a bucket."""
+    """The records under a prefix in a bucket."""
 
     def __init__(self, bucket: str, prefix: str) -> None:
         self._bucket = bucket
@@ -71,7 +72,7 @@ class Objects:
                 return CasReply(entry, reply.time)
             case Write(record, if_version):
                 if if_version is None and not self._is_checked:
-                    # The first record of this provider. What it finds was written after such a check.
+                    # Only before the provider's first record: every existing record was written after this check.
                     yield from self._check(TryConditions())
                 return (yield from self._write(self._key(record.name), command))
             case Delete(name, if_version):
@@ -95,12 +96,12 @@ class Objects:
         return reply, Entry(record, reply.value["ETag"], is_free)
 
     def _write(self, key: str, command: Write) -> _Requests[CasReply]:
-        # Two objects with the same content would have the same ETag.
+        # Without "write", two objects with the same content would have the same ETag.
         fields = {"name": command.record.name, **record_to_json(command.record), "write": uuid4().hex}
         fields |= {"free": True} if command.is_free else {}
         reply = yield from self._put(key, fields, command.if_version)
         if reply.code == "PreconditionFailed":
-            # aiohttp, or a proxy, may have sent it twice, and the first copy was carried out.
+            # aiohttp or a proxy may have sent the request twice, and the first copy was executed.
             reply = yield self._request("get_object", _ABSENT, Key=key)
             if reply.code or _fields_in(key, reply)["write"] != fields["write"]:
                 return CasReply(None, reply.time)
@@ -108,7 +109,7 @@ class Objects:
 
     def _list(self, start: str) -> _Requests[CasReply]:
         entries: list[Entry] = []
-        # A key with another slash is of somebody else, whose prefix begins with this one.
+        # A key with another slash belongs to another program with a longer prefix.
         where: dict[str, Any] = {"Prefix": self._prefix + _encoded(start)[:_READABLE], "Delimiter": "/"}
         while True:
             page = yield self._request("list_objects_v2", **where)
@@ -118,7 +119,7 @@ class Objects:
                     continue
                 try:
                     reply, entry = yield from self._read(key)
-                except ValueError as error:  # an object that is no lock record must not hide the others
+                except ValueError as error:  # an object that is not a lock record must not hide others
                     logger.warning("records: the object %r is left out: %s", key, error)
                 else:
                     entries += [entry] if entry else []
@@ -127,16 +128,16 @@ class Objects:
             where["ContinuationToken"] = page.value["NextContinuationToken"]
 
     def _check(self, check: TryConditions) -> _Requests[CasReply]:
-        """Try, on an object of its own, requests whose conditions do not hold."""
+        """Send requests with conditions that do not hold, on a new object."""
         if check.of_bucket and (yield self._request("head_bucket", _NO_BUCKET)).code:
             raise NoBucketError(f"there is no bucket {self._bucket!r}")
         for _ in range(_TRIES):
             key = f"{self._prefix}check-{uuid4().hex}"
             made = yield from self._put(key, {}, None)
             if not made.code:
-                break  # otherwise it was sent twice, and the reply is that to the second copy
+                break  # otherwise it was sent twice, and this is the reply to the second copy
         else:
-            raise IgnoredConditionError("the server refuses If-None-Match in PUT of an object that is absent")
+            raise IgnoredConditionError("the server refuses If-None-Match in PUT of an object that does not exist")
         etag = made.value["ETag"]
         for condition in (None, _NO_ETAG):
             reply = yield from self._put(key, {}, condition)
@@ -175,5 +176,5 @@ def _fields_in(key: str, reply: AwsReply) -> dict[str, Any]:
 
 
 def _encoded(name: str) -> str:
-    """The name in letters, digits and ``!-._``, which every server and tool takes as they are."""
+    """Return the name in letters, digits and ``!-._``, which every server and tool leaves unchanged."""
     return quote(name, safe="").replace("~", "%7E").replace("%", "!")

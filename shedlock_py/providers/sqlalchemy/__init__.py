@@ -1,10 +1,10 @@
 """SQL databases through SQLAlchemy Core: SQLite, PostgreSQL, MySQL and MariaDB. Needs the extra ``sqlalchemy``.
 
 - SQL text: ``claims``, ``statements``, ``clock``, ``runs``; for ``shedlock doctor``, ``checks``.
-- Where the tables are, and their DDL: ``tables``, ``schema``.
-- Decisions: ``programs`` (on top of ``tables``), ``errors``.
-- Carrying out: ``clients``, ``connections``, ``engines``, ``watchdog``, ``confirmation``, ``sqlite_files``.
-- The two classes: ``provider``.
+- Tables and DDL: ``tables``, ``schema``.
+- Decisions: ``sql_programs`` (on top of ``tables``), ``errors``.
+- Execution: ``sql_clients``, ``connections``, ``engines``, ``watchdog``, ``confirmation``, ``sqlite_files``.
+- The two providers: ``sql_provider``.
 """
 
 import sqlalchemy

@@ -1,4 +1,4 @@
-"""Checks of a database's settings and of this user's rights, for ``shedlock doctor``."""
+"""Checks of a database's settings and of this user's rights for ``shedlock doctor``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _PRIMARY = "connect to the primary, in all replicas of the application to the same one"
 _RUN_TWICE = "make jobs safe to run twice, or check fencing tokens where they write"
 
-# Everybody may read these. A logical slot feeds another system, which does not take over.
+# Every user may read these. A logical slot feeds another system, which does not take over.
 _POSTGRESQL = (
     "SELECT pg_is_in_recovery(), current_setting('fsync'), current_setting('synchronous_commit'), "
     "current_setting('synchronous_standby_names'), "
@@ -30,7 +30,7 @@ _MYSQL = (
 )
 _SQLITE = "PRAGMA database_list"
 
-# EXPLAIN needs the rights of the statement, and does not carry it out. Every lock table has these columns; a role may
+# EXPLAIN needs the rights of the statement, but does not execute it. Every lock table has these columns. A role may
 # have rights on some columns only.
 _RIGHTS = {
     "SELECT": "EXPLAIN SELECT name FROM {table}",
@@ -44,7 +44,7 @@ _FOR_JOBS = ("SELECT", "INSERT", "UPDATE")
 
 
 def store_checks(tables: SqlTables, table_name: str, read_mounts: Callable[[], str]) -> SqlProgram[list[Check]]:
-    """The checks of the database that ``tables`` is in."""
+    """Check the database of ``tables``."""
     if tables.dialect.name == "sqlite":
         return (yield from _sqlite_checks(read_mounts))
     try:
@@ -69,14 +69,14 @@ def _permissions(tables: SqlTables, table_name: str) -> SqlProgram[list[Check]]:
             yield from _rows(sql.format(table=table_name))
         except ProviderError as error:
             if missing(error.__cause__) is Missing.TABLE:
-                return []  # another check says so
+                return []  # another check reports it
             if not is_denied(error.__cause__):
                 return [not_known(tables, check, error)]
             missing_rights.append(right)
     if missing_rights == ["DELETE"]:
         return [Check(check, "ok", f"{', '.join(_FOR_JOBS)}; not DELETE, which only prune needs")]
     if missing_rights:
-        hint = f"{tables.grant_sql(table_name)}; DELETE, too, for the one that prunes"
+        hint = f"{tables.grant_sql(table_name)}; DELETE, too, for the user that prunes"
         return [Check(check, "failed", f"not allowed: {', '.join(missing_rights)}", hint)]
     return [Check(check, "ok", ", ".join(_RIGHTS))]
 
@@ -92,7 +92,7 @@ def _postgresql_checks() -> SqlProgram[list[Check]]:
         {
             "fsync": fsync,
             "synchronous_commit": "off" if commit == "off" else "on",
-        },  # the other values are about standbys
+        },  # the other values of synchronous_commit are about standbys
         {"fsync": "on", "synchronous_commit": "on"},
     )
     return [_replication_of_postgresql(commit, standby_names, standbys), durability]
@@ -101,7 +101,7 @@ def _postgresql_checks() -> SqlProgram[list[Check]]:
 def _preparation(tables: SqlTables) -> SqlProgram[list[Check]]:
     """Advise ``prepare=yes`` on a direct connection to PostgreSQL.
 
-    A server sends its process id at connect. PgBouncer sends its clients another number, which it has made up.
+    PostgreSQL sends its process id at connect. PgBouncer sends a made-up number instead.
     """
     if not tables.prepares_nothing:
         return []
@@ -116,7 +116,7 @@ def _preparation(tables: SqlTables) -> SqlProgram[list[Check]]:
 
 def _replication_of_postgresql(commit: str, standby_names: str, standbys: int) -> Check:
     check, cure = "replication", f"set synchronous_standby_names, with synchronous_commit = on; or {_RUN_TWICE}"
-    forgets = "one that is promoted may lack the last locks, which are free then"
+    forgets = "after a failover, the new primary may lack the latest locks, so they are free"
     if standby_names and commit not in ("off", "local"):
         return Check(check, "ok", "a commit waits for a synchronous standby")
     if standby_names:
@@ -137,7 +137,7 @@ def _mysql_checks(tables: SqlTables) -> SqlProgram[list[Check]]:
             return [Check("replication", "failed", f"{name} is on: a replica, which takes no writes", _PRIMARY)]
     wanted = {"innodb_flush_log_at_trx_commit": "1"}
     if values.get("log_bin") == "ON":
-        wanted["sync_binlog"] = "1"  # a commit that the binary log lacks after a crash is rolled back
+        wanted["sync_binlog"] = "1"  # after a crash, a commit that the binary log lacks is rolled back
     return [(yield from _replication_of_mysql(tables, values)), _durability(values, wanted)]
 
 
@@ -158,8 +158,8 @@ def _replication_of_mysql(tables: SqlTables, values: Mapping[str, str]) -> SqlPr
     if not replicas:
         return Check(check, "ok", "no replica is connected")
     message = (
-        f"{replicas} replica{'' if replicas == 1 else 's'}: one that is promoted may lack the last locks, which are "
-        f"free then; semi-synchronous replication is no guarantee"
+        f"{replicas} replica{'' if replicas == 1 else 's'}: after a failover, the new primary may lack the latest "
+        f"locks, so they are free; semi-synchronous replication does not prevent this"
     )
     return Check(check, "warning", message, _RUN_TWICE)
 
@@ -169,7 +169,7 @@ def _durability(found: Mapping[str, str], wanted: Mapping[str, str]) -> Check:
     if not wrong:
         return Check("durability", "ok", "a commit is on disk before its reply")
     shown = ", ".join(f"{name} = {found[name]}" for name in wrong)
-    message = f"{shown}: a crash of the machine may forget the last locks, which are free then"
+    message = f"{shown}: a crash of the machine may lose the latest locks, so they are free"
     return Check("durability", "warning", message, f"set {', '.join(f'{name} = {wanted[name]}' for name in wrong)}")
 
 

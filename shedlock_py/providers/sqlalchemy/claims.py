@@ -1,8 +1,7 @@
-"""The SQL with which a lock is claimed, by acquire and by take over: one statement each.
+"""The SQL that claims a lock, for acquire and take over: one statement each.
 
-A claim that finds its own claim id in the record was granted before, and its reply was lost. It is granted again and
-changes nothing: the record keeps its token, and the time to which the lease was extended, or at which it was released,
-since then. So a late copy of a claim changes nothing either.
+If the record already has the claim's id, the lock was granted before and the reply was lost. The statement then grants
+it again and changes nothing, neither the token nor the end of the lease. So a late copy of a claim is harmless.
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ from dataclasses import dataclass
 from shedlock_py.providers.sqlalchemy.clock import SqlClock
 
 TOO_LATE = 2
-"""One of the replies to a claim:
+"""Replies to a claim:
 
-==============  ========================================================================================
-a larger one    granted: the fencing token, which is in microseconds since 1970
+==============  ==================================================================================
+greater than 2  granted: the fencing token, in microseconds since 1970
 1               granted, in a table without tokens
-0, none         not granted (0: MySQL and MariaDB; no row: otherwise)
-``TOO_LATE``    not granted: the fire time is later than the clock of the database allows
-==============  ========================================================================================
+0, no row       not granted (0 on MySQL and MariaDB, no row elsewhere)
+``TOO_LATE``    not granted: the fire time is later than the database's clock allows
+==============  ==================================================================================
 """
 
 
 class ClaimKind(enum.Enum):
-    """When a claim is granted."""
+    """The condition for a grant."""
 
     ACQUIRE = "the lock is free"
     TAKE_OVER = "the record is the one that was read before"
@@ -35,10 +34,10 @@ class ClaimKind(enum.Enum):
 
 @dataclass(frozen=True)
 class ClaimSql:
-    """What the claims of all databases have in common.
+    """The parts of a claim that all databases share.
 
     :param extra_columns: the table has fencing tokens and fire times.
-    :param has_fire_time: the claim is for one fire time; the table then has a column for it.
+    :param has_fire_time: the claim has a fire time, and the table has a column for it.
     """
 
     clock: SqlClock
@@ -47,14 +46,14 @@ class ClaimSql:
     has_fire_time: bool
 
     def granted(self, record: str = "") -> str:
-        """The condition. :param record: the prefix of its columns."""
+        """Return the condition for a grant. ``record`` is the prefix of the record's columns."""
         clock, repeated = self.clock, f"{record}locked_by = :locked_by"
         match self.kind:
             case ClaimKind.ACQUIRE:
                 newer = f" AND ({record}last_fire_time < {clock.fire_time}) IS NOT FALSE" if self.has_fire_time else ""
                 return f"({repeated} OR ({record}lock_until <= {clock.now}{newer}))"
             case ClaimKind.TAKE_OVER | ClaimKind.RECOVER:
-                # ShedLock for Java leaves the token as it is, so the token alone does not identify a record.
+                # ShedLock for Java does not change the token, so the token alone does not identify a record.
                 same = f"{record}locked_by = :before_locked_by AND " + clock.same_time.format(
                     f"{record}locked_at", clock.moment.format("before_locked_at")
                 )
@@ -67,7 +66,7 @@ class ClaimSql:
                 return f"({repeated})"
 
     def next_token(self, record: str = "") -> str:
-        """An even one. The statement that frees the lock makes it odd: see ``RELEASED_TOKEN``."""
+        """Return an even token. The statement that frees the lock makes it odd: see ``RELEASED_TOKEN``."""
         clock = self.clock
         return clock.even.format(f"{clock.greatest}(COALESCE({record}fencing_token, 0) + 1, {clock.microseconds})")
 
@@ -78,10 +77,9 @@ class ClaimSql:
 
 
 def returning_claim(claim: ClaimSql, *, checks_first: bool) -> str:
-    """For PostgreSQL and SQLite. Replies with a row that has the token; no row: not granted.
+    """Return the claim for PostgreSQL and SQLite. It replies with the token, or with no row if it is not granted.
 
-    :param checks_first: find out whether the lock is held, and whether the fire time is too late, before anything is
-        locked.
+    :param checks_first: before it locks a row, find out whether the lock is held or the fire time is too late.
     """
     clock, kind, has_fire_time = claim.clock, claim.kind, claim.has_fire_time
     conditions = []
@@ -128,14 +126,13 @@ def _insert(claim: ClaimSql, conditions: list[str]) -> str:
         values.append(clock.fire_time)
     return (
         f"INSERT INTO {{table}} AS record ({', '.join(columns)}) SELECT {', '.join(values)} "
-        f"WHERE {' AND '.join(conditions) or '1 = 1'}"  # without WHERE, SQLite reads ON as that of a join
+        f"WHERE {' AND '.join(conditions) or '1 = 1'}"  # without WHERE, SQLite reads ON as part of a join
     )
 
 
-# MySQL and MariaDB have no RETURNING in common. LAST_INSERT_ID(x) sends the number x with the reply: the token, 1 where
-# the table has none, TOO_LATE, or 0: not granted. MySQL assigns columns from left to right, and a condition sees the
-# columns that were assigned before it; in the mode SIMULTANEOUS_ASSIGNMENT it does not. Each order of assignments below
-# is right in both.
+# MySQL and MariaDB share no RETURNING. LAST_INSERT_ID(x) sends x with the reply: the token, 1 in a table without
+# tokens, TOO_LATE, or 0 (not granted). MySQL assigns columns from left to right, and a condition sees the new values of
+# earlier columns, except in the mode SIMULTANEOUS_ASSIGNMENT. The orders below are right in both modes.
 
 
 def mysql_insert(claim: ClaimSql) -> str:
@@ -159,7 +156,7 @@ def mysql_insert(claim: ClaimSql) -> str:
 
 
 def _mysql_unchanged(claim: ClaimSql) -> list[str]:
-    """There is a record now, and there was none before: granted only if this claim made it."""
+    """Return the assignments for a record that did not exist before: grant it only if this claim created it."""
     if claim.extra_columns:
         number = "LAST_INSERT_ID(IF(locked_by = :locked_by, fencing_token, 0))"
         return [f"fencing_token = IF({number} = 0, fencing_token, fencing_token)"]
@@ -167,14 +164,14 @@ def _mysql_unchanged(claim: ClaimSql) -> list[str]:
 
 
 def _mysql_acquired(claim: ClaimSql) -> list[str]:
-    """The assignments after that of locked_by see the id of this claim if it is granted; those before it do not."""
+    """Return the assignments. Those after ``locked_by`` see the id of this claim if it is granted."""
     clock, granted = claim.clock, claim.granted()
     until = "GREATEST(lock_until, {until})"
     began = f"IF(locked_by = :locked_by, locked_at, {clock.now})"
     changes = []
     if claim.extra_columns:
         token = f"IF(locked_by = :locked_by, fencing_token, {claim.next_token()})"
-        refused = "LAST_INSERT_ID(0) + fencing_token"  # 0 first: NULL + f() would not call f
+        refused = "LAST_INSERT_ID(0) + fencing_token"  # 0 is first: NULL + f() would not call f
         changes += [
             f"fencing_token = IF({granted}, LAST_INSERT_ID({token}), {refused})",
             f"locked_at = IF({granted}, {began}, locked_at)",
@@ -183,7 +180,7 @@ def _mysql_acquired(claim: ClaimSql) -> list[str]:
         changes.append(f"locked_at = IF(LAST_INSERT_ID(IF({granted}, 1, 0)) = 1, {began}, locked_at)")
     changes.append(f"locked_by = IF({granted}, :locked_by, locked_by)")
     if claim.extra_columns:
-        # From here on locked_by does not show whether this claim was granted before. A token of before now does.
+        # From here on, locked_by does not show whether this claim was granted earlier. A token from the past does.
         was_granted_before = f"locked_by = :locked_by AND fencing_token < {clock.microseconds}"
         until = f"IF({was_granted_before}, lock_until, {until})"
         if claim.has_fire_time:
@@ -193,7 +190,7 @@ def _mysql_acquired(claim: ClaimSql) -> list[str]:
 
 
 def mysql_update(claim: ClaimSql) -> str:
-    """``locked_by`` is assigned last: all the others see the former one."""
+    """Return the take-over. It assigns ``locked_by`` last, so all other assignments see its old value."""
     clock = claim.clock
     stays = f"({clock.is_late} OR locked_by = :locked_by)" if claim.has_fire_time else "locked_by = :locked_by"
     new = {"lock_until": "{until}"}

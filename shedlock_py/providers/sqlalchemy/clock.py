@@ -1,6 +1,7 @@
-"""The clock of each database, as SQL expressions, and the conversion of its times and records.
+"""The clock of each database as SQL expressions, and the conversion of its times and records.
 
-The database evaluates every expression; no time of this machine is filled in. Times are UTC without a zone.
+The database evaluates every expression: only SQLite's ``:now_us`` is a time of this machine. Times are UTC without a
+zone.
 """
 
 from __future__ import annotations
@@ -18,38 +19,38 @@ from shedlock_py.providers.kit import refused
 
 EARLIEST = datetime.min.replace(tzinfo=UTC)
 BEFORE_EARLIEST = EARLIEST + timedelta(days=1)
-"""Shown in place of times before the year 1. One day later than EARLIEST, so that Python can show it in every zone."""
+"""Shown for times before the year 1. It is a day later than EARLIEST, so Python can show it in every zone."""
 LATEST = datetime.max.replace(tzinfo=UTC, hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
-"""Shown in place of later times."""
+"""Shown for later times."""
 
 _AS_TEXT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?")
 
 
 @dataclass(frozen=True)
 class SqlClock:
-    """SQL expressions of one database. ``until`` is ``:hold_ms`` milliseconds from now (before now, if negative)."""
+    """SQL expressions of one database. ``until`` is ``:hold_ms`` milliseconds from now, or before now if negative."""
 
     now: str
     until: str
     latest_fire_time: str
-    """``:tolerance_ms`` milliseconds from now. The same moment wherever it stands in a statement."""
+    """``:tolerance_ms`` milliseconds from now: the same moment everywhere in a statement."""
     microseconds: str
-    """Since 1970, as a whole number."""
+    """Microseconds since 1970, an integer."""
     greatest: str
-    """The function that picks the greatest of its arguments."""
+    """The function that returns the greatest of its arguments."""
     least: str
     even: str = "(({0} + 1) & -2)"
-    """A whole number, rounded up to an even one."""
+    """An integer, rounded up to an even integer."""
     is_same: str = "="
-    """The operator that compares two values, of which both may be NULL."""
+    """The operator that compares two values and treats NULL as equal to NULL."""
     moment: str = ":{0}"
-    """A parameter that is a time, with its type where the database needs it; the same for the next two."""
+    """A time parameter, with its type if the database needs it. ``number`` and ``text``: for other types."""
     number: str = ":{0}"
     text: str = ":{0}"
     shown: str = "{0}"
-    """A time of the table as it is read: within the range of Python's datetime."""
+    """A time column as it is read: within the range of Python's datetime."""
     same_time: str = "{0} = {1}"
-    """Whether a time of the table, {0}, is the one that was read before, {1}. That is LATEST for all that is later."""
+    """Whether a time column, {0}, is equal to the time that was read, {1}. All later times were read as LATEST."""
     times_as_text: bool = False
 
     @property
@@ -59,18 +60,18 @@ class SqlClock:
 
     @property
     def is_late(self) -> str:
-        """Whether ``:fire_time`` is further in the future than the tolerance."""
+        """SQL that is true if ``:fire_time`` is further in the future than the tolerance."""
         return f"({self.fire_time} > {self.latest_fire_time})"
 
     def to_store(self, moment: datetime) -> datetime | str:
-        """``moment`` as the database compares it."""
+        """Return ``moment`` as the database compares it."""
         naive = moment.astimezone(UTC).replace(tzinfo=None)
         return naive.isoformat(sep=" ", timespec="microseconds") if self.times_as_text else naive
 
     def from_store(self, value: object) -> datetime | None:
-        """A value that the database returned, as aware UTC; None: it is no time.
+        """Return a database value as aware UTC, or None if it is not a time.
 
-        SQLite stores any value in any column. Drivers of MySQL return ``'0000-00-00 00:00:00'`` as text.
+        SQLite stores any value in any column. MySQL's drivers return ``'0000-00-00 00:00:00'`` as text.
         """
         if isinstance(value, str):
             try:
@@ -84,7 +85,7 @@ class SqlClock:
 
 
 def _literal(moment: datetime) -> str:
-    return f"timestamp '{moment:%Y-%m-%d}'".replace("'1-", "'0001-")  # strftime pads the year 1 on some systems only
+    return f"timestamp '{moment:%Y-%m-%d}'".replace("'1-", "'0001-")  # strftime pads the year 1 only on some systems
 
 
 _POSTGRESQL_SHOWN = (
@@ -93,7 +94,7 @@ _POSTGRESQL_SHOWN = (
 )
 
 _POSTGRESQL = SqlClock(
-    # Not now(), which is the start of the transaction; this one is read after waiting for row locks.
+    # now() would be the start of the transaction. This time is read after waiting for row locks.
     now="timezone('utc', clock_timestamp())",
     until="timezone('utc', clock_timestamp()) + CAST(:hold_ms AS bigint) * interval '1 ms'",
     latest_fire_time="timezone('utc', statement_timestamp()) + CAST(:tolerance_ms AS bigint) * interval '1 ms'",
@@ -101,7 +102,7 @@ _POSTGRESQL = SqlClock(
     greatest="GREATEST",
     least="LEAST",
     is_same="IS NOT DISTINCT FROM",
-    # Text, for all drivers alike: asyncpg sends the first moment of the year 1 as '-infinity', which is another one.
+    # All drivers send text: asyncpg would send the first moment of the year 1 as '-infinity', another moment.
     moment="CAST(CAST(:{0} AS text) AS timestamp)",
     number="CAST(:{0} AS bigint)",
     text="CAST(:{0} AS varchar)",
@@ -112,7 +113,7 @@ _POSTGRESQL = SqlClock(
 )
 
 _MYSQL = SqlClock(
-    # The start of the statement. If it waits for a row, the lease is shorter by that. Not NOW(), which follows the
+    # The start of the statement: if it waits for a row, the lease is shorter by that wait. NOW() would follow the
     # session's time zone.
     now="UTC_TIMESTAMP(6)",
     until="UTC_TIMESTAMP(6) + INTERVAL :hold_ms * 1000 MICROSECOND",
@@ -120,7 +121,7 @@ _MYSQL = SqlClock(
     microseconds="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
     greatest="GREATEST",
     least="LEAST",
-    even="(({0} + 1) DIV 2 * 2)",  # its & is without a sign
+    even="(({0} + 1) DIV 2 * 2)",  # MySQL's & is unsigned
     is_same="<=>",
     same_time=f"LEAST({{0}}, TIMESTAMP'{LATEST:%Y-%m-%d %H:%M:%S}') = {{1}}",
 )
@@ -128,14 +129,14 @@ _MYSQL = SqlClock(
 _SQLITE_TIME = "(strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%+.3f seconds', {} / 1000.0)) || '000')"
 
 _SQLITE = SqlClock(
-    # 'now' is read once per statement, after it has got the write lock. Always 26 characters, so that text compares
-    # as time does, in the format of SQLAlchemy's DateTime.
+    # SQLite reads 'now' once per statement, after it has the write lock. The text always has 26 characters, so it sorts
+    # like the times. It is the format of SQLAlchemy's DateTime.
     now="(strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')",
     until=_SQLITE_TIME.format(":hold_ms"),
     latest_fire_time=_SQLITE_TIME.format(":tolerance_ms"),
-    # SQLite has no finer clock than a millisecond, and two acquisitions with a deletion between them can fall into one.
-    # It has no server either: ``:now_us``, the machine's clock just before the statement, is the store's own. If the
-    # statement then waited for the write lock, its own milliseconds are later.
+    # SQLite's clock has milliseconds, and two acquisitions with a deletion between them can fall into the same one.
+    # ``:now_us`` is this machine's clock just before the statement. It is SQLite's clock, too, because SQLite has no
+    # server. If the statement then waits for the write lock, SQLite's milliseconds are later and count.
     microseconds=(
         "max(:now_us, CAST(strftime('%s', 'now') AS INTEGER) * 1000000"
         " + CAST(substr(strftime('%f', 'now'), 4, 3) AS INTEGER) * 1000)"
@@ -143,7 +144,7 @@ _SQLITE = SqlClock(
     greatest="max",
     least="min",
     is_same="IS",
-    # Another program may have written it with fewer digits.
+    # Another program may have written the time with fewer digits.
     same_time=(
         f"min(strftime('%Y-%m-%d %H:%M:%f', {{0}}), '{LATEST:%Y-%m-%d %H:%M:%S}.000') "
         f"IS strftime('%Y-%m-%d %H:%M:%f', {{1}})"
@@ -153,13 +154,13 @@ _SQLITE = SqlClock(
 
 CLOCKS = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL, "mysql": _MYSQL, "mariadb": _MYSQL}
 
-_TOKENS = range(-(2**63), 2**63 - 2)  # values of BIGINT after which there are an even and an odd one, too
+_TOKENS = range(-(2**63), 2**63 - 2)  # a larger even and a larger odd BIGINT must exist
 
 
 def to_record(row: Sequence[Any], clock: SqlClock, operation: str) -> LockRecord:
-    """The record.
+    """Return the record in ``row``.
 
-    :raises ProviderError: naming the lock and the column whose value means nothing.
+    :raises ProviderError: a column has an impossible value. The error names the lock and the column.
     """
     name, locked_by, locked_at, lock_until, fencing_token, last_fire_time, read_at = row
     name = str(name)
@@ -170,7 +171,7 @@ def to_record(row: Sequence[Any], clock: SqlClock, operation: str) -> LockRecord
         return to_time(value, clock, operation, name, column)
 
     token = check_token(fencing_token, operation, name)
-    # ShedLock for Java, whose holders have no claim id, leaves the token as it is.
+    # ShedLock for Java does not change the token. Its holders lack claim ids.
     has_claim_id = holder_of(locked_by) != locked_by
     return LockRecord(
         name=name,
@@ -185,9 +186,9 @@ def to_record(row: Sequence[Any], clock: SqlClock, operation: str) -> LockRecord
 
 
 def to_time(value: object, clock: SqlClock, operation: str, name: str, column: str) -> datetime:
-    """The time in ``column`` of the record of ``name``.
+    """Return the time in ``column`` of the record of ``name``.
 
-    :raises ProviderError: the value is no time.
+    :raises ProviderError: the value is not a time.
     """
     moment = clock.from_store(value)
     if moment is None:
@@ -196,9 +197,9 @@ def to_time(value: object, clock: SqlClock, operation: str, name: str, column: s
 
 
 def check_token(token: object, operation: str, name: str) -> int | None:
-    """``token``.
+    """Return ``token``.
 
-    :raises ProviderError: it is no fencing token of 64 bits.
+    :raises ProviderError: it is not a 64-bit fencing token.
     """
     if token is None or (isinstance(token, int) and token in _TOKENS):
         return token

@@ -1,8 +1,8 @@
-"""Statements on raw connections of SQLAlchemy, each in a transaction of its own, executed by the driver itself.
+"""Executes statements directly with the driver, each in its own transaction, on raw connections of SQLAlchemy.
 
-SQLAlchemy writes the statements, opens the connections, and names the errors. Its own way of executing a statement
-calls the listeners of the application: the recipe that begins SQLite's transactions by
-``event.listens_for(engine, "begin")`` rolled back every acquire.
+SQLAlchemy writes the statements, opens the connections and names the errors. Its own execution would call the
+application's listeners: SQLAlchemy's recipe for SQLite transactions, ``event.listens_for(engine, "begin")``, rolled
+back every acquire.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SWITCHED = "shedlock_py switched"
 
 
 class SqlConnections:
-    """Connections of one engine, and how they execute statements."""
+    """Executes statements on the connections of one engine."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -61,7 +61,7 @@ class SqlConnections:
     def execute(
         self, pooled: PooledConnection[PoolProxiedConnection], command: SqlCommand, until: float | None
     ) -> SqlReply:
-        """The reply to ``command`` by the moment ``until``. Notes whether the connection can be used again."""
+        """Return the reply to ``command`` before the moment ``until``. Set ``is_good`` of a reusable connection."""
         connection, dialect = pooled.connection, self.engine.dialect
         watchdog = connection.info.get(WATCHDOG)
         try:
@@ -84,10 +84,10 @@ class SqlConnections:
             pooled.is_good = not (is_broken or is_read_only(known) or is_outdated_plan(known))
             if is_late:
                 raise TimedOut("a reply", sent=True) from error
-            raise known from None  # known.orig is the error
+            raise known from None  # known.orig is the driver's error
         finally:
             if watchdog is not None and watchdog.call_off():
-                pooled.is_good = False  # the reply and the end of the time came at the same moment
+                pooled.is_good = False  # the reply arrived just when the watchdog ended the connection
 
     def _perform(self, connection: PoolProxiedConnection, command: SqlCommand, until: float | None) -> SqlReply:
         warnings = None
@@ -95,7 +95,7 @@ class SqlConnections:
             warnings = connection.info.get(_WARNINGS)
             if warnings is None:
                 warnings = connection.info[_WARNINGS] = listen_for_warnings(self._driver_of(connection))
-            warnings.is_unconfirmed = False  # a warning about a statement of the application
+            warnings.is_unconfirmed = False  # an earlier warning was for a statement of the application
         statement, values = command.statement, command.values
         names = statement.names
         cursor = connection.cursor()
@@ -115,7 +115,7 @@ class SqlConnections:
                     reply = SqlReply(cursor.fetchall(), id=self._driver_of(connection).info.backend_pid)
         except BaseException:
             if self._path is not None:
-                # The traceback of the error keeps the cursor; an unfinished statement keeps SQLite's write lock.
+                # The error's traceback keeps the cursor, and an unfinished statement keeps SQLite's write lock.
                 cursor.close()
             raise
         cursor.close()
@@ -131,15 +131,15 @@ class SqlConnections:
 
 
 class ManagedConnections(SqlConnections):
-    """Connections of an engine of the provider's, in autocommit. The kit's pool keeps them."""
+    """Connections of an engine that the provider opened, in autocommit. The kit's pool keeps them."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         if self._path is None and (self._is_postgres or not engine.dialect.is_async):
-            watch(engine)  # SQLite has its busy_timeout, and asyncio can cancel MySQL's drivers
+            watch(engine)  # not needed for SQLite (busy_timeout) or async MySQL drivers (asyncio can cancel them)
 
     def connect(self, until: float) -> PoolProxiedConnection:
-        """A new connection.
+        """Open a connection.
 
         :raises TimedOut: the watchdog ended SQLAlchemy's first queries.
         """
@@ -152,7 +152,7 @@ class ManagedConnections(SqlConnections):
         except Exception as error:
             is_late = opening.watchdog is not None and opening.watchdog.call_off()
             if isinstance(opening.watchdog, Watchdog):
-                opening.watchdog.close()  # now: the error keeps SQLAlchemy's record
+                opening.watchdog.close()  # close it now, because the error keeps SQLAlchemy's record alive
             if is_late:
                 raise TimedOut("a connection", sent=False) from error
             known = translated_at_connect(error, self.engine.dialect)
@@ -162,12 +162,12 @@ class ManagedConnections(SqlConnections):
             if opening.watchdog is not None:
                 opening.watchdog.call_off()
         if self._path is not None:
-            note_open(connection)  # before SQLAlchemy's record forgets it: another thread may fork
-        connection.detach()  # else SQLAlchemy would close it, or warn, wherever the garbage collector finds it
+            note_open(connection)  # before SQLAlchemy's record forgets it, because another thread may fork
+        connection.detach()  # otherwise SQLAlchemy closes it, or warns, when it is garbage-collected
         return connection
 
     def disconnect(self, connection: PoolProxiedConnection) -> None:
-        """Close it, without waiting for the server."""
+        """Close ``connection`` without waiting for the server."""
         watchdog = connection.info.get(WATCHDOG)
         if isinstance(watchdog, Watchdog):
             watchdog.close()
@@ -175,33 +175,33 @@ class ManagedConnections(SqlConnections):
             case "asyncpg":
                 self._driver_of(connection).terminate()
             case "asyncmy":
-                self._driver_of(connection).close()  # SQLAlchemy's way waits for the server's end of TLS
+                self._driver_of(connection).close()  # SQLAlchemy would wait for the server to end TLS
         self.end(connection)
 
     def end(self, connection: PoolProxiedConnection) -> None:
-        """Close it. A server that stands still may be waited for."""
+        """Close ``connection``. This may wait for a server that does not reply."""
         driver: Any = connection.dbapi_connection
-        connection.invalidate()  # notes that it is closed; for a detached one SQLAlchemy does no more
+        connection.invalidate()  # marks it closed; SQLAlchemy does no more for a detached connection
         self.engine.dialect.do_terminate(driver)
 
 
 class UserConnections(SqlConnections):
     """Connections of a user-supplied engine, which keeps them itself.
 
-    Such a connection begins a transaction with the first statement. PostgreSQL's drivers can switch that off and on
-    again without a round trip; on the other databases this class commits.
+    Such a connection begins a transaction with its first statement. PostgreSQL's drivers can switch that off and on
+    without a round trip. On the other databases this class commits.
     """
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self._outdated_at = 0.0
-        """Connections opened before this moment are not used again."""
+        """Connections that were opened before this moment are not used again."""
         self.waiting: set[object] = set()
-        """A mark of each command that waits for a connection."""
+        """An object for each command that waits for a connection."""
         _listen_for_openings(engine)
 
     def execute_one(self, command: SqlCommand) -> SqlReply:
-        """The reply to ``command``, on a connection of the engine's pool."""
+        """Return the reply to ``command``, on a connection of the engine's pool."""
         pooled = PooledConnection(self._take())
         try:
             return self.execute(pooled, command, None)
@@ -209,14 +209,14 @@ class UserConnections(SqlConnections):
             self._give_back(pooled)
 
     def close_idle(self) -> None:
-        # Of a process that uses a connection, each child is refused.
+        # While this process uses a connection, every forked child is refused.
         if _is_own(self.engine.pool) and not getattr(self.engine.pool, "checkedout", int)():
             self.engine.dispose()
 
     def _take(self) -> PoolProxiedConnection:
         inherited: Pool | None = None
         pool = self.engine.pool
-        if not _is_own(pool):  # the application has not disposed of the parent's pool
+        if not _is_own(pool):  # the application has not disposed of the parent process's pool
             inherited = pool
             _inherited.append(inherited)
             self.engine.dispose(close=False)
@@ -245,9 +245,9 @@ class UserConnections(SqlConnections):
                 reply = super()._perform(connection, command, until)
                 connection.commit()
             except self.engine.dialect.loaded_dbapi.Error:
-                # Not after the exception of a signal handler: a rollback would wait for the reply before it.
+                # An exception from a signal handler does not get here: a rollback would first wait for the reply.
                 with suppress(Exception):
-                    connection.rollback()  # the pool of the application may not do it
+                    connection.rollback()  # the application's pool may not roll back
                 raise
             return reply
         driver: Any = connection.dbapi_connection
@@ -277,26 +277,26 @@ class UserConnections(SqlConnections):
 
 
 def _opened_at(connection: PoolProxiedConnection) -> float:
-    """0 for a connection that the application opened before there was a provider."""
+    """Return when it was opened. 0 for a connection from before the provider existed."""
     opened: float = connection.info.get(_OPENED, 0.0)
     return opened
 
 
-# Forks: a child must neither use nor close the connections of its parent
+# Forks: a child must neither use nor close its parent's connections
 
 _pool_owners: WeakKeyDictionary[Pool, OwningProcess] = WeakKeyDictionary()
-"""Who has opened connections of a pool. An engine gets another pool when it is disposed of."""
+"""The process that opened a pool's connections. An engine gets a new pool when it is disposed of."""
 _engines_listened_to: WeakSet[Engine] = WeakSet()
 _inherited: list[Pool] = []
-"""Kept for ever: mysqlclient ends the session of a connection that is garbage-collected."""
+"""Kept for ever: mysqlclient ends the session of a garbage-collected connection."""
 
 
 _of_sqlite: set[ref[SqlConnections]] = set()
-"""No WeakSet: before Python 3.14, another thread must not add to one while it is iterated over."""
+"""Not a WeakSet: before Python 3.14, no thread may add to a WeakSet while another thread iterates over it."""
 
 
 def _listen_for_openings(engine: Engine) -> None:
-    """Note the time and the process that opened each connection, also for later pools of the engine."""
+    """Note when and in which process each connection opens, also for later pools of the engine."""
     if engine in _engines_listened_to:
         return
     _engines_listened_to.add(engine)
@@ -313,7 +313,7 @@ def _listen_for_openings(engine: Engine) -> None:
 
 
 def _is_own(pool: Pool) -> bool:
-    """Whether no other process has opened connections of it."""
+    """Return whether only this process has opened connections of the pool."""
     return _pool_owners.setdefault(pool, OwningProcess()).is_current()
 
 

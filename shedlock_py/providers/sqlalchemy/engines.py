@@ -1,4 +1,4 @@
-"""Managed engines, opened from a URL: autocommit, no pool, and a time limit on everything."""
+"""Opens engines from a URL: autocommit, no pool, and time limits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 
-# The first that is installed is taken where the URL names no driver.
+# If the URL names no driver, the first installed driver is used.
 _DRIVERS = {
     "postgresql": ("psycopg", "psycopg2"),
     "mysql": ("pymysql", "mysqldb"),
@@ -45,12 +45,12 @@ _ASYNC_DRIVERS = {
 
 @dataclass(frozen=True)
 class Sessions:
-    """The options of managed sessions. Times are seconds.
+    """Options of managed sessions. Times are in seconds.
 
     :ivar timeout: of an operation.
-    :ivar idle_timeout: after which an idle session is closed: a serverless database sleeps only when none is open.
-    :ivar prepares: let psycopg prepare the statements that a session repeats. A pooler such as PgBouncer does not keep
-        them.
+    :ivar idle_timeout: an idle session is closed after it. A serverless database sleeps only without open sessions.
+    :ivar prepares: psycopg prepares the statements that a session repeats. A pooler such as PgBouncer does not keep
+        prepared statements.
     """
 
     timeout: float = DEFAULT_TIMEOUT.total_seconds()
@@ -72,22 +72,22 @@ _MODULES = {"mysqldb": "MySQLdb", "pysqlite": "sqlite3"}
 
 
 def parse_url(url: str | URL, *, is_async: bool) -> URL:
-    """``url`` with its driver filled in.
+    """Return ``url`` with a driver.
 
-    :raises ConfigurationError: it is no URL, or names an unknown driver, one of the other kind, or a private in-memory
-        database.
+    :raises ConfigurationError: it is not a URL, its driver is unknown or of the other kind (sync or async), or it is a
+        private in-memory database.
     """
     try:
-        # Hosting services put "postgres" into DATABASE_URL.
+        # Hosting services write "postgres" in DATABASE_URL.
         parsed = make_url(url.replace("postgres://", "postgresql://", 1) if isinstance(url, str) else url)
-    except (ArgumentError, ValueError):  # ValueError: the port is no number
-        if isinstance(url, str) and url.startswith("sqlite"):  # sqlite://C:\path: the rest is no host and port
+    except (ArgumentError, ValueError):  # ValueError: the port is not a number
+        if isinstance(url, str) and url.startswith("sqlite"):  # sqlite://C:\path is read as host and port
             raise ConfigurationError(_THREE_SLASHES) from None
         if isinstance(url, str) and _SEVERAL_PORTS.match(url):
             raise ConfigurationError(_SEVERAL_HOSTS) from None
         raise ConfigurationError("store URL: not of the form postgresql://user@host/database") from None
     if "@" in (parsed.host or ""):
-        raise ConfigurationError("store URL: in a password, write %40 for @")  # or its end is taken for the host
+        raise ConfigurationError("store URL: in a password, write %40 for @")  # otherwise its end is read as the host
     name, _, driver = parsed.drivername.partition("+")
     drivers = (_ASYNC_DRIVERS if is_async else _DRIVERS).get(name, ())
     if not driver:
@@ -99,7 +99,7 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
     except (NoSuchModuleError, ArgumentError):
         raise ConfigurationError(f"store URL: unknown driver in {parsed.drivername}://") from None
     if is_async:
-        dialect = dialect.get_async_dialect_cls(parsed)  # psycopg is both
+        dialect = dialect.get_async_dialect_cls(parsed)  # psycopg has a sync and an async dialect
     if dialect.is_async is not is_async:
         raise ConfigurationError(
             f"{parsed.drivername}:// is {'not an' if is_async else 'an'} async driver; use {_schemes(name, drivers)}"
@@ -121,28 +121,28 @@ def parse_url(url: str | URL, *, is_async: bool) -> URL:
 
 
 _PLACES = ("host", "port", "service", "unix_socket", "mode")
-"""Options of a URL that are shown, as they say which database it is. Another option may be a secret."""
+"""URL options that may be shown, because they name the database. Any other option may be a secret."""
 
 
 def shown_url(url: URL) -> str:
-    """``url`` for people to read, without the password and without options that a driver may take for secrets."""
+    """Return ``url`` for people, without the password and without options that may be secrets."""
     places = {name: value for name, value in url.query.items() if name in _PLACES}
     return url.set(query=places).render_as_string(hide_password=True)
 
 
 def secrets_of(url: URL) -> list[str]:
-    """The password of ``url``, and the options that are secrets."""
+    """Return the password of ``url``, and its secret options."""
     return [str(url.password or ""), *(value for name, value in _options_of(url) if is_secret_option(name))]
 
 
 def names_of(url: URL) -> list[str]:
-    """The user, the hosts and the database of ``url``, and its options that are no secrets."""
+    """Return the user, the hosts and the database of ``url``, and its options that are not secret."""
     names = [value for name, value in _options_of(url) if not is_secret_option(name)]
     return [url.username or "", url.host or "", str(url.port or ""), url.database or "", *names]
 
 
 def prepares_nothing(url: URL, sessions: Sessions) -> bool:
-    """Whether psycopg prepares no statements for ``url``, and ``prepare=yes`` would change that."""
+    """Return whether psycopg prepares no statements for ``url``, and ``prepare=yes`` would change that."""
     is_psycopg = url.get_driver_name() in ("psycopg", "psycopg_async")
     return is_psycopg and not sessions.prepares and "prepare_threshold" not in url.query
 
@@ -174,11 +174,11 @@ def _refuse_private_database(url: URL) -> None:
 
 
 def check_user_engine(engine: Engine) -> None:
-    """:raises ConfigurationError: its connections are private, or the application and the provider would share one."""
+    """:raises ConfigurationError: its connections are private, or application and provider would share a connection."""
     _refuse_private_database(engine.url)
     name, driver = engine.dialect.name, engine.dialect.driver.removesuffix("_async")
     known = (*_DRIVERS.get(name, ()), *_ASYNC_DRIVERS.get(name, ()))
-    if known and driver not in known:  # of another dialect, the programs say so
+    if known and driver not in known:  # the programs report unsupported dialects
         raise ConfigurationError(f"the driver {driver} is not supported: use an engine with {' or '.join(known)}")
     pool: Pool = engine.pool
     if isinstance(pool, StaticPool | SingletonThreadPool):
@@ -190,15 +190,15 @@ def check_user_engine(engine: Engine) -> None:
 
 
 def open_engine(url: URL, sessions: Sessions) -> Engine:
-    """An engine for ``url``, which connects at first use and keeps no connections."""
+    """Return an engine for ``url``. It connects at first use and keeps no connections."""
     engine: Engine = _create(create_engine, url, sessions)
     _prepare_sessions(engine)
     return engine
 
 
 def open_async_engine(url: URL, sessions: Sessions) -> AsyncEngine:
-    """:func:`open_engine` for asyncio."""
-    from sqlalchemy.ext.asyncio import create_async_engine  # late: loads the ORM
+    """Return an engine like :func:`open_engine`, for asyncio."""
+    from sqlalchemy.ext.asyncio import create_async_engine  # imported late: loads the ORM
 
     engine: AsyncEngine = _create(create_async_engine, url, sessions)
     _prepare_sessions(engine.sync_engine)
@@ -217,11 +217,11 @@ def _create(create: Any, url: URL, sessions: Sessions) -> Any:
     options: dict[str, Any] = {
         "poolclass": NullPool,
         "isolation_level": "AUTOCOMMIT",
-        "pool_reset_on_return": None,  # only single statements in autocommit: no transaction to roll back
+        "pool_reset_on_return": None,  # single statements in autocommit leave no transaction to roll back
         "connect_args": {name: value for name, value in _arguments(url, sessions).items() if name not in url.query},
     }
     if "skip_autocommit_rollback" in inspect.signature(DefaultDialect.__init__).parameters:
-        # Since SQLAlchemy 2.0.43. Without it, SQLAlchemy ends its first queries by a ROLLBACK. On MySQL with
+        # Since SQLAlchemy 2.0.43. Without it, SQLAlchemy ends its first queries with a ROLLBACK. With MySQL's
         # completion_type=CHAIN that begins a transaction, and no commit follows.
         options["skip_autocommit_rollback"] = True
     try:
@@ -231,15 +231,15 @@ def _create(create: Any, url: URL, sessions: Sessions) -> Any:
         if isinstance(error, ModuleNotFoundError):
             raise ConfigurationError(f"a store at {scheme}:// needs the package {error.name!r}: {line}") from None
         raise ConfigurationError(f"the driver of {scheme}:// cannot be loaded ({one_line(error)}): {line}") from error
-    except (ArgumentError, ValueError) as error:  # ValueError: an option that is no number, or neither true nor false
+    except (ArgumentError, ValueError) as error:  # ValueError: an option is not a number or a boolean
         words = Masking(secrets_of(url), names_of(url)).masked(str(error))
         raise ConfigurationError(f"store URL: not of the form that {url.drivername}:// needs: {words}") from None
 
 
 def _arguments(url: URL, sessions: Sessions) -> dict[str, Any]:
-    """Connection arguments: by default, most drivers wait for ever.
+    """Return the arguments of connect. Without them, most drivers wait for ever.
 
-    An operation has a limit of its own, which ends first; these end what no operation waits for any more.
+    An operation's own time limit ends first. These limits end connections that no operation waits for any more.
     """
     whole = math.ceil(sessions.timeout) + 1
     hosts = url.query.get("host", "")
@@ -247,12 +247,12 @@ def _arguments(url: URL, sessions: Sessions) -> dict[str, Any]:
     match url.get_driver_name():
         case "psycopg" | "psycopg_async" | "psycopg2":
             limits: dict[str, Any] = {
-                "connect_timeout": max(2, whole // number_of_hosts),  # for each; libpq takes 1 s for 2 s
+                "connect_timeout": max(2, whole // number_of_hosts),  # for each host; libpq raises 1 s to 2 s
                 "keepalives_idle": whole,
                 "keepalives_interval": 1,
                 "keepalives_count": 3,
                 "tcp_user_timeout": 1000 * whole,
-                "client_encoding": "utf8",  # else the drivers take the encoding of the database, which may be SQL_ASCII
+                "client_encoding": "utf8",  # the database's encoding, the drivers' default, may be SQL_ASCII
             }
             if url.get_driver_name() != "psycopg2" and not sessions.prepares:
                 limits["prepare_threshold"] = None
@@ -269,26 +269,26 @@ def _arguments(url: URL, sessions: Sessions) -> dict[str, Any]:
 
 
 def _statement_name() -> str:
-    """A unique name. Asyncpg counts statements: behind a pooler, the same number is a statement of another client."""
+    """Return a unique name. asyncpg would count: behind a pooler, another client may use the same number."""
     return f"shedlock_{uuid4().hex}"
 
 
 def _prepare_mysql_session(connection: Any, _record: object) -> None:
-    """Set what a server may have other defaults for.
+    """Set options that may have other defaults on the server.
 
-    Where the default of autocommit is off, MySQL reports to a new session that it is on, and drivers then send nothing.
-    A limit would leave records out of a list. With safe updates, MySQL refuses to delete old records, as it finds them
-    without a key.
+    - autocommit: if its default is off, MySQL tells a new session that it is on, so drivers do not set it.
+    - safe updates: MySQL would refuse to prune, which finds records without a key.
+    - select limit: it would cut lists of records.
     """
     cursor = connection.cursor()
-    cursor.execute(f"SET autocommit = 1, sql_safe_updates = 0, sql_select_limit = {2**64 - 1}")  # which means none
+    cursor.execute(f"SET autocommit = 1, sql_safe_updates = 0, sql_select_limit = {2**64 - 1}")  # no limit
     cursor.close()
 
 
 def _switch_to_wal(connection: Any, _record: object) -> None:
-    """In WAL mode the readers and the writer of a SQLite file do not wait for each other. The file keeps the mode.
+    """Switch to WAL mode: readers and the writer of a SQLite file do not wait for each other. The file keeps the mode.
 
-    An error does no harm: the file is read-only, or another process uses it or switches the mode at this moment.
+    Errors are harmless: the file is read-only, or another process uses it or switches the mode now.
     """
     cursor = connection.cursor()
     try:

@@ -1,4 +1,4 @@
-"""What an error of SQLAlchemy or a driver means."""
+"""The meaning of errors from SQLAlchemy and the drivers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class UnconfirmedCommit(Exception):
 
 
 class FileReplaced(Exception):
-    """The SQLite file at the path is another one than the file in which the statement was carried out."""
+    """The SQLite file at the path is not the file in which the statement was executed."""
 
 
 class Missing(enum.Enum):
-    """What the database lacks; each has a cure of its own."""
+    """An object that the database lacks. Each has its own hint."""
 
     TABLE = "the lock table"
     SCHEMA = "the schema of the lock table"
@@ -40,10 +40,10 @@ _BY_CODE: dict[str | int, Failure] = {
     "55P03": Failure.CONFLICT,  # lock timeout
     "25006": Failure.NOT_DONE,  # read-only transaction: a standby
     "57014": Failure.UNREACHABLE,  # statement timeout
-    "57P01": Failure.SESSION_CLOSED,  # by pg_terminate_backend(), for example
+    "57P01": Failure.SESSION_CLOSED,  # for example by pg_terminate_backend()
     "57P02": Failure.SESSION_CLOSED,  # another session crashed
     "57P05": Failure.SESSION_CLOSED,  # idle_session_timeout
-    # The first two characters are the class.
+    # The first two characters of a code are its class.
     "08": Failure.UNREACHABLE,  # connection
     "28": Failure.REFUSED,  # wrong user or password
     "3D": Failure.REFUSED,  # no such database
@@ -66,14 +66,14 @@ _BY_CODE: dict[str | int, Failure] = {
     1927: Failure.UNREACHABLE,  # MariaDB: the connection was killed
     3169: Failure.SESSION_CLOSED,  # MySQL: the session was killed
     4031: Failure.SESSION_CLOSED,  # MySQL: idle for longer than wait_timeout
-    **dict.fromkeys((2002, 2003, 2005, 2006, 2013, 2055), Failure.UNREACHABLE),  # the client's: no or lost connection
+    **dict.fromkeys((2002, 2003, 2005, 2006, 2013, 2055), Failure.UNREACHABLE),  # client: no or lost connection
 }
 _CANNOT_OPEN = "unable to open database file"
 _BY_TEXT = {
-    # libpq gives no code when it cannot connect.
+    # If libpq cannot connect, its error has no code.
     "authentication failed": Failure.REFUSED,
     "no password supplied": Failure.REFUSED,
-    # SQLite's driver gives codes in some versions only.
+    # SQLite's driver has codes only in some versions.
     "is locked": Failure.NOT_DONE,  # after waiting for busy_timeout
     "readonly database": Failure.NOT_DONE,
     "disk I/O error": Failure.UNREACHABLE,
@@ -92,15 +92,15 @@ _MISSING_BY_TEXT = {
     "no such column": Missing.COLUMN,
     "has no column named": Missing.COLUMN,
 }
-_DENIED_CODES = ("42501", 1044, 1142, 1143)  # of a schema, a database, a table, or a column
+_DENIED_CODES = ("42501", 1044, 1142, 1143)  # for a schema, a database, a table or a column
 _NO_SUCH_TIME = 1292
 _READ_ONLY_CODES = ("25006", 1290, 1792, 1836, 1047)
-_CLOSED_HANDLE = "the handler is closed"  # uvloop's words for a connection that was reset while it was idle
-_ASYNCPG_SERVER_MESSAGE = "in the middle of operation: "  # followed by the server's text; without it, just broken
+_CLOSED_HANDLE = "the handler is closed"  # uvloop's message for a connection that was reset while idle
+_ASYNCPG_SERVER_MESSAGE = "in the middle of operation: "  # the server's text follows; otherwise the connection broke
 
 
 def translated(error: Exception, dialect: Dialect, sql: str | None = None, *, is_broken: bool = False) -> Exception:
-    """A driver's ``error`` as SQLAlchemy's, which is the same for all drivers; any other as it is."""
+    """Return a driver's ``error`` as SQLAlchemy's error, the same for all drivers. Return other errors unchanged."""
     driver_error = dialect.loaded_dbapi.Error
     if not isinstance(error, driver_error):
         return error
@@ -108,9 +108,9 @@ def translated(error: Exception, dialect: Dialect, sql: str | None = None, *, is
 
 
 def translated_at_connect(error: Exception, dialect: Dialect) -> Exception:
-    """:func:`translated`, for a driver that could not connect. ``ArgumentError``: it did not take its arguments."""
+    """Return :func:`translated` for a failed connect. An ``ArgumentError`` if the driver refused its arguments."""
     known = translated(error, dialect, is_broken=True)
-    is_of_libpq = isinstance(known, ProgrammingError) and _code(known) is None  # a server's error has a code
+    is_of_libpq = isinstance(known, ProgrammingError) and _code(known) is None  # errors from a server have a code
     if is_of_libpq or (isinstance(error, TypeError | ValueError) and not isinstance(error, UnicodeError)):
         known = ArgumentError(str(error))
         known.__cause__ = error
@@ -118,7 +118,7 @@ def translated_at_connect(error: Exception, dialect: Dialect) -> Exception:
 
 
 def classify(error: Exception) -> Failure:
-    """What ``error`` means for the statement that failed."""
+    """Return the meaning of ``error`` for the statement that failed."""
     match error:
         case DBAPIError():
             known = _failure_of(error)
@@ -131,20 +131,20 @@ def classify(error: Exception) -> Failure:
             return Failure.UNREACHABLE
         case FileReplaced():
             return Failure.SESSION_CLOSED
-        case OSError():  # with TimeoutError
+        case OSError():  # includes TimeoutError
             return Failure.CONNECTION_LOST
         case RuntimeError() if _CLOSED_HANDLE in str(error):
             return Failure.CONNECTION_LOST
         case SQLAlchemyError() | RuntimeError() | UnicodeError():
-            # RuntimeError: an async engine used from another event loop, or SQLite in a forked process that cannot use
-            # it. UnicodeError: a connection's character set is too narrow.
+            # RuntimeError: an async engine in another event loop, or SQLite in a forked process. UnicodeError: the
+            # connection's character set is too narrow.
             return Failure.REFUSED
         case _:
             return Failure.NOT_A_STORE_ERROR
 
 
 def missing(error: BaseException | None) -> Missing | None:
-    """What the database lacks, by its ``error``."""
+    """Return the object that the database lacks, by its ``error``."""
     if not isinstance(error, DBAPIError):
         return None
     code = _code(error)
@@ -154,7 +154,7 @@ def missing(error: BaseException | None) -> Missing | None:
 
 
 def is_read_only(error: BaseException) -> bool:
-    """Whether the server of this session takes no writes, as a former primary; a new session may reach another one."""
+    """Return whether this session's server is read-only, like a former primary. A new session may be writable."""
     if not isinstance(error, DBAPIError):
         return False
     code = _code(error)
@@ -162,25 +162,25 @@ def is_read_only(error: BaseException) -> bool:
 
 
 def is_outdated_plan(error: BaseException) -> bool:
-    """Whether PostgreSQL refused a prepared statement, as the table's columns have other types than before.
+    """Return whether PostgreSQL refused a prepared statement because the types of the columns have changed.
 
-    It does so on each connection that has prepared the statement.
+    It does so on every connection that has prepared the statement.
     """
     if not isinstance(error, DBAPIError):
         return False
-    if type(error.orig).__name__ == "InvalidCachedStatementError":  # of asyncpg, as SQLAlchemy wraps it
+    if type(error.orig).__name__ == "InvalidCachedStatementError":  # asyncpg's error, wrapped by SQLAlchemy
         return True
     source = getattr(getattr(error.orig, "diag", None), "source_function", None)  # the message may be translated
     return bool(source == "RevalidateCachedQuery")
 
 
 def is_denied(error: BaseException | None) -> bool:
-    """Whether this user may not execute the statement."""
+    """Return whether this user may not execute the statement."""
     return isinstance(error, DBAPIError) and _code(error) in _DENIED_CODES
 
 
 def _code(error: DBAPIError) -> str | int | None:
-    """The SQLSTATE, or the error number of MySQL's drivers."""
+    """Return the SQLSTATE, or the error number of MySQL's drivers."""
     original = error.orig
     number = original.args[0] if original is not None and original.args else None
     if isinstance(number, int):
@@ -191,7 +191,7 @@ def _code(error: DBAPIError) -> str | int | None:
 
 def _failure_of(error: DBAPIError) -> Failure | None:
     if is_outdated_plan(error):
-        return Failure.CONFLICT  # refused before it was carried out; the next connection has no such plan
+        return Failure.CONFLICT  # refused before execution; the next connection has no such plan
     code, text = _code(error), str(error.orig)
     if code == "08003" and _ASYNCPG_SERVER_MESSAGE in text:
         return Failure.SESSION_CLOSED
@@ -203,7 +203,7 @@ def _failure_of(error: DBAPIError) -> Failure | None:
 
 
 def hint(error: BaseException, dialect: Dialect, table: str, schema: str | None, url: URL | None = None) -> str | None:
-    """What the user can do about ``error``."""
+    """Return how the user can fix ``error``."""
     if isinstance(error, DBAPIError) and dialect.name == "sqlite" and _CANNOT_OPEN in str(error.orig):
         return _hint_for_file(None if url is None else path_of(url))
     if is_denied(error):
@@ -236,7 +236,7 @@ def hint(error: BaseException, dialect: Dialect, table: str, schema: str | None,
             f"check the options in the URL, or the engine's connect_args: the driver ({dialect.driver}) gets them as "
             f"they are, and its documentation lists those that it knows"
         )
-    if isinstance(error, RuntimeError) and "'cryptography'" in str(error):  # of PyMySQL, aiomysql and asyncmy
+    if isinstance(error, RuntimeError) and "'cryptography'" in str(error):  # from PyMySQL, aiomysql and asyncmy
         return (
             f"{sql_install_line(f'mysql+{dialect.driver}')}, or connect with TLS: MySQL's default authentication, "
             f"caching_sha2_password, needs one of the two"
@@ -250,7 +250,7 @@ def hint(error: BaseException, dialect: Dialect, table: str, schema: str | None,
 
 
 def _hint_for_file(path: str | None) -> str | None:
-    """Why SQLite cannot open the file at ``path``, as far as that can be seen."""
+    """Return why SQLite cannot open the file at ``path``, if that is visible."""
     if path is None:
         return None
     directory = os.path.dirname(path)
@@ -262,13 +262,13 @@ def _hint_for_file(path: str | None) -> str | None:
 
 
 RIGHTS = "SELECT, INSERT, UPDATE"
-"""What jobs need. ``prune`` needs DELETE, too."""
+"""Rights that jobs need. ``prune`` also needs DELETE."""
 
 
 def grant_sql(dialect: Dialect, table: str, schema: str | None, url: URL | None, rights: str = RIGHTS) -> str:
-    """The statements that give this user ``rights`` on ``table``, for the owner of the table or an administrator."""
+    """Return the SQL that gives this user ``rights`` on ``table``, for the owner of the table or an administrator."""
     preparer = dialect.identifier_preparer
-    is_named = url is not None and bool(url.username) and dialect.name == "postgresql"  # MySQL's users have a host, too
+    is_named = url is not None and bool(url.username) and dialect.name == "postgresql"  # MySQL's users also have a host
     user = preparer.quote(str(url.username)) if url is not None and is_named else "this user"
     grants = [f"GRANT {rights} ON {table} TO {user}"]
     if schema is not None and dialect.name == "postgresql":
@@ -279,7 +279,7 @@ def grant_sql(dialect: Dialect, table: str, schema: str | None, url: URL | None,
 def _hint_for_grant(
     statement: str | None, dialect: Dialect, table: str, schema: str | None, url: URL | None
 ) -> str | None:
-    """None: the statement creates or changes a table, which needs other rights."""
+    """Return None for a statement that creates or changes a table, which needs other rights."""
     verb = (statement or "SELECT").split(None, 1)[0]
     if verb not in ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "EXPLAIN"):
         return None
@@ -287,7 +287,7 @@ def _hint_for_grant(
     return f"as the owner of the table or an administrator: {grant_sql(dialect, table, schema, url, rights)}"
 
 
-_CONFLICT_CODES = ("40001", 1020)  # PostgreSQL's serialization failure; MariaDB's innodb_snapshot_isolation
+_CONFLICT_CODES = ("40001", 1020)  # PostgreSQL: serialization failure; MariaDB: innodb_snapshot_isolation
 _CONFLICT_NOTE = (
     "verify() of shedlock_py: the lock record was updated since the snapshot of this transaction was taken, and a "
     "heartbeat is enough for that. Run the transaction at READ COMMITTED "
@@ -298,7 +298,7 @@ _CONFLICT_NOTE = (
 
 @contextmanager
 def explained_conflicts() -> Iterator[None]:
-    """Add a note to the database's error. The error stays as it is: code that repeats transactions depends on it."""
+    """Add a note to the database's error. Its type stays, because code that repeats transactions depends on it."""
     try:
         yield
     except DBAPIError as error:

@@ -1,6 +1,6 @@
-"""The SQL of run history: a table beside the lock table, with one row for each run.
+"""The SQL of run history: a table with one row for each run, beside the lock table.
 
-A statement for history follows the statement of the operation: after a claim, a release, an undo and a prune.
+After a claim, a release, an undo and a prune, a second statement writes history.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shedlock_py.providers.sqlalchemy.statements import Statement, Statements
 
 NAMES_AT_ONCE = 50
-"""Whose runs one statement reads. With fewer names, the last one fills the other parameters."""
+"""The number of names that one statement reads. The last name fills the parameters that are left."""
 
 _OUTCOMES = get_args(RunOutcome)
 _COLUMNS = ("name", "fencing_token", "locked_by", "started", "fire_time", "next_fire_time")
@@ -34,10 +34,10 @@ _NO_ROW_YET = f"NOT EXISTS (SELECT 1 FROM {{runs}} WHERE {_THIS_RUN})"
 class RunStatements:
     """The statements on the table of runs.
 
-    :ivar begin: after a claim.
-    :ivar end: after a release.
-    :ivar remove: after an undo.
-    :ivar prune: after a prune of the lock table.
+    :ivar begin: sent after a claim.
+    :ivar end: sent after a release.
+    :ivar remove: sent after an undo.
+    :ivar prune: sent after a prune of the lock table.
     """
 
     def __init__(self, plain: Statements) -> None:
@@ -63,7 +63,7 @@ class RunStatements:
         self.probe = self._compile(f"SELECT {columns} FROM {{runs}} WHERE 1 = 0", "rows")
         self.begin = self._compile(self._begin_run(), "count")
         text = self._clock.text
-        # When it was sent: the statement may wait for the table.
+        # The time when it was sent: the statement may wait for the table.
         sent = "timezone('utc', transaction_timestamp())" if dialect.name == "postgresql" else self._clock.now
         self.end = self._compile(
             f"UPDATE {{runs}} SET ended = {sent}, outcome = {text.format('outcome')}, "
@@ -73,8 +73,8 @@ class RunStatements:
         self.remove = self._compile(f"DELETE FROM {{runs}} WHERE {_THIS_RUN}", "count")
         delete = "DELETE FROM {runs} WHERE name NOT IN (SELECT name FROM {table})"
         if dialect.name in ("mysql", "mariadb"):
-            # A name may have another collation in a lock table that ShedLock for Java made. MariaDB would compare each
-            # run with each record, but for a derived table it makes an index.
+            # In a lock table of ShedLock for Java, the name may have another collation. MariaDB would compare each run
+            # with each record. A derived table has an index.
             same = "CONVERT(name USING utf8mb4) COLLATE utf8mb4_bin"
             delete = (
                 f"DELETE runs FROM {{runs}} AS runs LEFT JOIN (SELECT DISTINCT {same} AS kept FROM {{table}}) AS names "
@@ -83,7 +83,7 @@ class RunStatements:
         self.prune = self._compile(delete, "count")
         made = (self.read, self.read_recent, self.probe, self.begin, self.end, self.remove, self.prune)
         self.own_sql = {statement.sql for statement in made}
-        """Errors of these are about history."""
+        """An error of one of these statements is about history."""
 
     def _compile(self, sql: str, reply: Any) -> Statement:
         return self._plain.compile(sql, reply, runs=self.table_name)
@@ -95,13 +95,13 @@ class RunStatements:
         return f"{clock.greatest}(COALESCE({newest}, 0) + 1, {clock.microseconds})"
 
     def _begin_run(self) -> str:
-        """Insert the run of the claim that the record has now. The oldest goes, if there are enough."""
+        """Insert the run of the claim in the record. If enough runs are kept, it replaces the oldest run."""
         token = "record.fencing_token" if self._plain.extra_columns else self._next_token()
         if self._plain.dialect.name == "postgresql":
             return self._begin_run_and_trim(token)
-        # A copy that waited for a locked table may come after an undo. Its clock is that of before the wait.
+        # A copy that waited for a locked table may come after an undo. Its clock shows the time before the wait.
         still_held = " AND record.lock_until >= record.locked_at + INTERVAL :hold_ms * 1000 MICROSECOND"
-        if self._plain.dialect.name == "sqlite":  # which has no server that executes it later
+        if self._plain.dialect.name == "sqlite":  # no server can execute the statement later
             still_held = ""
         oldest = f"(SELECT CASE WHEN COUNT(*) >= :kept THEN MIN(fencing_token) END FROM {{runs}} WHERE {_THIS_NAME})"
         run = (
@@ -129,7 +129,7 @@ class RunStatements:
         return f"{insert} {clause} {', '.join(f'{column} = {value}' for column, value in changes.items())}"
 
     def _begin_run_and_trim(self, token: str) -> str:
-        """For PostgreSQL. Both parts see the table as it was before the statement."""
+        """Return the insert for PostgreSQL. Both parts see the table from before the statement."""
         clock, number = self._clock, self._clock.number
         times = [clock.moment.format(time) for time in ("fire_time", "next_fire_time")]
         insert = (
@@ -146,7 +146,7 @@ class RunStatements:
         )
 
     def hint(self, error: Exception, url: URL | None = None) -> str | None:
-        """What the user can do about an error of the table of runs."""
+        """Return how the user can fix an error of the table of runs."""
         if is_denied(error):
             grant = grant_sql(self._dialect, self.table_name, None, url, f"{RIGHTS}, DELETE")
             return f"as the owner of the table or an administrator: {grant}"
@@ -160,9 +160,9 @@ class RunStatements:
         return None
 
     def to_run(self, row: Sequence[Any]) -> Run:
-        """A run as the database returned it.
+        """Return the run in ``row``.
 
-        :raises ProviderError: it has a value that means nothing.
+        :raises ProviderError: it has an impossible value.
         """
         name, token, locked_by, outcome, error, *times = row
         moments = [None if time is None else self._clock.from_store(time) for time in times]

@@ -1,4 +1,4 @@
-"""The table of lock records: ShedLock's four columns, and two more that ShedLock ignores."""
+"""The table of lock records: ShedLock's four columns, and two columns that ShedLock ignores."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from shedlock_py.providers.kit import Check, refused
 
 EXTRA_COLUMNS = ("fencing_token", "last_fire_time")
 RUNS = "_runs"
-"""What follows the name of the lock table in that of the table of runs."""
-_SCHEMA_LOCK = 7461353825  # a number that other programs are unlikely to use
+"""The table of runs has the name of the lock table and this suffix."""
+_SCHEMA_LOCK = 7461353825  # a number that other programs probably do not use
 
 
 class LockName(String):
@@ -30,25 +30,25 @@ class LockName(String):
 
 @compiles(LockName, "mysql", "mariadb")
 def _byte_by_byte(type_: LockName, compiler: Any, **options: Any) -> str:
-    # MySQL's default folds case, and its older binary collations ignore trailing spaces.
+    # MySQL's default ignores case, and its older binary collations ignore trailing spaces.
     dialect = compiler.dialect
     if dialect.is_mariadb:
         collate = "COLLATE utf8mb4_nopad_bin"
     elif dialect.server_version_info is not None:
         collate = "COLLATE utf8mb4_0900_bin"
     else:
-        # Not connected yet, so the server may be either: each executes its part and takes the other for a comment.
-        # MariaDB leaves out what is for MySQL 5.7 to 9.
+        # Not connected yet, so the server may be MySQL or MariaDB. Each executes its part and reads the other part as a
+        # comment. MariaDB ignores comments for MySQL 5.7 to 9.
         collate = "/*!50700 COLLATE utf8mb4_0900_bin *//*M! COLLATE utf8mb4_nopad_bin */"
     return f"VARCHAR({type_.length}) CHARACTER SET utf8mb4 {collate}"
 
 
 def lock_table(metadata: MetaData, name: str = "shedlock", schema: str | None = None) -> Table:
-    """The lock table as a SQLAlchemy ``Table`` in ``metadata``: for Alembic's ``target_metadata``, or ``create_all``.
+    """Return the lock table as a ``Table`` in ``metadata``: for Alembic's ``target_metadata``, or ``create_all``.
 
     All times are UTC without a zone, as ShedLock for Java writes them with ``usingDbTime()``.
     """
-    from sqlalchemy.dialects import mysql  # late: with all its drivers, a tenth of the start of `shedlock run`
+    from sqlalchemy.dialects import mysql  # imported late: its drivers take a tenth of the start of `shedlock run`
 
     # MySQL's DATETIME has whole seconds by default; TIMESTAMP follows the session's time zone.
     time = DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
@@ -58,7 +58,7 @@ def lock_table(metadata: MetaData, name: str = "shedlock", schema: str | None = 
 
 
 def lock_table_of(dialect: Dialect, name: str, schema: str | None) -> Table:
-    """The lock table for statements of that dialect only."""
+    """Return the lock table for statements of one dialect."""
     if dialect.name in ("mysql", "mariadb"):
         return lock_table(MetaData(), name, schema)
     return _lock_table(MetaData(), name, schema, DateTime(), {})
@@ -82,15 +82,15 @@ def _lock_table(
 
 
 def runs_table(metadata: MetaData, name: str = "shedlock", schema: str | None = None) -> Table:
-    """The table of run history, for a provider with ``history``: as :func:`lock_table`, beside it.
+    """Return the table of run history, for a provider with ``history``. Use it like :func:`lock_table`.
 
-    :param name: that of the lock table. This one is called ``<name>_runs``.
+    :param name: name of the lock table. The table of runs is called ``<name>_runs``.
     """
     return runs_table_of(lock_table(MetaData(), name, schema), metadata)
 
 
 def runs_table_of(locks: Table, metadata: MetaData) -> Table:
-    """The table of run history beside the lock table ``locks``, for the same databases."""
+    """Return the table of run history beside the lock table ``locks``, for the same databases."""
     time = locks.c.locked_at.type
     return Table(
         f"{locks.name}{RUNS}",
@@ -110,31 +110,31 @@ def runs_table_of(locks: Table, metadata: MetaData) -> Table:
 
 
 def create_table_sql(table: Table, dialect: Dialect) -> str:
-    """The statement that creates ``table`` if it is missing, as ``dialect`` writes it."""
+    """Return the statement that creates ``table`` if it is missing."""
     statement = str(CreateTable(table, if_not_exists=True).compile(dialect=dialect))
-    # Without tabs: psql completes words at a tab when the statement is pasted into it.
+    # Without tabs: in a pasted statement, psql reads a tab as a request to complete the word.
     return "\n".join(re.sub(r"^\t", "    ", line).rstrip() for line in statement.strip().split("\n"))
 
 
 def create_schema_sql(table: Table, dialect: Dialect) -> str:
-    """The statement with which a provider creates ``table``, also if other processes do it at the same time."""
+    """Return the statement with which a provider creates ``table``. Several processes may execute it at once."""
     ddl = create_table_sql(table, dialect)
     if dialect.name != "postgresql":
         return ddl
-    # One at a time: PostgreSQL's CREATE TABLE IF NOT EXISTS fails when two do it at once.
+    # One process at a time: concurrent CREATE TABLE IF NOT EXISTS can fail in PostgreSQL.
     body = f"BEGIN PERFORM pg_advisory_xact_lock({_SCHEMA_LOCK}); {ddl}; END"
     tag = "$shedlock$"
-    while tag in body:  # the name of the table would end the body
+    while tag in body:  # otherwise the name of the table would end the body
         tag = f"{tag[:-1]}_$"
     return f"DO {tag} {body} {tag}"
 
 
-# Columns whose times follow the time zone of the session: two sessions can read them as different moments.
-# PostgreSQL's timestamptz is refused. MySQL's TIMESTAMP, which ShedLock for Java uses, causes a warning: it works while
-# all sessions have the same time_zone.
+# Some columns follow the session's time zone: two sessions can read different times. PostgreSQL's timestamptz is
+# refused. MySQL's TIMESTAMP, which ShedLock for Java uses, causes a warning: it works while all sessions have the same
+# time_zone.
 
-# Columns that round are refused everywhere: a lease would end before its holder stops, a force release would not find
-# the `locked_at` that it has read, and a fire time that is rounded down would be granted twice. ShedLock for Java has
+# Columns that round are refused: a lease would end before its holder stops, a force release would not find the
+# `locked_at` that it has read, and a fire time that is rounded down would be granted twice. ShedLock for Java has
 # milliseconds, and fire times have microseconds.
 
 _DIGITS = {"lock_until": 3, "locked_at": 3, "last_fire_time": 6}
@@ -153,32 +153,34 @@ COLUMN_TYPES = {
     "mysql": _MYSQL,
     "mariadb": _MYSQL,
 }
-"""A row for each time column: its name, whether it follows the zone of the session, and how many digits of a second it
-stores (NULL: all). On MySQL and MariaDB, also a row for the lock name, which ends with its collation. No rows: there is
-no table.
+"""Queries that reply with a row for each time column.
+
+The row has the name of the column, whether it follows the session's zone, and how many digits of a second it stores
+(NULL: all). On MySQL and MariaDB, another row is for the lock name, and its last value is the collation. If the table
+does not exist, the reply has no rows.
 """
 
-# An ALTER in a session of another zone would shift every time: a held lock would be free, or a free one held.
+# An ALTER in a session of another zone would shift every time: held locks would become free, or free locks held.
 _ALTER = (
     "run this in a session whose time zone is that of the applications that wrote the rows (locked_at must read as UTC)"
 )
 
 
 def odd_columns(rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[str]]:
-    """The columns that follow the zone of the session, and those that round, in the order of ``TIME_COLUMNS``.
+    """Return the columns that follow the session's zone, and the columns that round, in the order of ``TIME_COLUMNS``.
 
     :param rows: the reply to the statement of ``COLUMN_TYPES``.
     """
-    types = {name.lower(): (in_zone, digits) for name, in_zone, digits, _ in rows}  # MySQL ignores the case of columns
+    types = {name.lower(): (in_zone, digits) for name, in_zone, digits, _ in rows}  # MySQL's column names ignore case
     there = [column for column in TIME_COLUMNS if column in types]
     in_zone = [column for column in there if types[column][0]]
     return in_zone, [column for column in there if types[column][1] is not None and types[column][1] < _DIGITS[column]]
 
 
 def folding_collation(rows: Sequence[Sequence[Any]]) -> str | None:
-    """The collation of the lock name, if it takes different names for the same.
+    """Return the collation of the lock name if it makes different names equal.
 
-    MySQL's default does, so the table of ShedLock for Java has such a collation.
+    MySQL's default collation does, so the table of ShedLock for Java has such a collation.
     """
     collation = next((collation for name, _, _, collation in rows if name.lower() == NAME_COLUMN), None)
     is_exact = collation is None or collation == "binary" or collation.endswith(("_bin", "_cs"))
@@ -210,9 +212,9 @@ def folding_check(table: str, collation: str | None, dialect: Dialect) -> Check:
 def rounding_refusal(
     operation: str, lock_name: str | None, table: str, columns: Sequence[str], in_zone: Sequence[str], dialect: Dialect
 ) -> ProviderError:
-    """The error for a table whose times have too few digits of a second.
+    """Return the error for times that store too few digits of a second.
 
-    :param in_zone: the columns that follow the zone of the session.
+    :param in_zone: the columns that follow the session's zone.
     """
     remedy = (_postgresql_remedy if dialect.name == "postgresql" else _mysql_remedy)(table, columns)
     return refused(
@@ -225,7 +227,7 @@ def rounding_refusal(
 
 
 def refusal(operation: str, lock_name: str | None, table: str, columns: Sequence[str]) -> ProviderError:
-    """The error for a table of PostgreSQL."""
+    """Return the error for a table of PostgreSQL."""
     return refused(
         operation,
         lock_name,
@@ -240,7 +242,7 @@ def _postgresql_remedy(table: str, columns: Sequence[str]) -> str:
 
 
 def warning(table: str, columns: Sequence[str]) -> str:
-    """The warning about a table of MySQL or MariaDB."""
+    """Return the warning about a table of MySQL or MariaDB."""
     return (
         f"the times of table {table} are TIMESTAMP: sessions with different time_zone settings read them differently, "
         f"so two holders could get the lock; and TIMESTAMP cannot store the hour skipped when daylight saving time "
@@ -251,7 +253,7 @@ def warning(table: str, columns: Sequence[str]) -> str:
 def other_zone_error(
     operation: str, lock_name: str, shift: timedelta, table: str, columns: Sequence[str]
 ) -> ProviderError:
-    """The error for a record of MySQL or MariaDB that another time zone wrote."""
+    """Return the error for a record that another time zone wrote, on MySQL or MariaDB."""
     return refused(
         operation,
         lock_name,
@@ -270,10 +272,10 @@ def _mysql_remedy(table: str, columns: Sequence[str]) -> str:
 
 
 def zone_shift(record: LockRecord) -> timedelta | None:
-    """How far the zone of the session that wrote ``record`` is from this session's; None: not at all, or unknown.
+    """Return the offset between the zones of the session that wrote ``record`` and this session. None if 0 or unknown.
 
-    One statement wrote the token, which has the moment of the acquisition, and ``locked_at``, which follows the zone.
-    ShedLock for Java writes no token, and a token with another origin shows no moment.
+    The same statement wrote ``locked_at``, which follows the zone, and the token, which contains the time of the
+    acquisition. ShedLock for Java writes no token. A token of another origin contains no time.
     """
     is_from_this_library = record.holder != record.locked_by
     if not is_from_this_library or record.fencing_token is None or not 0 <= record.fencing_token < 2**53:
@@ -284,6 +286,6 @@ def zone_shift(record: LockRecord) -> timedelta | None:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ZONE_STEP = timedelta(minutes=15)  # all time zones of today differ by multiples of it
+_ZONE_STEP = timedelta(minutes=15)  # today's time zones differ by multiples of it
 _FARTHEST = timedelta(hours=26)
 _TOLERANCE = timedelta(seconds=1)  # between the token and locked_at of one statement

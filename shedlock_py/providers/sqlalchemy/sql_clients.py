@@ -1,4 +1,4 @@
-"""Clients: they carry the commands of the programs out, for threads and for asyncio."""
+"""Clients execute the programs' commands, for threads and for asyncio."""
 
 from __future__ import annotations
 
@@ -25,32 +25,30 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 POOL_SIZE = 5
-"""A skip takes a millisecond: five connections serve hundreds of threads."""
+"""A skip takes a millisecond, so five connections serve hundreds of threads."""
 RESERVED = 1
-"""Kept for statements of holders: a heartbeat must not wait for acquires that wait for a locked row."""
+"""Connections for holders' statements: a heartbeat must not wait for acquires that wait for a locked row."""
 
 
 class _Client:
-    """The base of all clients."""
-
     engine: Any
     shown = ""
-    """The text in the provider's ``repr``."""
+    """Shown in the provider's ``repr``."""
     prepares_nothing = False
-    """Whether ``prepare=yes`` in the URL would change something."""
+    """True if ``prepare=yes`` in the URL would change something."""
 
     def is_waiting_for_pool(self) -> bool:
-        """Whether a command waits for the pool of a user-supplied engine."""
+        """Return whether a command waits for the pool of a user-supplied engine."""
         return False
 
     def dialect(self) -> Dialect:
-        """That of an engine that has connected."""
+        """Return the dialect of an engine that has connected."""
         dialect: Dialect = self.engine.dialect
         return dialect
 
 
 class _UserEngineClient(_Client):
-    """On a user-supplied engine, which has time limits of its own."""
+    """A client for a user-supplied engine, which has its own time limits."""
 
     _connections: UserConnections
 
@@ -59,7 +57,7 @@ class _UserEngineClient(_Client):
 
 
 class UserEngineClient(_UserEngineClient):
-    """For threads."""
+    """A client for threads, with a user-supplied engine."""
 
     def __init__(self, engine: Engine) -> None:
         check_user_engine(engine)
@@ -71,7 +69,7 @@ class UserEngineClient(_UserEngineClient):
 
 
 class AsyncUserEngineClient(_UserEngineClient):
-    """For asyncio."""
+    """A client for asyncio, with a user-supplied engine."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         check_user_engine(engine.sync_engine)
@@ -83,7 +81,7 @@ class AsyncUserEngineClient(_UserEngineClient):
 
 
 class UrlClient(_Client):
-    """For threads, with a small pool for each process."""
+    """A client for threads, with a small pool for each process."""
 
     def __init__(self, url: URL, sessions: Sessions) -> None:
         self._timeout = sessions.timeout
@@ -117,11 +115,11 @@ class ProcessConnections(ManagedConnections):
             size=POOL_SIZE,
             reserved=RESERVED,
             name="shedlock-connect",
-            # A file has no sessions, and the timer of idle connections is a thread, which a program may fork beside.
+            # SQLite has no sessions to close. And the timer would be a thread, which makes forks of the program risky.
             idle_timeout=sessions.idle_timeout if has_server else None,
             connect_in_thread=has_server,
         )
-        super().__init__(engine)  # last: from then on it is closed before a fork, which another thread may begin
+        super().__init__(engine)  # last: from now on it is closed before a fork, which another thread may start
 
     def close_idle(self) -> None:
         if self._owner.is_current():
@@ -129,22 +127,22 @@ class ProcessConnections(ManagedConnections):
 
 
 class AsyncUrlClient(_Client):
-    """For asyncio, with a small pool for each event loop."""
+    """A client for asyncio, with a small pool for each event loop."""
 
     def __init__(self, url: URL, sessions: Sessions) -> None:
         self._timeout = sessions.timeout
         self.prepares_nothing = prepares_nothing(url, sessions)
         self.engine = open_async_engine(url, sessions)
-        """Never connected: it shows the URL and the dialect."""
+        """Never connected: it only has the URL and the dialect."""
         self._is_mysql = url.get_backend_name() in ("mysql", "mariadb")
         self._loops = PerLoop(lambda: LoopConnections(url, sessions))
 
-    async def execute(self, command: SqlCommand, timeout: float | None) -> SqlReply:  # noqa: ASYNC109 (what is left of the operation's)
+    async def execute(self, command: SqlCommand, timeout: float | None) -> SqlReply:  # noqa: ASYNC109 (the operation's time left)
         until = monotonic() + (self._timeout if timeout is None else timeout)
         connections = self._loops.get()
 
         async def send(pooled: PooledConnection[Any]) -> SqlReply:
-            # PostgreSQL's drivers have a watchdog, and SQLite its busy_timeout.
+            # PostgreSQL's drivers have a watchdog, and SQLite has busy_timeout.
             seconds = until - monotonic() if self._is_mysql else None
             async with within(seconds, "a reply", sent=True):
                 return await greenlet_spawn(connections.execute, pooled, command, until)

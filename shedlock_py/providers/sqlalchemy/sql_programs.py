@@ -1,7 +1,7 @@
-"""The operations on SQL: programs that yield statements and decide what the replies mean.
+"""SQL operations: programs that yield statements and interpret the replies.
 
-Each operation is one statement (SQLite's acquire reads first), idempotent per claim id: the kit may repeat a statement
-that was carried out and whose reply was lost.
+Each operation is one statement (SQLite's acquire reads first). It is idempotent per claim id, because the kit may
+repeat an executed statement if its reply was lost.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SqlPrograms(SqlTables):
 
     keeps_history: ClassVar[bool] = True
     read_mounts = staticmethod(read_mounts)
-    """Where :meth:`checks` gets the mounts of this process from. A test sets another source."""
+    """Source of this process's mounts for :meth:`checks`. A test replaces it."""
 
     # The operations
 
@@ -62,7 +62,7 @@ class SqlPrograms(SqlTables):
         try:
             granted = check_token(token, operation, request.name) if self.extra_columns else 0
         except ProviderError:
-            if not force:  # of a take-over, the former holder may still trust its lease
+            if not force:  # after a take-over, the former holder may still trust its lease
                 yield from undo_claimed(self, claim)
             raise
         if self._runs is not None:
@@ -70,10 +70,10 @@ class SqlPrograms(SqlTables):
         return granted
 
     def _is_held(self, operation: str, request: LockRequest, row: Sequence[Any]) -> bool:
-        """On SQLite: whether the lock is held, or the fire time was granted. Elsewhere the claim itself finds out.
+        """Return whether the lock is held or the fire time was granted. Only SQLite needs this before the claim.
 
-        SQLite has one writer at a time, so a skip must not write. SQLite also takes any value in any column, and
-        compares it with text, so the values are checked here.
+        SQLite has one writer at a time, so a skip must not write. SQLite stores any value in any column and compares it
+        with text, so the values are checked here.
         """
         is_held, is_late, name, lock_until, fencing_token, last_fire_time = row
         if is_late:
@@ -95,7 +95,7 @@ class SqlPrograms(SqlTables):
             "hold_ms": in_milliseconds(request.lock_at_most_for),
             "tolerance_ms": in_milliseconds(self.fire_time_tolerance),
             "fire_time": request.fire_time and to_store(request.fire_time),
-            "now_us": time.time_ns() // 1000,  # for SQLite, whose own clock has milliseconds only
+            "now_us": time.time_ns() // 1000,  # for SQLite, because its own clock has only milliseconds
         }
         if self._runs is not None:
             values["next_fire_time"] = request.next_fire_time and to_store(request.next_fire_time)
@@ -169,10 +169,10 @@ class SqlPrograms(SqlTables):
             return None
         record = to_record(reply.rows[0], self._sql.clock, "record")
         self._check_zone("record", record)
-        return record if record.name == name else None  # the collation of the table may fold case
+        return record if record.name == name else None  # the table's collation may ignore case
 
     def records(self, prefix: str, operation: str = "records") -> SqlProgram[list[LockRecord]]:
-        """All records with a prefix. A record with an odd value is left out, with a warning, and hides no others."""
+        """Return all records with the prefix. A record with an odd value is left out, with a warning."""
         yield from self._prepare(operation, None)
         reply = yield SqlCommand(self._sql.records, {"size": len(prefix), "prefix": prefix})
         records, odd = [], []
@@ -193,10 +193,10 @@ class SqlPrograms(SqlTables):
         if shift is not None:
             raise other_zone_error(operation, record.name, shift, self.table_name, columns)
 
-    # Run history, see runs.py
+    # Run history: see runs.py
 
     def _write_history(self, command: SqlCommand) -> SqlProgram[None]:
-        """Send ``command`` after the operation itself, which is done if this fails."""
+        """Send ``command`` after the operation itself. If it fails, the operation is still done."""
         if self.is_history_on():
             try:
                 yield command
@@ -228,7 +228,7 @@ class SqlPrograms(SqlTables):
             for row in reply.rows:
                 try:
                     found.append(self._runs.to_run(row))
-                except ProviderError as error:  # odd values of one name must not hide the others
+                except ProviderError as error:  # odd values of one name must not hide other names
                     logger.warning("%s", error)
         return found
 
@@ -242,10 +242,10 @@ class SqlPrograms(SqlTables):
 
 
 def identifiers(lease: Lease) -> dict[str, object]:
-    """The values that identify the record of exactly this acquisition."""
+    """Return the values that identify the record of exactly this acquisition."""
     return {"name": lease.name, "locked_by": lease.locked_by, "fencing_token": lease.fencing_token}
 
 
 def _of_history(command: SqlCommand, statement: Statement) -> SqlCommand:
-    """``statement`` with the values of ``command``, which was carried out."""
+    """Return ``statement`` with the values of ``command``, which was executed before."""
     return command._replace(statement=statement, can_grant=False, is_urgent=False, is_history=True)

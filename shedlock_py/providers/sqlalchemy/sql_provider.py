@@ -1,4 +1,4 @@
-"""The two providers: one for threads, one for asyncio."""
+"""The provider for threads and the provider for asyncio."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from shedlock_py.providers.sqlalchemy.sqlite_files import missing_file
 from shedlock_py.runtime.versions import sql_install_line
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine  # late elsewhere: loads the ORM
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine  # imported late elsewhere: loads the ORM
 
 
 _POOL = (
@@ -43,22 +43,20 @@ _POOL = (
 
 
 class _SqlProvider:
-    """The base of both providers."""
-
     programs: SqlPrograms
     _client: Any
 
     def create_table_sql(self) -> str:
-        """The statement with which :meth:`create_schema` makes the lock table. The database is not connected.
+        """Return the statement with which :meth:`create_schema` creates the lock table. This does not connect.
 
-        For users who run DDL themselves. For a ``mysql://`` URL it suits MySQL and MariaDB alike. With ``history``
-        there are two, with a semicolon between them.
+        For users who run DDL themselves. For a ``mysql://`` URL it works on MySQL and MariaDB. With ``history`` there
+        are two statements, with a semicolon between them.
         """
         return self.programs.create_table_sql()
 
     @property
     def has_fire_times(self) -> bool:
-        """Whether the table has a column for them: not with ``extra_columns=False``."""
+        """True if the table has a column for fire times. False with ``extra_columns=False``."""
         return self.programs.extra_columns
 
     @property
@@ -67,29 +65,30 @@ class _SqlProvider:
         return _POOL if self._client.is_waiting_for_pool() else None
 
     def _missing_file(self) -> str | None:
-        """The path of the SQLite file, if it does not exist."""
+        """Return the path of the SQLite file if it does not exist."""
         return missing_file(self._client.engine.url)
 
 
 class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
     """Locks in a table of a SQL database: SQLite (a file), PostgreSQL, MySQL and MariaDB.
 
-    :param engine_or_url: the application's own ``Engine``, which the provider never closes; or a URL, for which the
-        provider opens a small engine. The provider takes connections of its own from the pool, never your session or
-        transaction, and holds none while a task runs.
-    :param table_name: the lock table; make it with :meth:`create_schema` or add :func:`lock_table` to your migrations.
+    :param engine_or_url: the application's ``Engine``, which the provider never closes; or a URL, for which the
+        provider opens a small engine. The provider takes its own connections from the pool. It never uses your session
+        or transaction, and holds no connection while a task runs.
+    :param table_name: the lock table. Create it with :meth:`create_schema`, or add :func:`lock_table` to your
+        migrations.
     :param schema: the database schema of the table.
-    :param extra_columns: False for a table of ShedLock for Java as it is: leases have no fencing token (None), and
+    :param extra_columns: False for an unchanged table of ShedLock for Java: leases have no fencing token (None), and
         fire times are refused.
-    :param timeout: how long an operation may take, everything included (default: 5 s); for URLs only, which may also
-        contain it (``?timeout=3s``).
-    :param fire_time_tolerance: how far a fire time may lie in the future of the database's clock.
-    :param history: how many runs of each lock name to keep, for :meth:`runs`, in the table ``<table_name>_runs``.
-    :param idle_timeout: after how long an idle connection is closed (default: 60 s), so that a serverless database can
-        sleep between two runs; for URLs only, which may also contain it (``?idle_timeout=5m``).
-    :param prepare: True lets psycopg prepare the statements that a connection repeats. They are then faster, but fail
-        behind a pooler such as PgBouncer in transaction mode. For URLs only (``?prepare=yes``).
-    :raises ConfigurationError: a URL, driver or dialect that cannot work.
+    :param timeout: the time limit of a whole operation (default: 5 s). Only for URLs, which may also contain it
+        (``?timeout=3s``).
+    :param fire_time_tolerance: how far a fire time may be ahead of the database's clock.
+    :param history: the number of runs to keep for each lock name in the table ``<table_name>_runs``, for :meth:`runs`.
+    :param idle_timeout: the time after which an idle connection is closed (default: 60 s), so that a serverless
+        database can sleep between two runs. Only for URLs, which may also contain it (``?idle_timeout=5m``).
+    :param prepare: True lets psycopg prepare the statements that a connection repeats. They are faster, but fail behind
+        a pooler such as PgBouncer in transaction mode. Only for URLs (``?prepare=yes``).
+    :raises ConfigurationError: the URL, the driver or the dialect cannot work.
     """
 
     programs: SqlPrograms
@@ -122,18 +121,18 @@ class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
         super().__init__(_programs(client, table_name, schema, extra_columns, limits), client)
 
     def verify(self, lease: Lease, connection: Connection) -> None:
-        """Make sure, inside your own transaction, that ``lease`` is still held; call it as the *last* statement.
+        """Check in your own transaction that ``lease`` is still held. Call it as the *last* statement.
 
-        Locks the record against a successor until you commit (PostgreSQL, MySQL, MariaDB; SQLite has one writer
-        anyway), so a stale holder rolls back. First instead of last, it would block the extension of the lease.
-        Begin and commit the transaction inside the guard: the release of the lease waits for it.
+        It locks the record against a successor until you commit (PostgreSQL, MySQL, MariaDB; SQLite has only one
+        writer), so a stale holder rolls back. As the first statement, it would block the extension of the lease. Begin
+        and commit the transaction inside the guard: the release of the lease waits for it.
 
-        On PostgreSQL the transaction must be at READ COMMITTED, its default. At REPEATABLE READ and SERIALIZABLE a
-        transaction sees, and locks, rows as they were when it began: each heartbeat since then makes this fail
-        ("could not serialize access due to concurrent update"). So it does on MariaDB from 11.6.2, and wherever
-        ``innodb_snapshot_isolation`` is on. Without a heartbeat (``keep_alive=False``) it works at every level.
+        On PostgreSQL the transaction needs READ COMMITTED, the default level. At REPEATABLE READ and SERIALIZABLE, a
+        transaction sees and locks rows as they were when it began. Any later heartbeat then makes this fail ("could not
+        serialize access due to concurrent update"). MariaDB from 11.6.2 fails in the same way, and so does every server
+        with ``innodb_snapshot_isolation``. Without a heartbeat (``keep_alive=False``) every level works.
 
-        :raises LeaseLostError: the lease has ended; roll back.
+        :raises LeaseLostError: the lease has ended. Roll back.
         """
         self._drive(self.programs.locate(), "verify", lease.name)
         with explained_conflicts():
@@ -141,10 +140,10 @@ class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
 
 
 class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
-    """:class:`SqlAlchemyLockProvider` for asyncio: an ``AsyncEngine`` of yours, or a URL.
+    """:class:`SqlAlchemyLockProvider` for asyncio: with your ``AsyncEngine``, or a URL.
 
-    A provider made from a URL may be used from several event loops, one after the other or at once: each has its own
-    small engine. An ``AsyncEngine`` of yours belongs to one loop, as SQLAlchemy says.
+    A provider from a URL can be used in several event loops, in turn or at once: each has its own small engine.
+    SQLAlchemy allows your ``AsyncEngine`` only in one event loop.
     """
 
     programs: SqlPrograms
@@ -163,8 +162,8 @@ class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
         prepare: bool | None = None,
     ) -> None:
         try:
-            from sqlalchemy.ext.asyncio import AsyncEngine  # late: loads the ORM
-        except ImportError as error:  # SQLAlchemy was installed without its extra
+            from sqlalchemy.ext.asyncio import AsyncEngine  # imported late: loads the ORM
+        except ImportError as error:  # SQLAlchemy was installed without its extra "asyncio"
             scheme = engine_or_url.partition("://")[0] if isinstance(engine_or_url, str) else ""
             line = sql_install_line(scheme, is_async=True)
             raise ConfigurationError(f"SQLAlchemy needs the package 'greenlet' for asyncio: {line}") from error
@@ -196,7 +195,7 @@ def _limits(
     idle_timeout: Duration | None,
     prepare: bool | None,
 ) -> tuple[Any, Limits, Sessions]:
-    """The engine, or the URL without the options of the provider; and these options."""
+    """Return the engine or the URL, without the provider's options, and these options."""
     url, in_url = engine_or_url, dict[str, str]()
     if isinstance(url, str):
         url, in_url = split_options(url, _OPTIONS)
@@ -222,7 +221,7 @@ def _programs(client: Any, table_name: str, schema: str | None, extra_columns: b
         schema,
         extra_columns,
         client.dialect,
-        url.database if url.get_backend_name() in ("mysql", "mariadb") else None,  # MySQL's schemas are databases
+        url.database if url.get_backend_name() in ("mysql", "mariadb") else None,  # a schema of MySQL is a database
         url=url,
         prepares_nothing=client.prepares_nothing,
         **limits,

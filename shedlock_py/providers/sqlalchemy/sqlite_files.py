@@ -1,8 +1,8 @@
-"""SQLite's files: which file a connection has open, and what a forked child must not do with it.
+"""SQLite's files: the file that a connection has open, and the rules for a forked child.
 
-SQLite keeps its file locks per process (https://www.sqlite.org/howtocorrupt.html, 2.6). A child that inherits an open
-connection takes no lock on that file that other processes can see, and is refused. Therefore the idle connections of
-sync engines are closed before Python forks.
+SQLite keeps its file locks per process (https://www.sqlite.org/howtocorrupt.html, 2.6). If a child inherits an open
+connection, other processes cannot see the child's locks on that file, so the child is refused. Therefore the idle
+connections of sync engines are closed before Python forks.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ class OpenFile(NamedTuple):
 
     path: str
     identity: tuple[int, int] | None
-    """Device and inode. The inode is not used again while a connection has the file open."""
+    """Device and inode. An inode is not reused while a connection has the file open."""
     owner: OwningProcess
 
 
 def path_of(url: URL) -> str | None:
-    """The absolute path of the database file that ``url`` names."""
+    """Return the absolute path of the database file in ``url``."""
     database = url.database or ""
     if database.startswith("file:"):
         database = unquote(database.removeprefix("file:").partition("?")[0])
         if database.startswith("//"):  # file://localhost/path
             database = "/" + database[2:].partition("/")[2]
     if os.name == "nt" and re.match("/[A-Za-z]:", database):
-        database = database[1:]  # as SQLite does: file:///C:/path, and one slash too many in sqlite:////C:/path
+        database = database[1:]  # like SQLite: file:///C:/path, and one slash too many in sqlite:////C:/path
     return os.path.abspath(database) if database else None
 
 
 def with_absolute_path(url: URL) -> URL:
-    """``url`` with its path as it is now: the working directory may change later."""
+    """Return ``url`` with its absolute path: the working directory may change later."""
     path = path_of(url)
     if path is None or url.get_backend_name() != "sqlite":
         return url
@@ -53,9 +53,9 @@ def with_absolute_path(url: URL) -> URL:
 
 
 def missing_file(url: URL) -> str | None:
-    """The absolute path of the SQLite file that ``url`` names, if the file does not exist.
+    """Return the absolute path of the SQLite file in ``url``, if the file does not exist.
 
-    None, too, for a URI (``file:…``), which decides whether to create the file.
+    Return None for a URI (``file:…``), because the URI decides whether to create the file.
     """
     database = url.database or ""
     if url.get_backend_name() != "sqlite" or database in ("", ":memory:") or database.startswith("file:"):
@@ -65,12 +65,12 @@ def missing_file(url: URL) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return os.path.abspath(database)
     except OSError:
-        pass  # such as a directory that this user may not search: the provider has the reason
+        pass  # for example a directory that this user may not search: the provider reports the reason
     return None
 
 
 def _identity_of(path: str) -> tuple[int, int] | None:
-    """Device and inode of the file that is at ``path`` now; None: there is none."""
+    """Return device and inode of the file that is at ``path`` now. None if it does not exist."""
     with suppress(OSError):
         status = os.stat(path)
         return status.st_dev, status.st_ino
@@ -80,12 +80,12 @@ def _identity_of(path: str) -> tuple[int, int] | None:
 _watched: WeakSet[Engine] = WeakSet()
 _opened: set[ref[ConnectionPoolEntry | PoolProxiedConnection]] = set()
 _unusable: set[str] = set()
-"""Paths of files that the parent of this process had open at the fork."""
+"""Paths of files that the parent process had open at the fork."""
 _process = OwningProcess()
 
 
 def watch_files(engine: Engine, path: str) -> None:
-    """Note, for each connection that ``engine`` opens from now on, which file it has open, and in which process."""
+    """Note the file and the process of each connection that ``engine`` opens from now on."""
     if engine in _watched:
         return
     _watched.add(engine)
@@ -100,19 +100,20 @@ def watch_files(engine: Engine, path: str) -> None:
         note_open(record)
 
     event.listen(engine, "do_connect", before)
-    event.listen(engine, "connect", after, insert=True)  # before the application's listeners, which may use it
+    event.listen(engine, "connect", after, insert=True)  # before the application's listeners, which may use the file
 
 
 def note_open(connection: ConnectionPoolEntry | PoolProxiedConnection) -> None:
-    """A child must not inherit it."""
+    """Note an open connection, because a child must not inherit it."""
     _note_fork()
     _opened.add(ref(connection, _opened.discard))
 
 
 def has_file_of_path(connection: PoolProxiedConnection) -> bool:
-    """False: the file was deleted or replaced since; or the connection was opened before there was a provider.
+    """Return whether the connection's file is still at its path.
 
-    SQLite would go on in the old file, which no other process sees.
+    False if the file was deleted or replaced, or if the connection was opened before the provider existed. SQLite would
+    continue in the old file, which other processes do not see.
     """
     file: OpenFile | None = connection.info.get(_FILE)
     if file is None:
@@ -120,12 +121,12 @@ def has_file_of_path(connection: PoolProxiedConnection) -> bool:
     try:
         status = os.stat(file.path)
     except OSError:
-        return file.identity is None  # there was none before either: a VFS such as "memdb" has no files
+        return file.identity is None  # it never existed: a VFS such as "memdb" uses no files
     return (status.st_dev, status.st_ino) == file.identity
 
 
 def _note_fork() -> None:
-    """In a child, remember the files of inherited connections. C code forks without a hook, so each call compares."""
+    """In a child, note the files of inherited connections. C code forks without a hook, so every call compares."""
     global _process
     if _process.is_current():
         return
@@ -141,8 +142,8 @@ def _note_fork() -> None:
 def require_usable(path: str, *, is_inherited: bool = False) -> None:
     """Refuse a file that the parent process had open at the fork.
 
-    :param is_inherited: the parent opened it before there was a provider.
-    :raises RuntimeError: the parent had it open.
+    :param is_inherited: the parent opened the file before the provider existed.
+    :raises RuntimeError: the parent had the file open.
     """
     _note_fork()
     if is_inherited:
@@ -155,7 +156,7 @@ def require_usable(path: str, *, is_inherited: bool = False) -> None:
         )
 
 
-# Network file systems, whose file locks and clocks SQLite cannot rely on
+# SQLite cannot rely on the file locks and clocks of network file systems
 
 _NETWORK = {"nfs", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "beegfs", "glusterfs"}
 _NETWORK |= {"sshfs", "s3fs", "davfs", "rclone", "gcsfuse", "mfs", "vboxsf", "prl_fs", "vmhgfs"}
@@ -170,7 +171,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def read_mounts() -> str:
-    """What Linux says of the mounts of this process; "" elsewhere."""
+    """Return Linux's list of this process's mounts, or "" on other systems."""
     try:
         with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
@@ -179,7 +180,7 @@ def read_mounts() -> str:
 
 
 def file_system_of(path: str, mounts: str) -> tuple[str, bool]:
-    """The type of the file system that ``path`` is on, and whether it is a network's; "" where that is not known."""
+    """Return the type of the file system of ``path`` ("" if not known), and whether it is a network file system."""
     place, found = os.path.realpath(path), ("", "")
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
@@ -188,7 +189,7 @@ def file_system_of(path: str, mounts: str) -> tuple[str, bool]:
             continue
         point = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4])
         is_above = place == point or place.startswith(point.rstrip("/") + "/")
-        if is_above and len(point) >= len(found[0]):  # the last of those at the same place hides the others
+        if is_above and len(point) >= len(found[0]):  # the last mount at a place hides earlier mounts
             found = point, after.split(" ")[0]
     kind = found[1]
     return kind, kind.removeprefix("fuse.").rstrip("4") in _NETWORK

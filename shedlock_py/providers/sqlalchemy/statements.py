@@ -1,4 +1,4 @@
-"""The SQL text of each operation, compiled once for one table of one database."""
+"""The SQL text of each operation, compiled for one table of one database."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ from shedlock_py.providers.sqlalchemy.clock import CLOCKS
 from shedlock_py.providers.sqlalchemy.schema import COLUMN_TYPES, EXTRA_COLUMNS
 
 ReplyKind = Literal["rows", "count", "id", "backend"]
-"""All rows; the number of changed rows; the number in MySQL's OK packet; or all rows, and the process id that psycopg
-received at connect."""
+"""The reply to a statement:
+
+- rows: all rows
+- count: the number of changed rows
+- id: the number in MySQL's OK packet
+- backend: all rows, and the process id that psycopg received at connect
+"""
 
 
 @dataclass(frozen=True)
@@ -25,46 +30,46 @@ class Statement:
     sql: str
     reply: ReplyKind
     names: Sequence[str] | None = None
-    """The order of the parameters, for drivers that take a sequence; None: the driver takes a mapping."""
+    """The order of the parameters, for drivers that take a sequence. None if the driver takes a mapping."""
 
 
 _NO_VALUES: Mapping[str, object] = {}
 
 
 class SqlCommand(NamedTuple):
-    """One statement with its values, to be carried out in a transaction of its own."""
+    """One statement with its values, executed in its own transaction."""
 
     statement: Statement
     values: Mapping[str, object] = _NO_VALUES
     can_grant: bool = False
     """The statement may grant a lock."""
     is_urgent: bool = False
-    """The statement extends, releases or undoes what was granted. One connection of the pool is kept for these."""
+    """The statement extends, releases or undoes a grant. The pool reserves a connection for such statements."""
     is_history: bool = False
-    """The statement writes history only."""
+    """The statement only writes history."""
 
 
 class SqlReply(NamedTuple):
-    """The rows; how many rows were found or changed; or the number of a :data:`ReplyKind`."""
+    """The rows, the number of found or changed rows, or the number of a :data:`ReplyKind`."""
 
     rows: Sequence[Sequence[Any]] = ()
     changed: int = 0
     id: int = 0
 
 
-# Whatever frees a lock makes its token odd. So the record says that the lock was freed, also if that happens twice. And
-# an extension which comes later no longer matches: neither during a minimum hold, nor on MySQL, where the clock of a
-# statement that waited for the row stands at its start.
-# A token near the greatest BIGINT, which nobody is granted, stays as it is.
+# Every statement that frees a lock makes its token odd. So the record shows that the lock was freed, even if it is
+# freed twice. And a later extension does not match: neither during a minimum hold, nor on MySQL, where the clock of a
+# statement that waited for the row shows the statement's start.
+# A token near the greatest BIGINT is not changed. It is never granted.
 RELEASED_TOKEN = (
     f"fencing_token = CASE WHEN (fencing_token & 1) = 0 AND fencing_token < {2**63 - 2} THEN fencing_token + 1 "
     f"ELSE fencing_token END"
 )
 
-# One row: the schema that the session's default leads to, and whether the table is there.
+# Replies with one row: the default schema of the session, and whether the table is in it.
 _LOCATE = {
-    # reset_val is the search path that the session began with: of the URL, the role or the database. Without pg_temp at
-    # its end, PostgreSQL searches temporary tables first.
+    # reset_val is the search path at the start of the session, from the URL, the role or the database. Without pg_temp
+    # at its end, PostgreSQL searches temporary tables first.
     "postgresql": (
         "WITH session AS MATERIALIZED (SELECT set_config('search_path', "
         "CASE WHEN reset_val = '' THEN 'pg_temp' ELSE reset_val || ', pg_temp' END, true) AS path "
@@ -89,39 +94,39 @@ class Statements:
         self.table_name = dialect.identifier_preparer.format_table(table)
         now = self.clock.now
         this_claim = "name = :name AND locked_by = :locked_by"
-        # A late copy of an acquire can be granted again, with a later token, after the lease has ended. An extension
-        # must not match that record. (Without the column for tokens the two look alike.)
+        # A late copy of an acquire can be granted again after the lease has ended, with a later token. An extension
+        # must not match that record. (Without a token column, the two records look the same.)
         this_lease = f"{this_claim} AND fencing_token = :fencing_token" if extra_columns else this_claim
         hold = "UPDATE {{table}} SET lock_until = {{until}}{frees} WHERE {which} AND lock_until > {now}"
         self.extend = self.compile(hold.format(frees="", which=this_lease, now=now), "count")
-        # A release compares no token, so that it also frees what a late copy was granted.
+        # A release compares no token, so it also frees a lock that a late copy was granted.
         frees = f", {RELEASED_TOKEN}" if extra_columns else ""
         self.release = self.compile(hold.format(frees=frees, which=this_claim, now=now), "count")
         self.undo = self.compile(f"UPDATE {{table}} SET {self._undone()} WHERE {this_claim}", "count")
-        # ShedLock for Java locks again with the same locked_by, so that alone does not identify what was read.
+        # ShedLock for Java locks again with the same locked_by, so locked_by does not identify the record.
         same_time = self.clock.same_time
         is_as_read = f"{this_claim} AND {same_time.format('locked_at', self.clock.moment.format('locked_at'))}"
         if extra_columns:
             is_as_read += f" AND fencing_token {self.clock.is_same} {self.clock.number.format('fencing_token')}"
         self.free = self.compile(f"UPDATE {{table}} SET {self._undone()} WHERE {is_as_read}", "count")
         is_newest = f"name = :name AND {same_time.format('last_fire_time', self.clock.fire_time)}"
-        # With explicit_defaults_for_timestamp=OFF, MySQL adds ON UPDATE CURRENT_TIMESTAMP to a table's first TIMESTAMP.
-        # In the table of ShedLock for Java this is lock_until. Only an assignment keeps its value.
+        # With explicit_defaults_for_timestamp=OFF, MySQL adds ON UPDATE CURRENT_TIMESTAMP to a table's first TIMESTAMP,
+        # lock_until in a table of ShedLock for Java. Only an assignment keeps its value.
         forgotten = "last_fire_time = NULL, lock_until = lock_until"
         self.delete_fire_time = self.compile(f"UPDATE {{table}} SET {forgotten} WHERE {is_newest}", "count")
-        # The keys of run_once stay.
+        # Do not delete the keys of run_once.
         once = self.clock.moment.format("once")
         no_key = f" AND (last_fire_time IS NULL OR last_fire_time <> {once})" if extra_columns else ""
         self.prune = self.compile(f"DELETE FROM {{table}} WHERE lock_until <= {{until}}{no_key}", "count")
         select = self._select()
         size = "CAST(:size AS integer)" if dialect.name == "postgresql" else ":size"
         self.record = self.compile(f"{select} WHERE name = :name", "rows")
-        # An empty text is NULL in some modes of MariaDB, as in Oracle.
+        # In some modes of MariaDB, an empty text is NULL, as in Oracle.
         self.records = self.compile(f"{select} WHERE {size} = 0 OR substr(name, 1, {size}) = :prefix", "rows")
         self.probe = self.compile(f"{select} WHERE 1 = 0", "rows")
         share = {"postgresql": " FOR SHARE", "sqlite": ""}.get(dialect.name, " LOCK IN SHARE MODE")
         self.verify_sql = f"SELECT 1 FROM {self.table_name} WHERE {this_lease} AND lock_until > {now}{share}"
-        # Only some databases need these.
+        # Only for some databases.
         self.read_before_claim = self.compile(self._read_before_claim(), "rows") if dialect.name == "sqlite" else None
         locate, column_types = _LOCATE.get(dialect.name), COLUMN_TYPES.get(dialect.name)
         self.locate = self.compile(locate, "rows") if locate else None
@@ -135,8 +140,8 @@ class Statements:
     def _claim(self, kind: ClaimKind, has_fire_time: bool) -> Statement:
         claim = ClaimSql(self.clock, kind, self.extra_columns, has_fire_time)
         if self.dialect.name in ("postgresql", "sqlite"):
-            # PostgreSQL locks the row and writes to its log for each ON CONFLICT, granted or not: the statement must
-            # find out before that whether it is a skip. For SQLite, read_before_claim does so.
+            # For each ON CONFLICT, PostgreSQL locks the row and writes to its log, granted or not. So the statement
+            # must find out first whether it is a skip. On SQLite, read_before_claim does this.
             return self.compile(returning_claim(claim, checks_first=self.dialect.name == "postgresql"), "rows")
         is_update = kind in (ClaimKind.TAKE_OVER, ClaimKind.RECOVER)
         return self.compile(mysql_update(claim) if is_update else mysql_insert(claim), "id")
@@ -159,7 +164,7 @@ class Statements:
         return f"SELECT name, locked_by, {times}, {extra}, {self.clock.now} FROM {{table}}"
 
     def _read_before_claim(self) -> str:
-        """One row, also if the record does not exist."""
+        """It replies with one row, even if the record does not exist."""
         ran = f" OR last_fire_time >= {self.clock.fire_time}" if self.extra_columns else ""
         extra = ", ".join(EXTRA_COLUMNS if self.extra_columns else ("NULL", "NULL"))
         return (
@@ -168,7 +173,7 @@ class Statements:
         )
 
     def compile(self, template: str, reply: ReplyKind, **names: str) -> Statement:
-        """:param names: more values for the placeholders of ``template``."""
+        """Compile ``template``, with more values for its placeholders in ``names``."""
         sql = template.format(table=self.table_name, until=self.clock.until, **names)
         compiled = text(sql).compile(dialect=self.dialect)
         return Statement(str(compiled), reply, getattr(compiled, "positiontup", None))

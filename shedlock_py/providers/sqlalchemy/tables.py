@@ -1,4 +1,4 @@
-"""The tables of a provider: where they are, which types their columns have, and how they are created."""
+"""The tables of a provider: their place, the types of their columns, and their creation."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ SqlProgram = Program[SqlCommand, SqlReply, T]
 class SqlTables(StorePrograms):
     """The lock table and the table of runs, for the programs.
 
-    :param make_dialect: the dialect of an engine that has connected: the DDL of MySQL and MariaDB differ.
-    :param default_schema: that of every session, such as the database in a URL of MySQL; None: the database knows.
-    :param url: of the engine: what hints and messages name, and what they must not.
+    :param make_dialect: returns the dialect of an engine that has connected: the DDL of MySQL and MariaDB differ.
+    :param default_schema: the default schema of every session, such as the database in a MySQL URL. None if only the
+        database knows it.
+    :param url: URL of the engine, for names in hints and for passwords to mask.
     :param prepares_nothing: the driver is psycopg without ``prepare=yes``.
     :param options: see :class:`StorePrograms`.
     """
@@ -69,9 +70,9 @@ class SqlTables(StorePrograms):
         for name in (table_name, schema or ""):
             if not _is_usable(name):
                 raise ConfigurationError(
-                    f"{name!r} cannot name the lock table or its schema: drivers give % and : a meaning"
+                    f"{name!r} cannot name the lock table or its schema: for drivers, % and : are special"
                 )
-        if "." in table_name:  # as ShedLock for Java names it; here it would be a table of the default schema
+        if "." in table_name:  # ShedLock for Java accepts this; here it would name a table of the default schema
             where, _, table = table_name.rpartition(".")
             raise ConfigurationError(
                 f"table_name={table_name!r} has a dot: name the schema by itself: schema={where!r}, "
@@ -84,14 +85,14 @@ class SqlTables(StorePrograms):
         self._schema = schema
         self._url = url
         longest = dialect.max_identifier_length - (len(RUNS) if self.history else 0)
-        if len(table_name.encode(errors="surrogatepass")) > longest:  # PostgreSQL would cut it
+        if len(table_name.encode(errors="surrogatepass")) > longest:  # PostgreSQL would cut the name
             why = f", as history is kept in {table_name}{RUNS}" if self.history else ""
             raise ConfigurationError(
                 f"the name of the lock table may have {longest} bytes at most{why}: {table_name!r}"
             )
         self._given_table = lock_table_of(dialect, table_name, schema)
         self.table_name = dialect.identifier_preparer.format_table(self._given_table)
-        """As the user wrote it."""
+        """The name as the user wrote it."""
         if dialect.name == "sqlite":
             default_schema = "main"  # SQLite would search temporary tables first
         if schema is None and default_schema is not None and _is_usable(default_schema):
@@ -102,10 +103,10 @@ class SqlTables(StorePrograms):
         self._is_prepared = self._is_located and self._sql.column_types is None
         self._columns_in_session_zone: Sequence[str] = ()
 
-    # The place of the table and the types of its columns, found out once
+    # The place of the table and the types of its columns are read once
 
     def locate(self, *, is_urgent: bool = False) -> SqlProgram[None]:
-        """Find the schema of the table by the default of sessions.
+        """Find the schema of the table from the default of sessions.
 
         The application may have sent ``SET search_path`` or ``USE`` on a connection of its pool.
         """
@@ -116,7 +117,7 @@ class SqlTables(StorePrograms):
         ).rows
         if schema is not None and not schema.startswith("pg_temp") and _is_usable(schema):
             self._use_table(lock_table_of(self.dialect, self._table.name, schema))
-        self._is_located = bool(is_there)  # a table that is created later may be in another schema of the search path
+        self._is_located = bool(is_there)  # if it is created later, it may be in another schema of the search path
 
     def _use_table(self, table: Table) -> None:
         self._table = table
@@ -124,13 +125,13 @@ class SqlTables(StorePrograms):
         self._runs = RunStatements(self._sql) if self.history else None
 
     def _prepare(self, operation: str, lock_name: str | None) -> SqlProgram[None]:
-        """Before the first time is written or compared: locate the table, and check the types of its time columns."""
+        """Locate the table and check its time columns, before any time is written or compared."""
         yield from self.locate()
         if self._is_prepared or self._sql.column_types is None:
             return
         reply = yield self._column_types()
         if not reply.rows:
-            return  # no table yet
+            return  # the table does not exist yet
         used = [row for row in reply.rows if self.extra_columns or row[0].lower() != "last_fire_time"]
         in_session_zone, rounded = odd_columns(used)
         if in_session_zone and self.dialect.name == "postgresql":
@@ -145,7 +146,7 @@ class SqlTables(StorePrograms):
         self._is_prepared = self._is_located
 
     def name_checks(self) -> SqlProgram[list[Check]]:
-        """For ``shedlock doctor``: whether the table compares lock names byte by byte."""
+        """Check for ``shedlock doctor`` whether the table compares lock names byte by byte."""
         if self._sql.column_types is None or self.dialect.name == "postgresql":
             return []
         rows = (yield self._column_types()).rows
@@ -169,10 +170,10 @@ class SqlTables(StorePrograms):
         yield from self._create(self._table, self._sql.probe)
         if self._runs is not None:
             yield from self._create(self._runs.table, self._runs.probe)
-            self.resume_history()  # it may have rested because the table was missing
+            self.resume_history()  # it may have paused because the table was missing
 
     def _create(self, table: Table, probe: Statement) -> SqlProgram[None]:
-        """Probe, create, probe again: several processes may do it at once, and some may not create tables at all."""
+        """Probe, create, and probe again: other processes may do this now, and this user may not create tables."""
         try:
             yield SqlCommand(probe)
             return
@@ -192,7 +193,6 @@ class SqlTables(StorePrograms):
             raise self._not_created(failure, table) from failure.__cause__
 
     def _not_created(self, error: ProviderError, table: Table) -> ProviderError:
-        """``error`` with a hint."""
         if isinstance(error, ProviderUnreachable) or (error.hint is not None and not is_denied(error.__cause__)):
             return error
         name = self.dialect.identifier_preparer.format_table(table)
@@ -203,7 +203,7 @@ class SqlTables(StorePrograms):
         return ProviderError(error.message, operation=error.operation, hint=hint)
 
     def grant_sql(self, table_name: str) -> str:
-        """The statement that gives this user what jobs need on the table."""
+        """Return the statement that gives this user the rights for jobs on the table."""
         return grant_sql(self.dialect, table_name, self._schema, self._url)
 
     # The meaning of errors
@@ -227,5 +227,5 @@ class SqlTables(StorePrograms):
 
 
 def _is_usable(name: str) -> bool:
-    """Drivers give % and : a meaning."""
+    """Return False if ``name`` contains ``%`` or ``:``, which are special for drivers."""
     return "%" not in name and ":" not in name

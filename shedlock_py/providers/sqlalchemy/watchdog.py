@@ -1,4 +1,4 @@
-"""Ends the connections of silent servers, for drivers that would wait for a reply for ever."""
+"""Ends connections to silent servers, for drivers without a time limit for replies."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from shedlock_py.runtime.process import monotonic
 from shedlock_py.runtime.threads import timer
 
 WATCHDOG = "shedlock_py watchdog"
-"""In the ``info`` of a connection."""
+"""Key in a connection's ``info``."""
 
 
 class Watchdog:
-    """Shuts the socket of one connection down at a moment, so that the thread that waits for a reply gets an error.
+    """Shuts down the socket of one connection at a moment, so that the thread that waits for a reply gets an error.
 
-    It has a file descriptor of its own: the driver may close its own, and the system use that number again.
+    It has its own file descriptor: if the driver closes its descriptor, the system may use that number again.
     """
 
-    _number = -1  # if the process has no file descriptor left
+    _number = -1  # stays -1 if the process has no file descriptor left
 
     def __init__(self, number: int) -> None:
         self._lock = threading.Lock()
         self._until: float | None = None
         self._has_ended = False
-        self._number = socket.dup(number)  # os.dup() knows no sockets on Windows
+        self._number = socket.dup(number)  # os.dup() does not accept sockets on Windows
 
     def set(self, until: float) -> None:
-        """:raises NotSent: the timer has no thread, and without it the time of the operation would have no limit."""
+        """:raises NotSent: the timer cannot start its thread, so the operation would have no time limit."""
         self._until = until
         try:
             timer().schedule(self._end, until)
@@ -46,7 +46,7 @@ class Watchdog:
             raise NotSent from OSError(f"no thread would notice a server that is silent: {error}")
 
     def call_off(self) -> bool:
-        """Let the connection live. True: it was ended before."""
+        """Stop the timer. Return True if the connection was already ended."""
         timer().cancel(self._end)
         with self._lock:
             self._until = None
@@ -59,7 +59,7 @@ class Watchdog:
             if number >= 0:
                 socket.close(number)
 
-    __del__ = close  # SQLAlchemy forgets a connection whose first queries failed
+    __del__ = close  # SQLAlchemy forgets a connection if its first queries failed
 
     def _end(self) -> None:
         with self._lock:
@@ -94,7 +94,7 @@ class LoopWatchdog:
 
 
 class Opening:
-    """A connection that is being opened, by a moment of the monotonic clock."""
+    """A connection that is being opened, until a moment of the monotonic clock."""
 
     def __init__(self, until: float) -> None:
         self.until = until
@@ -111,7 +111,7 @@ def watch(engine: Engine) -> None:
         driver: Any = record.driver_connection
         if engine.dialect.is_async:
             record.info[WATCHDOG] = LoopWatchdog(driver)
-        elif WATCHDOG not in record.info and hasattr(driver, "fileno"):  # PyMySQL has none on a local socket
+        elif WATCHDOG not in record.info and hasattr(driver, "fileno"):  # PyMySQL has no fileno on a local socket
             record.info[WATCHDOG] = Watchdog(driver.fileno())
         opening, watchdog = current_opening.get(None), record.info.get(WATCHDOG)
         if opening is not None and watchdog is not None:
@@ -126,7 +126,7 @@ def watch(engine: Engine) -> None:
 def _connect_pymysql(
     dialect: Dialect, record: ConnectionPoolEntry, args: Sequence[Any], options: Mapping[str, Any]
 ) -> Any:
-    """On a socket that this function opens: PyMySQL has no public way to its own, and the watchdog needs one."""
+    """Connect PyMySQL with a socket from this function: the watchdog needs a socket, and PyMySQL hides its own."""
     connection: Any = dialect.connect(*args, **options, defer_connect=True)
     if connection.unix_socket:
         connection.connect()
@@ -146,14 +146,14 @@ def _connect_pymysql(
     except BaseException:
         opened.close()
         if watchdog is not None:
-            watchdog.close()  # now: the error keeps the record, and the server would see the connection open
+            watchdog.close()  # close it now: the error keeps the record, so the server would see an open connection
         raise
     return connection
 
 
 def _shut(number: int) -> None:
     with suppress(OSError):
-        shared = socket.socket(fileno=number)  # not of a duplicate: the process may have no file descriptor left
+        shared = socket.socket(fileno=number)  # not a duplicate: the process may have no file descriptor left
         try:
             shared.shutdown(socket.SHUT_RDWR)
         finally:

@@ -85,6 +85,6 @@ def test_a_member_without_space_fails(etcd_server: EtcdServer, open_url: Open) -
 def test_an_even_number_of_members_is_a_warning() -> None:
     hint = "an even number of members tolerates no more failures than one member fewer: use 3 or 5"
     _, two, *_ = checks_of_replies({}, {"members": [{"ID": "1"}, {"ID": "2"}]})
-    assert two == Check("members", "warning", "2, of which 0 may be lost", hint)
+    assert two == Check("members", "warning", "2, and 0 of them may fail", hint)
     _, three, *_ = checks_of_replies({}, {"members": [{"ID": "1"}, {"ID": "2"}, {"ID": "3"}]})
-    assert three == Check("members", "ok", "3, of which 1 may be lost")
+    assert three == Check("members", "ok", "3, and 1 of them may fail")

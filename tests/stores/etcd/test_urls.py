@@ -77,9 +77,9 @@ def test_a_url_that_cannot_work_is_refused(rest: str, what: str) -> None:
     [
         ("ca=/no/such/file", "ca='/no/such/file': No such file"),
         ("cert={text}&key=/no/such/key", "key='/no/such/key': No such file"),
-        ("ca={text}", "ca='{text}': no certificate in PEM"),
-        ("cert={text}", "cert='{text}': no certificate in PEM"),
-        ("cert={text}&key={text}", "cert='{text}', key='{text}': no certificate in PEM, or not with its key"),
+        ("ca={text}", "ca='{text}': not a certificate in PEM"),
+        ("cert={text}", "cert='{text}': not a certificate in PEM"),
+        ("cert={text}&key={text}", "cert='{text}', key='{text}': not a certificate in PEM, or its key does not match"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(open_url: Open, tmp_path: Path, options: str, what: str) -> None:

@@ -173,7 +173,7 @@ def test_a_run_that_was_written_by_hand_hinders_no_job_and_new_runs_take_its_pla
         (run | {"fencingToken": 1, "lockedBy": "me", "started": 5}, "has an odd started"),
         (run | {"outcome": "splendid"}, "has an odd outcome"),
         (run | {"ended": True}, "has an odd ended"),
-        (run | {"fireTime": 2**62}, "has a fire time that no calendar has"),
+        (run | {"fireTime": 2**62}, "has a fire time that is out of range"),
     ):
         store.documents.update_one({"_id": name}, {"$set": {"runs": [odd]}})
         with pytest.raises(ProviderError, match=problem):

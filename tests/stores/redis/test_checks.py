@@ -53,7 +53,7 @@ def test_a_server_without_persistence_is_warned_of(store: Store, protocol: int) 
     with settings(store.server, {}):
         checks = checks_of(store.provider(**options))
     assert statuses(checks) == {**ALL_WELL, "persistence": "warning"}
-    assert checks["persistence"].message == "none: at a restart all locks vanish, and are free"
+    assert checks["persistence"].message == "none: a restart loses all locks, so they are free"
     assert str(checks["persistence"].hint).startswith("set appendonly yes, with appendfsync everysec")
 
 
@@ -70,7 +70,7 @@ def test_a_server_without_persistence_is_warned_of(store: Store, protocol: int) 
         ({"maxmemory": "100mb", "maxmemory-policy": "volatile-ttl"}, "eviction", "warning", "volatile-ttl may evict"),
         ({"maxmemory-policy": "allkeys-lru"}, "eviction", "ok", "no maxmemory: "),
         ({"maxmemory": "100mb"}, "eviction", "ok", "noeviction: "),
-        ({"save": "3600 1"}, "persistence", "warning", "snapshots only: a crash forgets the locks since the last one"),
+        ({"save": "3600 1"}, "persistence", "warning", "snapshots only: a crash loses the locks since"),
         ({"appendonly": "yes"}, "persistence", "ok", "append-only file, appendfsync always"),
         ({"appendonly": "yes", "appendfsync": "no"}, "persistence", "warning", "appendfsync no: "),
     ],
@@ -120,7 +120,7 @@ def test_a_replica_is_warned_of_and_is_no_primary() -> None:
             found = checks_of(primary.provider())["replication"]
             assert (found.status, found.message) == (
                 "warning",
-                "1 replica, asynchronous: a fail-over may forget the last locks",
+                "1 replica, asynchronous: a failover may lose the latest locks",
             )
             (found,) = checks_of(replica.provider()).values()
             assert (found.check, found.status) == ("replication", "failed")

@@ -295,7 +295,7 @@ def test_i1_a_server_under_two_names_is_no_majority(programs: QuorumPrograms) ->
     next(program)
     undo = program.send([(VOTED, 5, b"run id"), (VOTED, 5, b"run id"), SILENT])
     assert isinstance(undo, Undo), "nothing is confirmed"
-    with pytest.raises(ProviderError, match="two of these servers are one and the same"):
+    with pytest.raises(ProviderError, match="two of these servers are the same server"):
         program.send(None)
 
 

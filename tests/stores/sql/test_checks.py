@@ -35,7 +35,7 @@ from tests.support.polling import wait_until
 from tests.support.servers import PASSWORD, USER, MySqlServer, PostgresServer
 
 PRIMARY = "connect to the primary, in all replicas of the application to the same one"
-MAY_LACK = "one that is promoted may lack the last locks, which are free then"
+MAY_LACK = "after a failover, the new primary may lack the latest locks, so they are free"
 
 
 def at(url: str) -> dict[str, Check]:
@@ -89,7 +89,7 @@ def test_a_server_that_forgets_quickly_is_warned_of(store: Store, kind: str) -> 
     assert checks["permissions"].message == "SELECT, INSERT, UPDATE, DELETE"
     if value != durable:
         assert checks["durability"].message.startswith(f"{setting} = {value}")
-        assert "may forget the last locks" in checks["durability"].message
+        assert "may lose the latest locks" in checks["durability"].message
 
 
 @on([*ONE_EACH, ONE_ASYNC_EACH[0]])

@@ -1,4 +1,4 @@
-"""Broadcasts: the commands of a quorum's programs, and the clients that carry them out, in threads or in tasks."""
+"""Broadcasts: the commands of a quorum's programs, and the clients that execute them in threads or tasks."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from shedlock_py.runtime.program import Program, drive, drive_async
 from shedlock_py.runtime.threads import WorkerPool
 
 BROADCAST_SECONDS = 1.2
-"""How long a short broadcast waits for a majority, if so much is left of the operation's time."""
+"""The longest wait of a short broadcast for a majority, if the operation has that much time left."""
 GRACE_SECONDS = 0.05
-"""How long a broadcast waits for the other servers, after the replies have settled the matter."""
+"""The wait for the other servers, after the replies have settled the result."""
 REQUEST_SHARE = 0.95
-"""The part of its time that a broadcast gives to its requests: so it receives their errors, which name the reason."""
+"""The share of a broadcast's time that its requests get, so that it still receives their errors."""
 READ_SECONDS = 0.03
-"""Time that an event loop, after it was blocked, has to read the replies that have arrived."""
+"""After the event loop was blocked, the time it has to read the replies that have arrived."""
 THREADS_PER_SERVER = 16
-"""For claims, and again for all else."""
+"""For claims, and as many for other commands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,40 +36,40 @@ class QuorumServer:
     """One server of a quorum."""
 
     number: int
-    """From 0."""
+    """Starts at 0."""
     place: str
-    """Host and port, for people to read."""
+    """Host and port, for people."""
     programs: RedisPrograms
     client: Any
 
     def carry_out(self, program: Program[Command, Any, Any]) -> Program[Command, Any, Any]:
-        """``program`` with retries, and with errors that name this server."""
+        """Carry out ``program`` with retries. Errors name this server."""
         try:
             return (yield from kit.carry_out(self.programs, self.place, None, program))
         except ProviderError as error:
             if error.operation == self.place:
                 raise
-            # It is about a record, for example.
+            # The error may name a lock record, not the server.
             raise type(error)(f"{self.place}: {error.message}", operation=self.place, hint=error.hint) from error
 
 
 @dataclass(frozen=True, slots=True)
 class OnEach:
-    """A command: carry out a program on each server at the same time.
+    """A command: carry out a program on every server at the same time.
 
-    The reply is a list with the result of each server, or its error. As soon as the replies settle the matter, the
+    The reply is a list with the result or the error of each server. As soon as the replies settle the result, the
     client waits only a short time for the other servers.
     """
 
     program: Callable[[QuorumServer], Program[Command, Any, Any]]
     is_settled: Callable[[Sequence[Any]], bool] | None = None
-    """Whether these replies are enough, with an error for each silent server. None: all servers are needed."""
+    """Returns whether these replies are enough. A silent server has an error. If None, all replies are needed."""
     only: frozenset[int] | None = None
-    """The numbers of the servers that get it; the reply has :class:`NotAddressed` for the others. None: all."""
+    """Numbers of the servers to send to. The reply has :class:`NotAddressed` for all other servers."""
     can_grant: bool = False
-    """Whether it can grant a lock, or a vote."""
+    """The command can grant a lock or a vote."""
     is_long: bool = False
-    """Whether a server may need more than one short request, as to read all its records."""
+    """A server may need several requests, for example to read all its records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,8 @@ class NotAddressed(Exception):
 class QuorumClient:
     """Broadcasts in threads.
 
-    Each server has its own threads, so that a silent server does not delay the others. Claims have their own threads,
-    too, so that no heartbeat waits for them.
+    Each server has its own threads, so that a silent server delays only itself. Claims also have their own
+    threads, so that heartbeats do not wait for them.
     """
 
     def __init__(self, clients: Sequence[BaseClient], key_prefix: str) -> None:
@@ -117,12 +117,12 @@ class QuorumClient:
                 future = Future()
                 refused.append((request, future))
             broadcast.futures[server.number] = future
-        for refused_request, future in refused:  # better one after the other than not at all
+        for refused_request, future in refused:  # without threads, send the requests one after the other
             _run_here(refused_request, future)
         while (seconds := broadcast.seconds_left()) > 0:
             wait(broadcast.pending(), seconds, FIRST_COMPLETED)
         for future in broadcast.pending():
-            future.cancel()  # a request that has not begun would come too late
+            future.cancel()  # a request that has not started would come too late
         return broadcast.results()
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class QuorumClient:
 
 
 def _run_here(request: Callable[[], Any], future: Future[Any]) -> None:
-    """In the time that the broadcast has left; to connect may take longer, as may a request of a user's client."""
+    """Run the request in the caller's thread. Connecting, or a user's client, may outlast the broadcast."""
     try:
         future.set_result(request())
     except Exception as error:
@@ -147,7 +147,7 @@ class AsyncQuorumClient:
     def __init__(self, clients: Sequence[BaseClient], key_prefix: str) -> None:
         self.shown = "at " + ", ".join(client.place for client in clients)
         self._servers = _servers(clients, key_prefix)
-        self._tasks: PerLoop[set[asyncio.Task[Any]]] = PerLoop(set)  # the event loop itself keeps only weak references
+        self._tasks: PerLoop[set[asyncio.Task[Any]]] = PerLoop(set)  # the event loop keeps only weak references
 
     async def execute(self, command: QuorumCommand, timeout: float | None) -> Any:  # noqa: ASYNC109 (of the kit's client)
         if isinstance(command, Pause):
@@ -157,7 +157,7 @@ class AsyncQuorumClient:
             task = asyncio.create_task(drive_async(*broadcast.start(server)))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
-            # So that the event loop does not report its exception as never retrieved.
+            # Read the exception: otherwise the event loop reports that it was never retrieved.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             broadcast.futures[server.number] = task
         while (seconds := broadcast.seconds_left()) > 0:
@@ -177,9 +177,9 @@ class AsyncQuorumClient:
 
 
 class _Broadcast:
-    """One broadcast while it is carried out: the futures of its servers, and how long it waits for them.
+    """One running broadcast: the futures of its servers, and its deadline.
 
-    :param timeout: seconds that are left of the operation; None: user-supplied clients have limits of their own.
+    :param timeout: the seconds that the operation has left. None if user-supplied clients have their own limits.
     """
 
     def __init__(self, command: OnEach, servers: Sequence[QuorumServer], timeout: float | None) -> None:
@@ -187,7 +187,7 @@ class _Broadcast:
         self._servers = servers
         self.addressed = [server for server in servers if command.only is None or server.number in command.only]
         self.futures: dict[int, Any] = {}
-        """Futures of threads, or tasks; by the number of the server."""
+        """Futures of threads, or tasks, by the number of the server."""
         if command.is_long:
             self._seconds = kit.DEFAULT_TIMEOUT.total_seconds() if timeout is None else timeout
         else:
@@ -197,7 +197,7 @@ class _Broadcast:
         self._is_settled = False
 
     def start(self, server: QuorumServer) -> tuple[Program[Command, Any, Any], Callable[[Command], Any]]:
-        """The program of a server, and the function that carries its commands out."""
+        """Return a server's program, and the function that executes its commands."""
 
         def request(command: Command) -> Any:
             seconds = self._requests_until - monotonic()
@@ -211,7 +211,7 @@ class _Broadcast:
         return [future for future in self.futures.values() if not future.done()]
 
     def seconds_left(self) -> float:
-        """Seconds to wait for the next reply; zero when there is nothing to wait for."""
+        """Return the seconds to wait for the next reply. 0 if no reply is missing."""
         if not self.pending():
             return 0
         is_settled = self._command.is_settled
@@ -221,7 +221,7 @@ class _Broadcast:
         return max(0.0, self._until - monotonic())
 
     def results(self) -> list[Any]:
-        """The result or the error of each server."""
+        """Return the result or the error of each server."""
         return [self._result(server) for server in self._servers]
 
     def _result(self, server: QuorumServer) -> Any:

@@ -1,6 +1,6 @@
-"""What the servers of a quorum say of their settings: for ``shedlock doctor``.
+"""Checks the servers of a quorum for ``shedlock doctor``.
 
-Persistence is not among it: a server that was restarted is kept out for ``longest_lease`` with it, too.
+Persistence is not checked: a restarted server stays in quarantine for ``longest_lease`` even with persistence.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ _BETTER_NONE = "better none: a server is kept out for longest_lease when its rep
 
 
 def quorum_checks(majority: Majority, replies: Sequence[Any]) -> list[Check]:
-    """:param replies: of each server its place and the fields of INFO, or an error.
+    """Check the replies.
 
+    :param replies: the place and the INFO fields of each server, or its error.
     :raises ProviderUnreachable: no majority has replied.
     """
     size, known = len(replies), results(replies)
@@ -53,7 +54,7 @@ def _replication(known: Iterable[tuple[str, Info]]) -> Check:
 
 
 def _of_all(checks: Iterable[tuple[str, Check]]) -> Check:
-    """One check for all servers: the first warning, with the places where it holds; or the first check."""
+    """Return one check for all servers: the first warning and the places with a warning, or else the first check."""
     found = list(checks)
     warned = [(place, check) for place, check in found if check.status != "ok"]
     if not warned:

@@ -1,6 +1,6 @@
-"""What a majority of a quorum's servers has replied: counts, the tally of votes, and merged lock records.
+"""The result of a majority of a quorum's servers: counts, the tally of votes, and merged lock records.
 
-A reply to a broadcast is the result of a server, or its error.
+A reply to a broadcast is the result or the error of one server.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class Majority:
         self.count = size // 2 + 1
 
     def agrees(self, replies: Sequence[Any]) -> bool:
-        """Whether a majority has the same result."""
+        """Return whether a majority has the same result."""
         return max(Counter(results(replies)).values(), default=0) >= self.count
 
     def has_replied(self, replies: Sequence[Any]) -> bool:
-        """Whether a majority has a result."""
+        """Return whether a majority has a result."""
         return len(results(replies)) >= self.count
 
     def may_have_done(self, replies: Sequence[Any]) -> bool:
-        """Whether a majority may have done what was requested (1, not 0), counting the silent servers."""
+        """Return whether a majority may have done the request (1, not 0). Silent servers count as done."""
         return replies.count(0) <= self.size - self.count
 
     def required(self, operation: str, lock_name: str | None, on_each: OnEach) -> Program[QuorumCommand, Any, Any]:
-        """The replies to a broadcast.
+        """Return the replies to a broadcast.
 
         :raises ProviderError: no majority has a result.
         """
@@ -53,7 +53,7 @@ class Majority:
         return replies
 
     def fail(self, operation: str, lock_name: str | None, errors: Sequence[Exception], why: str) -> NoReturn:
-        """Raise the error for too few results: a refusal will be there the next time, silence may not."""
+        """Raise the error for too few results. A refusal comes first: it will still be there at the next try."""
         refusal = next(filter(is_refusal, errors), None)
         if isinstance(refusal, ConfigurationError):
             raise refusal
@@ -62,17 +62,17 @@ class Majority:
 
 
 def results(replies: Sequence[Any]) -> list[Any]:
-    """The replies that are not errors."""
+    """Return the replies that are not errors."""
     return [reply for reply in replies if not isinstance(reply, Exception)]
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether a server replied with an error, or the client refused to send anything."""
+    """Return whether a server replied with an error, or the client refused to send."""
     return isinstance(error, ProviderError | ConfigurationError) and not isinstance(error, ProviderUnreachable)
 
 
 def failures(errors: Sequence[Exception], size: int) -> str:
-    """What the servers that failed have in common, with an example of each kind, for people."""
+    """Describe for people how many servers refused or did not reply, with one example of each."""
     refusals = [error for error in errors if is_refusal(error)]
     silent = [error for error in errors if not is_refusal(error)]
     reasons = []
@@ -83,7 +83,7 @@ def failures(errors: Sequence[Exception], size: int) -> str:
     return "; ".join(reasons)
 
 
-# The kinds of reply of quorum_vote.lua
+# Kinds of replies of quorum_vote.lua
 HELD, VOTED, OTHER, RAN, QUARANTINED, TOO_LATE, NO_SUCH_RUN = 0, 1, 2, 3, 4, 5, 6
 
 
@@ -95,16 +95,16 @@ class Verdict(enum.Enum):
 
 
 class VoteTally:
-    """The replies to a vote for the claim ``locked_by``: each a pair of ``quorum_vote.lua``, or an error.
+    """Counts the replies to a vote for the claim ``locked_by``. A reply is a pair of ``quorum_vote.lua``, or an error.
 
-    A claim that recovers a run needs a majority that has this run. The end of the run is on record as soon as one
-    server has it: the holder has released it, and other servers did not reply.
+    A claim that recovers a run needs a majority that has this run. If one server has the end of the run, the run has
+    ended: the holder has released it, and the other servers did not reply.
 
     :param recovers: the claim recovers a run.
-    :ivar token: the greatest that any of the voters could give.
+    :ivar token: the greatest token of the voters.
     :ivar voters: the numbers of the servers that voted for the claim.
-    :ivar errors: of the servers that neither voted nor gave a reason.
-    :ivar same_server: a server has voted twice, under two names: then there is no majority.
+    :ivar errors: errors of the servers that neither voted nor gave a reason.
+    :ivar same_server: True if a server voted twice under two names, so there is no majority.
     """
 
     def __init__(self, locked_by: bytes, replies: Sequence[Any], *, recovers: bool = False) -> None:
@@ -131,7 +131,7 @@ class VoteTally:
         return self._verdict(len(self.errors))
 
     def is_settled(self) -> bool:
-        """Whether the missing replies cannot change the verdict."""
+        """Return whether the missing replies cannot change the verdict."""
         return self._verdict(0) is self.verdict()
 
     def _verdict(self, missing: int) -> Verdict:
@@ -141,13 +141,13 @@ class VoteTally:
         if len(self.voters) >= self._majority:
             return Verdict.WON
         if self._size - missing < self._majority:
-            return Verdict.IMPOSSIBLE  # too few to know that it is held, or that it ran
-        # Servers that are silent, or have forgotten, may be with a claim that is known to have others.
+            return Verdict.IMPOSSIBLE  # too few replies to know that the lock is held, or that the fire time ran
+        # Servers that are silent, or have forgotten, may support a claim that other servers support.
         if any(count + self._votes[claim] + silent >= self._majority for claim, count in self._leases.items()):
             return Verdict.SKIP
         if any(count + self._leases[claim] >= self._majority for claim, count in self._votes.items()):
             return Verdict.SKIP
-        if self._ran >= self._majority:  # on fewer, a claim that failed may have left it
+        if self._ran >= self._majority:  # fewer servers may have it from a claim that failed
             return Verdict.SKIP
         if self._without >= self._majority:
             return Verdict.SKIP
@@ -156,18 +156,18 @@ class VoteTally:
         return Verdict.SPLIT
 
     def is_ahead(self) -> bool:
-        """Whether this claim keeps its votes for the next vote after a split. One claim must; the others give way."""
-        # The claim id, at the end of locked_by, is random, which is fair.
+        """Return whether this claim keeps its votes after a split. One claim keeps them, all other claims give way."""
+        # The claim id at the end of locked_by is random, so the choice is fair.
         this = (len(self.voters), self._locked_by[-32:])
         return all(this > (count, claim[-32:]) for claim, count in self._votes.items())
 
     def is_too_late(self) -> bool:
-        """Whether it is the fire time that leaves no majority: the servers that replied nothing else are enough."""
+        """Return whether only the late fire time prevents a majority: otherwise the servers would be enough."""
         silent = len(self.errors) + len(self._quarantines)
         return self._too_late > 0 and self._size - silent - self._ran - self._without >= self._majority
 
     def why_not(self) -> str:
-        """Why no claim can have a majority now, for people."""
+        """Describe for people why no claim can get a majority now."""
         reasons = [failures(self.errors, self._size)] if self.errors else []
         if self._without:
             reasons.append(f"{self._without} of {self._size} servers do not have the run")
@@ -182,7 +182,7 @@ class VoteTally:
 
 
 def are_decided(found: Sequence[Sequence[LockRecord]], majority: Majority) -> bool:
-    """Whether a majority agrees on the holder of each lock. ``found``: what each server replied."""
+    """Return whether a majority agrees on the holder of each lock. ``found``: the reply of each server."""
     return len(found) >= majority.count and all(
         max(Counter(record and (record.locked_by, record.is_held) for record in records).values()) >= majority.count
         for records in _by_name(found)
@@ -190,23 +190,23 @@ def are_decided(found: Sequence[Sequence[LockRecord]], majority: Majority) -> bo
 
 
 def merged_records(found: Sequence[Sequence[LockRecord]], majority: Majority) -> list[LockRecord]:
-    """What a majority has on each lock. ``found``: what each server replied."""
+    """Return the record of each lock that a majority has. ``found``: the reply of each server."""
     merged = (_merged(records, majority) for records in _by_name(found))
     return [record for record in merged if record is not None]
 
 
 def _by_name(found: Sequence[Sequence[LockRecord]]) -> list[list[LockRecord | None]]:
-    """For each lock name what each server has on it."""
+    """Return the records of each lock name, one from each server."""
     servers = [{record.name: record for record in records} for records in found]
     names = sorted({name for server in servers for name in server})
     return [[server.get(name) for server in servers] for name in names]
 
 
 def _merged(found: Sequence[LockRecord | None], majority: Majority) -> LockRecord | None:
-    """The record of all servers, of which those in ``found`` replied (None: no record there).
+    """Return one record from the replies ``found`` (None if a server lacks the record).
 
-    It is held if a majority may hold it for the same claim, counting those that did not reply as if they did. Each
-    server has its own clock, so the result has the times of one server: the last that a majority outlasts.
+    The lock is held if a majority may hold it for the same claim. Silent servers count as holding it. Each server has
+    its own clock, so the result has the times of one server: the last end that a majority reaches.
     """
     unknown = majority.size - len(found)
     if found.count(None) >= majority.count:
@@ -229,7 +229,7 @@ def _merged(found: Sequence[LockRecord | None], majority: Majority) -> LockRecor
     )
     if is_held(records):
         shown = [record for record in records if record.is_held]
-    else:  # a minority may hold it for a moment longer
+    else:  # a minority may still hold it
         shown = [replace(record, lock_until=min(record.lock_until, record.read_at)) for record in records]
     shown.sort(key=lambda record: record.lock_until, reverse=True)
     which = min(majority.count, len(shown)) - 1
@@ -246,11 +246,11 @@ def _merged(found: Sequence[LockRecord | None], majority: Majority) -> LockRecor
 def _is_released(
     records: Sequence[LockRecord], newest: datetime | None, majority: Majority, unknown: int
 ) -> bool | None:
-    """Whether the run of ``newest`` was ended, from its records: one is enough, see :class:`VoteTally`.
+    """Return whether the run of ``newest`` has ended. One server's record is enough: see :class:`VoteTally`.
 
-    A server that has undone the claim has the mark, too, and no longer the fire time. That run was not ended.
+    A server that has undone the claim has the mark, too, but not the fire time. That run did not end.
 
-    None: too few servers have the run, so nobody can recover it.
+    Return None if too few servers have the run, so that it cannot be recovered.
     """
     found = {record.is_released for record in records if record.last_fire_time == newest}
     if True in found:
@@ -259,10 +259,10 @@ def _is_released(
 
 
 def merged_runs(found: Sequence[Iterable[Run]], majority: Majority) -> list[Run]:
-    """The runs of a lock name as all servers have them. ``found``: what each server replied, in any order.
+    """Merge the runs of a lock name. ``found``: the reply of each server, in any order.
 
-    A run that has ended on a server was granted. One that has not was granted only if a majority may have it, counting
-    the servers that did not reply: otherwise its claim failed. Its start is that of the merged record.
+    A run that has ended on any server was granted. An open run was granted only if a majority may have it, with silent
+    servers counted: otherwise its claim failed. Its start is the start in the merged record.
     """
     silent = majority.size - len(found)
     by_claim: dict[tuple[int, str], list[Run]] = {}

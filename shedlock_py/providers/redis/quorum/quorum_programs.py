@@ -1,18 +1,17 @@
-"""The operations on a quorum: one lock, kept on the majority of N independent Redis servers (Redlock).
+"""Operations on a quorum: a lock on the majority of N independent Redis servers (Redlock).
 
-A lease is acquired in two broadcasts. In the first each server votes for one claim, for :data:`VOTE` at most; in the
-second a majority that voted for the same claim gets the lease and its fencing token, the greatest that any of them
-could give. So every granted token is stored on a majority, any two majorities share a server, and the next token is
-greater. A claim that fails in the first broadcast leaves the lock records as they were; one that fails in the second is
-undone.
+An acquire needs two broadcasts. In the first, each server votes for one claim, for at most :data:`VOTE`. In the second,
+a majority of voters for the same claim gets the lease and its fencing token: the greatest token that a voter offered.
+So a majority stores every granted token. Any two majorities share a server, so the next token is greater. A claim that
+fails in the first broadcast does not change the lock records. A claim that fails in the second broadcast is undone.
 
-A claim that recovers a run is such an acquire. A server votes for it only if it has exactly the run of the dead holder,
-which was not ended.
+A claim that recovers a run is an acquire, too. A server votes for it only if it has exactly the run of the dead holder,
+and that run has not ended.
 
-A take-over reads the fencing token of each server, and replaces the record of a server only if it still has that token
-and has not been emptied since.
+A take-over reads the fencing token of each server. It replaces a record only if that server still has this token and
+was not emptied since.
 
-Trust counts from before the second broadcast, less the margin for clocks of different speeds.
+The holder's trust counts from before the second broadcast, minus the margin for clocks of different speeds.
 """
 
 from __future__ import annotations
@@ -58,20 +57,20 @@ from shedlock_py.providers.redis.quorum.majority import (
 from shedlock_py.runtime.program import Program
 
 VOTE = timedelta(seconds=3)
-"""How long a server reserves the lock for a claim that it voted for: longer than two broadcasts take."""
+"""How long a server reserves the lock for the claim that it voted for. It is longer than two broadcasts."""
 
-_random = SystemRandom()  # the random module would give the same numbers to all children of a fork in C
+_random = SystemRandom()  # the module random would give the same numbers to all children that C code forks
 
 QuorumProgram = Program[QuorumCommand | Undo, Any, Any]
 IsSettled = Callable[[Sequence[Any]], bool]
 
 
 class Reading(NamedTuple):
-    """What a take-over replaces."""
+    """The state that a take-over replaces."""
 
-    token: int  # the next one of the lock
-    former: dict[int, tuple[bytes, bytes]]  # of each server its token, and what changes when it forgets records
-    clocks: list[int]  # of the servers, in microseconds
+    token: int  # the next token of the lock
+    former: dict[int, tuple[bytes, bytes]]  # per server: its token, and a value that changes when it loses records
+    clocks: list[int]  # the servers' clocks, in microseconds
 
 
 class QuorumPrograms(StorePrograms):
@@ -96,14 +95,14 @@ class QuorumPrograms(StorePrograms):
                 return (yield from self._take_over(claim, before))
             return (yield from self._acquire(claim, before if claim.recoveries else None))
         except Exception:
-            # The caller gets an error, so a lease that some servers granted is undone, after the time limit as well.
-            # A take-over is not undone: see kit.locking.
+            # The caller gets an error, so undo a lease that some servers granted, even after the time limit. A
+            # take-over is not undone: see kit.locking.
             if not force:
                 yield undo_of(self, claim)
             raise
 
     def _acquire(self, claim: Claim, dead: LockRecord | None) -> QuorumProgram:
-        """:param dead: whose run to recover; None: acquire."""
+        """:param dead: the record of the run to recover. If None, acquire."""
         name, operation = claim.request.name, "recover" if dead else "acquire"
         former = dead.locked_by.encode() if dead else b""
         limit = VOTE.total_seconds()
@@ -111,13 +110,13 @@ class QuorumPrograms(StorePrograms):
             limit = min(limit, 0.8 * self.timeout)
         number, last_vote_at = 0, self.clock() + limit
         while True:
-            is_last = self.clock() > last_vote_at  # by then the votes for a claimant that died have expired
+            is_last = self.clock() > last_vote_at  # votes for a claimant that died have expired by then
             replies = yield self._vote(claim, former)
             tally = VoteTally(claim.locked_by.encode(), replies, recovers=dead is not None)
             is_ahead = False
             match tally.verdict():
                 case Verdict.WON if tally.same_server:
-                    raise refused(operation, name, "two of these servers are one and the same")
+                    raise refused(operation, name, "two of these servers are the same server")
                 case Verdict.WON:
                     before = dict.fromkeys(tally.voters, (former, b"") if dead else ())
                     if (yield from self._confirm(operation, claim, tally.token, before)):
@@ -145,7 +144,7 @@ class QuorumPrograms(StorePrograms):
         read = Call(script("quorum_read"), (self._calls.key(request.name), self._node_key))
         replies = yield from self._required("take_over", request.name, read, self._know_tokens)
         found = {server: reply for server, reply in enumerate(replies) if not isinstance(reply, Exception)}
-        all_may = not self._know_tokens(replies)  # the operator takes over in spite of a quarantine
+        all_may = not self._know_tokens(replies)  # the operator takes over despite a quarantine
         former = {server: (reply[1], reply[4]) for server, reply in found.items() if all_may or reply[3]}
         return Reading(max(reply[2] for reply in found.values()), former, [reply[0] for reply in found.values()])
 
@@ -157,18 +156,18 @@ class QuorumPrograms(StorePrograms):
                 raise fire_time_too_late("take_over", request, self.fire_time_tolerance)
         if (yield from self._confirm("take_over", claim, reading.token, reading.former)):
             return reading.token
-        # A minority may have granted it, and keeps it until the next try, or until it expires: the former holder may
-        # still trust its lease, and several take-overs at once may have replaced it on every server.
-        claim.renew()  # a server that has confirmed this try must not confirm the next one with the token of this one
+        # A minority may have granted it. It stays until the next try or until it expires: the former holder may still
+        # trust its lease, and concurrent take-overs may have replaced it on every server.
+        claim.renew()  # a server that confirmed this try must not confirm the next try with this try's token
         yield _pause(5)
         return None
 
     def _know_tokens(self, replies: Sequence[Any]) -> bool:
-        """Whether these servers know how far the tokens are: a majority that has not forgotten anything."""
+        """Return whether these servers know the newest token: a majority that has forgotten nothing."""
         return sum(bool(reply[3]) for reply in results(replies)) >= self._majority.count
 
     def _vote(self, claim: Claim, former: bytes) -> OnEach:
-        """:param former: the holder of the run to recover, as its record has it; empty: none."""
+        """:param former: the holder of the run to recover, as in its record. Empty: no recovery."""
         locked_by, _, fire_time = claim_args(claim)
         tolerance = self.fire_time_tolerance // MICROSECOND
         args = (locked_by, in_milliseconds(VOTE), fire_time, in_milliseconds(self._longest_lease), tolerance, former)
@@ -182,10 +181,10 @@ class QuorumPrograms(StorePrograms):
     def _confirm(
         self, operation: str, claim: Claim, token: int, former: Mapping[int, tuple[bytes, ...]]
     ) -> Program[QuorumCommand, Any, bool]:
-        """Whether a majority has the lease now, with ``token``; if not, some servers may.
+        """Return whether a majority has the lease with ``token`` now. If not, some servers may still have it.
 
-        :param former: the servers by number. To take over, with what each of them had when it was read; to recover,
-            with the dead holder; otherwise nothing, as they voted for this claim.
+        :param former: the servers by number. Their values: for a take-over, the state that was read; for a recovery,
+            the dead holder; otherwise empty, because the servers voted for this claim.
         """
         claim.restart_clock()
         force = {"take_over": b"force", "recover": b"recover"}.get(operation, b"")
@@ -206,8 +205,8 @@ class QuorumPrograms(StorePrograms):
         return confirmed >= self._majority.count
 
     def _give_way(self, claim: Claim) -> Program[QuorumCommand, Any, None]:
-        """Undo ``claim``, and go on with a new claim id: what was sent before may arrive late, and must not match."""
-        with suppress(ProviderError):  # what cannot be undone now ends by itself
+        """Undo ``claim`` and give it a new claim id: earlier commands may arrive late, and must not match."""
+        with suppress(ProviderError):  # a claim that cannot be undone now expires
             yield from undo_claimed(self, claim)
         claim.renew()
 
@@ -230,7 +229,7 @@ class QuorumPrograms(StorePrograms):
         return False
 
     def force_release(self, name: str, expected: LockRecord | None = None) -> QuorumProgram:
-        """Each server frees what it has itself: after several take-overs at once that can be another claim on each."""
+        """Free the records of all servers: after concurrent take-overs, each server may have another claim."""
 
         def free(server: QuorumServer) -> Program[Command, Any, bool]:
             record = yield from server.programs.record(name)
@@ -250,7 +249,7 @@ class QuorumPrograms(StorePrograms):
             if expected is None:
                 return (yield from server.programs.forget_fire_time(name, None))
             newest = expected.last_fire_time
-            if newest == ONCE:  # all runs of a key of run_once have this one
+            if newest == ONCE:  # all runs of a run_once key have the same fire time
                 return (yield from server.programs.forget_fire_time(name, expected))
             return newest is not None and (yield from server.programs.delete_fire_time(name, newest))
 
@@ -274,7 +273,7 @@ class QuorumPrograms(StorePrograms):
         return (yield from self._merged("records", None, on_each))
 
     def runs(self, name: str, limit: int) -> QuorumProgram:
-        on_each = OnEach(lambda server: server.programs.runs(name, limit))  # any server may know the end of a run
+        on_each = OnEach(lambda server: server.programs.runs(name, limit))  # any server may have the end of a run
         return merged_runs(results((yield from self._majority.required("runs", name, on_each))), self._majority)
 
     def checks(self) -> Program[QuorumCommand, Any, list[Check]]:
@@ -291,18 +290,18 @@ class QuorumPrograms(StorePrograms):
         return merged_records(results(replies), self._majority)
 
     def _done(self, operation: str, name: str, call: Call) -> QuorumProgram:
-        """Whether a majority may have done it."""
+        """Return whether a majority may have done it."""
         return self._majority.may_have_done((yield from self._required(operation, name, call)))
 
     def _required(self, operation: str, name: str, call: Call, is_settled: IsSettled | None = None) -> QuorumProgram:
-        """The replies to one script, of a majority at least."""
+        """Return the replies of a majority to one script."""
         on_each = OnEach(lambda _: run_script(call, name, self), is_settled or self._majority.agrees)
         return (yield from self._majority.required(operation, name, on_each))
 
     def start_new_quorum(self) -> Program[QuorumCommand, Any, None]:
         """Let the servers of a new installation vote at once.
 
-        One that is empty beside others that are not has lost what it knew, and stays in quarantine.
+        A server that is empty beside servers with data has lost its own data. It stays in quarantine.
         """
         read = OnEach(lambda _: self._join())
         for _ in range(20):
@@ -330,17 +329,16 @@ class QuorumPrograms(StorePrograms):
                 raise unreachable("start_new_quorum", None, str(reply)) from reply
 
     def _join(self, run_ids: Collection[bytes] = ()) -> Program[Command, Any, Any]:
-        """Whether this server has joined the quorum, and its run id. It joins if it is still one of ``run_ids``."""
+        """Return whether this server has joined the quorum, and its run id. It joins if its id is in ``run_ids``."""
         joined, run_id = yield Call(script("quorum_join"), (self._node_key,), (b"",))
         if run_id in run_ids:
             joined, run_id = yield Call(script("quorum_join"), (self._node_key,), (run_id,))
         return joined, run_id
 
     def classify(self, error: Exception) -> Failure:
-        return Failure.NOT_A_STORE_ERROR  # those of the servers are in the replies
+        return Failure.NOT_A_STORE_ERROR  # the servers' errors are in the replies
 
     def _check_length(self, lease: timedelta) -> None:
-        """:raises ConfigurationError: the lease is longer than ``longest_lease``."""
         if lease > self._longest_lease:
             raise ConfigurationError(
                 f"a lease of {lease} is longer than longest_lease ({self._longest_lease}), for which this quorum keeps "
@@ -349,5 +347,5 @@ class QuorumPrograms(StorePrograms):
 
 
 def _pause(number: int, at_most: float = 0.2) -> Pause:
-    """At random, so that claims which met do not meet again."""
+    """Return a random pause, so that claims that collided do not collide again."""
     return Pause(_random.uniform(0.002, min(0.005 * 2 ** min(number, 10), at_most)))

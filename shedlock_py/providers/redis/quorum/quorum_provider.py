@@ -23,22 +23,23 @@ _PLACE = re.compile(r"(\[[0-9A-Fa-f:.]+(%[^\]]+)?\]|[^\s:@\[\]#]+)(:[0-9]{1,5})?
 
 
 class RedisQuorumLockProvider(ProgramProvider):
-    """Locks on the majority of 3 or 5 independent Redis masters (Redlock): works while a minority of them is dead.
+    """Locks on the majority of 3 or 5 independent Redis masters (Redlock). It works while a minority is down.
 
     Call :meth:`start_new_quorum` once, by hand, when the servers are new. A server that was restarted or emptied may
-    have forgotten a lease, so it does not vote for ``longest_lease``; the others go on without it.
+    have forgotten a lease, so it does not vote for ``longest_lease``. The others continue without it.
 
-    :param clients_or_urls: one client or URL for each server, or one URL for all:
+    :param clients_or_urls: a client or a URL for each server, or one URL for all servers:
         ``redis+quorum://user:password@host1:6379,host2:6379,host3:6379/0?longest_lease=2h``.
-    :param key_prefix: what the keys of the lock records begin with.
-    :param longest_lease: no lease may be longer; how long a restarted server is kept out. The same wherever this
-        quorum is used.
-    :param timeout: how long one operation may take, everything included (5 s). For URLs, and in the URL for all:
-        ``?timeout=3s``. Clients of the application have limits of their own.
-    :param fire_time_tolerance: how far a fire time may lie in the future of the servers' clocks (5 minutes); in the URL
-        for all ``?fire_time_tolerance=10m``.
-    :param history: how many runs of each lock name to keep, for :meth:`runs`; in the URL for all ``?history=50``.
-    :raises ConfigurationError: an even number of servers, the same one twice, a cluster, or a bad URL or option.
+    :param key_prefix: start of the keys of the lock records.
+    :param longest_lease: the longest allowed lease, and how long a restarted server does not vote. Use the same value
+        everywhere for this quorum.
+    :param timeout: the time limit of a whole operation (default: 5 s). For URLs; in the URL for all: ``?timeout=3s``.
+        The application's clients have their own limits.
+    :param fire_time_tolerance: how far a fire time may be ahead of the servers' clocks (default: 5 minutes). In the URL
+        for all: ``?fire_time_tolerance=10m``.
+    :param history: the number of runs to keep for each lock name, for :meth:`runs`. In the URL for all:
+        ``?history=50``.
+    :raises ConfigurationError: an even number of servers, a server twice, a cluster, or a bad URL or option.
     """
 
     programs: QuorumPrograms
@@ -59,10 +60,10 @@ class RedisQuorumLockProvider(ProgramProvider):
         super().__init__(programs, QuorumClient(clients, key_prefix))
 
     def start_new_quorum(self) -> None:
-        """Declare this quorum new, so that its servers vote at once: no lock on it can be held. All must be up.
+        """Declare this quorum new, so that its servers vote at once. No lock on it may be held, and all must be up.
 
-        Without it they vote after ``longest_lease``. Does nothing to a quorum that is in use. But servers that have
-        *all* lost their data look new: so this is for an operator, once, and not for the start of an application.
+        Otherwise they vote after ``longest_lease``. A quorum in use does not change. But servers that have *all* lost
+        their data look new. So an operator must call this once, and an application must not call it at its start.
         """
         return self._drive(self.programs.start_new_quorum(), "start_new_quorum")
 
@@ -99,7 +100,7 @@ def _parse(
     tolerance: Duration | None,
     history: int | None,
 ) -> tuple[list[Any], Duration, Limits]:
-    """The client or URL of each server, and the options, which may be in the URL for all."""
+    """Return each server's client or URL, and the options, also from a URL for all."""
     servers, in_url = split_servers(clients_or_urls)
     is_managed = any(isinstance(server, str) for server in servers)
     limits = parse_limits(timeout, tolerance, in_url, is_managed=is_managed, history=history)
@@ -107,9 +108,9 @@ def _parse(
 
 
 def split_servers(clients_or_urls: Any) -> tuple[list[Any], dict[str, str]]:
-    """The servers one by one, and the options of the provider that a URL for all may have."""
+    """Return the servers, and the provider's options in a URL for all."""
     if not isinstance(clients_or_urls, str):
-        if not isinstance(clients_or_urls, Sequence):  # a client alone could be iterated: over the keys in its Redis
+        if not isinstance(clients_or_urls, Sequence):  # a single client is iterable: over the keys in its Redis
             kind = type(clients_or_urls).__name__
             raise ConfigurationError(f"a quorum needs a list of clients or URLs, one for each server, not {kind}")
         return list(clients_or_urls), {}
@@ -122,7 +123,7 @@ def split_servers(clients_or_urls: Any) -> tuple[list[Any], dict[str, str]]:
     user, at, hosts = servers.rpartition("@")
     places = [place.strip() for place in hosts.split(",")]
     if "#" in user or "@" in query or not all(map(_PLACE.fullmatch, places)):
-        # The message does not repeat it: it may be a part of a password.
+        # The message does not repeat the URL, because it may be a part of a password.
         raise ConfigurationError(
             "a bad URL of a quorum: write each server as host, host:port or [IPv6]:port, and special characters of a "
             "password percent-encoded"
