@@ -114,11 +114,12 @@ docs-tables: $(VENV)/.test ## write the tables of stores in the docs, and the pa
 project-url: $(VENV)/.test ## put the address of the project into all files that need it: make project-url URL=https://HOST/OWNER/NAME
 	@$(BIN)/python -m scripts.release.texts $(URL)
 
-check: $(VENV)/.full $(VENV)/.lint ## ruff, ruff format --check, mypy --strict and pyright
+check: $(VENV)/.full $(VENV)/.lint ## ruff, ruff format --check, mypy --strict, pyright, and how plain the prose is
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
 	$(BIN)/basedpyright --pythonpath $(BIN)/python -p tests/core/typing
+	$(BIN)/python -m scripts.prose --check
 
 format: $(VENV)/.lint ## let ruff format and fix the code
 	$(BIN)/ruff format .
