@@ -6,8 +6,8 @@
     python -m scripts.prose --check                exit 1 if a rate is over its target
 
 Reads Markdown, but not docs/results, and docstrings and comments of Python. Rates are sentences with a match per 100
-sentences. The targets are the highest rates among httpx, psycopg, Procrastinate, structlog, stamina, limits, filelock and River. A match is
-a place to look, not a mistake.
+sentences. The targets are the highest rates among httpx, psycopg, Procrastinate, structlog, stamina, limits, filelock
+and River. A match is a place to look, not a mistake.
 """
 
 from __future__ import annotations
