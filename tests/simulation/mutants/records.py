@@ -250,18 +250,18 @@ def an_undo_frees_a_successor(
     return _with(original(programs, name, locked_by, former_fire_time), undo)
 
 
-@_operated("force_release")
-def a_force_release_does_nothing(original: Change, programs: RecordPrograms, name: str, expected: Any = None) -> Any:
+@_operated("free")
+def a_force_release_does_nothing(original: Change, programs: RecordPrograms, record: LockRecord) -> Any:
     """A force release reports success, and the lock stays held."""
 
     def free(step: Step, records: Records, now: datetime) -> Any:
-        before = records.by_name.get(name)
+        before = records.by_name.get(record.name)
         is_freed = step(records, now)
         if is_freed and before is not None:
-            records.by_name[name] = before
+            records.by_name[record.name] = before
         return is_freed
 
-    return _with(original(programs, name, expected), free)
+    return _with(original(programs, record), free)
 
 
 @_operated("prune")
