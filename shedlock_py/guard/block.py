@@ -412,9 +412,9 @@ class BaseBlock:
             # By name, because this module must not import asyncio.
             outcome = "cancelled" if type(ended_by).__name__ == "CancelledError" else "failed"
         duration = timedelta(seconds=(active.ended_at or monotonic()) - self._replied_at)
-        is_trusted, has_ended = lease.is_trusted(), lease.has_ended()
+        has_ended = lease.has_ended()
         if not has_ended:
-            lease.outcome = "lost" if not is_trusted else "ok" if outcome == "succeeded" else outcome
+            lease.outcome = "lost" if not lease.is_trusted() else "ok" if outcome == "succeeded" else outcome
         lease.error = None if failure is None else describe_error(failure)
         emit(TaskFinished(lease.name, lease, duration, outcome, failure))
         is_of_loss = outcome == "cancelled" and isinstance(failure, LeaseLostError)
@@ -423,7 +423,7 @@ class BaseBlock:
             self.cut_short(lease)
         # The store may still have a lease that is not trusted. If it were released, the run would count as ended.
         self._is_given_back |= self.options.recover and is_of_loss
-        if not (is_trusted or has_ended or lease.is_lost()):
+        if not (lease.is_trusted() or has_ended or lease.is_lost()):  # again: a listener may have taken long
             active.is_loss_reported = True
             emit(LeaseLost(lease.name, lease, "overrun"))
 

@@ -32,17 +32,22 @@ def advice(runs: Iterable[Run], lock_at_most_for: timedelta | None = None) -> st
     number, lost = len(ended), sum(run.outcome == "lost" for run in ended)
     if number < FEWEST_RUNS:
         return None
-    most = durations[math.ceil(SHARE * number) - 1]
+    most = durations[-1] if lost else durations[math.ceil(SHARE * number) - 1]
     good = next((step for step in _STEPS if step >= ENOUGH * most), ENOUGH * most)
-    found = f"{SHARE:.0%} of {number} runs took {in_words(most)} or less"
+    present = "" if lock_at_most_for is None else f"lock_at_most_for is {in_words(lock_at_most_for)}"
     if lost:
-        found = f"{found}, and {lost} of them lost their lease"
-    cure = f"use {in_words(good)}, or keep_alive=True"
+        found = f"{lost} of {number} runs lost their lease, and the longest run took {in_words(most)}"
+        if lock_at_most_for is None:
+            return f"{found}. Without keep_alive, use a lock_at_most_for of {in_words(good)} or more"
+        if most < lock_at_most_for:
+            return f"{found}. {present}, which is longer: see the log for the reason"
+        return f"{found}. {present}. Better: use {in_words(good)}, or keep_alive=True"
+    found = f"{SHARE:.0%} of {number} runs took {in_words(most)} or less"
     if lock_at_most_for is None:
-        return f"{found}: {cure}" if lost else f"{found}: a lock_at_most_for of {in_words(good)} is enough"
-    found = f"{found}. lock_at_most_for is {in_words(lock_at_most_for)}"
-    if lost or lock_at_most_for < 2 * most:
-        return f"{found}: a slow run outlives its lease, and another replica starts the job. Better: {cure}"
+        return f"{found}. Without keep_alive, a lock_at_most_for of {in_words(good)} is enough"
+    cure = f"Better: use {in_words(good)}, or keep_alive=True"
+    if lock_at_most_for < 2 * most:
+        return f"{found}. {present}: a slow run outlives its lease, and another replica starts the job. {cure}"
     if lock_at_most_for > FAR_TOO_LONG * good:
-        return f"{found}: after a crash, nobody runs the job for so long. Better: {cure}"
+        return f"{found}. {present}: after a crash, nobody runs the job for so long. {cure}"
     return None

@@ -262,8 +262,12 @@ def _advice(provider: Any, records: Sequence[LockRecord]) -> Iterator[Check]:
             return
         try:
             runs = provider.runs(record.name, ADVISED_RUNS)
-        except (AttributeError, ConfigurationError, ProviderError):  # another check says why there are no runs
+        except (AttributeError, ConfigurationError):  # the provider has no runs(), or was opened without history
             return
+        except ProviderUnreachable:
+            raise
+        except ProviderError:  # odd values of one name, or a table that another check has found missing
+            continue
         found = advice(runs)
         if found is not None:
             has_lost = any(run.outcome == "lost" for run in runs)

@@ -67,7 +67,7 @@ def test_it_advises_on_lock_at_most_for_from_run_history(store: str) -> None:
         for _ in range(number):
             provider.release(take(provider, name))
     lines = run("doctor", store=f"{store}?history=20").stdout.splitlines()
-    advice = "99% of 10 runs took 0ms or less: a lock_at_most_for of 1m is enough"
+    advice = "99% of 10 runs took 0ms or less. Without keep_alive, a lock_at_most_for of 1m is enough"
     found = [re.sub(r"took \S+ or", "took 0ms or", line) for line in lines if "durations" in line]
     assert found == [f"✓ durations: 'report': {advice}"]
     lost = take(provider, "report")
@@ -75,7 +75,19 @@ def test_it_advises_on_lock_at_most_for_from_run_history(store: str) -> None:
     provider.release(lost)
     code, checks = check(f"{store}?history=20")
     assert (code, not_ok(checks)) == (0, {"durations": "warning"})
-    assert "1 of them lost their lease: use 1m, or keep_alive=True" in checks["durations"]["message"]
+    assert "1 of 11 runs lost their lease" in checks["durations"]["message"]
+
+
+def test_a_run_with_odd_values_hides_no_advice_on_other_jobs(store: str) -> None:
+    run("schema", "--create", store=f"{store}?history=20")
+    provider = provider_at(f"{store}?history=20")
+    for name in ("good", "odd"):
+        for _ in range(10):
+            provider.release(take(provider, name))
+    with create_engine(store).begin() as connection:
+        connection.exec_driver_sql("UPDATE shedlock_runs SET started = 'gone' WHERE name = 'odd'")
+    messages = [line for line in run("doctor", store=f"{store}?history=20").stdout.splitlines() if "durations" in line]
+    assert [message.split("'")[1] for message in messages] == ["good"]
 
 
 @pytest.mark.parametrize("kept", [1, 50])

@@ -14,8 +14,8 @@ from shedlock_py.model.record import ONCE, LockRecord
 from shedlock_py.providers.cas.options import DEFAULT_CLOCK_ERROR
 from shedlock_py.providers.cas.server_time import OtherReplyError, ServerTime, UnknownTimeError, token_at
 from shedlock_py.providers.kit import (
-    Command,
     Failure,
+    GrantsNothing,
     StorePrograms,
     fire_time_too_late,
     given_back,
@@ -52,7 +52,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Read(Command):
+class Read(GrantsNothing):
     """Read the record of ``name``. The reply's value is an :class:`Entry` or None."""
 
     name: str
@@ -77,7 +77,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete(Command):
+class Delete(GrantsNothing):
     """Delete the record of ``name`` if its version is still ``if_version``. The reply's value says whether it was."""
 
     name: str
@@ -85,7 +85,7 @@ class Delete(Command):
 
 
 @dataclass(frozen=True, slots=True)
-class List(Command):
+class List(GrantsNothing):
     """List the records with names that start with ``prefix``. The reply's value is a list of :class:`Entry`."""
 
     prefix: str

@@ -46,7 +46,7 @@ class ForeignReplyError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Read(kit.Command):
+class Read(kit.GrantsNothing):
     """Read the item of ``name`` into the reply's ``entry``. It is None if the item does not exist."""
 
     name: str
@@ -69,14 +69,14 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete(kit.Command):
+class Delete(kit.GrantsNothing):
     """Delete the item of ``entry`` if it is unchanged."""
 
     entry: Entry
 
 
 @dataclass(frozen=True, slots=True)
-class List(kit.Command):
+class List(kit.GrantsNothing):
     """List the items with names that start with ``prefix``. They are the reply's ``entries``."""
 
     prefix: str

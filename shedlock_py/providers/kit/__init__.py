@@ -26,7 +26,7 @@ from shedlock_py.model.run import Run
 from shedlock_py.provider import Check
 from shedlock_py.providers.kit.async_pool import AsyncConnectionPool, close_with_loop
 from shedlock_py.providers.kit.checking import not_known
-from shedlock_py.providers.kit.commands import Command
+from shedlock_py.providers.kit.commands import GrantsNothing
 from shedlock_py.providers.kit.failures import (
     MOST_RETRIES,
     Failure,
@@ -60,9 +60,9 @@ __all__ = [
     "AsyncStoreClient",
     "Check",
     "Claim",
-    "Command",
     "ConnectionPool",
     "Failure",
+    "GrantsNothing",
     "Lease",
     "Limits",
     "LockRecord",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Command:
+class GrantsNothing:
     """A command that grants no lock. A subclass sets the properties that are true for it.
 
     A command may be any object. If an object has no ``can_grant``, the kit assumes that it can grant a lock.

@@ -105,7 +105,7 @@ class ConnectionPool(Generic[C]):
                 self._return(pooled)
         finally:
             requests.pop(request, None)
-            if len(requests) >= self._for_all:  # a thread may be waiting
+            if requests:  # another request may have waited
                 for each in self._served():
                     with suppress(RuntimeError):  # it is already awake
                         each.release()

@@ -70,14 +70,14 @@ class Call(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Scan(kit.Command):
+class Scan(kit.GrantsNothing):
     """A command: list the keys that match a glob pattern."""
 
     pattern: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Setting(kit.Command):
+class Setting(kit.GrantsNothing):
     """A command: read one setting. The reply is its value, or None if the server does not know it."""
 
     name: str

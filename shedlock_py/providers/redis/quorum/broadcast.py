@@ -73,7 +73,7 @@ class OnEach:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause(kit.Command):
+class Pause(kit.GrantsNothing):
     """A command: wait."""
 
     seconds: float
