@@ -111,13 +111,13 @@ def test_huey_runs_a_slot_once_on_both_leaders_together(nodes: Nodes, broker: st
     pytest.importorskip("huey")
     line = command_line("huey", broker)
     first = nodes.start(1, line, 'minute="*/5"', "")
-    wait_until(lambda: re.search(r"report$", first.log.read_text(), re.MULTILINE), timeout=60, what="a run")
+    wait_until(lambda: re.search(r"^report$", first.log.read_text(), re.MULTILINE), timeout=60, what="a run")
     slot = current_slot(datetime.now(UTC), FIVE_MINUTES)
     second = nodes.start(2, line, 'minute="*/5"', "")
     wait_until(lambda: "waiting; " in second.log.read_text(), timeout=60, what="the second node")
     first.processes[0].send_signal(signal.SIGINT)
     first.processes[0].wait(30)
-    wait_until(lambda: re.search(r"skipped: already_ran$|report$", second.log.read_text(), re.MULTILINE), timeout=60)
+    wait_until(lambda: re.search(r"^skipped: already_ran$|^report$", second.log.read_text(), re.MULTILINE), timeout=60)
     assert "skipped: already_ran" in second.log.read_text() or current_slot(datetime.now(UTC), FIVE_MINUTES) != slot
 
 
