@@ -47,7 +47,7 @@ from shedlock_py.guard.context import assert_locked, current_lease
 from shedlock_py.guard.decorator import scheduler_lock
 from shedlock_py.guard.extending import extend_lock, extend_lock_async
 from shedlock_py.guard.functions import Executed, attempt, attempt_async, hold, hold_async, try_hold, try_hold_async
-from shedlock_py.guard.shutdown import release_on_sigterm
+from shedlock_py.guard.shutdown import is_shutting_down, release_on_sigterm
 from shedlock_py.guard.skips import LockNotAcquired, Skipped
 from shedlock_py.model.lease import Lease
 from shedlock_py.model.record import LockRecord
@@ -139,6 +139,7 @@ __all__ = [
     "extend_lock_async",
     "hold",
     "hold_async",
+    "is_shutting_down",
     "leader_only",
     "provider_from_url",
     "release_on_sigterm",

@@ -141,5 +141,8 @@ def require_live(name: str | None = None) -> ActiveLease:
     active = find_live(name)
     if active is None:
         what = "any lock" if name is None else f"lock {name!r}"
-        raise NotLocked(f"not inside a live lease of {what}: call it inside @scheduler_lock or 'with hold(…)'")
+        raise NotLocked(
+            f"not inside a live lease of {what}: call it inside @scheduler_lock or 'with hold(…)'. A function with "
+            f"several decorators needs @scheduler_lock directly above 'def', below the scheduler's decorator"
+        )
     return active

@@ -62,6 +62,14 @@ def shutting_down() -> SkipReason | None:
     return "shutting_down" if _shutdown.is_here() and find_live() is None else None
 
 
+def is_shutting_down() -> bool:
+    """Return whether this process received SIGTERM, after a call of :func:`release_on_sigterm`.
+
+    A task that works on many items can end between two items.
+    """
+    return _shutdown.is_here()
+
+
 def time_left() -> float | None:
     """Return how many seconds to wait for tasks after SIGTERM; None before SIGTERM."""
     return max(0.0, _shutdown.until - monotonic()) if _shutdown.is_here() else None

@@ -102,7 +102,7 @@ def test_i4_each_mail_is_sent_once_and_a_call_by_hand_is_skipped(fleet: Fleet) -
 
 
 def test_a_mail_that_cannot_be_sent_stops_no_other_mail(fleet: Fleet) -> None:
-    broken = 'key: str) -> None:\n    if key == "mail-2":\n        raise OSError("no such mailbox")\n'
+    broken = 'key: str) -> None:\n    if key == "mail-2":\n        raise MailError("no such mailbox")\n'
     fleet.write(5, ("key: str) -> None:\n", broken))
     output, log = fleet.by_hand("app.nightly_mail()")
     assert [line.split()[1] for line in output.splitlines()[:-1]] == ["mail-1", "mail-3", "mail-4", "mail-5"]
@@ -113,17 +113,15 @@ def test_a_mail_that_cannot_be_sent_stops_no_other_mail(fleet: Fleet) -> None:
 def test_i3_sigterm_in_the_middle_and_another_replica_sends_the_other_mails(fleet: Fleet) -> None:
     slow = ("    print(", "    import time\n\n    time.sleep(0.2)\n    print(")
     shorter = ('"1m", lock_at_least_for="30s"', '"3s", lock_at_least_for="1s"')
-    fleet.write(40, slow, shorter, ('"20s"', '"1s"'))
+    fleet.write(40, slow, shorter)
     fleet.start()
     wait_until(lambda: sum(fleet.all_sent().values()) >= 3, timeout=60, what="the first mails")
     [holder] = [number for number in range(REPLICAS) if fleet.sent(number)]
     fleet.replicas[holder].terminate()
     assert fleet.replicas[holder].wait(30) == 143
     assert fleet.unsent() > 0
-    assert "lock 'nightly-mail': the run of " in (fleet.folder / f"log-{holder}").read_text()
     fleet.wait_for_all_mails(40)
-    twice = [mail for mail, times in fleet.all_sent().items() if times > 1]
-    assert len(twice) <= 1, "a mail may be sent again that was under way when the process ended"
+    assert set(fleet.all_sent().values()) == {1}
 
 
 def test_i14_the_database_is_away_at_the_fire_time(fleet: Fleet, postgres_server: DatabaseServer) -> None:

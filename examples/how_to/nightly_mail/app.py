@@ -7,7 +7,7 @@ import threading
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import create_engine, text
 
-from shedlock_py import assert_locked, configure, release_on_sigterm, scheduler_lock
+from shedlock_py import assert_locked, configure, is_shutting_down, release_on_sigterm, scheduler_lock
 from shedlock_py.integrations.apscheduler import ShedLockExecutor, drain
 
 logging.basicConfig(level=logging.WARNING)
@@ -17,6 +17,10 @@ MARK = text("UPDATE mail SET sent_at = now() WHERE id = :id AND sent_at IS NULL 
 
 engine = create_engine(DATABASE_URL, pool_pre_ping=True)
 scheduler = BackgroundScheduler(executors={"default": ShedLockExecutor()}, timezone="UTC")
+
+
+class MailError(Exception):
+    """The mail service has refused a mail."""
 
 
 def send(address: str, key: str) -> None:
@@ -29,13 +33,15 @@ def nightly_mail() -> None:
     with engine.connect() as connection:
         unsent = connection.scalars(UNSENT).all()
     for number in unsent:
+        if is_shutting_down():
+            return  # the next fire time goes on, on another replica
         assert_locked("nightly-mail")
         try:
             with engine.begin() as connection:
                 address = connection.scalar(MARK, {"id": number})
                 if address is not None:  # None: it was sent meanwhile
                     send(address, key=f"mail-{number}")
-        except Exception:
+        except MailError:
             logging.exception("mail %s was not sent", number)
 
 

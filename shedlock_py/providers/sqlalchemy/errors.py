@@ -211,9 +211,8 @@ def hint(error: BaseException, dialect: Dialect, table: str, schema: str | None,
     lack = missing(error)
     if lack is Missing.TABLE:
         return (
-            f"create the table {table} once, with provider.create_schema() or "
-            f"provider_from_url(url).create_schema(), or add lock_table(metadata) to your migrations; "
-            f"from a shell: shedlock schema --create"
+            f"create the table {table} once, with configure(url, create_schema=True) or provider.create_schema() at "
+            f"start-up, or add lock_table(metadata) to your migrations; from a shell: shedlock schema --create"
         )
     if lack is Missing.SCHEMA and schema is not None:
         return f"create the schema once: CREATE SCHEMA {dialect.identifier_preparer.quote_schema(schema)}"
