@@ -78,7 +78,7 @@ PROVOKED: dict[str, Callable[[], Any]] = {
     "no provider for lock 'nightly'": lambda: sl.attempt("nightly", lambda: None, lock_at_most_for="1m"),
     "SHEDLOCK_STORE is set, but nothing has read it": unread_variable,
     "lock 'nightly' has no lock_at_most_for": no_duration,
-    "create the table shedlock once, with provider.create_schema()": without_table,
+    "create the table shedlock once, with configure(url, create_schema=True)": without_table,
     "add the missing columns: ALTER TABLE": a_missing_column,
     "acquire of lock 'nightly': connection failed": lambda: dead_server("postgresql+psycopg"),
     "an in-memory SQLite database is private to one connection": lambda: sl.provider_from_url("sqlite://"),
