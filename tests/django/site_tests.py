@@ -176,8 +176,8 @@ class AdminTest(PageTest):
 
     def test_pause_and_resume(self) -> None:
         page = self.client.post(LOCKS, {"action": "pause", "name": ["a", "b"]})
-        self.assertContains(page, "No replica runs a until the pause ends")
-        self.assertContains(page, "No replica runs b until the pause ends")
+        self.assertContains(page, "No replica starts a until the pause ends")
+        self.assertContains(page, "No replica starts b until the pause ends")
         assert lock_provider().record("a") is None  # nothing has happened yet
         data = {"action": "pause", "confirmed": "yes", "name": ["a", "b"], "seen": ["", ""], "for": "2h", "why": "move"}
         page = self.client.post(LOCKS, data, follow=True)
