@@ -41,7 +41,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.slow("starts two interpreters")
-@pytest.mark.parametrize(("words", "most"), [("run job --at-most 1m", 115), ("lead job", 121)])
+@pytest.mark.parametrize(("words", "most"), [("run job --at-most 1m", 118), ("lead job", 124)])
 def test_a_command_loads_little_beside_the_driver_of_its_store(words: str, most: int, store: str) -> None:
     # Reading a package's version loads Python's email module; from Python 3.13 on, only when the metadata is read.
     read_version = "import importlib.metadata as metadata; metadata.version('click')"
