@@ -33,10 +33,10 @@ from shedlock_py.events import (
     TaskFinished,
     logger,
 )
-from shedlock_py.guard.attempts import LONGEST_SLEEP, Attempt, Read, SkippedNow, Sleep, Step, store_frames
 from shedlock_py.guard.context import ActiveLease, find_enclosing, is_held_for, running
 from shedlock_py.guard.keepalive import BaseKeepAlive, ThreadKeepAlive
 from shedlock_py.guard.skips import Gate, Skipped, decide_skip, lock_refused, process_gates
+from shedlock_py.guard.steps import LONGEST_SLEEP, Attempt, Read, SkippedNow, Sleep, Step, store_frames
 from shedlock_py.model.durations import LONGEST
 from shedlock_py.model.lease import Lease
 from shedlock_py.model.record import ONCE, LockRecord
@@ -480,7 +480,7 @@ class Block(BaseBlock):
         self._store = store = resolve_provider(self.options.provider, self.name)
         self._sent_at = monotonic()
         try:
-            lease = drive(self.attempts(request), self._take)
+            lease = drive(self.attempts(request), self._execute)
             if lease is None:
                 return None
             active = self.start(lease, store)
@@ -494,12 +494,12 @@ class Block(BaseBlock):
         except BaseException as error:
             self._is_unused = True
             self.__exit__(type(error), error, error.__traceback__)
-            frames = store_frames(error, type(self)._take)
+            frames = store_frames(error, type(self)._execute)
             if frames is not None:
                 raise error.with_traceback(frames)  # noqa: B904 (the same, without the frames of the program)
             raise
 
-    def _take(self, step: Step) -> Any:
+    def _execute(self, step: Step) -> Any:
         match step:
             case Attempt():
                 self._lease = step.sent_to(self._store)
@@ -554,7 +554,7 @@ class AsyncBlock(BaseBlock):
         self._store = store = resolve_async_provider(self.options.provider, self.name)
         self._sent_at = monotonic()
         try:
-            lease = await drive_async(self.attempts(request), self._take)
+            lease = await drive_async(self.attempts(request), self._execute)
             if lease is None:
                 return None
             active = self.start(lease, store)
@@ -568,12 +568,12 @@ class AsyncBlock(BaseBlock):
         except BaseException as error:
             self._is_unused = True
             await self.__aexit__(type(error), error, error.__traceback__)
-            frames = store_frames(error, type(self)._take)
+            frames = store_frames(error, type(self)._execute)
             if frames is not None:
                 raise error.with_traceback(frames)  # noqa: B904 (the same, without the frames of the program)
             raise
 
-    async def _take(self, step: Step) -> Any:
+    async def _execute(self, step: Step) -> Any:
         import asyncio
 
         match step:

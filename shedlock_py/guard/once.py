@@ -15,10 +15,10 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from shedlock_py.errors import ConfigurationError, ProviderUnreachable, TaskNotDone, hidden_frames
 from shedlock_py.events import logger
-from shedlock_py.guard.attempts import Attempt, Read, SkippedNow, Step
 from shedlock_py.guard.block import AsyncBlock, BaseBlock, Block
 from shedlock_py.guard.functions import refuse_other_than_function, refuse_unfinished, refuse_unfinished_function
 from shedlock_py.guard.skips import Skipped, gates_of
+from shedlock_py.guard.steps import Attempt, Read, SkippedNow, Step
 from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.model.lease import MOST_RECOVERIES, Lease
 from shedlock_py.model.record import ONCE, LockRecord

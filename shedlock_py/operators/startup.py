@@ -28,7 +28,7 @@ def check(*, strict: bool = False) -> list[Check]:
     provider without a sync twin is a warning that names :func:`check_async`.
 
     :return: the problems; an empty list if all is well. ``hint`` has the cure. "failed" means that a job would not run.
-    :param strict: raise the problems.
+    :param strict: raise the problems, warnings too.
     :raises ConfigurationError: ``check()`` found a problem, with ``strict=True``.
     """
     specs = declared_specs()

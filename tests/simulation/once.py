@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from shedlock_py import Lease, ProviderError, TaskNotDone
 from shedlock_py.guard import block, once
-from shedlock_py.guard.attempts import Attempt, Sleep, Step
+from shedlock_py.guard.steps import Attempt, Sleep, Step
 from shedlock_py.model.record import ONCE
 from shedlock_py.model.recovery import Watch
 from shedlock_py.model.waiting import Waiting
@@ -81,7 +81,7 @@ class OnceCall(once._Once):
         assert request is not None
         self._store: Any = provider
         self._sent_at = process.clock()
-        lease: Lease | None = await drive_async(self.attempts(request), self._take)
+        lease: Lease | None = await drive_async(self.attempts(request), self._execute)
         if lease is None:
             return False
         self._worker.resource.holders[self._worker.job.name] = process.number
@@ -102,7 +102,7 @@ class OnceCall(once._Once):
             raise failure
         return True
 
-    async def _take(self, step: Step) -> Any:
+    async def _execute(self, step: Step) -> Any:
         process, worker = self._process, self._worker
         try:
             match step:

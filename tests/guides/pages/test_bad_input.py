@@ -589,7 +589,11 @@ ROWS: dict[str, dict[str, Row]] = {
     },
     "a missing table, column or right; a wrong user, password or database": {
         "the table or a column is missing": [
-            Refused(without_table, "create the table shedlock once, with configure(url, create_schema=True)", sl.ProviderError),
+            Refused(
+                without_table,
+                "create the table shedlock once, with configure(url, create_schema=True)",
+                sl.ProviderError,
+            ),
             Refused(a_missing_column, "add the missing columns: ALTER TABLE", sl.ProviderError),
         ],
         "a user without rights on the table": [
