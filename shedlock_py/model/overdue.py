@@ -123,8 +123,8 @@ def _median(values: Iterable[timedelta], fewest: int = 1) -> timedelta | None:
     return ordered[len(ordered) // 2] if len(ordered) >= fewest else None
 
 
-def recent_runs(provider: Any, names: Iterable[str]) -> dict[str, list[Run]]:
-    """Read the last runs of ``names`` in few requests. ``provider`` has at least ``runs()``.
+def recent_runs(provider: Any, names: Iterable[str], limit: int = RECENT) -> dict[str, list[Run]]:
+    """Read the last ``limit`` runs of ``names`` in few requests. ``provider`` has at least ``runs()``.
 
     Runs with odd values are left out, with a warning: the odd runs of one name must not hide the runs of other names.
 
@@ -135,14 +135,14 @@ def recent_runs(provider: Any, names: Iterable[str]) -> dict[str, list[Run]]:
     if getattr(provider, "recent_runs", None) is None:
         for name in valid:
             try:
-                found[name] = provider.runs(name, RECENT)
+                found[name] = provider.runs(name, limit)
             except ProviderUnreachable:
                 raise
             except ProviderError as error:
                 logging.getLogger("shedlock_py").warning("%s", error)
         return found
     for start in range(0, max(1, len(valid)), NAMES_AT_ONCE):  # at least one request, which fails without history
-        found |= provider.recent_runs(valid[start : start + NAMES_AT_ONCE], RECENT)
+        found |= provider.recent_runs(valid[start : start + NAMES_AT_ONCE], limit)
     return found
 
 

@@ -16,9 +16,9 @@ from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreac
 from shedlock_py.events import logger
 from shedlock_py.model.advice import advice
 from shedlock_py.model.lease import Lease
-from shedlock_py.model.overdue import DOCTOR
+from shedlock_py.model.overdue import DOCTOR, recent_runs
 from shedlock_py.model.record import LockRecord
-from shedlock_py.model.request import LockRequest, is_valid_name
+from shedlock_py.model.request import LockRequest
 from shedlock_py.operators.display import counted, future_fire_time, in_words, one_line
 from shedlock_py.provider import Check as Check
 from shedlock_py.provider import LockProvider, can
@@ -30,6 +30,8 @@ NAME = DOCTOR
 REQUEST = LockRequest(NAME, "10s")
 PAIRS, MOST_SECONDS = 10, 3.0
 SLOW_SECONDS = 0.5
+ADVISED_AT_ONCE = 20
+"""The most jobs for which one request reads the runs."""
 ADVISED_RUNS = 100
 """The number of newest runs for the advice on ``lock_at_most_for``."""
 SKEWED_SECONDS = 2.0
@@ -253,25 +255,23 @@ def _history(provider: Any) -> Iterator[Check]:
 
 def _advice(provider: Any, records: Sequence[LockRecord]) -> Iterator[Check]:
     """Advise on ``lock_at_most_for``, if the provider has run history. Leave out jobs when the time is over."""
+    newest = sorted(records, key=lambda record: record.locked_at, reverse=True)
+    names = [record.name for record in newest if record.name != NAME]
     ends = monotonic() + MOST_SECONDS
-    for record in sorted(records, key=lambda record: record.locked_at, reverse=True):
-        if record.name == NAME or not is_valid_name(record.name):
-            continue
+    for start in range(0, len(names), ADVISED_AT_ONCE):
         if monotonic() > ends:
             yield Check("durations", "ok", "there was no time for more jobs")
             return
         try:
-            runs = provider.runs(record.name, ADVISED_RUNS)
-        except (AttributeError, ConfigurationError):  # the provider has no runs(), or was opened without history
-            return
+            found = recent_runs(provider, names[start : start + ADVISED_AT_ONCE], ADVISED_RUNS)
         except ProviderUnreachable:
             raise
-        except ProviderError:  # odd values of one name, or a table that another check has found missing
-            continue
-        found = advice(runs)
-        if found is not None:
-            has_lost = any(run.outcome == "lost" for run in runs)
-            yield Check("durations", "warning" if has_lost else "ok", f"{record.name!r}: {found}")
+        except (AttributeError, ConfigurationError, ProviderError):  # another check says why there is no history
+            return
+        for name, runs in found.items():
+            if (text := advice(runs)) is not None:
+                has_lost = any(run.outcome == "lost" for run in runs)
+                yield Check("durations", "warning" if has_lost else "ok", f"{name!r}: {text}")
 
 
 def _round_trip(provider: LockProvider) -> Check:
