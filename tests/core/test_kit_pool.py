@@ -104,7 +104,7 @@ def held(
         is_over.wait(60)
 
     with ThreadPoolExecutor(1) as thread:
-        done = thread.submit(pool.use, use, monotonic() + seconds, is_urgent=is_urgent)
+        done = thread.submit(lambda: pool.use(use, monotonic() + seconds, is_urgent=is_urgent))
         either: list[Future[Any]] = [lent, done]
         wait(either, return_when=FIRST_COMPLETED)
         try:
@@ -130,7 +130,11 @@ async def connection(
         lent_to.set_result(pooled)
         await is_over.wait()
 
-    done = asyncio.create_task(pool.use(use, monotonic() + seconds, is_urgent=is_urgent))
+    async def begin() -> None:
+        """The time counts from here, however late the task begins."""
+        await pool.use(use, monotonic() + seconds, is_urgent=is_urgent)
+
+    done = asyncio.create_task(begin())
     either: list[asyncio.Future[Any]] = [lent_to, done]
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     try:
