@@ -65,10 +65,11 @@ StopReason = Literal["resigned", "revoked", "unreachable"]
 """
 
 MissReason = Literal[
-    "unreachable", "cancelled", "no_room", "schedule_changed", "too_many_recoveries", "not_recoverable"
+    "held", "unreachable", "cancelled", "no_room", "schedule_changed", "too_many_recoveries", "not_recoverable"
 ]
 """Why a due run did not happen, or did not end.
 
+- "held": the run of an earlier fire time had the lock.
 - "unreachable": the store was unreachable for too long.
 - "cancelled": the run was cancelled, or its process shut down.
 - "no_room": a run on time went first.
@@ -262,6 +263,7 @@ _LOSSES: dict[LostReason, str] = {
 
 
 MISSES: dict[MissReason, str] = {
+    "held": "an earlier run had the lock: it goes on, its process died, or its release failed",
     "unreachable": "the store was unreachable for too long",
     "cancelled": "it was cancelled, or its process shut down",
     "no_room": "a run on time went first",
@@ -294,7 +296,8 @@ def log_listener(event: Event) -> None:
         case RunMissed(lock_name, fire_time, reason, details):
             run = "a run" if fire_time is None else f"the run of {fire_time.isoformat()}"
             more = f" ({details})" if details else ""
-            logger.warning("lock %r: %s is lost: %s%s", lock_name, run, MISSES[reason], more)
+            what = "did not begin" if reason == "held" else "is lost"
+            logger.warning("lock %r: %s %s: %s%s", lock_name, run, what, MISSES[reason], more)
         case RunRecovered(lock_name, _, fire_time, former_holder, recoveries):
             run = "a run" if fire_time is None else f"the run of {fire_time.isoformat()}"
             message = "lock %r: %s by %s never ended, so it runs here again (recovery %d)"

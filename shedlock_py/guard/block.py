@@ -35,7 +35,7 @@ from shedlock_py.events import (
 )
 from shedlock_py.guard.context import ActiveLease, find_enclosing, is_held_for, running
 from shedlock_py.guard.keepalive import BaseKeepAlive, ThreadKeepAlive
-from shedlock_py.guard.skips import Gate, Skipped, decide_skip, lock_refused, process_gates
+from shedlock_py.guard.skips import Gate, Skipped, decide_skip, is_held_by_earlier_run, lock_refused, process_gates
 from shedlock_py.guard.steps import LONGEST_SLEEP, Attempt, Read, SkippedNow, Sleep, Step, store_frames
 from shedlock_py.model.durations import LONGEST
 from shedlock_py.model.lease import Lease
@@ -262,6 +262,9 @@ class BaseBlock:
         pause = waiting.pause(monotonic(), record) if skip.reason == "held" and may_wait else None
         if pause is None:
             self.skipped(skip)
+            if record is not None and is_held_by_earlier_run(request, record):
+                details = f"{record.holder} has it since {record.locked_at} for the run of {record.last_fire_time}"
+                emit(RunMissed(self.name, request.fire_time, "held", details).filled_from(self._template))
         return pause
 
     def _after_failure(self, error: Exception, waiting: Waiting) -> float | None:

@@ -79,6 +79,17 @@ def lock_refused(request: LockRequest, record: LockRecord | None) -> Skipped:
     return Skipped(request.name, "already_ran" if has_run else "held")
 
 
+def is_held_by_earlier_run(request: LockRequest, record: LockRecord | None) -> bool:
+    """Return whether the run of an earlier fire time has the lock, so that nobody runs the fire time of ``request``.
+
+    False if that run has ended and only its minimum hold is left, or if an operator has paused the job.
+    """
+    if request.fire_time is None or record is None or record.last_fire_time is None:
+        return False
+    is_of_run = record.is_held and record.is_released is not True and not record.is_of_operator
+    return is_of_run and record.last_fire_time < request.fire_time
+
+
 def gates_of(task: Any) -> tuple[Gate, ...]:
     """Return the gates that ``@leader_only`` left on a function, method, partial or callable object.
 

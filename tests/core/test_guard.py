@@ -26,6 +26,7 @@ from shedlock_py import (
     LockSkipped,
     ProviderFailed,
     ProviderUnreachable,
+    RunMissed,
     Skipped,
     TaskFinished,
     attempt,
@@ -300,3 +301,41 @@ def test_async_code_without_an_event_loop_of_asyncio_is_refused() -> None:
     entering = hold_async("job", lock_at_most_for="1m", provider=InMemoryLockProvider()).__aenter__()
     with pytest.raises(ConfigurationError, match=r"no event loop of asyncio is running; trio is"):
         entering.send(None)
+
+
+class TestHeldByAnEarlierRun:
+    """A due run that an earlier run keeps from beginning is a ``RunMissed``. The contract shows it on each store."""
+
+    @pytest.mark.parametrize(
+        ("held_for", "wanted", "is_told"),
+        [
+            pytest.param(NOON - timedelta(hours=1), NOON, True, id="earlier"),
+            pytest.param(NOON, NOON, False, id="same"),
+            pytest.param(NOON + timedelta(hours=1), NOON, False, id="later"),
+            pytest.param(None, NOON, False, id="plain holder"),
+            pytest.param(NOON, None, False, id="plain request"),
+        ],
+    )
+    def test_i14_it_is_told(
+        self,
+        provider: InMemoryLockProvider,
+        recorded: RecordingListener,
+        caplog: pytest.LogCaptureFixture,
+        held_for: datetime | None,
+        wanted: datetime | None,
+        is_told: bool,
+    ) -> None:
+        provider.acquire(LockRequest("job", "5m", holder="other", fire_time=held_for))
+        assert attempt(LockRequest("job", "5m", fire_time=wanted), pytest.fail) == Skipped("job", ANY)
+        assert [(event.fire_time, event.reason) for event in recorded.of(RunMissed)] == [(wanted, "held")] * is_told
+        text = "the run of 2024-05-01T12:00:00+00:00 did not begin: an earlier run had the lock"
+        assert (text in caplog.text) == is_told
+
+    def test_i14_a_minimum_hold_and_a_pause_are_no_runs(
+        self, provider: InMemoryLockProvider, recorded: RecordingListener
+    ) -> None:
+        attempt(LockRequest("job", "5m", "4m", fire_time=NOON - timedelta(hours=1)), lambda: None)
+        assert attempt(LockRequest("job", "5m", fire_time=NOON), pytest.fail) == Skipped("job", "held")
+        provider.pause("job", "5m")
+        assert attempt(LockRequest("job", "5m", fire_time=NOON), pytest.fail) == Skipped("job", "held")
+        assert recorded.of(RunMissed) == []

@@ -21,6 +21,7 @@ from shedlock_py import (
     LockSkipped,
     ProviderFailed,
     ProviderUnreachable,
+    RunMissed,
     Skipped,
     attempt,
     configure,
@@ -41,6 +42,8 @@ from shedlock_py.testing.contract.base import (
 )
 from shedlock_py.testing.doubles import RecordingListener
 
+NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
+
 
 class GuardContract(ContractBase):
     def test_a_guard_runs_its_task_and_releases(
@@ -58,6 +61,18 @@ class GuardContract(ContractBase):
         acquired(other, LockRequest(name, LONG))
         assert attempt(name, pytest.fail, provider=provider) == Skipped(name, "held")
         assert events.kinds() == ["LockSkipped"]
+
+    def test_i14_a_fire_time_that_an_earlier_run_keeps_from_beginning_is_told(
+        self, provider: LockProvider, other: LockProvider, name: str, events: RecordingListener
+    ) -> None:
+        acquired(other, LockRequest(name, LONG, fire_time=NOON))
+        for late in (timedelta(0), timedelta(hours=1)):
+            request = LockRequest(name, LONG, fire_time=NOON + late)
+            assert attempt(request, pytest.fail, provider=provider) == Skipped(name, "held")
+        assert [(event.fire_time, event.reason) for event in events.of(RunMissed)] == [
+            (NOON + timedelta(hours=1), "held")
+        ]
+        assert record_of(other, name).holder in events.of(RunMissed)[0].details
 
     def test_nested_guards_of_one_name_share_the_lease(
         self, provider: LockProvider, name: str, events: RecordingListener
@@ -87,7 +102,7 @@ class GuardContract(ContractBase):
         assert (caught.value.operation, caught.value.lock_name) == ("acquire", name)
         assert isinstance(caught.value.__cause__, Exception)
         assert events.kinds() == ["ProviderFailed"]
-        request = LockRequest(name, LONG, fire_time=datetime(2024, 1, 1, tzinfo=UTC))
+        request = LockRequest(name, LONG, fire_time=NOON)
         with pytest.raises(ProviderUnreachable):
             attempt(request, pytest.fail, provider=failing_provider)
         assert events.of(LockSkipped) == []
@@ -100,7 +115,7 @@ class GuardContract(ContractBase):
 
     def test_i5_a_skip_stays_a_skip_when_its_reason_cannot_be_read(self, provider: LockProvider, name: str) -> None:
         acquired(provider, LockRequest(name, LONG))
-        request = LockRequest(name, LONG, fire_time=datetime(2024, 1, 1, tzinfo=UTC))
+        request = LockRequest(name, LONG, fire_time=NOON)
         assert attempt(request, pytest.fail, provider=failing(provider, "record")) == Skipped(name, "held")
 
     def test_i8_a_failing_release_keeps_value_and_exception(
