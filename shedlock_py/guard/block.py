@@ -2,8 +2,8 @@
 
 :class:`BaseBlock` makes the decisions, in their order. :class:`Block` and :class:`AsyncBlock` carry them out, with the
 same lines of code. They are not one program: Ctrl-C can come between any two steps, and a generator that is closed
-there could not release the lease any more. Only the attempts to acquire the lock are a program
-(:meth:`BaseBlock.attempts`), because the block notes the lease as soon as it is granted.
+there could not release the lease any more. The attempts to acquire the lock are a program
+(:meth:`BaseBlock.attempts`): the block notes the lease as soon as it is granted.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ class BaseBlock:
         if pause is None:
             self.skipped(skip)
             if record is not None and is_held_by_earlier_run(request, record):
-                details = f"{record.holder} has it since {record.locked_at} for the run of {record.last_fire_time}"
+                details = f"{record.holder} has it since {record.locked_at}"
                 emit(RunMissed(self.name, request.fire_time, "held", details).filled_from(self._template))
         return pause
 

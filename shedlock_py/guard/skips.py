@@ -82,11 +82,12 @@ def lock_refused(request: LockRequest, record: LockRecord | None) -> Skipped:
 def is_held_by_earlier_run(request: LockRequest, record: LockRecord | None) -> bool:
     """Return whether the run of an earlier fire time has the lock, so that nobody runs the fire time of ``request``.
 
-    False if that run has ended and only its minimum hold is left, or if an operator has paused the job.
+    False if that run has ended and only its minimum hold is left, or if an operator has paused the job. ShedLock for
+    Java keeps no fire times, so a holder in Java may run this one.
     """
     if request.fire_time is None or record is None or record.last_fire_time is None:
         return False
-    is_of_run = record.is_held and record.is_released is not True and not record.is_of_operator
+    is_of_run = record.is_held and record.is_released is not True and not record.is_of_operator and record.has_claim_id
     return is_of_run and record.last_fire_time < request.fire_time
 
 

@@ -87,8 +87,12 @@ class LockRecord:
         A holder without a claim id can acquire again with the same token. A claim id is unique, so the time is left
         out: the servers of a quorum have different times.
         """
-        has_claim_id = holder_of(self.locked_by) != self.locked_by
-        return self.locked_by, None if has_claim_id else self.locked_at, self.fencing_token
+        return self.locked_by, None if self.has_claim_id else self.locked_at, self.fencing_token
+
+    @property
+    def has_claim_id(self) -> bool:
+        """Whether this library wrote the record. ShedLock for Java writes no claim ids."""
+        return holder_of(self.locked_by) != self.locked_by
 
     @property
     def is_held(self) -> bool:

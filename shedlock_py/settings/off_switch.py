@@ -29,7 +29,8 @@ def is_active() -> bool:
     global _warned
     active = _active
     if active is None:
-        active = boolean_of(os.environ.get("SHEDLOCK_ACTIVE", "")) is not False
+        found = os.environ.get("SHEDLOCK_ACTIVE")
+        active = not found or boolean_of(found) is not False
     if not active and not _warned:
         _warned = True
         why = "set_active(False)" if _active is False else "SHEDLOCK_ACTIVE"

@@ -5,6 +5,7 @@ import functools
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import ANY, Mock
@@ -38,6 +39,7 @@ from shedlock_py import (
     try_hold,
     try_hold_async,
 )
+from shedlock_py.guard.skips import is_held_by_earlier_run
 from shedlock_py.testing import FakeClock, RecordingListener
 from shedlock_py.testing.contract.base import failing
 from tests.support.signals import raised_by
@@ -339,3 +341,12 @@ class TestHeldByAnEarlierRun:
         provider.pause("job", "5m")
         assert attempt(LockRequest("job", "5m", fire_time=NOON), pytest.fail) == Skipped("job", "held")
         assert recorded.of(RunMissed) == []
+
+    def test_a_holder_in_java_may_run_this_fire_time(self, provider: InMemoryLockProvider) -> None:
+        """Its record has no claim id, and still the fire time of the last run in Python."""
+        provider.acquire(LockRequest("job", "5m", holder="java-host", fire_time=NOON - timedelta(hours=1)))
+        record = provider.record("job")
+        assert record is not None
+        request = LockRequest("job", "5m", fire_time=NOON)
+        assert is_held_by_earlier_run(request, record)
+        assert not is_held_by_earlier_run(request, replace(record, locked_by="java-host"))

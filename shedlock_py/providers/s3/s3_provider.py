@@ -42,10 +42,8 @@ _HINTS = {
 class S3Programs(CasPrograms):
     """The programs of a compare-and-swap store, with errors of S3 and botocore."""
 
-    """Create nothing, but raise an error if the bucket does not exist or the server ignores conditions."""
-
     def create_schema(self) -> Program[Any, Any, None]:
-        """Nothing has to be created. It raises if there is no bucket, or a server that ignores conditions."""
+        """Create nothing, but raise an error if the bucket does not exist or the server ignores conditions."""
         yield TryConditions(of_bucket=True)
 
     def check_conditions(self) -> Program[Any, Any, None]:
