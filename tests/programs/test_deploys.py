@@ -94,6 +94,10 @@ class Deployment:
         """Return the matches of ``pattern`` in the library's warnings."""
         return re.findall(rf"^WARNING shedlock_py {pattern}$", self._errors.read_text(), re.MULTILINE)
 
+    def other_warnings(self) -> list[str]:
+        """Return the warnings of another kind than "an earlier run had the lock", which is true on a busy machine."""
+        return [each for each in self.warnings() if "did not begin: an earlier run had the lock" not in each]
+
     def restart_in_mid_job(self, may_end: Callable[[datetime], bool] = lambda _: True) -> None:
         """Replace the replica that runs the job.
 
@@ -185,7 +189,7 @@ def check_without_recovery(deployment: Deployment) -> None:
     assert deployment.runs("ended") == Counter()
     lost = deployment.warnings(r"lock \S+ the run of (\S+) is lost: it was cancelled, or its process shut down.*")
     assert Counter(datetime.fromisoformat(at) for at in lost) == begun
-    assert len(deployment.warnings()) == len(lost)
+    assert len(deployment.other_warnings()) == len(lost)
 
 
 @on_all_stores
@@ -204,7 +208,7 @@ def test_i14_a_deploy_cuts_no_run_short_that_ends_within_the_drain_time(deploy: 
     deployment.stop()
     assert set(deployment.runs("begun").values()) == {1}
     assert deployment.runs("ended") == deployment.runs("begun")
-    assert deployment.warnings() == []
+    assert deployment.other_warnings() == []
 
 
 def check_recovery(deployment: Deployment) -> None:
