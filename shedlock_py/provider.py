@@ -82,8 +82,11 @@ class LockProvider(Protocol):
         :raises ProviderError: the store no longer has the record ``expected``.
         """
 
-    def prune(self, unused_for: Duration) -> int:
-        """Delete the free records that were last held longer than ``unused_for`` ago, and return their number."""
+    def prune(self, unused_for: Duration, prefix: str = "") -> int:
+        """Delete the free records that were last held longer than ``unused_for`` ago, and return their number.
+
+        With ``prefix``, delete only records whose names start with it (no wildcards).
+        """
 
     def create_schema(self) -> None:
         """Create missing tables or indexes. Idempotent; safe when ten processes start at once."""
@@ -100,7 +103,7 @@ class AsyncLockProvider(Protocol):
     async def records(self, prefix: str = "") -> list[LockRecord]: ...
     async def force_release(self, name: str, expected: LockRecord | None = None) -> bool: ...
     async def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Lease: ...
-    async def prune(self, unused_for: Duration) -> int: ...
+    async def prune(self, unused_for: Duration, prefix: str = "") -> int: ...
     async def create_schema(self) -> None: ...
 
 

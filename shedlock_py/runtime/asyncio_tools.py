@@ -134,8 +134,8 @@ class ThreadedProvider(AsyncLockProvider):
         operation: Callable[..., Lease | None] = recover_of(self.sync_provider)
         return await shielded(self._call("requests", operation, request, expected))
 
-    async def prune(self, unused_for: Duration) -> int:
-        return await self._call("requests", self.sync_provider.prune, unused_for)
+    async def prune(self, unused_for: Duration, prefix: str = "") -> int:
+        return await self._call("requests", self.sync_provider.prune, unused_for, prefix)
 
     async def create_schema(self) -> None:
         await self._call("requests", self.sync_provider.create_schema)

@@ -46,8 +46,8 @@ class BlockingLockProvider(OnOwnLoop):
     def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Lease:
         return self.run(self.async_provider.take_over(request, expected))
 
-    def prune(self, unused_for: Duration) -> int:
-        return self.run(self.async_provider.prune(unused_for))
+    def prune(self, unused_for: Duration, prefix: str = "") -> int:
+        return self.run(self.async_provider.prune(unused_for, prefix))
 
     def create_schema(self) -> None:
         self.run(self.async_provider.create_schema())

@@ -111,8 +111,8 @@ class SimulatedProvider:
         is_done: bool = await self._recorded(operation, program, None)
         return is_done
 
-    async def prune(self, unused_for: Duration) -> int:
-        program = self.programs.prune(parse_duration(unused_for, zero=True))
+    async def prune(self, unused_for: Duration, prefix: str = "") -> int:
+        program = self.programs.prune(parse_duration(unused_for, zero=True), prefix)
         process = self._process
         operation = Operation(process.name, "prune", "", process.world.now)
         deleted: int = await self._recorded(operation, carry_out(self.programs, "prune", None, program), None)

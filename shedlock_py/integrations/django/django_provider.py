@@ -99,8 +99,8 @@ class DatabaseLockProvider(LockProvider):
     def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
         return self.current().recover(request, expected)
 
-    def prune(self, unused_for: Duration) -> int:
-        return self.current().prune(unused_for)
+    def prune(self, unused_for: Duration, prefix: str = "") -> int:
+        return self.current().prune(unused_for, prefix)
 
     def create_schema(self) -> None:
         return self.current().create_schema()

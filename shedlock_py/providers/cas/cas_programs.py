@@ -329,8 +329,8 @@ class CasPrograms(StorePrograms):
         reply = yield List(prefix)
         return [_shown(entry, reply.time.date) for entry in reply.value]
 
-    def prune(self, unused_for: timedelta) -> CasProgram[int]:
-        entries, time = yield List("")
+    def prune(self, unused_for: timedelta, prefix: str = "") -> CasProgram[int]:
+        entries, time = yield List(prefix)
         now, deleted = time.date, 0
         if entries and not time.agrees_with(
             (yield from self._read(entries[0].record.name))[1], self.clock(), self.clock_error
@@ -342,7 +342,8 @@ class CasPrograms(StorePrograms):
         for entry in entries:
             record = entry.record
             if (
-                not _is_held(entry, now)
+                record.name.startswith(prefix)
+                and not _is_held(entry, now)
                 and now - record.lock_until >= unused_for
                 and (record.fencing_token or 0) < least
                 and record.last_fire_time != ONCE

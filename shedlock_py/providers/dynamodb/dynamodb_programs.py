@@ -247,8 +247,8 @@ class DynamoDBPrograms(StorePrograms):
         # If the server's clock was set back since the acquisition, the end may be before the acquisition.
         return replace(record, read_at=max(now, record.locked_at) if record.locked_at < record.lock_until else now)
 
-    def prune(self, unused_for: timedelta) -> DynamoProgram[int]:
-        reply, deleted = (yield from self._send(List(""))), 0
+    def prune(self, unused_for: timedelta, prefix: str = "") -> DynamoProgram[int]:
+        reply, deleted = (yield from self._send(List(prefix))), 0
         if reply.entries:
             name = reply.entries[0].record.name
             if not self._agree(reply.time, (yield from self._send(Read(name))).time):
@@ -260,7 +260,7 @@ class DynamoDBPrograms(StorePrograms):
         for entry in reply.entries:
             record, is_held = entry.record, self._is_held(entry, reply.time)
             is_old = now - record.lock_until >= unused_for and (record.fencing_token or 0) < least
-            if not is_held and is_old and record.last_fire_time != ONCE:
+            if record.name.startswith(prefix) and not is_held and is_old and record.last_fire_time != ONCE:
                 deleted += (yield from self._send(Delete(entry))).is_done
         return deleted
 

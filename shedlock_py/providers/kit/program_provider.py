@@ -43,6 +43,9 @@ class _BaseProvider:
         shown = getattr(self._client, "shown", None)
         return object.__repr__(self) if shown is None else f"<{type(self).__name__} {shown}>"
 
+    def _pruned(self, unused_for: Duration, prefix: str) -> Program[Any, Any, int]:
+        return self.programs.prune(parse_duration(unused_for, "unused_for", zero=True), validate_prefix(prefix))
+
     def _is_all_said(self, error: ProviderError) -> bool:
         return isinstance(error.__cause__, Exception) and self.programs.is_all_said(error.__cause__)
 
@@ -162,8 +165,8 @@ class ProgramProvider(_BaseProvider, LockProvider):
         """
         return self._drive(locking.recover(self.programs, request, expected))
 
-    def prune(self, unused_for: Duration) -> int:
-        return self._drive(self.programs.prune(parse_duration(unused_for, "unused_for", zero=True)), "prune")
+    def prune(self, unused_for: Duration, prefix: str = "") -> int:
+        return self._drive(self._pruned(unused_for, prefix), "prune")
 
     def create_schema(self) -> None:
         return self._drive(self.programs.create_schema(), "create_schema")
@@ -306,8 +309,8 @@ class AsyncProgramProvider(_BaseProvider, AsyncLockProvider):
     async def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
         return await self._drive(locking.recover(self.programs, request, expected))
 
-    async def prune(self, unused_for: Duration) -> int:
-        return await self._drive(self.programs.prune(parse_duration(unused_for, "unused_for", zero=True)), "prune")
+    async def prune(self, unused_for: Duration, prefix: str = "") -> int:
+        return await self._drive(self._pruned(unused_for, prefix), "prune")
 
     async def create_schema(self) -> None:
         return await self._drive(self.programs.create_schema(), "create_schema")

@@ -139,10 +139,10 @@ class RecordPrograms(StorePrograms):
         runs: list[Run] = yield lambda records, _: list(records.runs.get(name, []))
         return runs
 
-    def prune(self, unused_for: timedelta) -> Program[RecordCommand, Any, int]:
+    def prune(self, unused_for: timedelta, prefix: str = "") -> Program[RecordCommand, Any, int]:
         def delete(records: Records, now: datetime) -> int:
             read = [replace(record, read_at=now) for record in records.by_name.values()]
-            old = names_to_prune(read, unused_for)
+            old = [name for name in names_to_prune(read, unused_for) if name.startswith(prefix)]
             for name in old:
                 del records.by_name[name]
                 records.runs.pop(name, None)

@@ -113,8 +113,11 @@ class StorePrograms(ABC):
         """Return all lock records with names that start with ``prefix``. Other records and any order are allowed."""
 
     @abstractmethod
-    def prune(self, unused_for: timedelta) -> Program[Any, Any, int]:
-        """Delete the records that are free and were last held longer than ``unused_for`` ago."""
+    def prune(self, unused_for: timedelta, prefix: str = "") -> Program[Any, Any, int]:
+        """Delete the records that are free and were last held longer than ``unused_for`` ago.
+
+        Delete only records with names that start with ``prefix``.
+        """
 
     @abstractmethod
     def classify(self, error: Exception) -> Failure:

@@ -143,8 +143,7 @@ class MongoPrograms(StorePrograms):
         return self._to_record(documents[0], "record", name) if documents else None
 
     def records(self, prefix: str) -> Program[Command, Any, list[LockRecord]]:
-        last = prefix + "\U0010ffff" * LONGEST_NAME  # no name with this prefix sorts after it
-        documents = yield read({"_id": {"$gte": prefix, "$lte": last}})
+        documents = yield read(_those_with(prefix))
         records = []
         for document in documents:
             try:
@@ -161,10 +160,12 @@ class MongoPrograms(StorePrograms):
         result = yield update({"_id": name, "lastFireTime": written}, {"$unset": "lastFireTime"})
         return bool(result.matched_count)
 
-    def prune(self, unused_for: timedelta) -> Program[Command, Any, int]:
+    def prune(self, unused_for: timedelta, prefix: str = "") -> Program[Command, Any, int]:
         limit = {"$subtract": [NOW_MS, Int64(in_milliseconds(unused_for))]}
         old = {"lockUntil": {"$type": "date"}, "$expr": {"$lte": [UNTIL_MS, limit]}}
         old["lastFireTime"] = {"$ne": Int64((ONCE - EPOCH) // MICROSECOND)}  # keep the keys of run_once
+        if prefix:
+            old |= _those_with(prefix)
         result = yield Command("delete_many", {"filter": old})
         deleted: int = result.deleted_count
         return deleted
@@ -329,6 +330,11 @@ class MongoPrograms(StorePrograms):
             f"a document in {self.collection_name} is no lock record: give locks a collection of their own, or delete "
             f"the document"
         )
+
+
+def _those_with(prefix: str) -> Document:
+    last = prefix + "\U0010ffff" * LONGEST_NAME  # no name with this prefix sorts after it
+    return {"_id": {"$gte": prefix, "$lte": last}}
 
 
 def _is_released(document: Document) -> bool | None:

@@ -81,10 +81,10 @@ class RedisPrograms(StorePrograms):
     def delete_fire_time(self, name: str, fire_time: datetime) -> Program[Command, Any, bool]:
         return bool((yield self._calls.delete_fire_time(name, fire_time)))
 
-    def prune(self, unused_for: timedelta) -> Program[Command, Any, int]:
+    def prune(self, unused_for: timedelta, prefix: str = "") -> Program[Command, Any, int]:
         deleted = 0
         args = (in_milliseconds(unused_for), optional_microseconds(ONCE))
-        for keys in self._chunks((yield from self._scan(""))):
+        for keys in self._chunks((yield from self._scan(prefix))):
             deleted += sum((yield Call(script("prune"), keys, args)))
         return deleted
 

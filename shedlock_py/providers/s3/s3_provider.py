@@ -49,9 +49,9 @@ class S3Programs(CasPrograms):
     def check_conditions(self) -> Program[Any, Any, None]:
         yield TryConditions()
 
-    def prune(self, unused_for: timedelta) -> Program[Any, Any, int]:
+    def prune(self, unused_for: timedelta, prefix: str = "") -> Program[Any, Any, int]:
         yield TryConditions(of_deletes=True)  # some servers honour conditions only for writes
-        return (yield from super().prune(unused_for))
+        return (yield from super().prune(unused_for, prefix))
 
     def classify(self, error: Exception) -> Failure:
         if isinstance(error, IgnoredConditionError | NoBucketError):

@@ -149,11 +149,11 @@ class SqlPrograms(SqlTables):
         reply = yield SqlCommand(self._sql.delete_fire_time, values)
         return bool(reply.changed)
 
-    def prune(self, unused_for: timedelta) -> SqlProgram[int]:
+    def prune(self, unused_for: timedelta, prefix: str = "") -> SqlProgram[int]:
         yield from self._prepare("prune", None)
         if self._columns_in_session_zone:
             yield from self.records("", "prune")
-        values: dict[str, object] = {"hold_ms": -in_milliseconds(unused_for)}
+        values: dict[str, object] = {"hold_ms": -in_milliseconds(unused_for), **_those_with(prefix)}
         if self._sql.extra_columns:
             values["once"] = self._sql.clock.to_store(ONCE)
         command = SqlCommand(self._sql.prune, values)
@@ -174,7 +174,7 @@ class SqlPrograms(SqlTables):
     def records(self, prefix: str, operation: str = "records") -> SqlProgram[list[LockRecord]]:
         """Return all records with the prefix. A record with an odd value is left out, with a warning."""
         yield from self._prepare(operation, None)
-        reply = yield SqlCommand(self._sql.records, {"size": len(prefix), "prefix": prefix})
+        reply = yield SqlCommand(self._sql.records, _those_with(prefix))
         records, odd = [], []
         for row in reply.rows:
             try:
@@ -249,3 +249,7 @@ def identifiers(lease: Lease) -> dict[str, object]:
 def _of_history(command: SqlCommand, statement: Statement) -> SqlCommand:
     """Return ``statement`` with the values of ``command``, which was executed before."""
     return command._replace(statement=statement, can_grant=False, is_urgent=False, is_history=True)
+
+
+def _those_with(prefix: str) -> dict[str, object]:
+    return {"size": len(prefix), "prefix": prefix}

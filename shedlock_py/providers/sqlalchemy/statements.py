@@ -117,12 +117,13 @@ class Statements:
         # Do not delete the keys of run_once.
         once = self.clock.moment.format("once")
         no_key = f" AND (last_fire_time IS NULL OR last_fire_time <> {once})" if extra_columns else ""
-        self.prune = self.compile(f"DELETE FROM {{table}} WHERE lock_until <= {{until}}{no_key}", "count")
-        select = self._select()
         size = "CAST(:size AS integer)" if dialect.name == "postgresql" else ":size"
-        self.record = self.compile(f"{select} WHERE name = :name", "rows")
         # In some modes of MariaDB, an empty text is NULL, as in Oracle.
-        self.records = self.compile(f"{select} WHERE {size} = 0 OR substr(name, 1, {size}) = :prefix", "rows")
+        has_prefix = f"{size} = 0 OR substr(name, 1, {size}) = :prefix"
+        self.prune = self.compile(f"DELETE FROM {{table}} WHERE lock_until <= {{until}}{no_key} AND ({has_prefix})", "count")
+        select = self._select()
+        self.record = self.compile(f"{select} WHERE name = :name", "rows")
+        self.records = self.compile(f"{select} WHERE {has_prefix}", "rows")
         self.probe = self.compile(f"{select} WHERE 1 = 0", "rows")
         share = {"postgresql": " FOR SHARE", "sqlite": ""}.get(dialect.name, " LOCK IN SHARE MODE")
         self.verify_sql = f"SELECT 1 FROM {self.table_name} WHERE {this_lease} AND lock_until > {now}{share}"

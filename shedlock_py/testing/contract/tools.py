@@ -200,6 +200,13 @@ class ToolsContract(ContractBase):
         assert provider.release(held) is True
         acquired(provider, LockRequest(f"{name}/a", LONG))
 
+    def test_prune_of_a_prefix_keeps_all_other_records(self, provider: LockProvider, name: str) -> None:
+        for ending in ("_a", "_b/c", "xa", ""):  # "_" is a wildcard in LIKE
+            provider.release(acquired(provider, LockRequest(f"{name}{ending}", LONG)))
+        time.sleep(self.clock_resolution)
+        assert provider.prune(0, f"{name}_") == 2
+        assert [record.name for record in provider.records(name)] == [name, f"{name}xa"]
+
     def test_prune_refuses_what_is_no_duration(self, provider: LockProvider) -> None:
         for unused_for in ("10", -1, "soon"):
             with pytest.raises(ConfigurationError, match="unused_for"):

@@ -256,8 +256,11 @@ class QuorumPrograms(StorePrograms):
         on_each = OnEach(forget, self._majority.agrees)
         return True in (yield from self._majority.required("forget_fire_time", name, on_each))
 
-    def prune(self, unused_for: timedelta) -> QuorumProgram:
-        on_each = OnEach(lambda server: server.programs.prune(unused_for), self._majority.has_replied, is_long=True)
+    def prune(self, unused_for: timedelta, prefix: str = "") -> QuorumProgram:
+        def prune_server(server: QuorumServer) -> Program[Command, Any, int]:
+            return server.programs.prune(unused_for, prefix)
+
+        on_each = OnEach(prune_server, self._majority.has_replied, is_long=True)
         return max(results((yield from self._majority.required("prune", None, on_each))))
 
     def record(self, name: str) -> QuorumProgram:
