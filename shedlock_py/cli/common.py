@@ -21,8 +21,7 @@ from shedlock_py.model.durations import parse_duration
 from shedlock_py.operators.display import one_line as one_line
 from shedlock_py.operators.display import printable as printable
 from shedlock_py.provider import LockProvider, require_file
-from shedlock_py.settings.options import is_async_provider
-from shedlock_py.settings.urls import async_provider_from_url, provider_from_text
+from shedlock_py.settings.lookup import sync_provider
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -89,12 +88,10 @@ def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[L
     :raises ConfigurationError: ``store`` names no provider.
     :raises ProviderError: the SQLite file is missing.
     """
-    store = (_default_store() or store or "").strip()
-    if not store:
-        raise ConfigurationError("no store: give --store URL or set SHEDLOCK_STORE, for example sqlite:///locks.db")
+    store = given_store(store)
     if "://" not in store and not sys.flags.safe_path:
         sys.path.insert(0, os.getcwd())  # as python -m does, for pkg.module:provider
-    provider = _provider(store)
+    provider = sync_provider(store)
     if not gc.isenabled():  # __main__ has switched it off
         gc.freeze()  # imported objects live until exit; the collector would traverse them there in vain
         gc.enable()
@@ -109,25 +106,15 @@ def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[L
             logger.warning("the store could not be closed: %s", one_line(error))
 
 
-def _provider(store: str) -> Any:
-    """Return the provider at ``store``. An async provider gets an event loop in a thread."""
-    provider = _found(store)
-    if not is_async_provider(provider):
-        return provider
-    from shedlock_py.runtime.blocking import OnOwnLoop  # late: loads asyncio
+def given_store(store: str | None) -> str:
+    """Return the store of this command, as text.
 
-    return OnOwnLoop(lambda: provider)
-
-
-def _found(store: str) -> Any:
-    """Return the sync provider at ``store``, or the async provider if the URL has no sync provider."""
-    try:
-        return provider_from_text(store)
-    except ConfigurationError as error:
-        if "://" in store:
-            with suppress(ConfigurationError):
-                return async_provider_from_url(store)
-        raise error
+    :raises ConfigurationError: no store is given.
+    """
+    store = (_default_store() or store or "").strip()
+    if not store:
+        raise ConfigurationError("no store: give --store URL or set SHEDLOCK_STORE, for example sqlite:///locks.db")
+    return store
 
 
 def _default_store() -> str | None:

@@ -3,26 +3,60 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
-from dataclasses import asdict
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
+from dataclasses import asdict, replace
+from datetime import timedelta
 
 import click
+from rich.console import Console
+from rich.status import Status
 from rich.text import Text
 
-from shedlock_py.cli.common import NO, json_option, open_store, print_json, printable, store_option
+from shedlock_py.cli.common import (
+    NO,
+    duration_option,
+    given_store,
+    json_option,
+    note,
+    open_store,
+    option,
+    print_json,
+    printable,
+    store_option,
+    warn,
+)
 from shedlock_py.cli.tables import console
 from shedlock_py.errors import ProviderError
-from shedlock_py.operators.checks import REACH, Check, checks_of, failed
+from shedlock_py.operators.checks import REACH, Check, checks_of, failed, private_store
+from shedlock_py.operators.display import in_words
+from shedlock_py.operators.torture import Judge
+from shedlock_py.provider import LockProvider
+
+NOTED_EVERY = timedelta(minutes=1)
+"""How often --torture prints its progress if standard error is no terminal."""
 
 
 @click.command(short_help="Check the store, and try a lock in it.")
+@option(
+    "--torture",
+    is_flag=True,
+    help="Let 16 processes compete for locks of their own, and look for grants that must not be, lost leases and jumps "
+    "of the clock. For a store, a proxy or a cluster that was not tried before.",
+)
+@duration_option("--for", "lasts", help="How long --torture takes. Default: 1h.")
 @store_option
 @json_option
-def doctor(store: str | None, as_json: bool) -> None:
+def doctor(torture: bool, lasts: timedelta | None, store: str | None, as_json: bool) -> None:
     """Check the store, and try a lock in it. Exits 1 if a check fails; a warning ("!") does not count.
 
     Tries all operations on the lock "shedlock-doctor". Its record stays in the store.
+
+    --torture makes other checks instead, and ends with one verdict. Ctrl-C ends it early. Its records, whose names
+    begin with "shedlock-torture-", are deleted at the end.
     """
+    if lasts is not None and not torture:
+        raise click.UsageError("--for needs --torture")
     checks: list[Check] = []
     with ExitStack() as stack:
         try:
@@ -31,6 +65,8 @@ def doctor(store: str | None, as_json: bool) -> None:
             shown, coming = printable(store or ""), iter([failed(REACH, error)])
         else:
             shown, coming = printable(repr(provider)), checks_of(provider)
+            if torture:
+                coming = _tortured(provider, given_store(store), timedelta(hours=1) if lasts is None else lasts)
         if not as_json:
             click.echo(shown)
         for check in coming:
@@ -41,6 +77,36 @@ def doctor(store: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"store": shown, "ok": is_well, "checks": [asdict(check) for check in checks]})
     sys.exit(0 if is_well else NO)
+
+
+def _tortured(provider: LockProvider, store: str, lasts: timedelta) -> Iterator[Check]:
+    from shedlock_py.operators.racing import torture  # late: loads asyncio
+
+    if fault := private_store(provider):
+        yield replace(fault[0], status="failed")
+        return
+    err = Console(stderr=True)
+    status = err.status("starting the racers; Ctrl-C ends it early") if err.is_terminal else nullcontext()
+    noted = timedelta(0)
+
+    def progress(judge: Judge, passed: timedelta) -> None:
+        nonlocal noted
+        text = f"{in_words(passed)} of {in_words(lasts)}: {judge.progress()}"
+        if isinstance(status, Status):
+            status.update(f"{text}; Ctrl-C ends it early")
+        elif passed - noted >= NOTED_EVERY:
+            noted = passed
+            note(text)
+
+    try:
+        with status:
+            judge, left = torture(provider, store, lasts, progress)
+    except ProviderError as error:
+        yield failed(REACH, error)
+        return
+    if left:
+        warn(f"these records could not be deleted: {', '.join(left)}; they do no harm")
+    yield from judge.checks()
 
 
 _SIGNS = {"ok": ("✓", "ok", "green"), "warning": ("!", "!", "bold magenta"), "failed": ("✗", "FAILED", "bold red")}

@@ -10,7 +10,7 @@ from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.settings.defaults import current_settings, is_configured
 from shedlock_py.settings.off_switch import ASYNC_UNLOCKED, UNLOCKED, is_active
 from shedlock_py.settings.options import is_async_provider
-from shedlock_py.settings.urls import opened_providers, provider_from_text
+from shedlock_py.settings.urls import async_provider_from_url, opened_providers, provider_from_text
 
 
 def configured_providers(given: object = None) -> tuple[object, ...]:
@@ -96,3 +96,24 @@ def as_async_provider(provider: object) -> AsyncLockProvider:
     from shedlock_py.runtime.asyncio_tools import ThreadedProvider  # late: loads asyncio
 
     return ThreadedProvider(cast(LockProvider, provider))
+
+
+def sync_provider(text: str) -> Any:
+    """Return the provider of a URL or of a reference, for ordinary code.
+
+    An async provider gets an event loop in a thread. It is used if the URL has no sync provider.
+    """
+    try:
+        provider = provider_from_text(text)
+    except ConfigurationError as error:
+        if "://" not in text:
+            raise
+        try:
+            provider = async_provider_from_url(text)
+        except ConfigurationError:
+            raise error from None
+    if not is_async_provider(provider):
+        return provider
+    from shedlock_py.runtime.blocking import OnOwnLoop  # late: loads asyncio
+
+    return OnOwnLoop(lambda: provider)
