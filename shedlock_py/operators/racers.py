@@ -124,6 +124,9 @@ def main() -> None:
     with suppress(BrokenPipeError):
         for line in sys.stdin:
             print(json.dumps(asdict(racer.carry_out(**json.loads(line)))), file=replies, flush=True)
+    if start["sleeper"] is not None and hasattr(signal, "SIGCONT"):
+        with suppress(OSError):
+            os.kill(start["sleeper"], signal.SIGCONT)  # the parent process may have been killed while it was stopped
     racer.close()
 
 

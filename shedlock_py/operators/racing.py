@@ -28,7 +28,8 @@ HOLD, SHORT = 5.0, 1.0
 """Seconds of a lease that is released, and of a lease that is left to expire."""
 EXPIRING = 4
 """The number of lock names with leases that expire."""
-PAUSE, LONG_PAUSE = 0.05, 0.5
+SHORT_PAUSE, PAUSE, LONG_PAUSE = 0.02, 0.1, 0.5
+"""Seconds between two rounds, two other requests, and after an error. The store may be in use."""
 EXIT_SECONDS = 10.0
 """How long the racers may take at the end to release their leases, and then the store to let the records be deleted."""
 CAN_STOP = hasattr(signal, "SIGSTOP")
@@ -43,7 +44,7 @@ class RacerProcess:
         self._mutex = asyncio.Lock()
 
     @classmethod
-    async def start(cls, store: str, name: str) -> RacerProcess:
+    async def start(cls, store: str, name: str, sleeper: RacerProcess | None = None) -> RacerProcess:
         # The racers find the modules that this process finds. Each of them would print the same warnings.
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "shedlock_py.operators.racers"),
@@ -53,7 +54,7 @@ class RacerProcess:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         racer = cls(name, process)
-        racer._write({"store": store, "holder": name})
+        racer._write({"store": store, "holder": name, "sleeper": sleeper and sleeper.process.pid})
         return racer
 
     async def ready(self) -> None:
@@ -140,6 +141,7 @@ class Race:
                 self._judge.kept(name, "an extend", lease, await winner.ask("extend", name=name, seconds=HOLD))
                 self._judge.kept(name, "a release", lease, await winner.ask("release", name=name))
                 former = lease
+                await asyncio.sleep(SHORT_PAUSE)
                 continue
             for reply in replies:
                 if reply.is_done:
@@ -157,8 +159,7 @@ class Race:
                 for moment in (fire_time, before)
             ]
             self._judge.fire_time(name, fire_time, [*replies, again], older)
-            if not any(reply.is_done for reply in replies):
-                await asyncio.sleep(LONG_PAUSE)
+            await asyncio.sleep(SHORT_PAUSE if any(reply.is_done for reply in replies) else LONG_PAUSE)
 
     async def _expiry(self, name: str) -> None:
         former: Reply | None = None
@@ -196,10 +197,14 @@ class Race:
                 self._judge.kept(name, "a release", holder, release)
 
     async def _clock(self, name: str) -> None:
-        while not self._judge.good([await self._racers[0].ask("acquire", name=name, seconds=SHORT, releases=True)]):
-            await asyncio.sleep(LONG_PAUSE)
+        has_record = False
         while True:
             one, other = random.sample(self._racers, 2)
+            if not has_record:
+                made = await one.ask("acquire", name=name, seconds=SHORT, releases=True)
+                has_record = bool(self._judge.good([made]))
+                await asyncio.sleep(LONG_PAUSE)
+                continue
             readings = [await racer.ask("read", name=name) for racer in (one, other, one)]
             self._judge.clock(*readings)
             await asyncio.sleep(PAUSE)
@@ -212,7 +217,7 @@ def torture(
     progress: Callable[[Judge, timedelta], None],
     racers: int = RACERS,
 ) -> tuple[Judge, list[str]]:
-    """Try the store for ``lasts``, or until Ctrl-C. Delete the records. Return the judge, and the records that are left.
+    """Try the store for ``lasts``, or until Ctrl-C. Return the judge, and the records that could not be deleted.
 
     :param progress: called once a second with the judge and the time so far.
     :raises ProviderError: the store does not work at all.
@@ -243,7 +248,7 @@ async def _torture(
     tasks: list[asyncio.Task[None]] = []
     try:
         for name in ("sleeper", *(f"racer-{number}" for number in range(1, judge.racers + 1))):
-            racers.append(await RacerProcess.start(store, name))
+            racers.append(await RacerProcess.start(store, name, racers[0] if racers else None))
         for racer in racers:
             await racer.ready()
         race = Race(judge, racers[1:], racers[0], prefix)
@@ -265,7 +270,7 @@ async def _torture(
 
 
 def _delete(provider: LockProvider, prefix: str) -> list[str]:
-    """Delete the records whose names start with ``prefix``, as soon as they are free. Return the names that are left."""
+    """Delete the records with names that start with ``prefix``, as soon as they are free. Return the names left."""
     until = monotonic() + EXIT_SECONDS
     while True:
         try:

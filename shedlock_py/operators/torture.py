@@ -28,7 +28,7 @@ MEANINGS = {
     "stopped holder": "a process that stood still would go on with a lease that it has lost",
 }
 """The faults, and what each of them means to a user."""
-SHOWN = 3
+SHOWN = 2
 """The number of examples of each fault."""
 GRACE = 5.0
 """Seconds after ``lock_at_most_for`` when a lock must be free at the latest; with a coarse clock, more."""
@@ -182,7 +182,7 @@ class Judge:
 
     def woken(self, name: str, former: Reply, holder: Reply, reply: Reply) -> None:
         """Judge a holder that was stopped beyond its lease, after ``holder`` has got the lock."""
-        if self.good([reply]):
+        if self.good([reply]) and holder.received > former.until:  # else its lease has expired early
             self.counts["stopped holders"] += 1
             if reply.is_done:
                 self.fault(
@@ -201,7 +201,9 @@ class Judge:
         for before, after in pairs:
             if jump := self._jump(before, after):
                 how = "jumped ahead" if jump > 0 else "went back"
-                self.fault("clock", f"the store's time {how} by {_seconds(abs(jump))} between two reads of {first.racer}")
+                self.fault(
+                    "clock", f"the store's time {how} by {_seconds(abs(jump))} between two reads of {first.racer}"
+                )
                 return
         if jump := self._jump(first, other) and self._jump(again, other):
             apart = _seconds(abs(jump))
@@ -227,24 +229,24 @@ class Judge:
                 self.fault("refused", f"nobody was granted the lock in {none:,} of {self.counts[what]:,} {what}")
                 self.number["refused"] = none
         found = [
-            Check(kind, "failed", f"{self.number[kind]:,} times. For example, {'; '.join(examples)}", MEANINGS[kind])
-            for kind, examples in self.faults.items()
+            Check(kind, "failed", f"{self.number[kind]:,} times: {'; '.join(self.faults[kind])}", meaning)
+            for kind, meaning in MEANINGS.items()
+            if kind in self.faults
         ]
         faults = counted(sum(self.number.values()), "fault") if found else "no fault"
         verdict, hint = f"{faults} found in {self.summary()}", None
-        missing = [f"{number} {what}" for what, number in self.needed.items() if self.counts[what] < number]
+        missing = [f"{what}: {number}" for what, number in self.needed.items() if self.counts[what] < number]
         if missing and not found:
             verdict = f"no verdict, too little was tried: {self.summary()}"
-            hint = f"it needs at least {', '.join(missing)}: give it more time with --for, or look at the errors"
+            hint = f"a verdict needs {', '.join(missing)}: give it more time with --for, or look at the errors"
         if self.first_error:
-            verdict += f", the first: {self.first_error}"
+            verdict += f"; the first error: {self.first_error}"
         return [*found, Check("torture", "failed" if found or missing else "ok", verdict, hint)]
 
     def summary(self) -> str:
-        counts = self.counts
-        parts = [f"{counts[what]:,} {what}" for what in (*self.needed, "late copies")]
-        parts[0] += f" of {self.racers}"
-        return f"{counts['grants']:,} grants: {', '.join(parts)}; {counted(counts['errors'], 'error')}"
+        parts = {what: self.counts[what] for what in (*self.needed, "late copies", "errors")}
+        parts = {f"rounds of {self.racers}": parts.pop("rounds"), **parts}
+        return f"{self.counts['grants']:,} grants ({', '.join(f'{what}: {n:,}' for what, n in parts.items())})"
 
 
 def _seconds(seconds: float) -> str:

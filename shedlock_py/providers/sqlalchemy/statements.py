@@ -120,7 +120,9 @@ class Statements:
         size = "CAST(:size AS integer)" if dialect.name == "postgresql" else ":size"
         # In some modes of MariaDB, an empty text is NULL, as in Oracle.
         has_prefix = f"{size} = 0 OR substr(name, 1, {size}) = :prefix"
-        self.prune = self.compile(f"DELETE FROM {{table}} WHERE lock_until <= {{until}}{no_key} AND ({has_prefix})", "count")
+        self.prune = self.compile(
+            f"DELETE FROM {{table}} WHERE lock_until <= {{until}}{no_key} AND ({has_prefix})", "count"
+        )
         select = self._select()
         self.record = self.compile(f"{select} WHERE name = :name", "rows")
         self.records = self.compile(f"{select} WHERE {has_prefix}", "rows")

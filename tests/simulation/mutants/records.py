@@ -265,6 +265,8 @@ def a_force_release_does_nothing(original: Change, programs: RecordPrograms, rec
 
 
 @_operated("prune")
-def prune_deletes_held_records(original: Change, programs: RecordPrograms, unused_for: timedelta, prefix: str = "") -> Any:
+def prune_deletes_held_records(
+    original: Change, programs: RecordPrograms, unused_for: timedelta, prefix: str = ""
+) -> Any:
     """A prune deletes the records of locks that are held."""
     return _with(original(programs, unused_for, prefix), lambda step, records, now: step(records, now + ALWAYS))
