@@ -89,7 +89,7 @@ def _tortured(provider: LockProvider, store: str, lasts: timedelta) -> Iterator[
     status = err.status("starting the racers; Ctrl-C ends it early") if err.is_terminal else nullcontext()
     noted = timedelta(0)
 
-    def progress(judge: Judge, passed: timedelta) -> None:
+    def show(judge: Judge, passed: timedelta) -> bool:
         nonlocal noted
         text = f"{in_words(passed)} of {in_words(lasts)}: {judge.progress()}"
         if isinstance(status, Status):
@@ -97,10 +97,11 @@ def _tortured(provider: LockProvider, store: str, lasts: timedelta) -> Iterator[
         elif passed - noted >= NOTED_EVERY:
             noted = passed
             note(text)
+        return True
 
     try:
         with status:
-            judge, left = torture(provider, store, lasts, progress)
+            judge, left = torture(provider, store, lasts, show)
     except ProviderError as error:
         yield failed(REACH, error)
         return

@@ -39,9 +39,9 @@ class Racer:
 
     def carry_out(self, do: str, at: float = 0.0, **arguments: Any) -> Reply:
         time.sleep(max(0.0, at - monotonic()))
-        sent, values = monotonic(), {"error": ""}
+        sent = monotonic()
         try:
-            values = getattr(self, do)(**arguments)
+            values: dict[str, Any] = getattr(self, do)(**arguments)
         except Exception as error:
             values = {"error": one_line(f"{type(error).__name__}: {error}")}
         return Reply(**{"racer": self._holder, "sent": sent, "received": monotonic(), **values})

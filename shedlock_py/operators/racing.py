@@ -211,26 +211,22 @@ class Race:
 
 
 def torture(
-    provider: LockProvider,
-    store: str,
-    lasts: timedelta,
-    progress: Callable[[Judge, timedelta], None],
-    racers: int = RACERS,
+    provider: LockProvider, store: str, lasts: timedelta, goes_on: Callable[[Judge, timedelta], bool]
 ) -> tuple[Judge, list[str]]:
     """Try the store for ``lasts``, or until Ctrl-C. Return the judge, and the records that could not be deleted.
 
-    :param progress: called once a second with the judge and the time so far.
+    :param goes_on: called once a second with the judge and the time so far. False ends it early.
     :raises ProviderError: the store does not work at all.
     """
     prefix = f"shedlock-torture-{uuid4().hex[:8]}-"
     provider.records(prefix)
     programs = getattr(provider, "programs", None)
-    judge = Judge(racers, getattr(programs, "clock_error", timedelta(0)).total_seconds())
+    judge = Judge(RACERS, getattr(programs, "clock_error", timedelta(0)).total_seconds())
     has_fire_times = getattr(provider, "has_fire_times", True)
     for what in (*([] if has_fire_times else ["fire times"]), *([] if CAN_STOP else ["stopped holders"])):
         del judge.needed[what]
     try:
-        asyncio.run(_torture(store, judge, lasts, progress, prefix, has_fire_times))
+        asyncio.run(_torture(store, judge, lasts, goes_on, prefix, has_fire_times))
     finally:
         left = _delete(provider, prefix)
     return judge, left
@@ -240,7 +236,7 @@ async def _torture(
     store: str,
     judge: Judge,
     lasts: timedelta,
-    progress: Callable[[Judge, timedelta], None],
+    goes_on: Callable[[Judge, timedelta], bool],
     prefix: str,
     has_fire_times: bool,
 ) -> None:
@@ -254,8 +250,7 @@ async def _torture(
         race = Race(judge, racers[1:], racers[0], prefix)
         tasks = [asyncio.create_task(each) for each in race.tasks(has_fire_times=has_fire_times)]
         started = monotonic()
-        while (passed := timedelta(seconds=monotonic() - started)) < lasts:
-            progress(judge, passed)
+        while (passed := timedelta(seconds=monotonic() - started)) < lasts and goes_on(judge, passed):
             left = (lasts - passed).total_seconds()
             done, _ = await asyncio.wait(tasks, timeout=min(1.0, left), return_when=asyncio.FIRST_COMPLETED)
             for task in done:

@@ -166,10 +166,8 @@ class Judge:
         if reply.is_done:
             self.counts["expired leases"] += 1
             if (early := former.until - reply.received) > 0:
-                self.fault(
-                    "early expiry",
-                    f"{name}: {reply}, was granted at least {_seconds(early)} before {former}, stops trusting its lease",
-                )
+                what = f"{reply}, was granted at least {_seconds(early)} before {former}, stops trusting its lease"
+                self.fault("early expiry", f"{name}: {what}")
         elif reply.sent > former.received + self.longest(seconds):
             late = _seconds(reply.sent - former.received)
             self.fault("late expiry", f"{name}: still refused {late} after {former}, got it for {_seconds(seconds)}")
