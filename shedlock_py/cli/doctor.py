@@ -34,7 +34,7 @@ from shedlock_py.operators.torture import Judge
 from shedlock_py.provider import LockProvider
 
 NOTED_EVERY = timedelta(minutes=1)
-"""How often --torture prints its progress if standard error is no terminal."""
+"""How often --torture prints its progress if standard error is not a terminal."""
 
 
 @click.command(short_help="Check the store, and try a lock in it.")
@@ -52,8 +52,8 @@ def doctor(torture: bool, lasts: timedelta | None, store: str | None, as_json: b
 
     Tries all operations on the lock "shedlock-doctor". Its record stays in the store.
 
-    --torture makes other checks instead, and ends with one verdict. Ctrl-C ends it early. Its records, whose names
-    begin with "shedlock-torture-", are deleted at the end.
+    --torture makes other checks instead, and ends with one verdict. Ctrl-C ends it early. The names of its records
+    begin with "shedlock-torture-". It deletes them at the end.
     """
     if lasts is not None and not torture:
         raise click.UsageError("--for needs --torture")

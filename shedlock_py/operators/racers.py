@@ -25,7 +25,7 @@ from shedlock_py.runtime.process import monotonic
 from shedlock_py.settings.lookup import sync_provider
 
 MOST_COPIES = 100
-"""The number of newest leases whose copies are kept."""
+"""The number of copies of leases that a racer keeps."""
 
 
 class Racer:

@@ -19,6 +19,7 @@ from uuid import uuid4
 
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
+from shedlock_py.operators.display import one_line
 from shedlock_py.operators.torture import Judge, Reply
 from shedlock_py.provider import LockProvider
 from shedlock_py.runtime.process import monotonic
@@ -45,9 +46,9 @@ class RacerProcess:
 
     @classmethod
     async def start(cls, store: str, name: str, sleeper: RacerProcess | None = None) -> RacerProcess:
-        # The racers find the modules that this process finds. Each of them would print the same warnings.
+        # The racers find the modules that this process finds. All racers would print the same warnings.
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "shedlock_py.operators.racers"),
+            *(sys.executable, "-P", "-m", "shedlock_py.operators.racers"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None if logger.isEnabledFor(logging.DEBUG) else subprocess.DEVNULL,
@@ -167,7 +168,10 @@ class Race:
             former = await self._granted(name, SHORT, former)
 
     async def _granted(self, name: str, seconds: float, former: Reply | None) -> Reply | None:
-        """Let racers acquire ``name`` until one is granted it, after the lease of ``former``. None: not known who."""
+        """Let racers acquire ``name`` until a racer is granted it. Return that grant, or None after an error.
+
+        :param former: the former grant of that name, whose lease is left to expire; None if it is not known.
+        """
         while True:
             reply = await random.choice(self._racers).ask("acquire", name=name, seconds=seconds)
             if not self._judge.good([reply]):
@@ -265,15 +269,14 @@ async def _torture(
 
 
 def _delete(provider: LockProvider, prefix: str) -> list[str]:
-    """Delete the records with names that start with ``prefix``, as soon as they are free. Return the names left."""
+    """Delete the records with names that start with ``prefix`` when they are free. Return the names that are left."""
     until = monotonic() + EXIT_SECONDS
     while True:
         try:
             provider.prune(0, prefix)
             left = [record.name for record in provider.records(prefix)]
         except Exception as error:
-            logger.debug("could not delete the records of %s: %s", prefix, error)
-            left = [f"{prefix}*"]
+            left = [f"{prefix}* ({one_line(error)})"]
         if not left or monotonic() > until:
             return left
         time.sleep(LONG_PAUSE)

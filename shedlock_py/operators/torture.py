@@ -1,4 +1,4 @@
-"""Judge the replies of many racers on one store: for ``shedlock doctor --torture``. No I/O, no clock.
+"""Judge the replies of many racers on one store: for ``shedlock doctor --torture``. It does no I/O and reads no clock.
 
 All racers run on one machine, so their monotonic clocks are one clock. Each reply has the moments when its request was
 sent and when its reply was received: the store did its part in between.
@@ -27,7 +27,7 @@ MEANINGS = {
     "clock": "leases end early where the store's clock is ahead, and locks are given away that a holder trusts",
     "stopped holder": "a process that stood still would go on with a lease that it has lost",
 }
-"""The faults, and what each of them means to a user."""
+"""The faults, and their consequences for a user."""
 SHOWN = 2
 """The number of examples of each fault."""
 GRACE = 5.0
@@ -108,7 +108,7 @@ class Judge:
             self._tokens[name] = reply
 
     def round(self, name: str, replies: Sequence[Reply]) -> Reply | None:
-        """Judge acquires of one name at the same time. Return the grant, if there is exactly one."""
+        """Judge acquires of one name at the same time. Return the grant if exactly one racer was granted the lock."""
         good = self.good(replies)
         grants = sorted((reply for reply in good if reply.is_done), key=lambda reply: reply.token or 0)
         for grant in grants:
@@ -140,7 +140,7 @@ class Judge:
             self.fault("old record", f"{name}: {reply.racer} read {reply}, after it was granted to {lease}")
 
     def fire_time(self, name: str, fire_time: datetime, replies: Sequence[Reply], older: Reply) -> None:
-        """Judge acquires of one fire time, and one of an older fire time. Each grant was released at once."""
+        """Judge acquires of one fire time, and an acquire of an older fire time. Each grant was released at once."""
         good, when = self.good(replies), fire_time.isoformat()
         grants = sorted((reply for reply in good if reply.is_done), key=lambda reply: reply.token or 0)
         for grant in grants:
@@ -156,7 +156,7 @@ class Judge:
     def attempt(self, name: str, seconds: float, former: Reply | None, reply: Reply) -> bool:
         """Judge an acquire after ``former``, which was granted for ``seconds`` and never released.
 
-        :param former: None: not known.
+        :param former: None if it is not known.
         :returns: whether the lease of ``former`` lasts too long.
         """
         if reply.is_done:

@@ -36,7 +36,7 @@ def few_racers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    """Return the reference of a provider of ``broken_stores``, whose locks are in a new file."""
+    """Return a function that gives the reference of a provider of ``broken_stores``. The locks are in a new file."""
     monkeypatch.setenv(broken_stores.FILE, str(tmp_path / "locks.json"))
     broken_stores.Sound().create_schema()
     return lambda name: f"tests.support.broken_stores:{name}"

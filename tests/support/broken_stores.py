@@ -86,7 +86,7 @@ class GrantsNothing(Sound):
 
 
 class ForgetsLeases(Sound):
-    """A cache that evicts what it has no room for."""
+    """A cache that evicts leases when it is full."""
 
     def extend(self, lease: Lease, lock_at_most_for: Duration) -> Lease | None:
         if random.random() < 0.2:
@@ -124,7 +124,7 @@ class ClockGoesBack(WithWrongClock):
 
 
 class FrontEndsDisagree(WithWrongClock):
-    """Each process has a front end of its own. The clock of the first one is 3 s behind."""
+    """Each process has a front end of its own. The clock of the first front end is 3 s behind."""
 
     _ahead: float | None = None
 
@@ -138,7 +138,7 @@ class FrontEndsDisagree(WithWrongClock):
 
 
 class KeepsTrust(Sound):
-    """A lease whose trust does not end, as if the clock of its process stood still with it."""
+    """The trust in a lease does not end, as if the clock stood still with the process."""
 
     def acquire(self, request: LockRequest) -> Lease | None:
         lease = super().acquire(request)
