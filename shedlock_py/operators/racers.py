@@ -111,7 +111,8 @@ def _shown(lease: Lease) -> dict[str, Any]:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process, which then closes the pipe
+    for name in {"SIGINT", "SIGHUP"} & {*dir(signal)}:  # for the parent process: its pipe ends with it
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a module of the user may print
     start = json.loads(sys.stdin.readline())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sys
@@ -158,10 +159,10 @@ def test_i5_an_outage_is_no_verdict(broken: Callable[[str], str]) -> None:
 @FOR_FULL
 def test_ctrl_c_ends_it_with_a_report_and_without_records(broken: Callable[[str], str]) -> None:
     words = [sys.executable, "-m", "shedlock_py", "doctor", "--torture", "--store", broken("Sound")]
-    with Popen(words, stdout=PIPE, stderr=PIPE, text=True) as process:
+    with Popen(words, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True) as process:
         store = broken_stores.Sound()
         wait_until(lambda: len(store.records(PREFIX)) > 5, what="under way", timeout=60)
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does, also to the racers
         out, err = process.communicate(timeout=60)
     assert err == ""
     assert re.search("^(✓|ok|✗|FAILED) torture: no (fault found|verdict)", out.splitlines()[1])
