@@ -19,6 +19,7 @@ from uuid import uuid4
 
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
+from shedlock_py.model.request import LockRequest
 from shedlock_py.operators.display import one_line
 from shedlock_py.operators.torture import Judge, Reply
 from shedlock_py.provider import LockProvider
@@ -33,6 +34,7 @@ SHORT_PAUSE, PAUSE, LONG_PAUSE = 0.02, 0.1, 0.5
 """Seconds between two rounds, two other requests, and after an error. The store may be in use."""
 EXIT_SECONDS = 10.0
 """How long the racers may take at the end to release their leases, and then the store to let the records be deleted."""
+CLOCK = "clock"
 CAN_STOP = hasattr(signal, "SIGSTOP")
 
 
@@ -117,7 +119,7 @@ class Race:
             *([self._fire_times(f"{self._prefix}fire-times")] if has_fire_times else []),
             *map(self._expiry, names),
             *([self._stopped(f"{self._prefix}stopped")] if CAN_STOP else []),
-            self._clock(f"{self._prefix}clock"),
+            self._clock(f"{self._prefix}{CLOCK}"),
         ]
 
     async def _all(self, name: str, **arguments: Any) -> list[Reply]:
@@ -201,16 +203,9 @@ class Race:
                 self._judge.kept(name, "a release", holder, release)
 
     async def _clock(self, name: str) -> None:
-        has_record = False
         while True:
             one, other = random.sample(self._racers, 2)
-            if not has_record:
-                made = await one.ask("acquire", name=name, seconds=SHORT, releases=True)
-                has_record = bool(self._judge.good([made]))
-                await asyncio.sleep(LONG_PAUSE)
-                continue
-            readings = [await racer.ask("read", name=name) for racer in (one, other, one)]
-            self._judge.clock(*readings)
+            self._judge.clock(*[await racer.ask("read", name=name) for racer in (one, other, one)])
             await asyncio.sleep(PAUSE)
 
 
@@ -223,7 +218,9 @@ def torture(
     :raises ProviderError: the store does not work at all.
     """
     prefix = f"shedlock-torture-{uuid4().hex[:8]}-"
-    provider.records(prefix)
+    lease = provider.acquire(LockRequest(f"{prefix}{CLOCK}", SHORT))  # the clock is read with this record
+    if lease is not None:
+        provider.release(lease)
     programs = getattr(provider, "programs", None)
     judge = Judge(RACERS, getattr(programs, "clock_error", timedelta(0)).total_seconds())
     has_fire_times = getattr(provider, "has_fire_times", True)

@@ -146,9 +146,11 @@ class KeepsTrust(Sound):
 
 
 class Fails(Sound):
-    """An outage."""
+    """An outage, which begins after the first lock."""
 
     def acquire(self, request: LockRequest) -> Lease | None:
+        if request.name.endswith("clock"):
+            return super().acquire(request)
         raise ProviderUnreachable("no reply", operation="acquire")
 
 
