@@ -41,8 +41,8 @@ NOTED_EVERY = timedelta(minutes=1)
 @option(
     "--torture",
     is_flag=True,
-    help="Let 16 processes compete for locks of their own, and look for grants that must not be, lost leases and jumps "
-    "of the clock. For a store, a proxy or a cluster that was not tried before.",
+    help="Let 16 processes compete for locks, and look for double grants, lost leases and jumps of the clock. For a "
+    "store or a proxy that the library's tests do not cover.",
 )
 @duration_option("--for", "lasts", help="How long --torture takes. Default: 1h.")
 @store_option

@@ -172,7 +172,7 @@ class Race:
     async def _granted(self, name: str, seconds: float, former: Reply | None) -> Reply | None:
         """Let racers acquire ``name`` until a racer is granted it. Return that grant, or None after an error.
 
-        :param former: the former grant of that name, whose lease is left to expire; None if it is not known.
+        :param former: the former grant of that name. It expires without a release. None if it is not known.
         """
         while True:
             reply = await random.choice(self._racers).ask("acquire", name=name, seconds=seconds)
