@@ -38,8 +38,12 @@ def _is_without_autocommit(connection: Any) -> bool:
     return not connection.get_autocommit()
 
 
-def _is_in_transaction(connection: Any) -> bool:
+def _has_begun(connection: Any) -> bool:
     return bool(connection.in_transaction)
+
+
+def _is_in_transaction(connection: Any) -> bool:
+    return bool(connection.is_in_transaction())
 
 
 def _is_atomic(connection: Any) -> bool:
@@ -57,19 +61,12 @@ _KINDS = (
     _Kind("psycopg2.extensions.connection", "postgresql", "format", _is_not_idle, _SET),
     _Kind("pymysql.connections.Connection", "mysql", "format", _is_without_autocommit, _CALL),
     _Kind("MySQLdb.connections.Connection", "mysql", "format", _is_without_autocommit, _CALL),
-    _Kind("sqlite3.Connection", "sqlite", "qmark", _is_in_transaction, _BEGIN),
+    _Kind("sqlite3.Connection", "sqlite", "qmark", _has_begun, _BEGIN),
     _Kind("psycopg.AsyncConnection", "postgresql", "format", _is_not_idle, _ASYNC_BLOCK, is_async=True),
-    _Kind(
-        "asyncpg.Connection",
-        "postgresql",
-        "numeric_dollar",
-        lambda it: it.is_in_transaction(),
-        _ASYNC_BLOCK,
-        is_async=True,
-    ),
+    _Kind("asyncpg.Connection", "postgresql", "numeric_dollar", _is_in_transaction, _ASYNC_BLOCK, is_async=True),
     _Kind("aiomysql.Connection", "mysql", "format", _is_without_autocommit, f"await {_CALL}", is_async=True),
     _Kind("asyncmy.connection.Connection", "mysql", "format", _is_without_autocommit, f"await {_CALL}", is_async=True),
-    _Kind("aiosqlite.Connection", "sqlite", "qmark", _is_in_transaction, _BEGIN, is_async=True),
+    _Kind("aiosqlite.Connection", "sqlite", "qmark", _has_begun, _BEGIN, is_async=True),
 )
 _DJANGO = ("django.utils.connection.ConnectionProxy", "django.db.backends.base.base.BaseDatabaseWrapper")
 _DJANGO_CURE = "use a block 'with transaction.atomic():'"
@@ -124,15 +121,15 @@ def _verify_in_sqlalchemy(given: Any, programs: SqlPrograms, lease: Lease) -> No
 
 def _recognised(connection: Any, programs: SqlPrograms, *, is_async: bool) -> tuple[_Kind, Any]:
     """Return the kind of a connection, or of a cursor's connection, and the connection."""
-    for own in (connection, getattr(connection, "connection", None)):
-        if _is_one_of(own, _DJANGO):
-            vendor = str(getattr(own, "vendor", None))
-            kinds: tuple[_Kind, ...] = (_Kind("", vendor, "format", _is_atomic, _DJANGO_CURE),)
-        else:
-            kinds = tuple(kind for kind in _KINDS if _is_one_of(own, (kind.class_path,)))
-        for kind in kinds:
-            if kind.is_async is is_async and kind.dialect == _family(programs.dialect.name):
-                return kind, own
+    own = connection.connection if hasattr(connection, "fetchone") else connection
+    if _is_one_of(own, _DJANGO):
+        vendor = str(getattr(own, "vendor", None))
+        kinds: tuple[_Kind, ...] = (_Kind("", vendor, "format", _is_atomic, _DJANGO_CURE),)
+    else:
+        kinds = tuple(kind for kind in _KINDS if _is_one_of(own, (kind.class_path,)))
+    for kind in kinds:
+        if kind.is_async is is_async and kind.dialect == _family(programs.dialect.name):
+            return kind, own
     raise _refusal(_shown(type(connection)), programs, is_async=is_async)
 
 
