@@ -30,7 +30,7 @@ from shedlock_py.providers.sqlalchemy.sql_clients import (
 )
 from shedlock_py.providers.sqlalchemy.sql_programs import SqlPrograms
 from shedlock_py.providers.sqlalchemy.sqlite_files import missing_file
-from shedlock_py.providers.sqlalchemy.transactions import verify_in, verify_in_async
+from shedlock_py.providers.sqlalchemy.transactions import check_lease, verify_in, verify_in_async
 from shedlock_py.runtime.versions import sql_install_line
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
         :raises LeaseLostError: the lease has ended. Roll back.
         :raises ConfigurationError: another object, or a connection in autocommit mode.
         """
+        check_lease(lease)
         self._drive(self.programs.locate(), "verify", lease.name)
         with explained_conflicts():
             verify_in(connection, self.programs, lease)
@@ -188,6 +189,7 @@ class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
         :param connection: ``AsyncConnection`` or ``AsyncSession`` of SQLAlchemy, or a connection of asyncpg, psycopg
             (``AsyncConnection``), aiomysql, asyncmy or aiosqlite.
         """
+        check_lease(lease)
         await self._drive(self.programs.locate(), "verify", lease.name)
         with explained_conflicts():
             await verify_in_async(connection, self.programs, lease)

@@ -77,9 +77,17 @@ _ASYNC_SQLALCHEMY = tuple(
 _SQLALCHEMY_CURE = "use an engine without isolation_level='AUTOCOMMIT'"
 
 
+def check_lease(lease: object) -> None:
+    """:raises ConfigurationError: ``lease`` is another object, such as None or the connection."""
+    if not isinstance(lease, Lease):
+        raise ConfigurationError(
+            f"verify(lease, connection) needs the lease first, not {_shown(type(lease))}: hold(…) and current_lease() "
+            f"return it"
+        )
+
+
 def verify_in(connection: Any, programs: SqlPrograms, lease: Lease) -> None:
     """Check in the transaction of ``connection`` that ``lease`` is held, and lock its record until the commit."""
-    _check(lease)
     if _is_one_of(connection, _SQLALCHEMY):
         _verify_in_sqlalchemy(connection, programs, lease)
         return
@@ -93,7 +101,6 @@ def verify_in(connection: Any, programs: SqlPrograms, lease: Lease) -> None:
 
 async def verify_in_async(connection: Any, programs: SqlPrograms, lease: Lease) -> None:
     """:func:`verify_in` for asyncio."""
-    _check(lease)
     if _is_one_of(connection, _ASYNC_SQLALCHEMY):
         session = getattr(connection, "registry", lambda: connection)()
         await session.run_sync(_verify_in_sqlalchemy, programs, lease)
@@ -168,14 +175,6 @@ def _compiled(programs: SqlPrograms, paramstyle: str, lease: Lease) -> tuple[str
     compiled: Any = text(programs.verify_sql).compile(dialect=dialect)
     values = identifiers(lease)
     return str(compiled), [values[name] for name in compiled.positiontup]
-
-
-def _check(lease: object) -> None:
-    if not isinstance(lease, Lease):
-        raise ConfigurationError(
-            f"verify(lease, connection) needs the lease first, not {_shown(type(lease))}: hold(…) and current_lease() "
-            f"return it"
-        )
 
 
 def _require(lease: Lease, row: object, is_in_transaction: bool, cure: str) -> None:
