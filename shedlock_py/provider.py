@@ -185,7 +185,7 @@ def undo_of(provider: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any
 def verify_of(provider: LockProvider | AsyncLockProvider) -> Callable[[Lease, object], Any]:
     """Return ``provider.verify``, which checks a lease in a transaction of the application.
 
-    :raises ConfigurationError: the provider has no such transactions.
+    :raises ConfigurationError: the provider cannot do that.
     """
     verify: Callable[[Lease, object], Any] | None = getattr(provider, "verify", None)
     if verify is None:

@@ -110,7 +110,7 @@ class DatabaseLockProvider(LockProvider):
         provider = self.current()
         if not isinstance(provider, SqlAlchemyLockProvider):
             raise ConfigurationError(
-                "verify() needs a test database with a file or a server: set DATABASES['default']['TEST'] = "
+                "verify() needs a test database with a file or a server: set DATABASES[…]['TEST'] = "
                 "{'NAME': 'test.sqlite3'}"
             )
         provider.verify(lease, connection)
