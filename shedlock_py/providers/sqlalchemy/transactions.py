@@ -128,7 +128,7 @@ def _verify_in_sqlalchemy(given: Any, programs: SqlPrograms, lease: Lease) -> No
 
 def _recognised(connection: Any, programs: SqlPrograms, *, is_async: bool) -> tuple[_Kind, Any]:
     """Return the kind of a connection, or of a cursor's connection, and the connection."""
-    own = connection.connection if hasattr(connection, "fetchone") else connection
+    own = getattr(connection, "connection", None) if hasattr(connection, "fetchone") else connection
     if _is_one_of(own, _DJANGO):
         vendor = str(getattr(own, "vendor", None))
         kinds: tuple[_Kind, ...] = (_Kind("", vendor, "format", _is_atomic, _DJANGO_CURE),)
