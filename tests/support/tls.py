@@ -18,7 +18,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tests.support.database import Address
 from tests.support.ports import LOOPBACK
 
-
 VALID_FROM = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 VALID_UNTIL = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
 """Long enough for servers and clients whose clocks a test sets to another year."""
