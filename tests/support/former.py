@@ -29,7 +29,7 @@ from tests.support.former_server import decode, encode
 
 PROJECT = Path(__file__).parents[2]
 UNTIL_A_RELEASE = "e0e5365e6215d94e859acd1caf9da3d20e05fc15"
-"""The former version as long as no release has a tag. The stored record has not changed since this commit."""
+"""The former version as long as no release has a tag. Its parent still forgets the fire time of a key in use."""
 
 
 class FormerError(RuntimeError):
