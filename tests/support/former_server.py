@@ -1,7 +1,7 @@
 """The process of the former version: a server that carries out operations of its providers, one JSON line for each.
 
-:mod:`tests.support.former` starts it. Here ``shedlock_py`` is the former version, so this module uses public names only,
-names that both versions have. Its ``encode`` and ``decode`` are for both processes.
+:mod:`tests.support.former` starts it. Here ``shedlock_py`` is the former version, so this module uses only public names
+that both versions have. Its ``encode`` and ``decode`` are for both processes.
 """
 
 from __future__ import annotations
