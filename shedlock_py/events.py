@@ -61,11 +61,19 @@ StopReason = Literal["resigned", "revoked", "unreachable"]
 
 - "resigned": on purpose.
 - "revoked": it was taken over, demoted, or forgotten by the store.
+- "contested": the store refused the fire time for two seconds, although no replica had it.
 - "unreachable": the store was unreachable for too long.
 """
 
 MissReason = Literal[
-    "held", "unreachable", "cancelled", "no_room", "schedule_changed", "too_many_recoveries", "not_recoverable"
+    "held",
+    "contested",
+    "unreachable",
+    "cancelled",
+    "no_room",
+    "schedule_changed",
+    "too_many_recoveries",
+    "not_recoverable",
 ]
 """Why a due run did not happen, or did not end.
 
@@ -264,6 +272,7 @@ _LOSSES: dict[LostReason, str] = {
 
 MISSES: dict[MissReason, str] = {
     "held": "an earlier run had the lock: it goes on, its process died, or its release failed",
+    "contested": "the store refused it for two seconds, although no replica had it: another replica may run it",
     "unreachable": "the store was unreachable for too long",
     "cancelled": "it was cancelled, or its process shut down",
     "no_room": "a run on time went first",
@@ -296,7 +305,7 @@ def log_listener(event: Event) -> None:
         case RunMissed(lock_name, fire_time, reason, details):
             run = "a run" if fire_time is None else f"the run of {fire_time.isoformat()}"
             more = f" ({details})" if details else ""
-            what = "did not begin" if reason == "held" else "is lost"
+            what = "did not begin" if reason in ("held", "contested") else "is lost"
             logger.warning("lock %r: %s %s: %s%s", lock_name, run, what, MISSES[reason], more)
         case RunRecovered(lock_name, _, fire_time, former_holder, recoveries):
             run = "a run" if fire_time is None else f"the run of {fire_time.isoformat()}"

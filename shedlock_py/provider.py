@@ -20,6 +20,7 @@ A provider may also have these attributes. Callers look them up by name; ``provi
 - ``checks()`` reports how the store is set up: see :class:`Check`. ``check_conditions()`` tests that the store refuses
   a conditional write if the condition is false.
 - ``create_table_sql()`` returns the SQL of the tables, if the store has tables.
+- ``verify(lease, connection)`` checks a lease in a transaction of the application, in the database of the locks.
 - ``close()`` closes the connections that the provider has opened.
 - ``has_fire_times = False``: the store keeps no fire times, so a request with a fire time is refused.
 - ``is_shared = False``: only one process has the locks.
@@ -182,3 +183,18 @@ def undo_of(provider: LockProvider | AsyncLockProvider) -> Callable[[Lease], Any
     """Return ``provider.undo``, which gives an unused acquisition back; ``release`` if the provider cannot undo."""
     undo: Callable[[Lease], Any] = getattr(provider, "undo", None) or provider.release
     return undo
+
+
+def verify_of(provider: LockProvider | AsyncLockProvider) -> Callable[[Lease, object], Any]:
+    """Return ``provider.verify``, which checks a lease in a transaction of the application.
+
+    :raises ConfigurationError: the provider cannot do that.
+    """
+    verify: Callable[[Lease, object], Any] | None = getattr(provider, "verify", None)
+    if verify is None:
+        used = type(getattr(provider, "sync_provider", provider)).__name__
+        raise ConfigurationError(
+            f"verify() needs locks in a SQL database: SqlAlchemyLockProvider, for asyncio AsyncSqlAlchemyLockProvider; "
+            f"this is {used}. With another store, write the fencing token with your data and refuse older tokens"
+        )
+    return verify

@@ -18,7 +18,7 @@ from shedlock_py.election.settings import ElectionSettings, Takeover
 from shedlock_py.events import logger
 from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.model.record import LockRecord
-from shedlock_py.provider import AsyncLockProvider, LockProvider
+from shedlock_py.provider import AsyncLockProvider, LockProvider, verify_of
 from shedlock_py.runtime.asyncio_tools import ABANDON_SECONDS
 from shedlock_py.runtime.process import monotonic
 from shedlock_py.runtime.program import drive_async
@@ -101,6 +101,10 @@ class AsyncLeaderElector(Elector):
     async def leader(self) -> LockRecord | None:
         """See :meth:`LeaderElector.leader`."""
         return leader_of(await self._provider.record(self.name))
+
+    async def verify(self, connection: object) -> None:
+        """See :meth:`LeaderElector.verify`. The provider must be an ``AsyncSqlAlchemyLockProvider``."""
+        await verify_of(self._provider)(self._lease_of_leader(), connection)
 
     async def take_over(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 (like LeaderElector)
         """See :meth:`LeaderElector.take_over`."""

@@ -13,11 +13,12 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from shedlock_py.election.program import Election, Intent, Term
 from shedlock_py.election.settings import ElectionSettings
-from shedlock_py.errors import ConfigurationError
+from shedlock_py.errors import ConfigurationError, LeaseLostError
 from shedlock_py.events import Event, LeaderChanged, LeadershipStarted, LeadershipStopped, logger
 from shedlock_py.guard.methods import bind_in_class
 from shedlock_py.guard.skips import Gate, Skipped, gates_of, not_leader
 from shedlock_py.model.durations import Duration, parse_duration
+from shedlock_py.model.lease import Lease
 from shedlock_py.model.text import quoted
 from shedlock_py.runtime.process import OwningProcess, monotonic
 from shedlock_py.settings.emit import emit
@@ -110,6 +111,12 @@ class Elector:
         Each call computes it from this node's monotonic clock. It is False in a forked child, because the parent leads.
         """
         return self._owner.is_current() and self._election.is_leader()
+
+    def _lease_of_leader(self) -> Lease:
+        lease = self._election.lease
+        if lease is None or not self.is_leader():
+            raise LeaseLostError(f"election {self.name!r}: this node does not lead; roll back")
+        return lease
 
     def trusted_for(self) -> timedelta:
         """Return how long no other node can lead, even if no renewal succeeds; zero for a node without the lease.

@@ -18,7 +18,7 @@ from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import Event, logger
 from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.model.record import LockRecord
-from shedlock_py.provider import LockProvider
+from shedlock_py.provider import LockProvider, verify_of
 from shedlock_py.runtime.process import monotonic
 from shedlock_py.runtime.program import drive
 from shedlock_py.runtime.threads import request_in_worker
@@ -150,6 +150,17 @@ class LeaderElector(Elector):
     def leader(self) -> LockRecord | None:
         """Read the leader's record from the store; None if no node leads."""
         return leader_of(self._provider.record(self.name))
+
+    def verify(self, connection: object) -> None:
+        """Check in your own transaction that this node leads. Call it as the *last* statement before the commit.
+
+        It locks the leader's record until you commit, so no other node leads meanwhile. A renewal waits for the commit.
+        The locks must be in the database of the transaction: see :meth:`SqlAlchemyLockProvider.verify`.
+
+        :raises LeaseLostError: this node does not lead. Roll back.
+        :raises ConfigurationError: another store, another object, or a connection in autocommit mode.
+        """
+        verify_of(self._provider)(self._lease_of_leader(), connection)
 
     def take_over(self, timeout: Duration | None = None) -> bool:
         """Lead by force. The store refuses the previous leader at once. Waits until that node has stopped trusting.

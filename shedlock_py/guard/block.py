@@ -242,7 +242,7 @@ class BaseBlock:
             if self.options.recover and isinstance(error, ProviderUnreachable):
                 self.failed("acquire", error)
                 raise
-            logger.debug("lock %r: could not read why it is not granted: %r", self.name, error)
+            self.failed("record", error)
             return None
 
     def _is_free_for(self, request: LockRequest, record: LockRecord | None) -> bool:
@@ -265,6 +265,8 @@ class BaseBlock:
             if record is not None and is_held_by_earlier_run(request, record):
                 details = f"{record.holder} has it since {record.locked_at}"
                 emit(RunMissed(self.name, request.fire_time, "held", details).filled_from(self._template))
+            elif self._is_free_for(request, record):
+                emit(RunMissed(self.name, request.fire_time, "contested").filled_from(self._template))
         return pause
 
     def _after_failure(self, error: Exception, waiting: Waiting) -> float | None:

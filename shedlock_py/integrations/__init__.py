@@ -12,10 +12,10 @@ from shedlock_py.guard.context import running
 from shedlock_py.guard.shutdown import describe
 
 Label = Callable[[str], str]
-REPORTED_MISSES = frozenset(get_args(MissReason)) - {"held", "unreachable", "cancelled"}
+REPORTED_MISSES = frozenset(get_args(MissReason)) - {"held", "contested", "unreachable", "cancelled"}
 """The reasons of a ``RunMissed`` that becomes a failed check-in.
 
-If an earlier run had the lock, or the store was unreachable, another replica may have run the job; otherwise the
+If the lock was held or contested, or the store was unreachable, another replica may have run the job; otherwise the
 monitoring service misses the job. A cancelled run has already checked in as failed.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TypeVar
 
-from shedlock_py.events import Event, LockSkipped
+from shedlock_py import Event, LockSkipped
 from shedlock_py.model.durations import Duration, parse_duration
 
 E = TypeVar("E", bound=Event)

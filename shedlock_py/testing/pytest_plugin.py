@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider
+from shedlock_py import AsyncInMemoryLockProvider, InMemoryLockProvider
 from shedlock_py.settings.defaults import override
 from shedlock_py.testing.doubles import FakeClock, RecordingListener
 

@@ -21,7 +21,7 @@ PAIRS = [
     ("guard/extending.py", "extend_lock", "extend_lock_async"),
     *(
         ("election/elector.py", f"LeaderElector.{method}", f"election/async_elector.py:AsyncLeaderElector.{method}")
-        for method in ("leader", "demote")
+        for method in ("leader", "verify", "demote")
     ),
     ("provider.py", "LockProvider", "AsyncLockProvider"),
     *(

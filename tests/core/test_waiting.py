@@ -19,6 +19,7 @@ from shedlock_py import (
     ProviderError,
     ProviderFailed,
     ProviderUnreachable,
+    RunMissed,
     attempt,
     attempt_async,
     configure,
@@ -288,7 +289,10 @@ def test_i14_a_fire_time_that_nobody_runs_is_attempted_again(
 
     for provider in (world.store.inner, world.async_store.inner):
         monkeypatch.setattr(provider.programs, "claim", refused)
-    assert world.run(guard, fire_time=NOON + timedelta(hours=1)) == outcome
+    events = RecordingListener()
+    with configure(listeners=[events]):
+        assert world.run(guard, fire_time=NOON + timedelta(hours=1)) == outcome
+    assert [event.reason for event in events.of(RunMissed)] == ["contested"] * (outcome == "held")
 
 
 def test_a_fire_time_that_is_refused_because_it_runs_elsewhere_costs_one_attempt(world: World) -> None:

@@ -271,3 +271,13 @@ def test_short_lived_credentials_are_made_for_each_connection_and_not_for_each_c
         assert used == ["first", "second"]
         provider.close()
         admin.dispose()
+
+
+def test_verify_needs_a_test_database_with_a_file() -> None:
+    add_database("tested", SQLITE)
+    provider = DatabaseLockProvider(Conf("tested"))
+    connection_of("tested").settings_dict["NAME"] = ":memory:"  # as the test runner does
+    lease = provider.acquire(LockRequest("a", "1m"))
+    assert lease is not None
+    with pytest.raises(ConfigurationError, match=r"\['TEST'\] = \{'NAME': 'test.sqlite3'\}"):
+        provider.verify(lease, connection_of("tested"))

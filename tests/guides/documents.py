@@ -79,6 +79,7 @@ def yaml_of(page: Path, title: str) -> list[Any]:
 _EXAMPLES_OF = {
     "django": "django_project",
     "django-schedulers": "django_project",
+    "fencing-a-transaction": "django_project",
     "job-store": "apscheduler",
     "one-scheduler-more": "one_scheduler",
     "arq-dramatiq": "task_queues",

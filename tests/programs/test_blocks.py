@@ -80,7 +80,7 @@ def test_the_python_of_a_page_runs(page: str, tmp_path: Path, request: pytest.Fi
 def test_these_pages_are_run() -> None:
     assert set(SCRIPTS) >= {
         "guards.md", "behaviour.md", "design.md", "long-jobs.md", "observability/index.md",
-        "how-to/testing.md", "how-to/fencing-a-table.md", "how-to/multi-tenant.md", "how-to/apscheduler.md",
+        "how-to/testing.md", "how-to/fencing-a-transaction.md", "how-to/multi-tenant.md", "how-to/apscheduler.md",
         "providers/sqlite.md", "providers/memory.md", "providers/README.md", "providers/postgresql.md",
         "providers/mysql.md",
     }  # fmt: skip

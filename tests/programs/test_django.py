@@ -144,3 +144,38 @@ def test_django_crontask_enqueues_each_fire_time_once(project: Project) -> None:
         before = len(seconds())
         wait_until(lambda: len(seconds()) >= before + 4, what="four fire times", timeout=60)
     assert len(seconds()) <= len(range(int(min(seconds())), int(max(seconds())) + 1))
+
+
+STALE = """
+from django.db import connection
+from reports.report import write_report
+from shedlock_py import LeaseLostError, LockRequest
+from shedlock_py.integrations.django import lock_provider
+
+def meanwhile(execute, sql, *rest):
+    if sql.startswith("UPDATE report"):
+        lock_provider().take_over(LockRequest("report", "10m"))
+    return execute(sql, *rest)
+
+with connection.cursor() as cursor:
+    cursor.execute("CREATE TABLE report (content VARCHAR(99))")
+    cursor.execute("INSERT INTO report VALUES ('empty')")
+write_report("42 pages")
+try:
+    with connection.execute_wrapper(meanwhile):
+        write_report("by a stale holder")
+except LeaseLostError:
+    print("refused")
+with connection.cursor() as cursor:
+    cursor.execute("SELECT content FROM report")
+    print(cursor.fetchone())
+"""
+
+
+def test_i7_a_stale_holder_does_not_write(project: Project, postgres_server: DatabaseServer) -> None:
+    """docs/how-to/fencing-a-transaction.md: another host takes over between the beginning and the check."""
+    with postgres_server.new_database("how_to_django"):
+        project.add_settings(DATABASES={"default": database(postgres_server.url("postgresql", "how_to_django"))})
+        project.manage("migrate")
+        output, _ = project.manage("shell", "-c", STALE)
+    assert output.splitlines()[-2:] == ["refused", "('42 pages',)"]

@@ -1,4 +1,4 @@
-"""docs/how-to/fencing-a-table.md: the token prevents a stale write."""
+"""docs/how-to/fencing-a-transaction.md: no stale write goes through."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from tests.guides.documents import Page, script_of
 from tests.support.scripts import run_python
 
-SCRIPT = script_of(Page("fencing-a-table").text)
-CHECK = " AND last_token <= :token"
+SCRIPT = script_of(Page("fencing-a-transaction").text)
+CHECK = " WHERE last_token <= :token"
 VERIFY = "        provider.verify(stale, connection)\n"
 
 

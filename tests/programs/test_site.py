@@ -171,7 +171,7 @@ def found(site: Path, query: str) -> list[str]:
         ("--at-least", "reference/command-line.html#shedlock-run"),
         ("shedlock run --keep-al", "reference/command-line.html#shedlock-run"),
         ("once-per", "reference/command-line.html#--once-per-one-run-in-each-period"),
-        ("fencing token", "how-to/fencing-a-table.html"),
+        ("fencing token", "how-to/fencing-a-transaction.html"),
         ("run twice", "how-to/by-word.html#a-job-is-run-twice"),
         ("idempotent", "how-to/by-word.html#idempotent"),
         ("DST", "how-to/by-word.html#dst-daylight-saving-time"),

@@ -18,6 +18,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tests.support.database import Address
 from tests.support.ports import LOOPBACK
 
+VALID_FROM = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
+VALID_UNTIL = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
+"""Long enough for servers and clients whose clocks a test sets to another year."""
+
 
 class Certificates:
     """Certificates of an authority, of the server, and of an administrator; files in a directory.
@@ -45,15 +49,14 @@ class Certificates:
     ) -> tuple[Path, Path]:
         is_authority = usage is None
         key = self._authority_key if is_authority else ec.generate_private_key(ec.SECP256R1())
-        now = datetime.datetime.now(datetime.UTC)
         builder = (
             x509.CertificateBuilder()
             .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name), *subject]))
             .issuer_name(self._authority_name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=30))
+            .not_valid_before(VALID_FROM)
+            .not_valid_after(VALID_UNTIL)
             .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
         )
         authority_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._authority_key.public_key())

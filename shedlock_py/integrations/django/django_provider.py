@@ -102,6 +102,19 @@ class DatabaseLockProvider(LockProvider):
     def prune(self, unused_for: Duration, prefix: str = "") -> int:
         return self.current().prune(unused_for, prefix)
 
+    def verify(self, lease: Lease, connection: object) -> None:
+        """See :meth:`SqlAlchemyLockProvider.verify`.
+
+        :raises ConfigurationError: the test database is in memory, where transactions have no locks.
+        """
+        provider = self.current()
+        if not isinstance(provider, SqlAlchemyLockProvider):
+            raise ConfigurationError(
+                "verify() needs a test database with a file or a server: set DATABASES[…]['TEST'] = "
+                "{'NAME': 'test.sqlite3'}"
+            )
+        provider.verify(lease, connection)
+
     def create_schema(self) -> None:
         return self.current().create_schema()
 

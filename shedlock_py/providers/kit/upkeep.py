@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any, Protocol
 
 from shedlock_py.errors import hidden_frames
 from shedlock_py.model.record import ONCE, LockRecord
 from shedlock_py.providers.kit.failures import refused, require_same_name
 from shedlock_py.providers.kit.fire_times import former_of
-from shedlock_py.providers.kit.operation import Operation
+from shedlock_py.providers.kit.operation import Operation, Policy
 from shedlock_py.runtime.program import Program
-
-if TYPE_CHECKING:
-    from shedlock_py.providers.kit.store_programs import StorePrograms
 
 __tracebackhide__ = hidden_frames
 
 
-def force_release(programs: StorePrograms, name: str, expected: LockRecord | None = None) -> Program[Any, Any, bool]:
+class OfStore(Policy, Protocol):
+    """The programs of the store that these functions need: see :class:`StorePrograms`."""
+
+    def record(self, name: str) -> Program[Any, Any, LockRecord | None]: ...
+
+    def free(self, record: LockRecord) -> Program[Any, Any, bool]: ...
+
+    def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Any, Any, bool]: ...
+
+    def delete_fire_time(self, name: str, fire_time: datetime) -> Program[Any, Any, bool]: ...
+
+
+def force_release(programs: OfStore, name: str, expected: LockRecord | None = None) -> Program[Any, Any, bool]:
     """Free ``name`` from the holder in ``expected``. Without ``expected``, free it from the current holder."""
     require_same_name(name, expected)
     operation = Operation(programs, "force_release", name)
@@ -37,7 +47,7 @@ def force_release(programs: StorePrograms, name: str, expected: LockRecord | Non
     return is_freed
 
 
-def forget_fire_time(programs: StorePrograms, name: str, expected: LockRecord | None = None) -> Program[Any, Any, bool]:
+def forget_fire_time(programs: OfStore, name: str, expected: LockRecord | None = None) -> Program[Any, Any, bool]:
     """Forget the newest fire time of ``name``. Return False if the record had no fire time when it was read.
 
     Return True also if the record then has another fire time, or none: perhaps a first copy of the command has
@@ -60,7 +70,7 @@ def forget_fire_time(programs: StorePrograms, name: str, expected: LockRecord | 
     return True
 
 
-def _forget_key(programs: StorePrograms, record: LockRecord) -> Program[Any, Any, bool]:
+def _forget_key(programs: OfStore, record: LockRecord) -> Program[Any, Any, bool]:
     """Let a ``run_once`` key run again. All its runs have the same fire time, so this compares claim ids."""
     if record.is_held:
         return False  # its task may succeed yet

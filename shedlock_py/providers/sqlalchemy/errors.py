@@ -179,9 +179,9 @@ def is_denied(error: BaseException | None) -> bool:
     return isinstance(error, DBAPIError) and _code(error) in _DENIED_CODES
 
 
-def _code(error: DBAPIError) -> str | int | None:
+def _code(error: BaseException | None) -> str | int | None:
     """Return the SQLSTATE, or the error number of MySQL's drivers."""
-    original = error.orig
+    original = error.orig if isinstance(error, DBAPIError) else error
     number = original.args[0] if original is not None and original.args else None
     if isinstance(number, int):
         return number
@@ -289,8 +289,8 @@ def _hint_for_grant(
 _CONFLICT_CODES = ("40001", 1020)  # PostgreSQL: serialization failure; MariaDB: innodb_snapshot_isolation
 _CONFLICT_NOTE = (
     "verify() of shedlock_py: the lock record was updated since the snapshot of this transaction was taken, and a "
-    "heartbeat is enough for that. Run the transaction at READ COMMITTED "
-    '(execution_options(isolation_level="READ COMMITTED")), or guard it without keep_alive and with a '
+    "heartbeat is enough for that. Run the transaction at READ COMMITTED (with SQLAlchemy: "
+    'execution_options(isolation_level="READ COMMITTED")), or guard it without keep_alive and with a '
     "lock_at_most_for that covers it. To run it again helps only if it is shorter than the time between two heartbeats."
 )
 
@@ -300,7 +300,7 @@ def explained_conflicts() -> Iterator[None]:
     """Add a note to the database's error. Its type stays, because code that repeats transactions depends on it."""
     try:
         yield
-    except DBAPIError as error:
-        if _code(error) in _CONFLICT_CODES:
+    except Exception as error:
+        if _code(error) in _CONFLICT_CODES or _code(error.__cause__) in _CONFLICT_CODES:  # Django's error has a cause
             error.add_note(_CONFLICT_NOTE)
         raise

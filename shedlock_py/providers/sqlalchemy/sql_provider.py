@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import URL, text
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy import URL
+from sqlalchemy.engine import Engine
 
-from shedlock_py.errors import ConfigurationError, LeaseLostError
+from shedlock_py.errors import ConfigurationError
 from shedlock_py.model.booleans import parse_boolean
 from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.model.lease import Lease
@@ -28,12 +28,13 @@ from shedlock_py.providers.sqlalchemy.sql_clients import (
     UrlClient,
     UserEngineClient,
 )
-from shedlock_py.providers.sqlalchemy.sql_programs import SqlPrograms, identifiers
+from shedlock_py.providers.sqlalchemy.sql_programs import SqlPrograms
 from shedlock_py.providers.sqlalchemy.sqlite_files import missing_file
+from shedlock_py.providers.sqlalchemy.transactions import check_lease, verify_in, verify_in_async
 from shedlock_py.runtime.versions import sql_install_line
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine  # imported late elsewhere: loads the ORM
+    from sqlalchemy.ext.asyncio import AsyncEngine  # imported late elsewhere: loads the ORM
 
 
 _POOL = (
@@ -120,23 +121,28 @@ class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
             client = UrlClient(parse_url(url, is_async=False), sessions)
         super().__init__(_programs(client, table_name, schema, extra_columns, limits), client)
 
-    def verify(self, lease: Lease, connection: Connection) -> None:
+    def verify(self, lease: Lease, connection: object) -> None:
         """Check in your own transaction that ``lease`` is still held. Call it as the *last* statement.
 
-        It locks the record against a successor until you commit (PostgreSQL, MySQL, MariaDB; SQLite has only one
-        writer), so a stale holder rolls back. As the first statement, it would block the extension of the lease. Begin
-        and commit the transaction inside the guard: the release of the lease waits for it.
+        It locks the record against a successor until you commit, so a stale holder rolls back. As the first statement,
+        it would block the extension of the lease. Begin and commit the transaction inside the guard: the release of the
+        lease waits for it.
 
         On PostgreSQL the transaction needs READ COMMITTED, the default level. At REPEATABLE READ and SERIALIZABLE, a
         transaction sees and locks rows as they were when it began. Any later heartbeat then makes this fail ("could not
         serialize access due to concurrent update"). MariaDB from 11.6.2 fails in the same way, and so does every server
         with ``innodb_snapshot_isolation``. Without a heartbeat (``keep_alive=False``) every level works.
 
+        :param connection: the connection of the transaction, to the database of the locks: ``Connection`` or
+            ``Session`` of SQLAlchemy, ``django.db.connection``, or a connection or cursor of psycopg, psycopg2,
+            PyMySQL, mysqlclient or sqlite3.
         :raises LeaseLostError: the lease has ended. Roll back.
+        :raises ConfigurationError: another object, or a connection in autocommit mode.
         """
+        check_lease(lease)
         self._drive(self.programs.locate(), "verify", lease.name)
         with explained_conflicts():
-            _require(lease, connection.execute(text(self.programs.verify_sql), identifiers(lease)).first())
+            verify_in(connection, self.programs, lease)
 
 
 class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
@@ -177,11 +183,16 @@ class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
             client = AsyncUrlClient(parse_url(url, is_async=True), sessions)
         super().__init__(_programs(client, table_name, schema, extra_columns, limits), client)
 
-    async def verify(self, lease: Lease, connection: AsyncConnection) -> None:
-        """See :meth:`SqlAlchemyLockProvider.verify`."""
+    async def verify(self, lease: Lease, connection: object) -> None:
+        """See :meth:`SqlAlchemyLockProvider.verify`.
+
+        :param connection: ``AsyncConnection`` or ``AsyncSession`` of SQLAlchemy, or a connection of asyncpg, psycopg
+            (``AsyncConnection``), aiomysql, asyncmy or aiosqlite.
+        """
+        check_lease(lease)
         await self._drive(self.programs.locate(), "verify", lease.name)
         with explained_conflicts():
-            _require(lease, (await connection.execute(text(self.programs.verify_sql), identifiers(lease))).first())
+            await verify_in_async(connection, self.programs, lease)
 
 
 _OPTIONS = (*OPTIONS, "idle_timeout", "prepare")
@@ -228,8 +239,3 @@ def _programs(client: Any, table_name: str, schema: str | None, extra_columns: b
     )
     client.shown = f"{programs.table_name} at {shown_url(url)}"
     return programs
-
-
-def _require(lease: Lease, row: object) -> None:
-    if row is None:
-        raise LeaseLostError(f"lock {lease.name!r}: this lease has ended or was taken over; roll back")

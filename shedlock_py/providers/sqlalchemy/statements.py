@@ -127,8 +127,14 @@ class Statements:
         self.record = self.compile(f"{select} WHERE name = :name", "rows")
         self.records = self.compile(f"{select} WHERE {has_prefix}", "rows")
         self.probe = self.compile(f"{select} WHERE 1 = 0", "rows")
-        share = {"postgresql": " FOR SHARE", "sqlite": ""}.get(dialect.name, " LOCK IN SHARE MODE")
-        self.verify_sql = f"SELECT 1 FROM {self.table_name} WHERE {this_lease} AND lock_until > {now}{share}"
+        is_held = f"{this_lease} AND lock_until > {now}"
+        if dialect.name == "sqlite":  # it has no locks of rows: a write locks the file, also where BEGIN is implicit
+            self.verify_sql = (
+                f"UPDATE {self.table_name} SET lock_until = lock_until WHERE {is_held} RETURNING 1 AS is_held"
+            )
+        else:
+            share = "FOR SHARE" if dialect.name == "postgresql" else "LOCK IN SHARE MODE"
+            self.verify_sql = f"SELECT 1 AS is_held FROM {self.table_name} WHERE {is_held} {share}"
         # Only for some databases.
         self.read_before_claim = self.compile(self._read_before_claim(), "rows") if dialect.name == "sqlite" else None
         locate, column_types = _LOCATE.get(dialect.name), COLUMN_TYPES.get(dialect.name)

@@ -113,10 +113,13 @@ class GuardContract(ContractBase):
         with pytest.raises(ProviderUnreachable):
             failing_provider.record(name)
 
-    def test_i5_a_skip_stays_a_skip_when_its_reason_cannot_be_read(self, provider: LockProvider, name: str) -> None:
+    def test_i5_a_skip_stays_a_skip_when_its_reason_cannot_be_read(
+        self, provider: LockProvider, name: str, events: RecordingListener
+    ) -> None:
         acquired(provider, LockRequest(name, LONG))
         request = LockRequest(name, LONG, fire_time=NOON)
         assert attempt(request, pytest.fail, provider=failing(provider, "record")) == Skipped(name, "held")
+        assert [event.operation for event in events.of(ProviderFailed)] == ["record"]
 
     def test_i8_a_failing_release_keeps_value_and_exception(
         self, provider: LockProvider, name: str, events: RecordingListener

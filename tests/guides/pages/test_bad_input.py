@@ -482,6 +482,14 @@ ROWS: dict[str, dict[str, Row]] = {
             Refused(lambda: elector(takeover="now"), "takeover"),
         ],
     },
+    "[`verify`](how-to/fencing-a-transaction.md)": {
+        "`verify` with an engine, a URL, a connection to another database, or None in place of the lease": [
+            "tests/stores/sql/test_transactions.py::test_another_object_is_refused",
+        ],
+        "`verify` with a connection in autocommit mode": [
+            "tests/stores/sql/test_transactions.py::test_a_connection_in_autocommit_mode_is_refused",
+        ],
+    },
     "APScheduler": {
         "`leader_only`, `lead`, `ShedLockExecutor(elector=…)` with something that is no elector": [
             Refused(lambda: sl.leader_only("nodes"), "elector"),

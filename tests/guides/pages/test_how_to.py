@@ -17,7 +17,7 @@ NAMES = [
     "django-schedulers",
     "django",
     "fastapi",
-    "fencing-a-table",
+    "fencing-a-transaction",
     "flask",
     "job-store",
     "kubernetes",
