@@ -9,9 +9,9 @@ from urllib.parse import unquote, urlsplit
 
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.cas.options import split_query
+from shedlock_py.providers.cas.over_sdk import POOL_SIZE
 
 _OPTIONS = ("region", "profile", "endpoint")
-POOL_SIZE = 16
 
 
 @dataclass(frozen=True)
