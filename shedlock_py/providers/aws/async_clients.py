@@ -13,7 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionEr
 
 from shedlock_py.providers.aws.aws_clients import AwsReply, AwsRequest, Sleep, expected_reply, reply_of
 from shedlock_py.providers.aws.errors import are_credentials_unknown
-from shedlock_py.providers.aws.place import Place
+from shedlock_py.providers.aws.place import POOL_SIZE, Place
 from shedlock_py.providers.cas.over_sdk import AsyncSdkClient, Exchange
 from shedlock_py.providers.kit import NotSent
 from shedlock_py.runtime.process import monotonic
@@ -21,6 +21,8 @@ from shedlock_py.runtime.process import monotonic
 
 class _AioBotoCore:
     """aiobotocore, for asyncio. A client here is the stack that closes it, and the client itself."""
+
+    most_requests = POOL_SIZE
 
     def __init__(self, place: Place, timeout: float | None) -> None:
         self.shown = place.shown

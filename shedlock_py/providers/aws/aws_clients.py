@@ -12,7 +12,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError
 
 from shedlock_py.providers.aws.errors import are_credentials_unknown, code_of
-from shedlock_py.providers.aws.place import Place
+from shedlock_py.providers.aws.place import POOL_SIZE, Place
 from shedlock_py.providers.cas import ServerTime
 from shedlock_py.providers.cas.over_sdk import Exchange, SdkClient
 from shedlock_py.providers.kit import NotSent
@@ -53,6 +53,8 @@ class Sleep:
 
 class _Boto3:
     """boto3, for threads."""
+
+    most_requests = POOL_SIZE
 
     def __init__(self, place: Place, timeout: float | None) -> None:
         self.shown = place.shown

@@ -17,8 +17,6 @@ from shedlock_py.runtime.process import PerLoop, PerProcess, monotonic
 from shedlock_py.runtime.program import Program, drive, drive_async
 from shedlock_py.runtime.threads import WorkerPool
 
-POOL_SIZE = 16
-"""The most requests at a time, and so the most connections."""
 _A_REPLY = "a reply"
 
 Exchange = Callable[[Any], Program[Any, Any, Any]]
@@ -30,6 +28,8 @@ class Sdk(Protocol):
 
     shown: str
     """The place of the records, for people."""
+    most_requests: int
+    """The most requests at a time, and so the most connections."""
 
     def open(self) -> Any:
         """Return a new client, which all threads share."""
@@ -47,6 +47,7 @@ class AsyncSdk(Protocol):
     """:class:`Sdk` for asyncio. All tasks of an event loop share a client."""
 
     shown: str
+    most_requests: int
 
     async def open(self) -> Any: ...
 
@@ -75,7 +76,7 @@ class _Threads:
     """The client of one process. An SDK takes a tenth of a second to create it, and longer to find credentials."""
 
     def __init__(self, sdk: Sdk) -> None:
-        self.workers = WorkerPool(POOL_SIZE, "shedlock-sdk")
+        self.workers = WorkerPool(sdk.most_requests, "shedlock-sdk")
         self._sdk = sdk
         self._mutex = threading.Lock()  # used only in worker threads, which signal handlers do not interrupt
         self._client: Any = None
@@ -147,6 +148,7 @@ class _Tasks:
         import asyncio  # imported late: sync programs do not need asyncio
 
         self._sdk = sdk
+        self.permits = asyncio.Semaphore(sdk.most_requests)
         self._mutex = asyncio.Lock()
         self._client: Any = None
         self._opened: list[Any] = []
@@ -206,7 +208,7 @@ class AsyncSdkClient:
                 raise
 
         try:
-            async with within(timeout, _A_REPLY, sent=True):
+            async with within(timeout, _A_REPLY, sent=True), mine.permits:
                 return await drive_async(self._exchange(command), send)
         except TimedOut as error:
             raise TimedOut(error.waiting_for, sent=sending.has_begun) from error.__cause__
