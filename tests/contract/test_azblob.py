@@ -26,7 +26,8 @@ from tests.contract.parts import (
     AS_KUBERNETES,
     MANY_PROCESSES,
     SAME_PROGRAMS,
-    AsyncClientBriefly,
+    AsyncClient,
+    AsyncSample,
     BeforeStore,
     EachPromise,
     without,
@@ -83,20 +84,21 @@ class TestPromises(AzureBlobContract, EachPromise):
 class TestAllWithUrl(AzureBlobContract, LockProviderContract, PauseContract, ForkContract): ...
 
 
-class TestAsyncUrl(AzureBlobContract, AsyncClientBriefly, LostRepliesContract):
+class TestAsyncUrl(AzureBlobContract, AsyncSample):
+    kind = AsyncAzureBlobLockProvider
+
+
+@pytest.mark.slow("cancels many requests")
+@without(TestAsyncUrl)
+class TestAsyncClient(AzureBlobContract, AsyncClient, LostRepliesContract, EventLoopContract):
     kind = AsyncAzureBlobLockProvider
     sends: ClassVar[int] = 4  # aiohttp sends a PUT twice if a connection breaks
 
 
-@pytest.mark.slow(SAME_PROGRAMS)
-@without(TestAsyncUrl)
+@pytest.mark.matrix(SAME_PROGRAMS)
+@without(TestAsyncUrl, TestAsyncClient)
 class TestAsyncPrograms(
-    AzureBlobContract,
-    NetworkContract,
-    EventLoopContract,
-    AsyncLockProviderContract,
-    ProcessContract,
-    AsyncPauseContract,
+    AzureBlobContract, NetworkContract, AsyncLockProviderContract, ProcessContract, AsyncPauseContract
 ):
     kind = AsyncAzureBlobLockProvider
     sends: ClassVar[int] = 4

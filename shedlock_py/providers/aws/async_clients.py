@@ -20,7 +20,7 @@ from shedlock_py.runtime.process import monotonic
 
 
 class _AioBotoCore:
-    """aiobotocore, for asyncio. A client here is the stack that closes it, and the client itself."""
+    """aiobotocore, for asyncio."""
 
     most_requests = POOL_SIZE
 
@@ -29,25 +29,21 @@ class _AioBotoCore:
         self._place = place
         self._timeout = timeout
 
-    async def open(self) -> tuple[AsyncExitStack, Any]:
+    async def open(self, resources: AsyncExitStack) -> Any:
         session = AioSession(profile=self._place.profile)
         arguments = self._place.client_arguments(AioConfig, self._timeout)
         opening = session.create_client(region_name=self._place.region, **arguments)
-        resources = AsyncExitStack()
         client = await resources.enter_async_context(opening)
         self._place.register_handlers(client)
-        return resources, client
+        return client
 
-    async def close(self, client: tuple[AsyncExitStack, Any]) -> None:
-        await client[0].aclose()
-
-    async def send(self, client: tuple[AsyncExitStack, Any], request: AwsRequest | Sleep) -> AwsReply | None:
+    async def send(self, client: Any, request: AwsRequest | Sleep) -> AwsReply | None:
         if isinstance(request, Sleep):
             await asyncio.sleep(request.seconds)
             return None
         sent_at = monotonic()
         try:
-            value = await getattr(client[1], request.method)(**request.arguments)
+            value = await getattr(client, request.method)(**request.arguments)
         except EndpointConnectionError as error:
             # aiobotocore also raises it if the connection broke later, when the request may have arrived.
             if isinstance(error.kwargs.get("error"), aiohttp.ClientConnectorError):

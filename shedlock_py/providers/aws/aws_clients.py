@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -61,14 +62,12 @@ class _Boto3:
         self._place = place
         self._timeout = timeout
 
-    def open(self) -> Any:
+    def open(self, resources: ExitStack) -> Any:
         session = boto3.Session(profile_name=self._place.profile, region_name=self._place.region)
         client = session.client(**self._place.client_arguments(Config, self._timeout))
+        resources.callback(client.close)
         self._place.register_handlers(client)
         return client
-
-    def close(self, client: Any) -> None:
-        client.close()
 
     def send(self, client: Any, request: AwsRequest | Sleep) -> AwsReply | None:
         if isinstance(request, Sleep):

@@ -13,13 +13,11 @@ from azure.storage.blob.aio import ContainerClient as AsyncContainerClient
 from urllib3.exceptions import NewConnectionError
 
 from shedlock_py.providers.azblob.place import Place
-from shedlock_py.providers.azblob.wire import NOT_DONE, BlobReply, BlobRequest, code_of
+from shedlock_py.providers.azblob.wire import DOWNLOAD, LIST, NOT_DONE, BlobReply, BlobRequest, code_of
 from shedlock_py.providers.cas import ServerTime
 from shedlock_py.providers.kit import NotSent
 from shedlock_py.runtime.process import monotonic
 
-_Opened = tuple[ExitStack, ContainerClient]
-_AsyncOpened = tuple[AsyncExitStack, AsyncContainerClient]
 _NO_CONNECTION = (NewConnectionError, aiohttp.ClientConnectorError)
 
 
@@ -39,29 +37,24 @@ class _Sdk:
 
 
 class BlobSdk(_Sdk):
-    """For threads. ``open`` returns the stack that closes the client, and the client."""
+    """For threads."""
 
-    def open(self) -> _Opened:
-        resources, credential = ExitStack(), None
+    def open(self, resources: ExitStack) -> ContainerClient:
+        credential = None
         if self.place.is_keyless:
             from azure.identity import DefaultAzureCredential  # imported late: takes a third of a second
 
             credential = resources.enter_context(DefaultAzureCredential())
-        client = ContainerClient.from_connection_string(**self.arguments, credential=credential)
-        return resources, resources.enter_context(client)
+        return resources.enter_context(ContainerClient.from_connection_string(**self.arguments, credential=credential))
 
-    def close(self, client: _Opened) -> None:
-        client[0].close()
-
-    def send(self, client: _Opened, request: BlobRequest) -> BlobReply:
+    def send(self, client: ContainerClient, request: BlobRequest) -> BlobReply:
         replies = _Replies()
         try:
-            value = getattr(client[1], request.method)(**request.arguments, raw_response_hook=replies.hook)
-            if request.method == "download_blob":
+            value = getattr(client, request.method)(**request.arguments, raw_response_hook=replies.hook)
+            if request.method == DOWNLOAD:
                 value = value.readall()
-            elif request.method == "walk_blobs":
-                pages = value.by_page(request.page)
-                value = [found.name for found in next(pages)], pages.continuation_token or None
+            elif request.method == LIST:
+                value = [found.name for found in value]
         except (ServiceRequestError, HttpResponseError) as error:
             return replies.of_error(error)
         return replies.last(value)
@@ -70,36 +63,32 @@ class BlobSdk(_Sdk):
 class AsyncBlobSdk(_Sdk):
     """:class:`BlobSdk` for asyncio."""
 
-    async def open(self) -> _AsyncOpened:
-        resources, credential = AsyncExitStack(), None
+    async def open(self, resources: AsyncExitStack) -> AsyncContainerClient:
+        credential = None
         if self.place.is_keyless:
             from azure.identity.aio import DefaultAzureCredential
 
             credential = await resources.enter_async_context(DefaultAzureCredential())
         client = AsyncContainerClient.from_connection_string(**self.arguments, credential=credential)
-        return resources, await resources.enter_async_context(client)
+        return await resources.enter_async_context(client)
 
-    async def close(self, client: _AsyncOpened) -> None:
-        await client[0].aclose()
-
-    async def send(self, client: _AsyncOpened, request: BlobRequest) -> BlobReply:
+    async def send(self, client: AsyncContainerClient, request: BlobRequest) -> BlobReply:
         replies = _Replies()
         try:
-            value = getattr(client[1], request.method)(**request.arguments, raw_response_hook=replies.hook)
-            if request.method == "walk_blobs":
-                pages = value.by_page(request.page)
-                value = [found.name async for found in await anext(pages)], pages.continuation_token or None
-            else:
-                value = await value
-                if request.method == "download_blob":
-                    value = await value.readall()
+            called = getattr(client, request.method)(**request.arguments, raw_response_hook=replies.hook)
+            value: Any = [found.name async for found in called] if request.method == LIST else await called
+            if request.method == DOWNLOAD:
+                value = await value.readall()
         except (ServiceRequestError, HttpResponseError) as error:
             return replies.of_error(error)
         return replies.last(value)
 
 
 class _Replies:
-    """The replies to one call of the SDK. The last one counts: the SDK repeats a read of a blob without content."""
+    """The replies to one call of the SDK. The last one counts.
+
+    A list has several pages, and the SDK sends the read of a blob without content again.
+    """
 
     def __init__(self) -> None:
         self._sent_at = monotonic()

@@ -30,9 +30,8 @@ _HINTS = {
     "AuthenticationFailed": "check the key, or the SAS token and its end, and the clock of this machine",
     "AuthorizationFailure": _DENIED,
     "AuthorizationPermissionMismatch": _DENIED,
-    "KeyBasedAuthenticationNotPermitted": "the account takes no keys: leave the key out, and use an identity",
-    "LeaseIdMissing": "another program has a lease of Azure's own on this blob: break that lease",
 }
+_NO_TOKEN = "give the process an identity that DefaultAzureCredential finds, a SAS token or a key"
 
 
 class AzureBlobPrograms(ObjectPrograms):
@@ -54,21 +53,16 @@ class AzureBlobPrograms(ObjectPrograms):
 
     def text_of(self, error: Exception) -> str:
         """Return the first line of the message. The SDK adds the content of the reply."""
-        return ": ".join(filter(None, [code_of(error), str(error).partition("\n")[0]]))
+        text = str(getattr(error, "message", error)).partition("\n")[0]
+        return f"{code_of(error)}: {text}" if code_of(error) else text
 
     def hint(self, error: Exception) -> str | None:
-        if isinstance(error, ClientAuthenticationError) and error.response is None:
-            return (
-                "give the process an identity that DefaultAzureCredential finds, a SAS token or a key"
-                if _has_no_token(error)
-                else "the account key is not base64: in a URL, write %2B for + and %2F for /"
-            )
-        return _HINTS.get(code_of(error)) or super().hint(error)
+        return _NO_TOKEN if _has_no_token(error) else _HINTS.get(code_of(error)) or super().hint(error)
 
 
 def _has_no_token(error: Exception) -> bool:
-    """Return whether no credential had a token. The error for a bad key is of a class that is not public."""
-    return type(error) is ClientAuthenticationError
+    """Return whether the SDK found no token. Its error for a bad key is of a subclass that is not public."""
+    return type(error) is ClientAuthenticationError and error.response is None
 
 
 class AzureBlobLockProvider(ObjectProvider):

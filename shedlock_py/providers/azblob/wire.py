@@ -15,6 +15,7 @@ from azure.storage.blob import ContentSettings
 from shedlock_py.providers.cas import ServerTime
 from shedlock_py.providers.cas.objects import ObjectReply, Objects, Page, Requests
 
+DOWNLOAD, LIST = "download_blob", "walk_blobs"
 _REFUSED = ("ConditionNotMet", "BlobAlreadyExists")
 NOT_DONE = (*_REFUSED, "BlobNotFound")
 """Error replies that programs expect. A list has none of them."""
@@ -23,21 +24,17 @@ _JSON = ContentSettings(content_type="application/json")
 
 @dataclass(frozen=True, slots=True)
 class BlobRequest:
-    """A request: a call of a method of the SDK's ``ContainerClient``.
-
-    :ivar page: for a list: the page to read; None for the first.
-    """
+    """A request: a call of a method of the SDK's ``ContainerClient``."""
 
     method: str
     arguments: Mapping[str, Any]
-    page: str | None = None
 
 
 class BlobReply(NamedTuple):
     """The reply to a request.
 
     :ivar code: the code of an error reply that means "not done". Empty after a success.
-    :ivar value: the content of a blob, or the names in a list and the next page.
+    :ivar value: the content of a blob, or the names in a list.
     """
 
     time: ServerTime
@@ -52,7 +49,7 @@ class Blobs(Objects):
     no_etag = '"0x0"'
 
     def get(self, key: str) -> Requests[ObjectReply]:
-        return _blob("download_blob", blob=key)
+        return _blob(DOWNLOAD, blob=key)
 
     def put(self, key: str, content: bytes, if_etag: str | None) -> Requests[ObjectReply]:
         condition = {"overwrite": True, **_if_match(if_etag)} if if_etag else {}  # otherwise: If-None-Match: *
@@ -63,8 +60,8 @@ class Blobs(Objects):
 
     def page(self, prefix: str, which: str | None) -> Requests[Page]:
         # A name with another slash belongs to another program with a longer prefix.
-        reply: BlobReply = yield BlobRequest("walk_blobs", {"name_starts_with": prefix, "delimiter": "/"}, which)
-        return Page(reply.time, *reply.value)
+        reply: BlobReply = yield BlobRequest(LIST, {"name_starts_with": prefix, "delimiter": "/"})
+        return Page(reply.time, reply.value, next=None)  # the SDK reads all pages
 
 
 def _if_match(etag: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import Any, Protocol
 from weakref import finalize
@@ -31,10 +32,8 @@ class Sdk(Protocol):
     most_requests: int
     """The most requests at a time, and so the most connections."""
 
-    def open(self) -> Any:
-        """Return a new client, which all threads share."""
-
-    def close(self, client: Any) -> None: ...
+    def open(self, resources: ExitStack) -> Any:
+        """Return a new client, which all threads share. ``resources`` closes it."""
 
     def send(self, client: Any, request: Any) -> Any:
         """Send ``request`` once. :raises NotSent: no byte of it has reached the service."""
@@ -49,9 +48,7 @@ class AsyncSdk(Protocol):
     shown: str
     most_requests: int
 
-    async def open(self) -> Any: ...
-
-    async def close(self, client: Any) -> None: ...
+    async def open(self, resources: AsyncExitStack) -> Any: ...
 
     async def send(self, client: Any, request: Any) -> Any: ...
 
@@ -85,10 +82,11 @@ class _Threads:
     def client(self) -> Any:
         with self._mutex:
             if self._client is None:
-                self._client = self._sdk.open()
-                # For a provider that is never closed. At the end of the process, the system closes the connections.
-                self._closing = finalize(self, self._sdk.close, self._client)
-                self._closing.atexit = False
+                with ExitStack() as resources:
+                    self._client = self._sdk.open(resources)
+                    # For a provider that is never closed. At the end of the process, the system closes the connections.
+                    self._closing = finalize(self, resources.pop_all().close)
+                    self._closing.atexit = False
             return self._client
 
     def forget(self, client: Any) -> None:
@@ -102,9 +100,8 @@ class _Threads:
                 self._closing.detach()
 
     def close(self) -> None:
-        client = self._client
-        if client is not None:
-            self._sdk.close(client)
+        if self._client is not None:
+            self._closing()
 
 
 class SdkClient:
@@ -151,7 +148,7 @@ class _Tasks:
         self.permits = asyncio.Semaphore(sdk.most_requests)
         self._mutex = asyncio.Lock()
         self._client: Any = None
-        self._opened: list[Any] = []
+        self._opened: list[AsyncExitStack] = []
         """The oldest client first. A forgotten client is closed later, because tasks may wait for its replies."""
         self._at_end: AsyncGenerator[None] | None = None
 
@@ -166,8 +163,9 @@ class _Tasks:
         if self._at_end is None:
             self._at_end = close_with_loop(self.close)
             await anext(self._at_end)
-        client = await self._sdk.open()
-        self._opened.append(client)
+        async with AsyncExitStack() as resources:
+            client = await self._sdk.open(resources)
+            self._opened.append(resources.pop_all())
         await self._close(2)
         return client
 
@@ -182,7 +180,7 @@ class _Tasks:
 
     async def _close(self, most: int) -> None:
         while len(self._opened) > most:
-            await self._sdk.close(self._opened.pop(0))
+            await self._opened.pop(0).aclose()
 
 
 class AsyncSdkClient:
