@@ -72,7 +72,9 @@ class AzureBlobContract(CasContract):
         return blob_url((LOOPBACK, free_port())) + "&timeout=300ms"
 
 
-class TestUrl(AzureBlobContract, NetworkContract, HoldTimesContract): ...
+class TestUrl(AzureBlobContract, NetworkContract):
+    test_i3_a_dead_holder_blocks_for_at_most = HoldTimesContract.test_i3_a_dead_holder_blocks_for_at_most
+    test_i6_the_holder_stops_first = HoldTimesContract.test_i6_the_holder_stops_first
 
 
 class TestPromises(AzureBlobContract, EachPromise):
