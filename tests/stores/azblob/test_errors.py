@@ -88,6 +88,6 @@ def test_i5_a_reply_without_a_date_and_a_record_that_is_cut_off_are_outages(
 @both_clients_in_full
 def test_i5_a_server_that_is_away_is_an_outage_at_once(open_url: Open) -> None:
     """Before the time limit, and without an undo: nothing was sent."""
-    with pytest.raises(ProviderUnreachable, match="(?i)connect") as caught:
+    with pytest.raises(ProviderUnreachable, match=r"(?i)connect") as caught:
         open_url(blob_url((LOOPBACK, free_port())), timeout="10m").acquire(REQUEST)
     assert "time limit" not in str(caught.value)
