@@ -36,9 +36,11 @@ class AzuriteServer(ServerProcess):
     tools = ("node",)
     releases: ClassVar[Mapping[str, Release]] = {"3.35": Fetched("azblob")}
     container = CONTAINER
+    scheme = "http"
 
     def __init__(self) -> None:
         super().__init__()
+        self.client_options: dict[str, Any] = {}
         self._front: ClockedProxy | None = None
 
     def create_data(self) -> None:
@@ -86,11 +88,14 @@ class AzuriteServer(ServerProcess):
         """Yield a ``ContainerClient``."""
         from azure.storage.blob import ContainerClient  # import late: processes that need another store import this too
 
-        host, port = super().address
         account = {"account_name": ACCOUNT, "account_key": KEY}
-        made = ContainerClient(f"http://{host}:{port}/{ACCOUNT}", self.container, account, retry_total=0)
-        with made as client:
+        options = {"retry_total": 0, **self.client_options}
+        with ContainerClient(self.endpoint(super().address), self.container, account, **options) as client:
             yield client
+
+    def endpoint(self, address: Address) -> str:
+        host, port = address
+        return f"{self.scheme}://{host}:{port}/{ACCOUNT}"
 
     def keys(self, prefix: str) -> list[str]:
         with self.client() as client:
@@ -110,3 +115,31 @@ class AzuriteServer(ServerProcess):
 
     def url(self, *, via: Address | None = None, prefix: str = "") -> str:
         return blob_url(via or self.address, prefix)
+
+
+class AzuriteTlsServer(AzuriteServer):
+    """Speaks TLS only, with :attr:`certificate`, and also accepts tokens of identities, as Azure does.
+
+    It checks the audience and the end of a token, but not its signature.
+    """
+
+    tools = ("node", "openssl")
+    scheme = "https"
+
+    @property
+    def certificate(self) -> str:
+        return f"{self.directory}/certificate.pem"
+
+    def create_data(self) -> None:
+        super().create_data()
+        self._run(
+            *self._programs["openssl"], "req", "-x509", "-nodes", "-days", "2", "-newkey", "rsa:2048",
+            "-subj", "/CN=localhost", "-addext", f"subjectAltName=IP:{LOOPBACK}",
+            "-addext", "keyUsage=critical,digitalSignature,keyCertSign",
+            "-keyout", f"{self.directory}/key.pem", "-out", self.certificate,
+        )  # fmt: skip
+        self.client_options["connection_verify"] = self.certificate
+
+    def command(self, port: int) -> list[str]:
+        certificates = [f"--cert={self.certificate}", f"--key={self.directory}/key.pem"]
+        return [*super().command(port), "--oauth=basic", *certificates]

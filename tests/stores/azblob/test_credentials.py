@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 from azure.storage.blob import generate_container_sas
 
-from shedlock_py import ConfigurationError, LockRequest, ProviderError, provider_from_url
+from shedlock_py import ConfigurationError, LockRequest, ProviderError, ProviderUnreachable, provider_from_url
 from shedlock_py.providers.azblob import AzureBlobLockProvider
 from shedlock_py.providers.azblob.place import Place
 from tests.stores.azblob.conftest import Open
@@ -48,6 +48,17 @@ def test_a_wrong_key_is_a_refusal_that_does_not_show_it(open_provider: Open) -> 
         with pytest.raises(ProviderError, match=reason) as caught:
             open_provider(credentials=f"account_key={key}").acquire(REQUEST)
         assert key not in f"{caught.value} {caught.value.hint}"
+
+
+@both_clients_in_full
+def test_i5_without_any_credentials_each_operation_is_an_outage(
+    open_url: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source of a token may be away for a moment. Then a late run still happens."""
+    monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "EnvironmentCredential")  # try no other source
+    with pytest.raises(ProviderUnreachable, match="DefaultAzureCredential failed to retrieve a token") as caught:
+        open_url("azblob://account/locks").acquire(REQUEST)
+    assert "give the process an identity" in str(caught.value.hint)
 
 
 def test_the_first_credentials_count(monkeypatch: pytest.MonkeyPatch) -> None:
