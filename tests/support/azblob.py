@@ -33,7 +33,7 @@ class AzuriteServer(ServerProcess):
 
     product = "azblob"
     programs = ("azurite",)
-    tools = ("node",)
+    tools: ClassVar[tuple[str, ...]] = ("node",)
     releases: ClassVar[Mapping[str, Release]] = {"3.35": Fetched("azblob")}
     container = CONTAINER
     scheme = "http"

@@ -21,7 +21,7 @@ class Place:
     """A prefix in a container.
 
     :ivar connection: a connection string of Azure.
-    :ivar is_keyless: True if it has no credentials. Then the SDK's ``DefaultAzureCredential`` finds them.
+    :ivar is_keyless: True if credentials are missing. Then the SDK's ``DefaultAzureCredential`` finds them.
     """
 
     account: str

@@ -18,7 +18,7 @@ from shedlock_py.providers.cas.objects import ObjectReply, Objects, Page, Reques
 DOWNLOAD, LIST = "download_blob", "walk_blobs"
 _REFUSED = ("ConditionNotMet", "BlobAlreadyExists")
 NOT_DONE = (*_REFUSED, "BlobNotFound")
-"""Error replies that programs expect. A list has none of them."""
+"""Error replies that programs expect. A list never gets them."""
 _JSON = ContentSettings(content_type="application/json")
 
 

@@ -73,7 +73,7 @@ class TryConditions:
 class ObjectReply(NamedTuple):
     """The reply to a request for one object.
 
-    :ivar is_done: False if there is no such object, or if the condition did not hold.
+    :ivar is_done: False if the object does not exist, or if the condition did not hold.
     :ivar is_refused: True if the condition did not hold: an earlier copy of the same request may have been executed.
     """
 
@@ -113,7 +113,7 @@ class Objects(ABC):
 
     @abstractmethod
     def put(self, key: str, content: bytes, if_etag: str | None) -> Requests[ObjectReply]:
-        """Write an object of JSON if it still has this ETag. If that is None, only create it."""
+        """Write an object of JSON if it still has this ETag. If ``if_etag`` is None, only create the object."""
 
     @abstractmethod
     def delete(self, key: str, if_etag: str) -> Requests[ObjectReply]:
@@ -121,7 +121,7 @@ class Objects(ABC):
 
     @abstractmethod
     def page(self, prefix: str, which: str | None) -> Requests[Page]:
-        """List keys that start with ``prefix`` and have no slash after it."""
+        """List keys that start with ``prefix``, without keys that have a slash after it."""
 
     def check_bucket(self) -> Requests[None]:
         """Raise an error if the bucket does not exist, for stores where a write would create it."""

@@ -1,6 +1,6 @@
 """Clients over the SDK of a cloud's service: for threads over a blocking SDK, and for asyncio.
 
-A store's programs make *requests* for each command; an :class:`Sdk` or :class:`AsyncSdk` sends one of them. One time
+A store's programs make *requests* for each command. An :class:`Sdk` or :class:`AsyncSdk` sends a request. One time
 limit covers all requests of a command, and the SDK's search for credentials.
 """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
@@ -65,7 +67,8 @@ def test_a_container_that_is_not_there_is_a_refusal_and_is_not_made(
     open_url: Open, azblob_server: AzuriteServer
 ) -> None:
     provider = open_url(azblob_server.url().replace(f"/{CONTAINER}/", "/nowhere/"))
-    for operation in (provider.create_schema, lambda: provider.acquire(REQUEST)):
+    operations: tuple[Callable[[], object], ...] = (provider.create_schema, lambda: provider.acquire(REQUEST))
+    for operation in operations:
         with pytest.raises(ProviderError, match="ContainerNotFound") as caught:
             operation()
         assert "create the container" in str(caught.value.hint)
