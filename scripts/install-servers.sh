@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # install-servers.sh PYTHON test|full|all|SERVER...: bring the Debian packages that are missing.
-# test: MariaDB, PgBouncer Java, which runs DynamoDB Local, and Node.js, which runs Azurite. npm, if one of these two is still to be fetched.
+# test: MariaDB, PgBouncer, Java for DynamoDB Local, Node.js for Azurite. npm, if one of these two is still to be fetched.
 # full: also Chromium, and the compiler and headers that build mysqlclient and the clocks of tests/faults/clocks.py.
 # all: also Debian's own PostgreSQL and Redis, the "installed" releases.
 # SERVER (mariadb, postgres, redis): only these, also where a SHEDLOCK_TEST_..._URL names one.
