@@ -74,7 +74,6 @@ class AzureBlobContract(CasContract):
 
 class TestUrl(AzureBlobContract, NetworkContract):
     test_i3_a_dead_holder_blocks_for_at_most = HoldTimesContract.test_i3_a_dead_holder_blocks_for_at_most
-    test_i6_the_holder_stops_first = HoldTimesContract.test_i6_the_holder_stops_first
 
 
 class TestPromises(AzureBlobContract, EachPromise):

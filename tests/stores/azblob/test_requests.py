@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
-from shedlock_py import LockRequest, ProviderError
+from shedlock_py import LockRequest
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.azblob.conftest import Open
 from tests.stores.clients import both_clients_in_full
@@ -64,16 +62,3 @@ def test_a_blob_is_json_and_a_skip_writes_nothing(
         assert blob.get_blob_properties().etag == before.etag
         assert before.content_settings.content_type == "application/json"
         assert json.loads(blob.download_blob().readall())["name"] == "job"
-
-
-def test_i5_a_blob_that_is_no_record_is_refused_and_hides_no_other(
-    open_provider: Open, azblob_server: AzuriteServer, prefix: str
-) -> None:
-    provider = open_provider()
-    acquired(provider, "another")
-    with azblob_server.client() as client:
-        for content in (b"", b"hello", b'{"name": "job"}'):
-            client.upload_blob(f"{prefix}/job.json", content, overwrite=True)
-            with pytest.raises(ProviderError):
-                provider.acquire(REQUEST)
-            assert [record.name for record in provider.records()] == ["another"]
