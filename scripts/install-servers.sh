@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # install-servers.sh PYTHON test|full|all|SERVER...: bring the Debian packages that are missing.
-# test: MariaDB, PgBouncer and Java, which runs DynamoDB Local. npm, if DynamoDB Local is still to be fetched.
+# test: MariaDB, PgBouncer, Java for DynamoDB Local, Node.js for Azurite. npm, if one of these two is still to be fetched.
 # full: also Chromium, and the compiler and headers that build mysqlclient and the clocks of tests/faults/clocks.py.
 # all: also Debian's own PostgreSQL and Redis, the "installed" releases.
 # SERVER (mariadb, postgres, redis): only these, also where a SHEDLOCK_TEST_..._URL names one.
@@ -37,7 +37,8 @@ case ${1:-} in
         [ -n "${SHEDLOCK_TEST_MARIADB_URL:-}" ] || named mariadb
         [ -n "${SHEDLOCK_TEST_POSTGRES_URL:-}" ] || server pgbouncer pgbouncer pgbouncer
         has java || missing+=(default-jre-headless)
-        has npm || "$python" -c 'import sys; from tests.support.fetching import SOURCES, cached; sys.exit(not cached(SOURCES["dynamodb"]).is_dir())' \
+        has node || missing+=(nodejs)
+        has npm || "$python" -c 'import sys; from tests.support.fetching import SOURCES, cached; sys.exit(not all(cached(SOURCES[name]).is_dir() for name in ("dynamodb", "azblob")))' \
             || missing+=(npm)
         if tier full all; then
             has chromium || missing+=(chromium fonts-dejavu-core) # shows the page; the tests drive it with Playwright

@@ -108,6 +108,11 @@ STORES = {
             async_drivers=("aiobotocore",), clock="the service's, to a second or two", page="s3",
         ),
         _in_seconds(
+            title="Azure Blob", schemes=("azblob",), module="azblob", class_name="AzureBlobLockProvider",
+            extra="azblob", drivers=("azure-storage-blob",), async_drivers=("azure-storage-blob",),
+            clock="the service's, to a second or two", page="azblob",
+        ),
+        _in_seconds(
             title="Kubernetes", schemes=("kubernetes",), module="kubernetes", class_name="KubernetesLockProvider",
             extra="kubernetes", drivers=("httpx", "kubernetes"), async_drivers=("httpx", "kubernetes"),
             clock="the API server's, to a second or two", page="kubernetes",

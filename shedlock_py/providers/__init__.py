@@ -8,6 +8,7 @@ from shedlock_py.runtime.versions import install_line, missing_package
 
 # Type checkers see plain imports. With __getattr__ they would accept every misspelt name.
 if TYPE_CHECKING:
+    from shedlock_py.providers.azblob import AsyncAzureBlobLockProvider, AzureBlobLockProvider
     from shedlock_py.providers.dynamodb import AsyncDynamoDBLockProvider, DynamoDBLockProvider
     from shedlock_py.providers.etcd import AsyncEtcdLockProvider, EtcdLockProvider
     from shedlock_py.providers.kubernetes import AsyncKubernetesLockProvider, KubernetesLockProvider
@@ -41,6 +42,7 @@ else:
 
 
 __all__ = [
+    "AsyncAzureBlobLockProvider",
     "AsyncDynamoDBLockProvider",
     "AsyncEtcdLockProvider",
     "AsyncInMemoryLockProvider",
@@ -50,6 +52,7 @@ __all__ = [
     "AsyncRedisQuorumLockProvider",
     "AsyncS3LockProvider",
     "AsyncSqlAlchemyLockProvider",
+    "AzureBlobLockProvider",
     "DynamoDBLockProvider",
     "EtcdLockProvider",
     "InMemoryLockProvider",

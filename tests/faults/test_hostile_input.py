@@ -93,7 +93,8 @@ def provider(request: pytest.FixtureRequest, make_store: MakeStore) -> Iterator[
     if request.param == "memory":
         yield InMemoryLockProvider()
         return
-    with store_of(make_store, request.param).provider() as provider:
+    # The time limit is not under test, and an object store reads each record for a list.
+    with store_of(make_store, request.param).provider(timeout="60s") as provider:
         yield provider
 
 

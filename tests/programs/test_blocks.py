@@ -1,7 +1,7 @@
 """The Python on the pages runs: the blocks of one page are one script, run in an empty directory.
 
-Any warning is an error. Test addresses replace the pages' addresses, which belong to no server. The pages on Redis,
-MongoDB and etcd, the tutorial and README have other tests. Blocks with a title come from files that ``tests/programs``
+Any warning is an error. Test addresses replace the pages' addresses, which belong to no server. The pages on stores
+without SQL, the tutorial and README have other tests. Blocks with a title come from files that ``tests/programs``
 runs.
 """
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from shedlock_py.model.stores import STORES
 from tests.guides.documents import DOCS, README, blocks, check_script, script_of
 from tests.support.database import DatabaseServer
 
@@ -17,15 +18,8 @@ DATABASE = "pages"
 ADDRESS = re.compile(r"([a-z]+(?:\+[a-z0-9]+)?)://user:secret@db\.example/app")
 
 ELSEWHERE = (
-    *(
-        "providers/redis",
-        "providers/mongodb",
-        "providers/etcd",
-        "providers/dynamodb",
-        "providers/s3",
-        "providers/kubernetes",
-        "providers/writing",
-    ),
+    *(f"providers/{store.page}" for store in STORES.values() if store.extra and not store.is_sql),
+    "providers/writing",
     "tutorial.md",
 )
 

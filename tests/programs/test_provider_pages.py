@@ -21,6 +21,7 @@ from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderE
 from shedlock_py.providers.etcd import EtcdLockProvider
 from shedlock_py.providers.redis import RedisLockProvider, RedisQuorumLockProvider
 from tests.guides.documents import check_script, script_of, yaml_of
+from tests.support.azblob import AzuriteServer
 from tests.support.dynamodb import DynamoDBServer
 from tests.support.etcd import EtcdServer
 from tests.support.fake_kubernetes import LEASES
@@ -100,6 +101,17 @@ def test_the_python_of_the_s3_page(s3_server: S3Server, tmp_path: Path) -> None:
 
     run_page("s3.md", replace, tmp_path)
     assert s3_server.keys(prefix) == [f"{prefix}/nightly-report.json"]
+
+
+def test_the_python_of_the_azblob_page(azblob_server: AzuriteServer, tmp_path: Path) -> None:
+    prefix = f"pages_{uuid4().hex[:8]}"
+
+    def replace(script: str) -> str:
+        assert script.count("azblob://myaccount/locks") == 1
+        return script.replace("azblob://myaccount/locks", azblob_server.url(prefix=prefix) + "&timeout=60s")
+
+    run_page("azblob.md", replace, tmp_path)
+    assert azblob_server.keys(prefix) == [f"{prefix}/nightly-report.json"]
 
 
 def test_the_python_of_the_kubernetes_page(kubernetes_server: KubernetesServer, tmp_path: Path) -> None:

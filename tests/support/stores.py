@@ -26,6 +26,7 @@ from shedlock_py.model import stores as package
 from shedlock_py.testing.blocking import BlockingLockProvider
 from tests.support.availability import database_server, private_server, redis_endpoint
 from tests.support.aws import parse_models_once
+from tests.support.azblob import AzuriteServer
 from tests.support.database import Address, DatabaseServer, ExternalLife
 from tests.support.dynamodb import DynamoDBServer
 from tests.support.etcd import EtcdServer
@@ -318,7 +319,7 @@ class S3Store(Store):
     reads_to_acquire = 1  # for a new name: make the record
     reads_to_take_over = 0  # `in_write` matches only writes
 
-    def __init__(self, server: S3Server) -> None:
+    def __init__(self, server: S3Server | AzuriteServer) -> None:
         self.server = server
         self.prefix = f"locks-{uuid4().hex[:8]}"
         super().__init__([server], {"clock_error": 0})  # the test has one front end
@@ -331,6 +332,13 @@ class S3Store(Store):
 
     def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> str:
         return self.server.url(via=via[0] if via else None, prefix=self.prefix)
+
+
+class AzureBlobStore(S3Store):
+    """Blobs under a prefix. It writes the same objects as S3."""
+
+    name = "azblob"
+    most_connections = 10
 
 
 class KubernetesStore(Store):
@@ -407,6 +415,8 @@ class Registration:
     """The names of the servers that its tests may meet."""
     checks: tuple[str, ...] = ()
     """Checks of doctor that only this store has."""
+    is_durable: bool = True
+    """Whether the test server has every confirmed write on disk, so that a kill loses nothing."""
 
     @property
     def facts(self) -> package.Store:
@@ -455,7 +465,7 @@ STORES = {
     ),
     "redis": Registration(
         "redis", "redis_server", redis_endpoint, RedisStore, RedisServer,
-        products=("Redis", "Valkey"), checks=("eviction", "persistence", "replication"),
+        products=("Redis", "Valkey"), checks=("eviction", "persistence", "replication"), is_durable=False,
     ),
     "quorum": Registration(
         "redis+quorum", "three_redis_servers", _three_servers, QuorumStore, RedisServer,
@@ -476,6 +486,10 @@ STORES = {
     "s3": Registration(
         "s3", "s3_server", partial(_aws_server, "s3", S3Server), S3Store, S3Server,
         products=("SeaweedFS",), checks=("conditions",),
+    ),
+    "azblob": Registration(
+        "azblob", "azblob_server", partial(private_server, "azblob", AzuriteServer), AzureBlobStore, AzuriteServer,
+        products=("Azurite",), checks=("conditions",), is_durable=False,
     ),
     "kubernetes": Registration(
         "kubernetes", "kubernetes_server", partial(private_server, "kubernetes", kubernetes_server), KubernetesStore,

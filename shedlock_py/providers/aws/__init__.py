@@ -3,7 +3,7 @@
 The client for asyncio is in ``async_clients``, because its import takes a third of a second.
 """
 
-from shedlock_py.providers.aws.aws_clients import AwsClient, AwsReply, AwsRequest, Exchange, Sleep
+from shedlock_py.providers.aws.aws_clients import AwsClient, AwsReply, AwsRequest, Sleep
 from shedlock_py.providers.aws.errors import classify, code_of, hint, text_of
 from shedlock_py.providers.aws.place import Place, split_url
 
@@ -11,7 +11,6 @@ __all__ = [
     "AwsClient",
     "AwsReply",
     "AwsRequest",
-    "Exchange",
     "Place",
     "Sleep",
     "classify",

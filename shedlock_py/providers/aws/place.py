@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.providers.cas.options import split_query
+from shedlock_py.providers.cas.options import check_endpoint, split_query
 
 _OPTIONS = ("region", "profile", "endpoint")
 POOL_SIZE = 16
@@ -64,17 +64,5 @@ def split_url(url: str, scheme: str, form: str) -> tuple[str, str, dict[str, str
     if not host:
         raise ConfigurationError(f"store URL: not of the form {form}")
     if "endpoint" in given:
-        _check_endpoint(given["endpoint"])
+        check_endpoint(given["endpoint"])
     return unquote(host), unquote(path).strip("/"), given
-
-
-def _check_endpoint(endpoint: str) -> None:
-    try:
-        parts = urlsplit(endpoint)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_url = False
-    if not is_url:
-        raise ConfigurationError("store URL: endpoint must be a URL itself, such as http://localhost:8000")
-    if "@" in parts.netloc:
-        raise ConfigurationError("store URL: endpoint takes no user and no password, as requests are signed")

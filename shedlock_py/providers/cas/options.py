@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.model.durations import Duration
@@ -54,3 +54,16 @@ def split_query(url: str, scheme: str, names: tuple[str, ...], form: str) -> tup
             )
         raise ConfigurationError(f"store URL: unknown option {unknown[0]!r}; supported: {known}")
     return location, given
+
+
+def check_endpoint(endpoint: str) -> None:
+    """Check the option ``endpoint``. :raises ConfigurationError: it is not a URL, or it has a password."""
+    try:
+        parts = urlsplit(endpoint)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise ConfigurationError("store URL: endpoint must be a URL itself, such as http://localhost:8000")
+    if "@" in parts.netloc:
+        raise ConfigurationError("store URL: endpoint takes no user and no password, as requests are signed")

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
 from typing import Any, NamedTuple
 
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.model.durations import Duration
 from shedlock_py.providers import aws
-from shedlock_py.providers.cas import CasPrograms, parse_options
-from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider
-from shedlock_py.providers.s3.wire import IgnoredConditionError, NoBucketError, Objects, TryConditions
-from shedlock_py.runtime.program import Program
+from shedlock_py.providers.cas import parse_options
+from shedlock_py.providers.cas.objects import (
+    AsyncObjectProvider,
+    IgnoredConditionError,
+    ObjectPrograms,
+    ObjectProvider,
+    checked_prefix,
+)
+from shedlock_py.providers.kit import Failure
+from shedlock_py.providers.s3.wire import NoBucketError, Objects
 
-DEFAULT_PREFIX = "shedlock"
-LONGEST_PREFIX = 800
-"""Bytes. A key may have 1024 bytes, and a lock's name needs up to 205 of them."""
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
 _FORM = "s3://bucket/prefix?region=eu-west-1"
 _NO_BUCKET = "create the bucket first, in the region of the URL; shedlock_py creates none"
@@ -24,7 +26,6 @@ _NO_CONDITIONS = (
     "locks need a service that honours If-None-Match and If-Match: two holders could have one lock here. "
     "docs/providers/s3.md names such services"
 )
-_NO_DELETES = "leave old records where they are, or let a lifecycle rule of the bucket delete them"
 _DENIED = (
     "the policy must allow s3:GetObject, s3:PutObject and s3:DeleteObject below the prefix, and s3:ListBucket of the "
     "bucket: without it, S3 replies AccessDenied for an object that does not exist"
@@ -39,19 +40,11 @@ _HINTS = {
 }
 
 
-class S3Programs(CasPrograms):
-    """The programs of a compare-and-swap store, with errors of S3 and botocore."""
+class S3Programs(ObjectPrograms):
+    """The programs of an object store, with errors of S3 and botocore."""
 
-    def create_schema(self) -> Program[Any, Any, None]:
-        """Create nothing, but raise an error if the bucket does not exist or the server ignores conditions."""
-        yield TryConditions(of_bucket=True)
-
-    def check_conditions(self) -> Program[Any, Any, None]:
-        yield TryConditions()
-
-    def prune(self, unused_for: timedelta, prefix: str = "") -> Program[Any, Any, int]:
-        yield TryConditions(of_deletes=True)  # some servers honour conditions only for writes
-        return (yield from super().prune(unused_for, prefix))
+    no_conditions = _NO_CONDITIONS
+    no_deletes = "leave old records where they are, or let a lifecycle rule of the bucket delete them"
 
     def classify(self, error: Exception) -> Failure:
         if isinstance(error, IgnoredConditionError | NoBucketError):
@@ -62,15 +55,12 @@ class S3Programs(CasPrograms):
         return aws.text_of(error)
 
     def hint(self, error: Exception) -> str | None:
-        match error:
-            case NoBucketError():
-                return _NO_BUCKET
-            case IgnoredConditionError():
-                return _NO_DELETES if "DELETE" in str(error) else _NO_CONDITIONS
-        return _HINTS.get(aws.code_of(error)) or aws.hint(error)
+        if isinstance(error, NoBucketError):
+            return _NO_BUCKET
+        return super().hint(error) or _HINTS.get(aws.code_of(error)) or aws.hint(error)
 
 
-class S3LockProvider(ProgramProvider):
+class S3LockProvider(ObjectProvider):
     """Locks in a bucket of S3, or of a service with S3's interface and conditional writes.
 
     A lease that is not released is kept up to ``clock_error`` + 2 s + a round trip longer than ``lock_at_most_for``,
@@ -84,8 +74,6 @@ class S3LockProvider(ProgramProvider):
     :raises ConfigurationError: the URL cannot work.
     """
 
-    programs: S3Programs
-
     def __init__(
         self,
         url: str,
@@ -97,18 +85,9 @@ class S3LockProvider(ProgramProvider):
         place, objects, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
         super().__init__(S3Programs(**options), aws.AwsClient(place, options["timeout"], objects.exchange))
 
-    def check_conditions(self) -> None:
-        """Check that the server honours the conditions of writes. ``create_schema`` and the first acquire do this, too.
 
-        :raises ProviderError: the server ignores conditions.
-        """
-        self._drive(self.programs.check_conditions(), "check_conditions")
-
-
-class AsyncS3LockProvider(AsyncProgramProvider):
+class AsyncS3LockProvider(AsyncObjectProvider):
     """:class:`S3LockProvider` for asyncio. Several event loops may use it."""
-
-    programs: S3Programs
 
     def __init__(
         self,
@@ -123,10 +102,6 @@ class AsyncS3LockProvider(AsyncProgramProvider):
         place, objects, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
         super().__init__(S3Programs(**options), AsyncAwsClient(place, options["timeout"], objects.exchange))
 
-    async def check_conditions(self) -> None:
-        """See :meth:`S3LockProvider.check_conditions`."""
-        await self._drive(self.programs.check_conditions(), "check_conditions")
-
 
 class _Parsed(NamedTuple):
     place: aws.Place
@@ -140,16 +115,12 @@ def _parsed(url: str, clock_error: Duration | None, timeout: Duration | None, to
     bucket, path, given = aws.split_url(url, "s3", _FORM)
     if not _BUCKET.fullmatch(bucket) or "@" in path:  # not quoted: by mistake, it may contain a password
         raise ConfigurationError(f"store URL: not of the form {_FORM}")
-    path = path or DEFAULT_PREFIX
-    if len(path.encode()) > LONGEST_PREFIX:
-        raise ConfigurationError(
-            f"store URL: the prefix has {len(path.encode())} bytes; the maximum is {LONGEST_PREFIX}"
-        )
+    prefix = checked_prefix(path)
     # Services other than Amazon's do not know the checksums that botocore adds by default.
     required = dict.fromkeys(("request_checksum_calculation", "response_checksum_validation"), "when_required")
     handlers = {"request-created.s3.PutObject": _send_at_once}
-    place = aws.Place("s3", f"s3://{bucket}/{path}/", **given, config=required, handlers=handlers)
-    return _Parsed(place, Objects(bucket, f"{path}/"), options)
+    place = aws.Place("s3", f"s3://{bucket}/{prefix}", **given, config=required, handlers=handlers)
+    return _Parsed(place, Objects(bucket, prefix), options)
 
 
 def _send_at_once(request: Any, **_: object) -> None:

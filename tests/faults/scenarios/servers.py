@@ -18,10 +18,11 @@ from tests.faults.scenarios.deletions import ALL_RULES, without_deleted
 from tests.faults.worker import Behaviour
 from tests.support.availability import private_server
 from tests.support.redis import RedisServer
-from tests.support.stores import ONE_SERVER, QuorumStore, RedisStore, Store
+from tests.support.stores import ONE_SERVER, STORES, QuorumStore, RedisStore, Store
 
-DURABLE = tuple(name for name in ONE_SERVER if name != "redis")
-"""Stores that have every answered write on disk. Redis and the quorum have their own scenarios below."""
+NOT_REDIS = tuple(name for name in ONE_SERVER if name != "redis")
+"""Redis and the quorum have their own scenarios below."""
+DURABLE = tuple(name for name in ONE_SERVER if STORES[name].is_durable)
 OTHERS = Behaviour(at_most=0.8, work=(0.0, 0.05), pause=(0.03, 0.1), lengths=(0.3, 1.2))
 HOLDER = Behaviour(at_most=0.8, work=(0.3, 1.0), pause=(0.0, 0.02), extends=0.5, keeps_alive=0.5, lengths=(0.3, 1.2))
 FORGOTTEN = frozenset({"overlap", "refused write", "minimum hold"})
@@ -105,7 +106,7 @@ def _outages(name: str, stores: tuple[str, ...], outage: Outage, holds: Behaviou
 
 
 stopped = _outages("server stands still (SIGSTOP)", ONE_SERVER, stand_still)
-restarted = _outages("server restarted", DURABLE, restart)
+restarted = _outages("server restarted", NOT_REDIS, restart)
 killed = _outages("server killed (kill -9)", DURABLE, kill, replace(LONG, extends=0.5, keeps_alive=0.5))
 
 

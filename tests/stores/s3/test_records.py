@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from shedlock_py import ConfigurationError, LockProvider, LockRecord, LockRequest, ProviderError, provider_from_url
 from shedlock_py.providers.aws import AwsReply, AwsRequest
 from shedlock_py.providers.cas import CasReply, List, Read, ServerTime, Write
+from shedlock_py.providers.cas.objects import IgnoredConditionError, TryConditions
 from shedlock_py.providers.s3 import S3LockProvider
-from shedlock_py.providers.s3.wire import IgnoredConditionError, Objects, TryConditions
+from shedlock_py.providers.s3.wire import Objects
 from tests.support import tiers
 from tests.support.locks import acquired, record_of
 from tests.support.logs import warnings_of
