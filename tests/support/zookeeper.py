@@ -1,9 +1,11 @@
 """Private servers of ZooKeeper: a single server, or the servers of an ensemble."""
 
 import socket
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import ClassVar, Self
+
+from kazoo.client import KazooClient
 
 from tests.support.database import Address
 from tests.support.polling import wait_until
@@ -74,6 +76,17 @@ class ZooKeeperServer(ServerProcess):
             while chunk := connection.recv(4096):  # in the end, the server resets the connection
                 reply += chunk
         return dict(line.split(": ", 1) for line in reply.decode().splitlines() if ": " in line)
+
+    @contextmanager
+    def client(self, *auth: tuple[str, str]) -> Iterator[KazooClient]:
+        host, port = self.address
+        client = KazooClient(f"{host}:{port}", auth_data=list(auth))
+        client.start()
+        try:
+            yield client
+        finally:
+            client.stop()
+            client.close()
 
     def version(self) -> tuple[str, str]:
         return "ZooKeeper", "3.8.0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -20,6 +20,7 @@ from kazoo.protocol.states import KeeperState
 from shedlock_py.events import logger
 from shedlock_py.providers import cas
 from shedlock_py.providers.cas.cluster_urls import ClusterUrl
+from shedlock_py.providers.cas.listing import readable
 from shedlock_py.providers.cas.records_in_json import entry_from_fields, fields_from_json, write_to_json
 from shedlock_py.providers.cas.server_time import DRIFT
 from shedlock_py.providers.kit import NotSent, PerProcess, TimedOut, call_within, seconds_left
@@ -115,6 +116,7 @@ class Session:
             hosts = ",".join(self._cluster.hosts)
             client = KazooClient(hosts, SESSION_SECONDS, connection_retry=options, logger=_log, **self._options)
             self._live = client.start_async()
+            client.handler.stop()  # without its threads, kazoo calls the callbacks of results at once
             self._clients.append(client)
         if not self._live.wait(min(_SOON, seconds_left(until))):
             self._probe(self._clients[-1], until)
@@ -165,10 +167,9 @@ class ZooKeeperClient:
         found: Any
         match command:
             case cas.Read(name):
-                value = self._read(session, lambda client: client.get_async(self._znode(name)), until)
-                found = value and _entry(name, *value)
+                found = _entry(name, self._read(session, lambda client: client.get_async(self._znode(name)), until))
             case cas.List(prefix):
-                found = list(self._list(session, prefix, until))
+                found = self._list(session, prefix, until)
             case cas.Write() | cas.Delete():
                 found = self._change(session, command, until)
         if session.time is None:  # nothing was read or written in this session, for example after a fork
@@ -182,7 +183,7 @@ class ZooKeeperClient:
             session.close()
 
     def _read(self, session: Session, request: Callable[[KazooClient], Any], until: float) -> Any:
-        """Return the reply to ``request``, or None if its znode does not exist.
+        """Return the reply to ``request``.
 
         A server may be behind the leader. It is not after a write or a sync of the same session, so one precedes.
         """
@@ -201,20 +202,16 @@ class ZooKeeperClient:
             _value(create.values[0], errors.NodeExistsError)
         if not isinstance(_value(first), str):
             session.time = _time(first, replies)
-        return _value(value, errors.NoNodeError)
+        return value
 
-    def _list(self, session: Session, prefix: str, until: float) -> Iterator[cas.Entry]:
+    def _list(self, session: Session, prefix: str, until: float) -> list[cas.Entry]:
         children = self._read(session, lambda client: client.get_children_async(self._path), until)
         names = [name for child in children if child != _CLOCK and (name := unquote(child)).startswith(prefix)]
         if not names:
-            return
+            return []
         replies = session.send(lambda client: [client.get_async(self._znode(name)) for name in names], until)
-        for name, reply in zip(names, replies.values, strict=True):
-            try:
-                if value := _value(reply, errors.NoNodeError):
-                    yield _entry(name, *value)
-            except (ValueError, KeyError) as error:  # a znode that is not a lock record must not hide others
-                logger.warning("records: the znode %r is left out: %s", self._znode(name), error)
+        found = zip(names, replies.values, strict=True)
+        return list(readable((self._znode(name), partial(_entry, name, reply)) for name, reply in found))
 
     def _change(self, session: Session, command: cas.Write | cas.Delete, until: float) -> Version | None:
         """Return the new version, or the deleted version. None if the condition does not hold."""
@@ -266,6 +263,12 @@ def _time(stat: Any, replies: Replies) -> cas.ServerTime:
     return cas.ServerTime(date, replies.sent_at, replies.received_at, resolution=0.001)
 
 
-def _entry(name: str, data: bytes, stat: Any) -> cas.Entry:
+def _entry(name: str, reply: Any) -> cas.Entry | None:
+    found = _value(reply, errors.NoNodeError)
+    if found is None:
+        return None
+    data, stat = found
     fields = fields_from_json(data)
-    return entry_from_fields(name, fields, Version(fields.pop("made"), stat.version))
+    if not isinstance(made := fields.pop("made", None), str):
+        raise ValueError(f"not a lock record: {data!r:.200}")
+    return entry_from_fields(name, fields, Version(made, stat.version))

@@ -17,11 +17,8 @@ from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProv
 from shedlock_py.providers.kit.certificates import TLS_OPTIONS, Certificates
 from shedlock_py.providers.zookeeper.zookeeper_client import ZooKeeperClient
 
-DEFAULT_PORT = 2181
 DEFAULT_PATH = "shedlock"
 _FORM = "zookeeper://host1,host2:2181/path or zookeeper://user:password@host1,host2,host3/path"
-_RIGHTS = "the URL's user needs all rights for its path and the znodes in it: docs/providers/zookeeper.md"
-_SERVERS = "name the client addresses of servers that run, with tls=true or ca= if they have TLS"
 _IN_DOUBT = (errors.SystemZookeeperError, errors.OperationTimeoutError, errors.RequestTimeoutError)
 
 
@@ -41,9 +38,9 @@ class ZooKeeperPrograms(CasPrograms):
     def hint(self, error: Exception) -> str | None:
         match error:
             case errors.NoAuthError() | errors.InvalidACLError():
-                return _RIGHTS
+                return "the URL's user needs all rights for its path and the znodes in it: docs/providers/zookeeper.md"
             case OSError():
-                return _SERVERS
+                return "name the client addresses of servers that run, with tls=true or ca= if they have TLS"
         return super().hint(error)
 
 
@@ -78,7 +75,7 @@ class AsyncZooKeeperLockProvider(AsyncProgramProvider):
 
 def _parsed(url: str, acl: Sequence[ACL] | None, given: CasOptions) -> tuple[ZooKeeperPrograms, ZooKeeperClient]:
     url, options = parse_options(url, **given)
-    cluster = parse_cluster_url(url, "zookeeper", DEFAULT_PORT, TLS_OPTIONS, _FORM)
+    cluster = parse_cluster_url(url, "zookeeper", 2181, TLS_OPTIONS, _FORM)
     path = cluster.path.strip("/") or DEFAULT_PATH
     if not path.isprintable() or any(part in ("", ".", "..") for part in path.split("/")):
         raise ConfigurationError(f"store URL: {path!r} is not a path of ZooKeeper")
@@ -89,6 +86,5 @@ def _parsed(url: str, acl: Sequence[ACL] | None, given: CasOptions) -> tuple[Zoo
         files.context()  # raises an error for files that are not certificates
         kazoo |= {"use_ssl": True, "check_hostname": True, "ca": files.ca}
         kazoo |= {"certfile": files.cert, "keyfile": files.key or files.cert}
-    names = (cluster.user, *cluster.names)
-    programs = ZooKeeperPrograms(**options, passwords=(cluster.password,), names=names)
+    programs = ZooKeeperPrograms(**options, passwords=(cluster.password,), names=(cluster.user, *cluster.names))
     return programs, ZooKeeperClient(replace(cluster, path=f"/{path}"), kazoo, programs.clock_error)
