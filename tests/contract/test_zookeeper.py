@@ -106,6 +106,7 @@ class TestAsyncUrl(ZooKeeperContract, EventLoopContract):
     """The client is the sync one, in threads."""
 
     kind = AsyncZooKeeperLockProvider
+    facade = CancellationContract.facade
     test_i1_a_second_lock_is_refused = ExclusionContract.test_i1_a_second_lock_is_refused
     test_i12_a_cancelled_acquire_is_undone = CancellationContract.test_i12_a_cancelled_acquire_is_undone
     test_i3_the_end_of_the_event_loop_loses_no_release = (

@@ -1,0 +1,116 @@
+"""The znodes, their versions and their time, and znodes that somebody else has written."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from shedlock_py import LockRequest, ProviderError
+from shedlock_py.providers.cas import Read, Write
+from shedlock_py.providers.zookeeper import ZooKeeperLockProvider
+from shedlock_py.testing.proxy import TcpProxy
+from tests.stores.zookeeper.conftest import Open
+from tests.support.locks import acquired, record_of
+from tests.support.logs import warnings_of
+from tests.support.zookeeper import ZooKeeperServer
+
+PATH = "/records"
+
+
+def test_a_record_is_a_persistent_znode_with_one_child(
+    zookeeper_server: ZooKeeperServer, open_url: Open, name: str
+) -> None:
+    provider = open_url(zookeeper_server.url(path=PATH))
+    lease = acquired(provider, f".{name}")
+    with zookeeper_server.client() as client:
+        data, stat = client.get(f"{PATH}/%2E{name}")
+        fields = json.loads(data)
+        assert (fields["locked_by"], fields["fencing_token"]) == (lease.locked_by, lease.fencing_token)
+        assert client.get_children(f"{PATH}/%2E{name}") == [fields["made"]]
+        assert stat.owner_session_id is None, "no session's end deletes it"
+        provider.release(lease)
+        assert json.loads(client.get(f"{PATH}/%2E{name}")[0])["free"] is True
+    assert provider.records(".job")[0].name == f".{name}"
+
+
+def test_round_trips_of_a_job(zookeeper_server: ZooKeeperServer, open_url: Open, name: str) -> None:
+    """An acquire takes two (a read and a write), and one more for a name's first record. Each other operation takes
+    one. A read is two requests, which kazoo sends together."""
+    with TcpProxy(zookeeper_server.address) as proxy:
+        provider = open_url(zookeeper_server.url(via=proxy.address, path=PATH))
+        acquired(provider, "warm")
+        with zookeeper_server.client() as client:
+            before = client.get(f"{PATH}/.clock")[1].version
+            lease = acquired(provider, name)
+            assert provider.acquire(LockRequest(name, "1m")) is None
+            assert provider.extend(lease, "2m") is lease
+            assert provider.release(lease) is True
+            assert client.get(f"{PATH}/.clock")[1].version == before, "the clock is read now and then"
+            requests, zxid = client.get(f"{PATH}/{name}")[1].version, client.last_zxid
+            assert requests == 4, "make, acquire, extend, release"
+            for _ in range(3):
+                provider.record(name)
+            assert client.get(f"{PATH}/{name}")[1].version == 4
+            client.sync(PATH)
+            assert client.last_zxid == zxid, "a read writes nothing"
+
+
+def test_i1_a_write_never_hits_a_znode_that_was_created_again(
+    zookeeper_server: ZooKeeperServer, open_url: Open, name: str
+) -> None:
+    """ZooKeeper's own version is the same again: only the child tells the znodes apart."""
+    provider, other = (open_url(zookeeper_server.url(path=PATH)) for _ in range(2))
+    provider.release(acquired(provider, name))
+    entry = provider._client.execute(Read(name), 5).value  # a replica reads the free record, and then is paused
+    with zookeeper_server.client() as client:
+        version = client.get(f"{PATH}/{name}")[1].version
+        client.delete(f"{PATH}/{name}", recursive=True)
+        lease = acquired(other, name)
+        while client.get(f"{PATH}/{name}")[1].version < version:
+            other.extend(lease, "1m")
+        assert client.get(f"{PATH}/{name}")[1].version == version
+    late = replace(entry.record, locked_by="the replica")
+    assert provider._client.execute(Write(late, entry.version), 5).value is None
+    assert record_of(provider, name).locked_by == lease.locked_by
+
+
+def test_i10_a_lease_is_exact_to_milliseconds(zookeeper_server: ZooKeeperServer, open_url: Open, name: str) -> None:
+    """The time that was read for an earlier command serves this one, and adds its drift: 1 % of clock_error at most."""
+    provider = open_url(zookeeper_server.url(path=PATH), clock_error="1s")
+    acquired(provider, "warm")
+    held_at = acquired(provider, name, "1m").locked_by
+    record = record_of(provider, name)
+    with zookeeper_server.client() as client:
+        written_at = client.get(f"{PATH}/{name}")[1].mtime / 1000
+    assert record.locked_by == held_at
+    kept = record.lock_until.timestamp() - written_at - 60 - 1
+    assert kept >= -0.002, "the record ends before the lease"
+    assert record.lock_until - record.locked_at >= timedelta(minutes=1, seconds=1)
+
+
+def test_a_znode_that_is_no_record_is_an_error_and_hides_no_other(
+    zookeeper_server: ZooKeeperServer, open_url: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider = open_url(zookeeper_server.url(path="/odd"))
+    acquired(provider, "good")
+    with zookeeper_server.client() as client:
+        client.create("/odd/text", b"someone else's")
+        client.create("/odd/json", b'{"locked_by": "x"}')
+    with pytest.raises(ProviderError, match="not a lock record"):
+        provider.acquire(LockRequest("text", "1m"))
+    assert [record.name for record in provider.records()] == ["good"]
+    assert len(warnings_of(caplog)) == 2
+
+
+def test_a_fork_and_a_close_need_a_new_session(zookeeper_server: ZooKeeperServer, name: str) -> None:
+    """A release sends a write without a read. In a new session, even a refused write must learn the time."""
+    provider = ZooKeeperLockProvider(zookeeper_server.url(path=PATH))
+    with closing(provider):
+        lease = acquired(provider, name)
+        provider.force_release(name)
+        provider.close()
+        assert provider.release(lease) is False
