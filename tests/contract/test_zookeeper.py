@@ -103,7 +103,7 @@ class TestAllWithUrl(ZooKeeperContract, NetworkContract, LockProviderContract, P
 
 
 class TestAsyncUrl(ZooKeeperContract, EventLoopContract):
-    """The client is the sync one, in threads."""
+    """The sync client works in threads here."""
 
     kind = AsyncZooKeeperLockProvider
     facade = CancellationContract.facade

@@ -214,7 +214,7 @@ class ZooKeeperClient:
         return list(readable((self._znode(name), partial(_entry, name, reply)) for name, reply in found))
 
     def _change(self, session: Session, command: cas.Write | cas.Delete, until: float) -> Version | None:
-        """Return the new version, or the deleted version. None if the condition does not hold."""
+        """Return the new version, or the deleted version. Return None if the condition does not hold."""
         version: Version = command.if_version or Version(uuid4().hex, 0)
         znode = self._znode(command.name if isinstance(command, cas.Delete) else command.record.name)
         child = f"{znode}/{version.made}"

@@ -54,7 +54,7 @@ class ZooKeeperLockProvider(ProgramProvider):
         them. A path after them replaces ``/shedlock``, the znode of the locks. Options: ``tls=true``, ``ca``, ``cert``
         and ``key`` (files), ``timeout``, ``fire_time_tolerance``, ``clock_error``.
     :param acl: kazoo's ACL of the znodes that are created. By default they are for the URL's user only, or for
-        everybody if it has no user.
+        everybody if it names nobody.
     :param options: ``clock_error``, the largest difference between the servers' clocks (default: 1 s); ``timeout``, the
         time limit of a whole operation (default: 5 s); ``fire_time_tolerance``, how far a fire time may be ahead of the
         leader's clock (default: 5 minutes).

@@ -39,7 +39,7 @@ def test_a_record_is_a_persistent_znode_with_one_child(
 
 def test_round_trips_of_a_job(zookeeper_server: ZooKeeperServer, open_url: Open, name: str) -> None:
     """An acquire takes two (a read and a write), and one more for a name's first record. Each other operation takes
-    one. A read is two requests, which kazoo sends together."""
+    one round trip. A read is two requests, which kazoo sends together."""
     with TcpProxy(zookeeper_server.address) as proxy:
         provider = open_url(zookeeper_server.url(via=proxy.address, path=PATH))
         acquired(provider, "warm")
@@ -79,7 +79,7 @@ def test_i1_a_write_never_hits_a_znode_that_was_created_again(
 
 
 def test_i10_a_lease_is_exact_to_milliseconds(zookeeper_server: ZooKeeperServer, open_url: Open, name: str) -> None:
-    """The time that was read for an earlier command serves this one, and adds its drift: 1 % of clock_error at most."""
+    """An acquire may use the time of an earlier command. That adds its drift, 1 % of clock_error at most."""
     provider = open_url(zookeeper_server.url(path=PATH), clock_error="1s")
     acquired(provider, "warm")
     held_at = acquired(provider, name, "1m").locked_by
