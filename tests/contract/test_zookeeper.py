@@ -107,6 +107,7 @@ class TestAsyncUrl(ZooKeeperContract, EventLoopContract):
 
     kind = AsyncZooKeeperLockProvider
     facade = CancellationContract.facade
+    _is_clean_after = CancellationContract._is_clean_after
     test_i1_a_second_lock_is_refused = ExclusionContract.test_i1_a_second_lock_is_refused
     test_i12_a_cancelled_acquire_is_undone = CancellationContract.test_i12_a_cancelled_acquire_is_undone
     test_i3_the_end_of_the_event_loop_loses_no_release = (
