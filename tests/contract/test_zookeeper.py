@@ -89,7 +89,13 @@ class ZooKeeperContract(CasContract):
         return f"zookeeper://127.0.0.1:{free_port()}?timeout=300ms"
 
 
-class TestUrl(ZooKeeperContract, LostRepliesContract, HoldTimesContract, ForkContract):
+class TestUrl(ZooKeeperContract, LostRepliesContract, ForkContract):
+    test_i3_a_dead_holder_blocks_for_at_most = HoldTimesContract.test_i3_a_dead_holder_blocks_for_at_most
+    test_i4_minimum_hold_survives_the_release = HoldTimesContract.test_i4_minimum_hold_survives_the_release
+    test_an_expired_lease_cannot_be_extended = HoldTimesContract.test_an_expired_lease_cannot_be_extended
+    test_a_lease_may_last_3_milliseconds_or_10_years = (
+        HoldTimesContract.test_a_lease_may_last_3_milliseconds_or_10_years
+    )
     test_i1_one_winner_when_a_lock_gets_free = ThreadsContract.test_i1_one_winner_when_a_lock_gets_free
 
 

@@ -23,7 +23,7 @@ from shedlock_py.providers.cas.cluster_urls import ClusterUrl
 from shedlock_py.providers.cas.listing import readable
 from shedlock_py.providers.cas.records_in_json import entry_from_fields, fields_from_json, write_to_json
 from shedlock_py.providers.cas.server_time import DRIFT
-from shedlock_py.providers.kit import NotSent, PerProcess, TimedOut, call_within, seconds_left
+from shedlock_py.providers.kit import NotSent, PerProcess, ThreadedClient, TimedOut, call_within, seconds_left
 from shedlock_py.runtime.process import monotonic
 from shedlock_py.runtime.threads import WorkerPool
 
@@ -31,7 +31,6 @@ SESSION_SECONDS = 4.0
 """The session timeout: the shortest that a server grants by default. Kazoo leaves a silent server after 2/3 of it."""
 _SOON = 0.1
 """Seconds. If kazoo is not connected after this time, the session looks for the reason."""
-_CLOSE_SECONDS = 2.0
 _CLOCK = ".clock"
 """The znode that is written to read the leader's clock. In the name of a lock's znode, a dot is encoded."""
 _AGE = 0.01 / (2 * DRIFT)
@@ -141,7 +140,7 @@ class Session:
 
     def close(self) -> None:
         with suppress(TimedOut):
-            call_within(self._workers, _CLOSE_SECONDS, "the end of the session", partial(_end, self._clients))
+            call_within(self._workers, 2.0, "the end of the session", partial(_end, self._clients))
 
 
 def _end(clients: list[KazooClient]) -> None:
@@ -178,8 +177,7 @@ class ZooKeeperClient:
         return cas.CasReply(found, session.time.at(monotonic()))
 
     def close(self) -> None:
-        session = self._of_process.pop()
-        if session is not None:
+        if session := self._of_process.pop():
             session.close()
 
     def _read(self, session: Session, request: Callable[[KazooClient], Any], until: float) -> Any:
@@ -248,6 +246,13 @@ class ZooKeeperClient:
         return f"{self._path}/{quote(name, safe='').replace('.', '%2E')}"
 
 
+class AsyncZooKeeperClient(ThreadedClient):
+    """A client for asyncio: kazoo works in threads."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(ZooKeeperClient(*arguments))
+
+
 def _value(reply: Any, expected: type[Exception] | None = None) -> Any:
     """Return the reply's value, or None for an ``expected`` error. Raise another error."""
     if expected and isinstance(reply, expected):
@@ -259,8 +264,7 @@ def _value(reply: Any, expected: type[Exception] | None = None) -> Any:
 
 def _time(stat: Any, replies: Replies) -> cas.ServerTime:
     """Return the time of a write. The leader sets ``mtime``, in milliseconds, after it has received the request."""
-    date = _EPOCH + timedelta(milliseconds=stat.mtime)
-    return cas.ServerTime(date, replies.sent_at, replies.received_at, resolution=0.001)
+    return cas.ServerTime(_EPOCH + timedelta(milliseconds=stat.mtime), replies.sent_at, replies.received_at, 0.001)
 
 
 def _entry(name: str, reply: Any) -> cas.Entry | None:

@@ -13,11 +13,10 @@ from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.cas import CasPrograms, parse_options
 from shedlock_py.providers.cas.cluster_urls import parse_cluster_url
 from shedlock_py.providers.cas.options import CasOptions
-from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider, ThreadedClient
+from shedlock_py.providers.kit import AsyncProgramProvider, Failure, ProgramProvider
 from shedlock_py.providers.kit.certificates import TLS_OPTIONS, Certificates
-from shedlock_py.providers.zookeeper.zookeeper_client import ZooKeeperClient
+from shedlock_py.providers.zookeeper.zookeeper_client import AsyncZooKeeperClient, ZooKeeperClient
 
-DEFAULT_PATH = "shedlock"
 _FORM = "zookeeper://host1,host2:2181/path or zookeeper://user:password@host1,host2,host3/path"
 _IN_DOUBT = (errors.SystemZookeeperError, errors.OperationTimeoutError, errors.RequestTimeoutError)
 
@@ -62,21 +61,22 @@ class ZooKeeperLockProvider(ProgramProvider):
     """
 
     def __init__(self, url: str, *, acl: Sequence[ACL] | None = None, **options: Unpack[CasOptions]) -> None:
-        super().__init__(*_parsed(url, acl, options))
+        programs, place = _parsed(url, acl, options)
+        super().__init__(programs, ZooKeeperClient(*place))
 
 
 class AsyncZooKeeperLockProvider(AsyncProgramProvider):
     """:class:`ZooKeeperLockProvider` for asyncio. Several event loops may use it. Kazoo works in threads."""
 
     def __init__(self, url: str, *, acl: Sequence[ACL] | None = None, **options: Unpack[CasOptions]) -> None:
-        programs, client = _parsed(url, acl, options)
-        super().__init__(programs, ThreadedClient(client))
+        programs, place = _parsed(url, acl, options)
+        super().__init__(programs, AsyncZooKeeperClient(*place))
 
 
-def _parsed(url: str, acl: Sequence[ACL] | None, given: CasOptions) -> tuple[ZooKeeperPrograms, ZooKeeperClient]:
+def _parsed(url: str, acl: Sequence[ACL] | None, given: CasOptions) -> tuple[ZooKeeperPrograms, tuple[Any, ...]]:
     url, options = parse_options(url, **given)
     cluster = parse_cluster_url(url, "zookeeper", 2181, TLS_OPTIONS, _FORM)
-    path = cluster.path.strip("/") or DEFAULT_PATH
+    path = cluster.path.strip("/") or "shedlock"
     if not path.isprintable() or any(part in ("", ".", "..") for part in path.split("/")):
         raise ConfigurationError(f"store URL: {path!r} is not a path of ZooKeeper")
     kazoo: dict[str, Any] = {"default_acl": acl or (CREATOR_ALL_ACL if cluster.user else OPEN_ACL_UNSAFE)}
@@ -87,4 +87,4 @@ def _parsed(url: str, acl: Sequence[ACL] | None, given: CasOptions) -> tuple[Zoo
         kazoo |= {"use_ssl": True, "check_hostname": True, "ca": files.ca}
         kazoo |= {"certfile": files.cert, "keyfile": files.key or files.cert}
     programs = ZooKeeperPrograms(**options, passwords=(cluster.password,), names=(cluster.user, *cluster.names))
-    return programs, ZooKeeperClient(replace(cluster, path=f"/{path}"), kazoo, programs.clock_error)
+    return programs, (replace(cluster, path=f"/{path}"), kazoo, programs.clock_error)
