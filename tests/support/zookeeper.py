@@ -89,7 +89,8 @@ class ZooKeeperServer(ServerProcess):
             client.close()
 
     def version(self) -> tuple[str, str]:
-        return "ZooKeeper", "3.8.0"
+        # A server of an ensemble replies only after it has met the others.
+        return "ZooKeeper", self.status().get("Zookeeper version", "3.8").partition("-")[0]
 
     def url(self, *, via: Address | None = None, path: str = "") -> str:
         host, port = via or self.address

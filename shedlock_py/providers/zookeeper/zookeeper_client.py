@@ -73,9 +73,8 @@ class Session:
     :param options: arguments of ``KazooClient``.
     """
 
-    def __init__(self, cluster: ClusterUrl, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, Any]) -> None:
         self.time: cas.ServerTime | None = None
-        self._cluster = cluster
         self._options = options
         self._clients: list[KazooClient] = []
         """The current client. Empty before the first request."""
@@ -111,9 +110,8 @@ class Session:
     def _connected(self, until: float) -> KazooClient:
         if not self._clients or self._clients[-1].client_state == KeeperState.CLOSED:
             _end(self._clients)  # kazoo's thread ends after a reply that it cannot read
-            options = {"max_tries": -1, "delay": 0.02, "max_delay": 1.0}
-            hosts = ",".join(self._cluster.hosts)
-            client = KazooClient(hosts, SESSION_SECONDS, connection_retry=options, logger=_log, **self._options)
+            again = {"max_tries": -1, "delay": 0.02, "max_delay": 1.0}
+            client = KazooClient(timeout=SESSION_SECONDS, connection_retry=again, logger=_log, **self._options)
             self._live = client.start_async()
             client.handler.stop()  # without its threads, kazoo calls the callbacks of results at once
             self._clients.append(client)
@@ -129,7 +127,7 @@ class Session:
 
         :raises NotSent: no server can be reached.
         """
-        tls = {name: value for name, value in self._options.items() if name not in ("auth_data", "default_acl")}
+        tls = {key: value for key, value in self._options.items() if key not in ("hosts", "auth_data", "default_acl")}
         for name, port in client.hosts:
             try:
                 client.handler.create_connection((name, port), name, seconds_left(until), **tls).close()
@@ -159,7 +157,7 @@ class ZooKeeperClient:
         self._path = cluster.path
         self._clock = f"{cluster.path}/{_CLOCK}"
         self._most_age = clock_error.total_seconds() * _AGE
-        self._of_process = PerProcess(partial(Session, cluster, options))
+        self._of_process = PerProcess(partial(Session, options))
 
     def execute(self, command: cas.CasCommand, timeout: float | None) -> cas.CasReply:
         session, until = self._of_process.get(), monotonic() + (timeout or 0.0)
@@ -191,13 +189,12 @@ class ZooKeeperClient:
             first = client.set_async(self._clock, b"") if is_old else client.sync_async(self._clock)
             return [first, request(client)]
 
-        while True:
-            replies = session.send(requests, until)
-            first, value = replies.values
-            if not isinstance(first, errors.NoNodeError):
-                break
+        replies = session.send(requests, until)
+        first, value = replies.values
+        if isinstance(first, errors.NoNodeError):  # nobody has used this path yet
             create = session.send(lambda client: [client.create_async(self._clock, makepath=True)], until)
             _value(create.values[0], errors.NodeExistsError)
+            return self._read(session, request, until)
         if not isinstance(_value(first), str):
             session.time = _time(first, replies)
         return value
@@ -233,6 +230,8 @@ class ZooKeeperClient:
 
         replies = session.send(requests, until)
         for result in _value(replies.values[0]):
+            if isinstance(result, errors.NoNodeError):
+                session.time = None  # somebody may have deleted the path: the next read makes it again
             if isinstance(result, _NOT_DONE):
                 return None
             if not isinstance(result, errors.RolledBackError):  # undone because of a later error

@@ -79,7 +79,8 @@ def _parsed(url: str, acl: Sequence[ACL] | None, given: CasOptions) -> tuple[Zoo
     path = cluster.path.strip("/") or "shedlock"
     if not path.isprintable() or any(part in ("", ".", "..") for part in path.split("/")):
         raise ConfigurationError(f"store URL: {path!r} is not a path of ZooKeeper")
-    kazoo: dict[str, Any] = {"default_acl": acl or (CREATOR_ALL_ACL if cluster.user else OPEN_ACL_UNSAFE)}
+    kazoo: dict[str, Any] = {"hosts": ",".join(cluster.hosts)}
+    kazoo["default_acl"] = list(acl or (CREATOR_ALL_ACL if cluster.user else OPEN_ACL_UNSAFE))
     if cluster.user:
         kazoo["auth_data"] = [("digest", f"{cluster.user}:{cluster.password}")]
     if files := Certificates.from_options(cluster.options):

@@ -112,3 +112,15 @@ def test_a_fork_and_a_close_need_a_new_session(zookeeper_server: ZooKeeperServer
         provider.force_release(name)
         provider.close()
         assert provider.release(lease) is False
+
+
+def test_a_path_that_was_deleted_by_hand_stops_no_job(zookeeper_server: ZooKeeperServer, open_url: Open) -> None:
+    provider = open_url(zookeeper_server.url(path="/deleted"))
+    first = acquired(provider, "job")
+    with zookeeper_server.client() as client:
+        client.delete("/deleted", recursive=True)
+    assert provider.release(first) is False
+    assert (acquired(provider, "job").fencing_token or 0) > (first.fencing_token or 0)
+    with zookeeper_server.client() as client:
+        client.delete("/deleted", recursive=True)
+    acquired(provider, "another job")
