@@ -105,11 +105,11 @@ class ZooKeeperEnsemble:
 
     def __init__(self, size: int = 3) -> None:
         peers = {number: (free_port(), free_port()) for number in range(1, size + 1)}
-        self.servers = [ZooKeeperServer(number, peers) for number in peers]
+        self.members = [ZooKeeperServer(number, peers) for number in peers]
         self._running = ExitStack()
 
     def __enter__(self) -> Self:
-        for server in self.servers:
+        for server in self.members:
             self._running.enter_context(server)
         self.wait_for_leader()
         return self
@@ -119,11 +119,11 @@ class ZooKeeperEnsemble:
 
     @property
     def leader(self) -> ZooKeeperServer:
-        wait_until(lambda: any(server.status().get("Mode") == "leader" for server in self.servers), what="a leader")
-        return next(server for server in self.servers if server.status().get("Mode") == "leader")
+        wait_until(lambda: any(server.status().get("Mode") == "leader" for server in self.members), what="a leader")
+        return next(server for server in self.members if server.status().get("Mode") == "leader")
 
     def wait_for_leader(self) -> None:
-        wait_until(lambda: all(server.status() for server in self.servers), timeout=60, what="all follow a leader")
+        wait_until(lambda: all(server.status() for server in self.members), timeout=60, what="all follow a leader")
 
     def url(self, path: str = "") -> str:
-        return f"zookeeper://{','.join(f'{host}:{port}' for host, port in (s.address for s in self.servers))}{path}"
+        return f"zookeeper://{','.join(f'{host}:{port}' for host, port in (s.address for s in self.members))}{path}"

@@ -89,17 +89,17 @@ def test_i1_leases_outlive_the_leader(ensemble: ZooKeeperEnsemble, open_url: Ope
 @THREE_SERVERS
 def test_i5_a_server_without_a_majority_grants_nothing(ensemble: ZooKeeperEnsemble, open_url: Open, name: str) -> None:
     """It may serve readers, but only those that accept old data."""
-    rest = [server for server in ensemble.servers if server is not ensemble.leader]
+    rest = [server for server in ensemble.members if server is not ensemble.leader]
     provider = open_url(rest[0].url(path="/failover"), timeout="2s")
     lease = acquired(provider, name)
-    for server in ensemble.servers:
+    for server in ensemble.members:
         if server is not rest[0]:
             server.kill()
     with pytest.raises(ProviderUnreachable):
         provider.acquire(LockRequest(name, "1m"))
     with pytest.raises(ProviderUnreachable):
         provider.release(lease)
-    for server in ensemble.servers:
+    for server in ensemble.members:
         server.start()
     ensemble.wait_for_leader()
     wait_until(lambda: released(provider, lease), timeout=60, what="a release")
