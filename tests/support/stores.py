@@ -11,7 +11,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
+from kazoo.exceptions import NoNodeError, NotEmptyError
 from sqlalchemy import Connection, NullPool, create_engine
 
 from shedlock_py import LockProvider
@@ -310,7 +311,9 @@ class ZooKeeperStore(Store):
 
     def delete_all(self) -> None:
         with self.servers[0].client() as client:
-            client.delete(self.path, recursive=True)
+            for child in client.get_children(self.path) if client.exists(self.path) else ():
+                with suppress(NoNodeError, NotEmptyError):  # another client deletes it, or makes it again
+                    client.delete(f"{self.path}/{child}", recursive=True)
 
     def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> str:
         places = ",".join(f"{host}:{port}" for host, port in via or self.addresses)
