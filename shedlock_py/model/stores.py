@@ -98,6 +98,11 @@ STORES = {
             title="etcd", schemes=("etcd",), module="etcd", class_name="EtcdLockProvider", extra="etcd",
             drivers=("httpx",), async_drivers=("httpx",), clock="the members', to a second or two", page="etcd",
         ),
+        Store(
+            title="ZooKeeper", schemes=("zookeeper",), module="zookeeper", class_name="ZooKeeperLockProvider",
+            extra="zookeeper", drivers=("kazoo",), async_drivers=("kazoo",), clock="the leader's",
+            round_trips="2 to acquire, else 1", has_history=False, page="zookeeper",
+        ),
         _in_seconds(
             title="DynamoDB", schemes=("dynamodb",), module="dynamodb", class_name="DynamoDBLockProvider",
             extra="dynamodb", drivers=("boto3",), async_drivers=("aiobotocore",),

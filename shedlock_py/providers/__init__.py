@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from shedlock_py.providers.s3 import AsyncS3LockProvider, S3LockProvider
     from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
+    from shedlock_py.providers.zookeeper import AsyncZooKeeperLockProvider, ZooKeeperLockProvider
 else:
     _LAZY = {f"{prefix}{store.class_name}": store.module for store in STORES.values() for prefix in ("", "Async")}
     """The module of each class. The extra has the same name."""
@@ -52,6 +53,7 @@ __all__ = [
     "AsyncRedisQuorumLockProvider",
     "AsyncS3LockProvider",
     "AsyncSqlAlchemyLockProvider",
+    "AsyncZooKeeperLockProvider",
     "AzureBlobLockProvider",
     "DynamoDBLockProvider",
     "EtcdLockProvider",
@@ -62,4 +64,5 @@ __all__ = [
     "RedisQuorumLockProvider",
     "S3LockProvider",
     "SqlAlchemyLockProvider",
+    "ZooKeeperLockProvider",
 ]

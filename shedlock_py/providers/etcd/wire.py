@@ -5,7 +5,6 @@ https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ from typing import Any, NamedTuple
 from shedlock_py.events import logger
 from shedlock_py.model.text import parsed
 from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, OtherReplyError, Read, Write
-from shedlock_py.providers.cas.cas_programs import UNREAD
-from shedlock_py.providers.kit import Failure, record_from_json, record_to_json
+from shedlock_py.providers.cas.records_in_json import entry_from_fields, fields_from_json, write_to_json
+from shedlock_py.providers.kit import Failure
 
 
 class EtcdError(Exception):
@@ -97,7 +96,7 @@ def request_of(command: Command, prefix: str) -> tuple[str, dict[str, Any]]:
 
 
 def _value(write: Write) -> str:
-    return _encoded(json.dumps({**record_to_json(write.record), **({"free": True} if write.is_free else {})}))
+    return _encoded(write_to_json(write))
 
 
 def _transaction(key: str, if_version: Version | None, change: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -190,16 +189,8 @@ def _entries(prefix: str, pairs: list[Mapping[str, Any]]) -> Iterator[Entry]:
 
 def _entry(prefix: str, pair: Mapping[str, Any]) -> Entry:
     name = b64decode(pair["key"]).decode()[len(prefix) :]
-    value = b64decode(pair.get("value", ""))
-    try:
-        fields = parsed(value)
-    except ValueError:
-        fields = None
-    if not isinstance(fields, dict):
-        raise ValueError(f"not a lock record: {value!r:.200}")
-    is_free = fields.pop("free", False) is True
-    version = Version(pair["mod_revision"], pair["value"])
-    return Entry(record_from_json(name, fields, read_at=UNREAD), version, is_free)
+    fields = fields_from_json(b64decode(pair.get("value", "")))
+    return entry_from_fields(name, fields, Version(pair["mod_revision"], pair["value"]))
 
 
 def _encoded(text: str | bytes) -> str:

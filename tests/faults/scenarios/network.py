@@ -152,7 +152,8 @@ AT_MOST = "1m"
 @scenario(
     10,
     "late copy of a take-over",
-    stores=ONE_SERVER,
+    # When a ZooKeeper session connects again, the server ends its former connection, and the late copy with it.
+    stores=tuple(name for name in ONE_SERVER if name != "zookeeper"),
     least=8,
 )
 def late_takeovers(store: Store, budget: Budget, seed: int) -> Report:
