@@ -48,10 +48,10 @@ class Certificates:
 
     def context(self) -> ssl.SSLContext:
         """:raises ConfigurationError: a file cannot be read, or is not a certificate."""
-        with _file_errors(f"ca={self.ca!r}"):
+        with file_errors(f"ca={self.ca!r}"):
             context = ssl.create_default_context(cafile=self.ca)
         if self.cert:
-            with _file_errors(f"cert={self.cert!r}" + (f", key={self.key!r}" if self.key else "")):
+            with file_errors(f"cert={self.cert!r}" + (f", key={self.key!r}" if self.key else "")):
                 context.load_cert_chain(self.cert, self.key)
         return context
 
@@ -63,14 +63,17 @@ class Certificates:
         content = []
         for option in ("ca", "cert", "key"):
             if name := getattr(self, option):
-                with _file_errors(f"{option}={name!r}"):
+                with file_errors(f"{option}={name!r}"):
                     content.append(Path(name).read_bytes())
         return tuple(content)
 
 
 @contextmanager
-def _file_errors(options: str) -> Iterator[None]:
-    """Raise :class:`ConfigurationError` for files that cannot be read or are not certificates."""
+def file_errors(options: str) -> Iterator[None]:
+    """Raise :class:`ConfigurationError` for files that cannot be read or are not certificates.
+
+    :param options: the options that name the files, for the message.
+    """
     try:
         yield
     except ssl.SSLError as error:
