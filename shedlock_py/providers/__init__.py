@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from shedlock_py.providers.kubernetes import AsyncKubernetesLockProvider, KubernetesLockProvider
     from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider
     from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
+    from shedlock_py.providers.nats import AsyncNatsLockProvider, NatsLockProvider
     from shedlock_py.providers.redis import (
         AsyncRedisLockProvider,
         AsyncRedisQuorumLockProvider,
@@ -46,6 +47,7 @@ __all__ = [
     "AsyncInMemoryLockProvider",
     "AsyncKubernetesLockProvider",
     "AsyncMongoLockProvider",
+    "AsyncNatsLockProvider",
     "AsyncRedisLockProvider",
     "AsyncRedisQuorumLockProvider",
     "AsyncS3LockProvider",
@@ -55,6 +57,7 @@ __all__ = [
     "InMemoryLockProvider",
     "KubernetesLockProvider",
     "MongoLockProvider",
+    "NatsLockProvider",
     "RedisLockProvider",
     "RedisQuorumLockProvider",
     "S3LockProvider",

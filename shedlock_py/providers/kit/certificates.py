@@ -55,6 +55,21 @@ class Certificates:
                 context.load_cert_chain(self.cert, self.key)
         return context
 
+    def observed_context(self) -> tuple[ssl.SSLContext, list[bool]]:
+        """Return the context, and a list that gets an entry for each handshake with it.
+
+        For a driver that goes on without TLS, and sends the password, if the server does not offer TLS.
+        """
+        context, handshakes = self.context(), list[bool]()
+
+        class Observed(ssl.SSLObject):
+            def do_handshake(self) -> None:
+                super().do_handshake()
+                handshakes.append(True)
+
+        context.sslobject_class = Observed
+        return context, handshakes
+
     def content(self) -> tuple[bytes, ...]:
         """Return the content of the files, to find out whether they were replaced.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from weakref import finalize
 
 from shedlock_py.providers.kit.async_pool import close_with_loop
@@ -23,6 +25,7 @@ _SHARE = 0.4
 """The share of the time limit for one reply, so that time is left to try again on another connection."""
 _ORDER_SECONDS = 1.0
 """How long a cancelled request waits for its reply, so that its undo cannot overtake it in the store."""
+_CLOSE_SECONDS = 1.0
 _LATE_SECONDS = 1.0
 """How long a thread waits for its event loop after the time limit."""
 
@@ -31,32 +34,95 @@ class ConnectionLost(Exception):
     """The connection broke, or had no reply in time. The command may have been carried out."""
 
 
-class SharedConnection(Protocol):
-    """An open connection. Its requests may overlap."""
+class SharedConnection(ABC):
+    """A connection of an event loop. Its requests overlap; each has a key, and a future for its reply."""
+
+    def __init__(self) -> None:
+        self._futures: dict[str, asyncio.Future[Any]] = {}
+        self._ended = asyncio.Event()
+
+    @abstractmethod
+    async def carry_out(self, command: Any, until: float) -> Any:
+        """Return the reply to ``command``."""
+
+    @abstractmethod
+    async def disconnect(self) -> None:
+        """Close the driver's connection."""
 
     @property
     def is_open(self) -> bool:
         """False if the next command needs another connection."""
+        return not self._ended.is_set()
 
-    async def carry_out(self, command: Any, until: float, /) -> Any:
-        """Return the reply to ``command``. Await the replies of the store with :func:`replies`."""
+    def begin(self) -> None:
+        """Call it when the connection is open. The end of the event loop, which ends the driver's tasks, ends it."""
+        start_task(self._live())
+
+    async def _live(self) -> None:
+        try:
+            await self._ended.wait()
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Call it when the connection has ended. Requests that wait for a reply raise :class:`ConnectionLost`."""
+        self._ended.set()
+        for key in list(self._futures):
+            self.resolve(key, ConnectionLost("the connection was closed before the reply"))
+
+    def expect(self, key: str) -> asyncio.Future[Any]:
+        """Return the future for the reply to a request that is sent next."""
+        future = self._futures[key] = asyncio.get_running_loop().create_future()
+        return future
+
+    def resolve(self, key: str, outcome: Any) -> None:
+        """Set the reply, or an exception. Without effect if nobody waits for it."""
+        future = self._futures.pop(key, None)
+        if future is not None and not future.done():
+            future.set_result(outcome)
+
+    async def outcomes(self, futures: Collection[asyncio.Future[Any]], until: float) -> list[Any]:
+        """Return the replies, or raise the first exception. A task that is cancelled meanwhile waits a moment for them.
+
+        A request that was sent cannot be withdrawn. If its task is cancelled, an undo comes next, and it must find what
+        the request has done. A cancellation by the time limit, at ``until``, does not wait.
+        """
+        try:
+            await asyncio.wait(futures)
+        except asyncio.CancelledError:
+            if seconds_left(until):
+                await asyncio.wait(futures, timeout=_ORDER_SECONDS)
+            raise
+        outcomes = [future.result() for future in futures]
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+        return outcomes
 
     async def close(self) -> None:
-        """Close the connection. Requests that wait for a reply raise :class:`ConnectionLost`."""
+        self.end()
+        with suppress(Exception):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self.disconnect()
 
 
-async def replies(futures: Collection[asyncio.Future[Any]], until: float) -> None:
-    """Wait until ``futures`` are done. A task that is cancelled meanwhile does not cancel them.
+async def connect_to_any(
+    hosts: Sequence[str], connect: Callable[[str, float], Awaitable[SharedConnection]], until: float
+) -> SharedConnection:
+    """Return a connection to one of ``hosts``, in random order.
 
-    A request that was sent cannot be withdrawn. If its task is cancelled, an undo comes next, and it must find what the
-    request has done. So a cancellation waits a moment for the reply, unless it comes from the time limit ``until``.
+    :param connect: opens a connection to a host within so many seconds. After another error than ``OSError`` and
+        ``TimedOut``, no other host is tried.
     """
-    try:
-        await asyncio.wait(futures)
-    except asyncio.CancelledError:
-        if seconds_left(until):
-            await asyncio.wait(futures, timeout=_ORDER_SECONDS)
-        raise
+    failed = []
+    for number, host in enumerate(random.sample(hosts, len(hosts))):
+        seconds = seconds_left(until) / (len(hosts) - number)
+        try:
+            async with within(seconds, CONNECTION, sent=False):
+                return await connect(host, seconds)
+        except (OSError, TimedOut) as error:
+            failed.append(f"{host}: {error}")
+    raise OSError("; ".join(failed))
 
 
 class SharedClient:
@@ -147,7 +213,8 @@ class BlockingClient:
     def execute(self, command: Any, timeout: float | None) -> Any:
         seconds = DEFAULT_TIMEOUT.total_seconds() if timeout is None else timeout
         own = self._of_process.get().started()
-        call = _Call(partial(own.async_provider.execute, command, timeout))
+        client: Any = own.async_provider
+        call = _Call(partial(client.execute, command, timeout))
         try:
             own.loop.call_soon_threadsafe(call.start)
             if not call.ended.acquire(timeout=seconds + _LATE_SECONDS):
@@ -213,7 +280,8 @@ class _LoopOfProcess:
             with self._mutex:
                 if self._loop is None:
                     with driver_errors(is_connecting=True):  # no thread or no descriptor is free
-                        self._loop = OnOwnLoop(self._make)
+                        make: Any = self._make
+                        self._loop = OnOwnLoop(make)
         return self._loop
 
     def close(self) -> None:

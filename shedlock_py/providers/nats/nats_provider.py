@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import nats
 
-from shedlock_py.model.durations import Duration
 from shedlock_py.providers.cas import CasPrograms, CasReply, parse_options
+from shedlock_py.providers.cas.options import CasOptions
 from shedlock_py.providers.kit import AsyncProgramProvider, Check, Failure, ProgramProvider
 from shedlock_py.providers.kit.shared_client import BlockingClient, ConnectionLost, SharedClient
 from shedlock_py.providers.nats.nats_clients import connect
@@ -79,30 +79,16 @@ class NatsLockProvider(ProgramProvider):
     :raises ConfigurationError: the URL cannot work.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        clock_error: Duration | None = None,
-        timeout: Duration | None = None,
-        fire_time_tolerance: Duration | None = None,
-    ) -> None:
-        place, programs = _parsed(url, clock_error, timeout, fire_time_tolerance)
+    def __init__(self, url: str, **options: Unpack[CasOptions]) -> None:
+        place, programs = _parsed(url, options)
         super().__init__(programs, BlockingClient(partial(_client, place), place.shown))
 
 
 class AsyncNatsLockProvider(AsyncProgramProvider):
     """:class:`NatsLockProvider` for asyncio. Several event loops may use it."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        clock_error: Duration | None = None,
-        timeout: Duration | None = None,
-        fire_time_tolerance: Duration | None = None,
-    ) -> None:
-        place, programs = _parsed(url, clock_error, timeout, fire_time_tolerance)
+    def __init__(self, url: str, **options: Unpack[CasOptions]) -> None:
+        place, programs = _parsed(url, options)
         super().__init__(programs, _client(place))
 
 
@@ -110,10 +96,9 @@ def _client(place: Place) -> SharedClient:
     return SharedClient(partial(connect, place), place.shown)
 
 
-def _parsed(
-    url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None
-) -> tuple[Place, NatsPrograms]:
-    url, options = parse_options(url, clock_error, timeout, tolerance)
+def _parsed(url: str, given: CasOptions) -> tuple[Place, NatsPrograms]:
+    url, options = parse_options(url, **given)
     place = Place.from_url(url)
-    user = place.cluster.user if place.cluster.password else ""
-    return place, NatsPrograms(place, passwords=(place.secret,), names=(user, *place.cluster.names), **options)
+    user, password = place.cluster.user, place.cluster.password
+    secret, names = (password, (user, *place.cluster.names)) if password else (user, place.cluster.names)
+    return place, NatsPrograms(place, passwords=(secret,), names=names, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from shedlock_py.errors import ConfigurationError
@@ -12,8 +12,6 @@ from shedlock_py.providers.kit.certificates import TLS_OPTIONS, Certificates, fi
 
 DEFAULT_BUCKET = "shedlock"
 _FORM = "nats://host:4222/bucket or nats://user:password@host1,host2,host3/bucket?ca=ca.pem"
-_BUCKET = re.compile(r"[A-Za-z0-9_-]+")
-_OPTIONS = (*TLS_OPTIONS, "credentials", "replicas")
 
 
 @dataclass(frozen=True)
@@ -21,45 +19,41 @@ class Place:
     """A bucket of a NATS cluster.
 
     :ivar certificates: None without TLS.
-    :ivar credentials: a file with the JWT and the key of the user.
     :ivar replicas: how many servers keep a bucket that ``create_schema`` makes.
     """
 
     cluster: ClusterUrl
-    bucket: str = DEFAULT_BUCKET
-    certificates: Certificates | None = None
-    credentials: str | None = field(default=None, repr=False)
-    replicas: int = 1
+    bucket: str
+    certificates: Certificates | None
+    replicas: int
 
     @property
     def shown(self) -> str:
         """For people, without the password or token."""
         return f"nats://{','.join(self.cluster.hosts)}/{self.bucket}"
 
-    @property
-    def secret(self) -> str:
-        """The password, or the token: the text before the ``@`` without a colon."""
-        return self.cluster.password or self.cluster.user
-
     @classmethod
     def from_url(cls, url: str) -> Place:
         """:raises ConfigurationError: the URL has another form."""
-        cluster = parse_cluster_url(url, "nats", 4222, _OPTIONS, _FORM)
+        cluster = parse_cluster_url(url, "nats", 4222, (*TLS_OPTIONS, "credentials", "replicas"), _FORM)
         bucket = cluster.path.removesuffix("/") or DEFAULT_BUCKET
-        if not _BUCKET.fullmatch(bucket):
+        if not re.fullmatch("[A-Za-z0-9_-]+", bucket):
             raise ConfigurationError(f"store URL: {bucket!r}: the name of a bucket has only letters, digits, _ and -")
         replicas = cluster.options.get("replicas", "3" if len(cluster.hosts) > 2 else "1")
         if replicas not in {"1", "2", "3", "4", "5"}:
             raise ConfigurationError(f"store URL: replicas={replicas!r} is not a number from 1 to 5")
-        certificates = Certificates.from_options(cluster.options)
-        return cls(cluster, bucket, certificates, cluster.options.get("credentials"), int(replicas))
+        return cls(cluster, bucket, Certificates.from_options(cluster.options), int(replicas))
 
-    def read_credentials(self) -> str | None:
-        """:raises ConfigurationError: the file cannot be read, or has other content."""
-        if self.credentials is None:
+    def credentials(self) -> str | None:
+        """Return the content of the credentials file, with the JWT and the key of a user.
+
+        :raises ConfigurationError: the file cannot be read, or has other content.
+        """
+        path = self.cluster.options.get("credentials")
+        if path is None:
             return None
-        with file_errors(f"credentials={self.credentials!r}"):
-            text = Path(self.credentials).read_text("utf-8", "replace")
+        with file_errors(f"credentials={path!r}"):
+            text = Path(path).read_text("utf-8", "replace")
         if "BEGIN NATS USER JWT" not in text or "BEGIN USER NKEY SEED" not in text:  # nats-py would read on for ever
-            raise ConfigurationError(f"store URL: credentials={self.credentials!r}: not a file of NATS credentials")
+            raise ConfigurationError(f"store URL: credentials={path!r}: not a file of NATS credentials")
         return text

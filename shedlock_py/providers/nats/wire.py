@@ -16,16 +16,17 @@ from urllib.parse import quote, unquote
 
 from shedlock_py.events import logger
 from shedlock_py.model.text import parsed
-from shedlock_py.providers.cas import CasCommand, Delete, Entry, OtherReplyError, Read, UnknownTimeError, Write
-from shedlock_py.providers.cas.cas_programs import UNREAD
-from shedlock_py.providers.kit import Failure, GrantsNothing, record_from_json, record_to_json
+from shedlock_py.providers.cas import CasCommand, Entry, OtherReplyError, UnknownTimeError, Write
+from shedlock_py.providers.cas.records_in_json import entry_from_fields, fields_from_json, write_to_json
+from shedlock_py.providers.kit import Failure, GrantsNothing
 
-_API = "$JS.API.STREAM"
-_NO_STREAM, _NO_MESSAGE, _NAME_IN_USE = 10059, 10037, 10058
-_WRONG_SEQUENCE = (10071, 10164)
-_NOT_ENABLED = (10039, 10076)
-_NO_BUCKET = "create the bucket with provider.create_schema(), or name another bucket in the URL"
+_NO_MESSAGE, _NAME_IN_USE, _WRONG_SEQUENCE = 10037, 10058, (10071, 10164)
 _NO_JETSTREAM = "turn JetStream on in the servers, and for this account"
+_HINTS = {
+    10059: "create the bucket with provider.create_schema(), or name another bucket in the URL",
+    10039: _NO_JETSTREAM,
+    10076: _NO_JETSTREAM,
+}
 
 
 class NatsError(Exception):
@@ -62,7 +63,7 @@ class Request(NamedTuple):
 
 
 class Deleted(NamedTuple):
-    """The marker of a deleted key. The next record of the key replaces this version."""
+    """The marker of a key that another client has deleted. A new record replaces this version."""
 
     version: int
 
@@ -72,37 +73,34 @@ class Wire:
 
     def __init__(self, bucket: str) -> None:
         self._stream = f"KV_{bucket}"
-        self._prefix = f"$KV.{bucket}."
-        self.info = Request(f"{_API}.INFO.{self._stream}")
-        self.list_keys = self.info._replace(payload=_json(subjects_filter=f"{self._prefix}>"))
+        self._keys = f"$KV.{bucket}."
+        self.info = self._api("INFO")
+        self.list_keys = self._api("INFO", subjects_filter=f"{self._keys}>")
+
+    def _api(self, verb: str, **fields: Any) -> Request:
+        return Request(f"$JS.API.STREAM.{verb}.{self._stream}", json.dumps(fields).encode() if fields else b"")
 
     def create(self, replicas: int) -> Request:
-        """Return the request for the bucket as NATS's own clients create it.
+        """Return the request for a bucket as NATS's own clients create it.
 
-        The sequence numbers start at a random number: a version must not come back after the bucket was deleted.
+        But its sequence numbers start at random: a version must not come back after the bucket was deleted.
         """
-        config = _json(
-            name=self._stream,
-            subjects=[f"{self._prefix}>"],
-            num_replicas=replicas,
-            max_msgs_per_subject=1,
-            discard="new",
-            deny_delete=True,
-            allow_rollup_hdrs=True,
-            first_seq=random.getrandbits(48) + 1,
-        )
-        return Request(f"{_API}.CREATE.{self._stream}", config)
+        limits = {"max_msgs_per_subject": 1, "discard": "new", "deny_delete": True, "allow_rollup_hdrs": True}
+        start = random.getrandbits(48) + 1
+        fields = {"name": self._stream, "subjects": [f"{self._keys}>"], "num_replicas": replicas, "first_seq": start}
+        return self._api("CREATE", **fields, **limits)
 
     def read(self, name: str) -> Request:
-        """The stream's leader replies, also if other servers of the bucket may reply to reads."""
-        return Request(f"{_API}.MSG.GET.{self._stream}", _json(last_by_subj=self._subject(name)))
+        """The stream's leader replies. Of a bucket with direct reads, any other server might reply, with old values."""
+        return self._api("MSG.GET", last_by_subj=self._subject(name))
 
     def write(self, write: Write, if_version: int | None) -> Request:
-        fields = {**record_to_json(write.record), **({"free": True} if write.is_free else {})}
-        return Request(self._subject(write.record.name), _json(**fields), _expected(if_version or 0))
+        expected = {"Nats-Expected-Last-Subject-Sequence": str(if_version or 0)}
+        return Request(self._subject(write.record.name), write_to_json(write).encode(), expected)
 
-    def delete(self, delete: Delete) -> Request:
-        return Request(self._subject(delete.name), headers={**_expected(delete.if_version), "KV-Operation": "DEL"})
+    def delete(self, name: str, if_version: int) -> Request:
+        """Return the request that deletes this version and older versions of a key. It leaves no marker."""
+        return self._api("PURGE", filter=self._subject(name), seq=if_version + 1)
 
     def found(self, name: str, reply: Mapping[str, Any]) -> Entry | Deleted | None:
         """Return the result of a read.
@@ -117,74 +115,56 @@ class Wire:
         headers = b64decode(message.get("hdrs", ""))
         if b"KV-Operation:" in headers or b"Nats-Marker-Reason:" in headers:
             return Deleted(message["seq"])
-        fields = parsed(b64decode(message.get("data", "")))
-        if not isinstance(fields, dict):
-            raise ValueError(f"not a lock record: {fields!r:.200}")
-        is_free = fields.pop("free", False) is True
-        return Entry(record_from_json(name, fields, read_at=UNREAD), message["seq"], is_free)
+        return entry_from_fields(name, fields_from_json(b64decode(message.get("data", ""))), message["seq"])
 
-    def listed(self, name: str, reply: Mapping[str, Any]) -> Entry | None:
+    def listed(self, name: str, reply: Mapping[str, Any]) -> list[Entry]:
         """Return the result of a read for a list: a key that is not a lock record must not hide others."""
         try:
             found = self.found(name, reply)
-        except (ValueError, LookupError, TypeError) as error:
-            logger.warning("records: the key %r is left out: %s", name, error)
-            return None
-        return found if isinstance(found, Entry) else None
+        except ValueError as error:
+            logger.warning("records: the key of %r is left out: %s", name, error)
+            return []
+        return [found] if isinstance(found, Entry) else []
 
     def names(self, reply: Mapping[str, Any]) -> list[str]:
         """Return the lock names of a reply to :attr:`list_keys`."""
         subjects = reply["state"].get("subjects") or {}
-        return [unquote(subject.removeprefix(self._prefix).replace("=", "%")) for subject in subjects]
+        return [unquote(subject.removeprefix(self._keys).replace("=", "%")) for subject in subjects]
 
     def _subject(self, name: str) -> str:
-        """Keys have only letters, digits and ``-_/=.``, so other characters are encoded as in ``=C3=B6``."""
-        return self._prefix + quote(name, safe="/").replace(".", "%2E").replace("~", "%7E").replace("%", "=")
+        """Keys have only letters, digits and ``-_/=.``, so other characters are encoded, as in ``=C3=B6``."""
+        return self._keys + quote(name, safe="/").replace(".", "%2E").replace("~", "%7E").replace("%", "=")
 
 
 def reply_of(payload: bytes) -> dict[str, Any]:
-    """Return JetStream's reply. Its ``error`` is an expected one.
+    """Return JetStream's reply. The only error in it is that another version, or no record, was there.
 
     :raises NatsError: the reply is another error.
     """
     try:
         reply = parsed(payload)
-    except ValueError:
-        reply = None
-    match reply:
-        case {"error": {"code": int(code), **error}}:
-            number, text = error.get("err_code"), str(error.get("description", f"error {code}"))
-            if number not in (_NO_MESSAGE, _NAME_IN_USE, *_WRONG_SEQUENCE):
-                is_refused = code < 500 or number in _NOT_ENABLED
-                hint = {_NO_STREAM: _NO_BUCKET, **dict.fromkeys(_NOT_ENABLED, _NO_JETSTREAM)}.get(number)
-                raise NatsError(text, Failure.REFUSED if is_refused else Failure.UNREACHABLE, hint)
-        case dict():
-            pass
-        case _:
-            raise NatsError(f"not a reply of JetStream: {payload[:100]!r}", Failure.UNREACHABLE)
-    return reply
+        error = reply.get("error")
+        code, number = (error["code"], error.get("err_code")) if error else (0, 0)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise NatsError(f"not a reply of JetStream: {payload[:100]!r}", Failure.UNREACHABLE) from None
+    if code and number not in (_NO_MESSAGE, _NAME_IN_USE, *_WRONG_SEQUENCE):
+        hint = _HINTS.get(number)
+        is_refused = code < 500 or hint is not None
+        message = str(error.get("description") or f"error {number}")
+        raise NatsError(message, Failure.REFUSED if is_refused else Failure.UNREACHABLE, hint)
+    return dict(reply)
 
 
 def version_of(reply: Mapping[str, Any]) -> int | None:
-    """Return the version of a key that was written or deleted. None if another version was there."""
-    if "error" in reply:
-        return None
-    if "seq" not in reply:
+    """Return the version that was written. None if another version was there."""
+    if "error" not in reply and "seq" not in reply:
         raise OtherReplyError
-    return int(reply["seq"])
+    return None if "error" in reply else int(reply["seq"])
 
 
-def date_of(reply: Mapping[str, Any]) -> datetime:
+def date_of(info: Mapping[str, Any]) -> datetime:
     """Return the clock of the server that leads the bucket."""
     try:
-        return datetime.fromisoformat(reply["ts"])
+        return datetime.fromisoformat(info["ts"])
     except (KeyError, TypeError, ValueError):
-        raise UnknownTimeError("no time in the reply: locks need NATS server 2.10 or newer") from None
-
-
-def _expected(version: int) -> dict[str, str]:
-    return {"Nats-Expected-Last-Subject-Sequence": str(version)}
-
-
-def _json(**fields: Any) -> bytes:
-    return json.dumps(fields).encode()
+        raise UnknownTimeError("no time in the reply: locks need a NATS server 2.10 or newer") from None
