@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,21 +55,6 @@ class Certificates:
                 context.load_cert_chain(self.cert, self.key)
         return context
 
-    def observed_context(self) -> tuple[ssl.SSLContext, list[bool]]:
-        """Return the context, and a list that gets an entry for each handshake with it.
-
-        For a driver that goes on without TLS, and sends the password, if the server does not offer TLS.
-        """
-        context, handshakes = self.context(), list[bool]()
-
-        class Observed(ssl.SSLObject):
-            def do_handshake(self) -> None:
-                super().do_handshake()
-                handshakes.append(True)
-
-        context.sslobject_class = Observed
-        return context, handshakes
-
     def content(self) -> tuple[bytes, ...]:
         """Return the content of the files, to find out whether they were replaced.
 
@@ -81,6 +66,44 @@ class Certificates:
                 with file_errors(f"{option}={name!r}"):
                     content.append(Path(name).read_bytes())
         return tuple(content)
+
+
+class SecretGuard:
+    """Keeps secrets from servers without TLS, for a driver that goes on in plain text if the server does not offer TLS.
+
+    :param certificates: None for a URL without TLS.
+    """
+
+    def __init__(self, certificates: Certificates | None) -> None:
+        self.context = certificates.context() if certificates else None
+        """For the driver."""
+        self._is_checked = certificates is None
+        guard = self
+
+        class Observed(ssl.SSLObject):
+            def do_handshake(self) -> None:
+                super().do_handshake()
+                guard._is_checked = True
+
+        if self.context is not None:
+            self.context.sslobject_class = Observed
+
+    def check(self) -> None:
+        """:raises OSError: no handshake has succeeded."""
+        if not self._is_checked:
+            raise OSError("the URL has TLS, and the server does not")
+
+    def secret(self, text: str) -> Callable[[], str] | None:
+        """Return a function that returns ``text``, for a driver that calls it when it sends the secret.
+
+        Return None for an empty text.
+        """
+
+        def checked() -> str:
+            self.check()
+            return text
+
+        return checked if text else None
 
 
 @contextmanager

@@ -6,14 +6,14 @@ import asyncio
 import random
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 from weakref import finalize
 
 from shedlock_py.providers.kit.async_pool import close_with_loop
-from shedlock_py.providers.kit.failures import NotSent, TimedOut
+from shedlock_py.providers.kit.failures import ConnectionLost, NotSent, TimedOut
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
 from shedlock_py.providers.kit.pool import CONNECTION
 from shedlock_py.providers.kit.time_limits import driver_errors, seconds_left, within
@@ -30,16 +30,17 @@ _LATE_SECONDS = 1.0
 """How long a thread waits for its event loop after the time limit."""
 
 
-class ConnectionLost(Exception):
-    """The connection broke, or had no reply in time. The command may have been carried out."""
-
-
 class SharedConnection(ABC):
     """A connection of an event loop. Its requests overlap; each has a key, and a future for its reply."""
 
     def __init__(self) -> None:
         self._futures: dict[str, asyncio.Future[Any]] = {}
+        self._begun = False
         self._ended = asyncio.Event()
+
+    @abstractmethod
+    async def open(self, host: str, seconds: float) -> None:
+        """Connect to a server, and then call :meth:`begin`. After ``OSError``, another server is tried."""
 
     @abstractmethod
     async def carry_out(self, command: Any, until: float) -> Any:
@@ -52,10 +53,11 @@ class SharedConnection(ABC):
     @property
     def is_open(self) -> bool:
         """False if the next command needs another connection."""
-        return not self._ended.is_set()
+        return self._begun and not self._ended.is_set()
 
     def begin(self) -> None:
         """Call it when the connection is open. The end of the event loop, which ends the driver's tasks, ends it."""
+        self._begun = True
         start_task(self._live())
 
     async def _live(self) -> None:
@@ -106,37 +108,20 @@ class SharedConnection(ABC):
                 await self.disconnect()
 
 
-async def connect_to_any(
-    hosts: Sequence[str], connect: Callable[[str, float], Awaitable[SharedConnection]], until: float
-) -> SharedConnection:
-    """Return a connection to one of ``hosts``, in random order.
-
-    :param connect: opens a connection to a host within so many seconds. After another error than ``OSError`` and
-        ``TimedOut``, no other host is tried.
-    """
-    failed = []
-    for number, host in enumerate(random.sample(hosts, len(hosts))):
-        seconds = seconds_left(until) / (len(hosts) - number)
-        try:
-            async with within(seconds, CONNECTION, sent=False):
-                return await connect(host, seconds)
-        except (OSError, TimedOut) as error:
-            failed.append(f"{host}: {error}")
-    raise OSError("; ".join(failed))
-
-
 class SharedClient:
     """A client for :class:`AsyncProgramProvider`. All tasks of an event loop share one connection.
 
     A connection is closed after a request without a reply. Then the other requests on it raise
     :class:`ConnectionLost`, too.
 
-    :param connect: opens a connection until that moment. If it is cancelled, it closes the connection itself.
+    :param hosts: the servers. A connection leads to one of them, by chance.
+    :param make: makes a connection, which is not open yet.
+    :param shown: the place of the records, for people.
     """
 
-    def __init__(self, connect: Callable[[float], Awaitable[SharedConnection]], shown: str) -> None:
+    def __init__(self, hosts: Sequence[str], make: Callable[[], SharedConnection], shown: str) -> None:
         self.shown = shown
-        self._of_loop = PerLoop(partial(_OfLoop, connect))
+        self._of_loop = PerLoop(partial(_OfLoop, hosts, make))
 
     async def execute(self, command: Any, timeout: float | None) -> Any:  # noqa: ASYNC109 (see AsyncStoreClient)
         seconds = DEFAULT_TIMEOUT.total_seconds() if timeout is None else timeout
@@ -161,8 +146,9 @@ class SharedClient:
 class _OfLoop:
     """The connection of an event loop."""
 
-    def __init__(self, connect: Callable[[float], Awaitable[SharedConnection]]) -> None:
-        self._connect = connect
+    def __init__(self, hosts: Sequence[str], make: Callable[[], SharedConnection]) -> None:
+        self._hosts = hosts
+        self._make = make
         self._connection: SharedConnection | None = None
         self._connecting: asyncio.Task[SharedConnection] | None = None
         self._at_end: AsyncGenerator[None] | None = None
@@ -187,6 +173,21 @@ class _OfLoop:
             async with within(seconds_left(until), CONNECTION, sent=False):
                 self._connection = await self._connect(until)
         return self._connection
+
+    async def _connect(self, until: float) -> SharedConnection:
+        failed = []
+        for number, host in enumerate(random.sample(self._hosts, len(self._hosts))):
+            connection, seconds = self._make(), seconds_left(until) / (len(self._hosts) - number)
+            try:
+                async with within(seconds, CONNECTION, sent=False):
+                    await connection.open(host, seconds)
+                return connection
+            except (OSError, TimedOut) as error:
+                failed.append(f"{host}: {error}")
+            finally:
+                if not connection.is_open:
+                    start_task(connection.close())
+        raise OSError("; ".join(failed))
 
     async def close(self) -> None:
         if self._connecting is not None:

@@ -10,7 +10,6 @@ from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.cas.cluster_urls import ClusterUrl, parse_cluster_url
 from shedlock_py.providers.kit.certificates import TLS_OPTIONS, Certificates, file_errors
 
-DEFAULT_BUCKET = "shedlock"
 _FORM = "nats://host:4222/bucket or nats://user:password@host1,host2,host3/bucket?ca=ca.pem"
 
 
@@ -36,7 +35,7 @@ class Place:
     def from_url(cls, url: str) -> Place:
         """:raises ConfigurationError: the URL has another form."""
         cluster = parse_cluster_url(url, "nats", 4222, (*TLS_OPTIONS, "credentials", "replicas"), _FORM)
-        bucket = cluster.path.removesuffix("/") or DEFAULT_BUCKET
+        bucket = cluster.path.removesuffix("/") or "shedlock"
         if not re.fullmatch("[A-Za-z0-9_-]+", bucket):
             raise ConfigurationError(f"store URL: {bucket!r}: the name of a bucket has only letters, digits, _ and -")
         replicas = cluster.options.get("replicas", "3" if len(cluster.hosts) > 2 else "1")
@@ -44,14 +43,14 @@ class Place:
             raise ConfigurationError(f"store URL: replicas={replicas!r} is not a number from 1 to 5")
         return cls(cluster, bucket, Certificates.from_options(cluster.options), int(replicas))
 
-    def credentials(self) -> str | None:
-        """Return the content of the credentials file, with the JWT and the key of a user.
+    def credentials(self) -> str:
+        """Return the content of the file with the JWT and the key of a user, or "".
 
         :raises ConfigurationError: the file cannot be read, or has other content.
         """
         path = self.cluster.options.get("credentials")
-        if path is None:
-            return None
+        if not path:
+            return ""
         with file_errors(f"credentials={path!r}"):
             text = Path(path).read_text("utf-8", "replace")
         if "BEGIN NATS USER JWT" not in text or "BEGIN USER NKEY SEED" not in text:  # nats-py would read on for ever
