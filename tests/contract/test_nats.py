@@ -16,7 +16,6 @@ from shedlock_py.testing.contract import (
     AsyncPauseContract,
     EventLoopContract,
     ForkContract,
-    HoldTimesContract,
     LockProviderContract,
     NetworkContract,
     PauseContract,
@@ -30,6 +29,7 @@ from tests.contract.parts import (
     MANY_PROCESSES,
     SAME_PROGRAMS,
     AsyncClientBriefly,
+    AsyncSample,
     BeforeStore,
     EachPromise,
     without,
@@ -78,7 +78,7 @@ class NatsContract(CasContract):
         return f"nats://127.0.0.1:{free_port()}?timeout=300ms"
 
 
-class TestUrl(NatsContract, NetworkContract, HoldTimesContract, ForkContract):
+class TestUrl(NatsContract, LostRepliesContract, ForkContract):
     test_i1_one_winner_when_a_lock_gets_free = ThreadsContract.test_i1_one_winner_when_a_lock_gets_free
 
 
@@ -88,10 +88,13 @@ class TestPromises(NatsContract, EachPromise):
 
 @pytest.mark.slow(AS_KUBERNETES)
 @without(TestUrl, TestPromises, BeforeStore)
-class TestAllWithUrl(NatsContract, LockProviderContract, PauseContract): ...
+class TestAllWithUrl(NatsContract, NetworkContract, LockProviderContract, PauseContract): ...
 
 
-class TestAsyncUrl(NatsContract, AsyncClientBriefly, LostRepliesContract, EventLoopContract):
+@without(AsyncSample)
+class TestAsyncUrl(NatsContract, AsyncClientBriefly, EventLoopContract):
+    """The sync client uses the async client, so that lost replies are the same for both."""
+
     kind = AsyncNatsLockProvider
 
 
@@ -109,6 +112,7 @@ class TestStallingStore(NatsContract, StallingStoreContract):
     via_proxy = True
 
 
+@pytest.mark.matrix(SAME_PROGRAMS)
 class TestAsyncStallingStore(NatsContract, StallingStoreContract):
     kind = AsyncNatsLockProvider
     via_proxy = True

@@ -144,14 +144,13 @@ class NatsServer(ServerProcess):
 
         self.run(work)
 
-    def leads(self, bucket: str) -> str:
-        """Return the name of the server that leads a bucket."""
-
-        async def work(jetstream: JetStreamContext) -> str:
-            cluster = (await jetstream.stream_info(f"KV_{bucket}")).cluster
-            return cluster.leader or "" if cluster else ""
-
-        return str(self.run(work))
+    def leads(self) -> bool:
+        """Return whether this server leads its first bucket."""
+        try:
+            (account,) = self.ask("jsz?accounts=1&streams=1")["account_details"]
+            return bool(account["stream_detail"][0]["cluster"]["leader"] == self.name)
+        except (OSError, ValueError, LookupError):
+            return False
 
     def url(self, bucket: str, *, via: Address | None = None) -> str:
         host, port = via or self.address
@@ -169,19 +168,26 @@ class NatsCluster:
     def __enter__(self) -> Self:
         for member in self.members:
             self._running.enter_context(member)
-        self.wait_until_healthy()
+        self.wait_for_leader()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._running.close()
 
-    def wait_until_healthy(self) -> None:
+    def wait_for_leader(self) -> None:
+        """Wait until all servers are up, and their copies of each bucket have all records."""
         wait_until(lambda: all(member.is_healthy() for member in self.members), timeout=60, what="a healthy cluster")
 
-    def leader(self, bucket: str) -> NatsServer:
-        """Return the server that leads a bucket. All servers must be up."""
-        name = self.members[0].leads(bucket)
-        return next(member for member in self.members if member.name == name)
+    @property
+    def leader(self) -> NatsServer:
+        """The server that leads the only bucket, as soon as there is one."""
+
+        def leaders() -> list[NatsServer]:
+            """The servers may not agree for a moment. One that is down or stopped says nothing."""
+            return [member for member in self.members if member.leads()]
+
+        wait_until(lambda: len(leaders()) == 1, timeout=60, what="a leader")
+        return leaders()[0]
 
 
 class ClockedNatsProxy(TcpProxy):

@@ -503,7 +503,7 @@ STORES = {
     ),
     "nats": Registration(
         "nats", "nats_server", partial(private_server, "nats", NatsServer), NatsStore, NatsServer,
-        products=("NATS",), checks=("bucket", "replicas"),
+        products=("NATS",), checks=("bucket",),
     ),
 }  # fmt: skip
 ALL = tuple(STORES)
