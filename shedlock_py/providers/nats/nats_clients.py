@@ -14,7 +14,7 @@ from shedlock_py.providers.cas import CasReply, Delete, Entry, List, Read, Serve
 from shedlock_py.providers.cas.listing import readable
 from shedlock_py.providers.kit import ConnectionLost, ErrorReply
 from shedlock_py.providers.kit.certificates import SecretGuard
-from shedlock_py.providers.kit.shared_client import SharedConnection
+from shedlock_py.providers.kit.shared_client import BlockingClient, SharedClient, SharedConnection
 from shedlock_py.providers.nats.urls import Place
 from shedlock_py.providers.nats.wire import Bucket, Command, Request, Wire, reply_of
 from shedlock_py.runtime.process import monotonic
@@ -132,3 +132,17 @@ class Connection(SharedConnection):
         for inbox, subject in list(self._subjects.items()):
             if "permissions violation" in text and (f'"{subject}"'.lower() in text or self._inbox.lower() in text):
                 self.resolve(inbox, ErrorReply(text, hint=_RIGHTS))
+
+
+class AsyncNatsClient(SharedClient):
+    """A client for asyncio."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place.cluster.hosts, partial(Connection, place), place.shown)
+
+
+class NatsClient(BlockingClient):
+    """A client for threads."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(partial(AsyncNatsClient, place), place.shown)

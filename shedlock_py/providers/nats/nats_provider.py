@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Unpack
 
 from shedlock_py.providers.cas import CasPrograms, CasReply, parse_options
 from shedlock_py.providers.cas.options import CasOptions
 from shedlock_py.providers.kit import AsyncProgramProvider, Check, ProgramProvider
-from shedlock_py.providers.kit.shared_client import BlockingClient, SharedClient
-from shedlock_py.providers.nats.nats_clients import Connection
+from shedlock_py.providers.nats.nats_clients import AsyncNatsClient, NatsClient
 from shedlock_py.providers.nats.urls import Place
 from shedlock_py.providers.nats.wire import Bucket, Command
 from shedlock_py.runtime.program import Program
@@ -25,8 +23,7 @@ class NatsPrograms(CasPrograms):
         config = (yield Bucket()).value["config"]
         replicas = config["num_replicas"]
         if config["max_age"]:
-            hint = "nats stream edit KV_bucket --max-age=0"
-            return [Check("bucket", "failed", "its TTL deletes the records of held locks", hint)]
+            return [Check("bucket", "failed", "its TTL deletes held locks", "nats stream edit KV_bucket --max-age=0")]
         if config["storage"] != "file":
             return [Check("bucket", "warning", "in memory: a restart of its servers frees all locks")]
         if replicas % 2 == 0:
@@ -51,7 +48,7 @@ class NatsLockProvider(ProgramProvider):
 
     def __init__(self, url: str, **options: Unpack[CasOptions]) -> None:
         place, programs = _parsed(url, options)
-        super().__init__(programs, BlockingClient(partial(_client, place), place.shown))
+        super().__init__(programs, NatsClient(place))
 
 
 class AsyncNatsLockProvider(AsyncProgramProvider):
@@ -59,11 +56,7 @@ class AsyncNatsLockProvider(AsyncProgramProvider):
 
     def __init__(self, url: str, **options: Unpack[CasOptions]) -> None:
         place, programs = _parsed(url, options)
-        super().__init__(programs, _client(place))
-
-
-def _client(place: Place) -> SharedClient:
-    return SharedClient(place.cluster.hosts, partial(Connection, place), place.shown)
+        super().__init__(programs, AsyncNatsClient(place))
 
 
 def _parsed(url: str, given: CasOptions) -> tuple[Place, NatsPrograms]:

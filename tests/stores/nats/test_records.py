@@ -141,7 +141,7 @@ def test_a_missing_bucket_names_its_cure(nats_server: NatsServer, open_url: Open
     ("changes", "status", "what"),
     [
         ({}, "ok", "replicas: 1"),
-        ({"ttl": 3600}, "failed", "its TTL deletes the records of held locks"),
+        ({"ttl": 3600}, "failed", "its TTL deletes held locks"),
         ({"storage": "memory"}, "warning", "in memory: a restart of its servers frees all locks"),
     ],
 )
