@@ -22,6 +22,7 @@ from shedlock_py.testing.contract import (
     ProcessContract,
     StallingStoreContract,
 )
+from shedlock_py.testing.contract.guarding import GuardContract
 from shedlock_py.testing.contract.network import LostRepliesContract
 from shedlock_py.testing.contract.threads import ThreadsContract
 from tests.contract.parts import (
@@ -82,6 +83,16 @@ class TestUrl(NatsContract, LostRepliesContract, ForkContract):
     test_i1_one_winner_when_a_lock_gets_free = ThreadsContract.test_i1_one_winner_when_a_lock_gets_free
 
 
+class OfTheGuard:
+    """Decisions of the guard that Kubernetes and others show, too."""
+
+    test_i8_a_lease_taken_over_keeps_value_and_exception = (
+        GuardContract.test_i8_a_lease_taken_over_keeps_value_and_exception
+    )
+    test_i10_the_local_wall_clock_decides_nothing = GuardContract.test_i10_the_local_wall_clock_decides_nothing
+
+
+@without(OfTheGuard)
 class TestPromises(NatsContract, EachPromise):
     """With a separate bucket: a prune reads each record."""
 

@@ -12,7 +12,7 @@ import pytest
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.providers.nats import AsyncNatsLockProvider
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.clients import both_clients
+from tests.stores.clients import both_clients, both_clients_in_full
 from tests.stores.nats.conftest import Open
 from tests.support.availability import private_server
 from tests.support.locks import acquired
@@ -27,7 +27,7 @@ USERS = """authorization { users: [
 ] }"""
 
 
-@both_clients
+@both_clients_in_full
 def test_one_connection_for_all_tasks_or_threads(
     nats_server: NatsServer, bucket: str, open_url: Open, name: str
 ) -> None:

@@ -11,7 +11,7 @@ from nats.js import JetStreamContext
 
 from shedlock_py import LockRequest, ProviderError
 from shedlock_py.testing.proxy import TcpProxy
-from tests.stores.clients import both_clients
+from tests.stores.clients import both_clients_in_full
 from tests.stores.nats.conftest import Open
 from tests.support.locks import acquired, record_of
 from tests.support.logs import warnings_of
@@ -45,7 +45,7 @@ def test_a_key_has_the_fields_of_the_documentation(
     assert stored(nats_server, bucket, name)["free"] is True
 
 
-@both_clients
+@both_clients_in_full
 def test_round_trips_of_a_job(nats_server: NatsServer, bucket: str, open_url: Open, name: str) -> None:
     """The request for the time travels with each command."""
     with TcpProxy(nats_server.address) as proxy:
@@ -137,23 +137,18 @@ def test_a_missing_bucket_names_its_cure(nats_server: NatsServer, open_url: Open
     assert "create_schema()" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize(
-    ("changes", "status", "what"),
-    [
-        ({}, "ok", "replicas: 1"),
-        ({"ttl": 3600}, "failed", "its TTL deletes held locks"),
-        ({"storage": "memory"}, "warning", "in memory: a restart of its servers frees all locks"),
-    ],
-)
-def test_doctor_reads_the_settings_of_the_bucket(
-    nats_server: NatsServer, open_url: Open, changes: dict[str, Any], status: str, what: str
-) -> None:
-    bucket = f"checked-{uuid4().hex[:8]}"
+def test_doctor_reads_the_settings_of_the_bucket(nats_server: NatsServer, open_url: Open) -> None:
+    def check(status: str, what: str, **settings: Any) -> None:
+        bucket = f"checked-{uuid4().hex[:8]}"
 
-    async def make(jetstream: JetStreamContext) -> None:
-        await jetstream.create_key_value(bucket=bucket, **changes)
+        async def make(jetstream: JetStreamContext) -> None:
+            await jetstream.create_key_value(bucket=bucket, **settings)
 
-    nats_server.run(make)
-    provider: Any = open_url(nats_server.url(bucket))
-    (found,) = provider.checks()
-    assert (found.check, found.status, found.message) == ("bucket", status, what)
+        nats_server.run(make)
+        provider: Any = open_url(nats_server.url(bucket))
+        (found,) = provider.checks()
+        assert (found.check, found.status, found.message) == ("bucket", status, what)
+
+    check("ok", "replicas: 1")
+    check("failed", "its TTL deletes held locks", ttl=3600)
+    check("warning", "in memory: a restart of its servers frees all locks", storage="memory")
