@@ -31,7 +31,7 @@ _LATE_SECONDS = 1.0
 
 
 class SharedConnection(ABC):
-    """A connection of an event loop. Its requests overlap; each has a key, and a future for its reply."""
+    """A connection of an event loop. Its requests overlap. Each request has a key, and a future for its reply."""
 
     def __init__(self) -> None:
         self._futures: dict[str, asyncio.Future[Any]] = {}
@@ -78,7 +78,7 @@ class SharedConnection(ABC):
         return future
 
     def resolve(self, key: str, outcome: Any) -> None:
-        """Set the reply, or an exception. Without effect if nobody waits for it."""
+        """Set the reply, or an exception. Ignore it if no request waits for it."""
         future = self._futures.pop(key, None)
         if future is not None and not future.done():
             future.set_result(outcome)
@@ -114,7 +114,7 @@ class SharedClient:
     A connection is closed after a request without a reply. Then the other requests on it raise
     :class:`ConnectionLost`, too.
 
-    :param hosts: the servers. A connection leads to one of them, by chance.
+    :param hosts: the servers. A connection leads to a server by chance.
     :param make: makes a connection, which is not open yet.
     :param shown: the place of the records, for people.
     """
@@ -160,13 +160,16 @@ class _OfLoop:
         if self._at_end is None:
             self._at_end = close_with_loop(self.close)
             await anext(self._at_end)
-        if self._connecting is None or self._connecting.done():
-            self._connecting = start_task(self._open(until))
-            self._connecting.add_done_callback(
-                lambda task: task.cancelled() or task.exception()
-            )  # somebody has seen it
+        connecting = self._connecting
+        if connecting is None or connecting.done():
+            connecting = self._connecting = start_task(self._open(until))
+            # asyncio logs an exception that no task has seen. All tasks may have given up before.
+            connecting.add_done_callback(lambda task: task.cancelled() or task.exception())
         async with within(seconds_left(until), CONNECTION, sent=False):
-            return await asyncio.shield(self._connecting)
+            await asyncio.wait([connecting])  # if this task is cancelled, other tasks still wait
+        if connecting.cancelled():
+            raise NotSent from ConnectionLost("the client was closed")
+        return connecting.result()
 
     async def _open(self, until: float) -> SharedConnection:
         with driver_errors(is_connecting=True):

@@ -27,7 +27,7 @@ _RIGHTS = "let the user publish to $KV.bucket.> and $JS.API.STREAM.*.KV_bucket, 
 class Connection(SharedConnection):
     """A connection to one server.
 
-    nats-py does not reconnect it, and has no buffer: otherwise it could send requests of callers that gave up.
+    nats-py neither reconnects it nor keeps requests for later: it could send requests of callers that gave up.
     """
 
     def __init__(self, place: Place) -> None:
@@ -40,11 +40,8 @@ class Connection(SharedConnection):
         """The last error that nats-py reported. Some of its exceptions do not name the cause."""
 
     async def open(self, host: str, seconds: float) -> None:
-        cluster, credentials, guard = (
-            self._place.cluster,
-            self._place.credentials(),
-            SecretGuard(self._place.certificates),
-        )
+        cluster, credentials = self._place.cluster, self._place.credentials()
+        guard = SecretGuard(self._place.certificates)
         user, password = guard.secret(cluster.user), guard.secret(cluster.password)
         login: dict[str, Any] = {"user": user, "password": password} if password else {"token": user}
         try:
