@@ -9,7 +9,7 @@ from shedlock_py.providers.cas.cas_programs import Entry
 
 
 def readable(found: Iterable[tuple[object, Callable[[], object]]]) -> Iterator[Entry]:
-    """Yield the entries that the functions return. A key that is not a lock record must not hide other keys.
+    """Yield the entries that the functions return. One that is not a lock record must not hide others.
 
     :param found: for each key, a function that returns the entry. It may return something else for a deleted record.
     """
