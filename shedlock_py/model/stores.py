@@ -122,6 +122,10 @@ STORES = {
             extra="kubernetes", drivers=("httpx", "kubernetes"), async_drivers=("httpx", "kubernetes"),
             clock="the API server's, to a second or two", page="kubernetes",
         ),
+        _in_seconds(
+            title="NATS", schemes=("nats",), module="nats", class_name="NatsLockProvider", extra="nats",
+            drivers=("nats-py",), async_drivers=("nats-py",), clock="the servers', to a second", page="nats",
+        ),
     )
 }  # fmt: skip
 

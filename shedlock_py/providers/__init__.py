@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from shedlock_py.providers.kubernetes import AsyncKubernetesLockProvider, KubernetesLockProvider
     from shedlock_py.providers.memory import AsyncInMemoryLockProvider, InMemoryLockProvider
     from shedlock_py.providers.mongodb import AsyncMongoLockProvider, MongoLockProvider
+    from shedlock_py.providers.nats import AsyncNatsLockProvider, NatsLockProvider
     from shedlock_py.providers.redis import (
         AsyncRedisLockProvider,
         AsyncRedisQuorumLockProvider,
@@ -49,6 +50,7 @@ __all__ = [
     "AsyncInMemoryLockProvider",
     "AsyncKubernetesLockProvider",
     "AsyncMongoLockProvider",
+    "AsyncNatsLockProvider",
     "AsyncRedisLockProvider",
     "AsyncRedisQuorumLockProvider",
     "AsyncS3LockProvider",
@@ -60,6 +62,7 @@ __all__ = [
     "InMemoryLockProvider",
     "KubernetesLockProvider",
     "MongoLockProvider",
+    "NatsLockProvider",
     "RedisLockProvider",
     "RedisQuorumLockProvider",
     "S3LockProvider",

@@ -7,6 +7,7 @@ import inspect
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -29,7 +30,7 @@ class OnLoop:
 
     def __init__(self, provider: AsyncLockProvider, loop: asyncio.AbstractEventLoop) -> None:
         self.async_provider = provider
-        self._loop = loop
+        self.loop = loop
 
     def __repr__(self) -> str:
         return repr(self.async_provider)
@@ -53,7 +54,7 @@ class OnLoop:
 
         :raises ConfigurationError: the event loop is closed.
         """
-        if self._loop.is_closed():
+        if self.loop.is_closed():
             work.close()
         result: T = self._on_loop(lambda: work)
         return result
@@ -63,11 +64,11 @@ class OnLoop:
 
         This thread creates no coroutine: an exception of a signal handler would leave the coroutine without an owner.
         """
-        if self._loop.is_closed():
+        if self.loop.is_closed():
             raise ConfigurationError(f"{self!r} is closed")
         outcome: Future[Any] = Future()
         try:
-            self._loop.call_soon_threadsafe(_start, call, outcome)
+            self.loop.call_soon_threadsafe(_start, call, outcome)
             return outcome.result(self.longest_wait)
         finally:
             outcome.cancel()  # no effect if it is done
@@ -99,9 +100,9 @@ class OnOwnLoop(OnLoop):
 
         self._thread = threading.Thread(target=work, name="shedlock-loop", daemon=True)
         self._thread.start()
-        self._loop, self._stopped = started.result()
+        self.loop, self._stopped = started.result()
         try:
-            super().__init__(self.run(_called(make)), self._loop)
+            super().__init__(self.run(_called(make)), self.loop)
         except BaseException:
             self._end()
             raise
@@ -111,15 +112,20 @@ class OnOwnLoop(OnLoop):
 
         Before that, cancelled calls and acquisitions that must be undone have :data:`EXIT_SECONDS`.
         """
-        if self._loop.is_closed():
+        if self.loop.is_closed():
             return
         try:
             self.run(_close(self.async_provider))
         finally:
             self._end()
 
+    def stop(self) -> None:
+        """End the event loop soon, without waiting. For a provider that is never closed."""
+        with suppress(RuntimeError):  # it is closed
+            self.loop.call_soon_threadsafe(self._stopped.set)
+
     def _end(self) -> None:
-        self._loop.call_soon_threadsafe(self._stopped.set)
+        self.stop()
         self._thread.join(self.longest_wait or EXIT_SECONDS)
 
 

@@ -27,6 +27,7 @@ from tests.support.etcd import EtcdServer
 from tests.support.fake_kubernetes import LEASES
 from tests.support.kubernetes import KubernetesServer
 from tests.support.mongodb import MongoServer
+from tests.support.nats import NatsServer
 from tests.support.ports import free_port
 from tests.support.redis import RedisEndpoint, RedisServer
 from tests.support.s3 import S3Server
@@ -138,6 +139,12 @@ def test_the_python_of_the_zookeeper_page(zookeeper_server: ZooKeeperServer, tmp
         fields = json.loads(client.get(f"{path}/nightly-report")[0])
     documented = (PAGES / "zookeeper.md").read_text().partition("```text")[2].partition("```")[0]
     assert set(fields) == {*re.findall(r'"(\w+)":', documented), "free"}
+
+
+def test_the_python_of_the_nats_page(nats_server: NatsServer, tmp_path: Path) -> None:
+    url, place = nats_server.url("pages"), "nats://nats1.example,nats2.example,nats3.example/shedlock"
+    run_page("nats.md", lambda script: script.replace(place, url), tmp_path)
+    assert nats_server.keys("pages") == ["nightly-report"]
 
 
 def test_the_python_of_the_etcd_page(etcd_server: EtcdServer, tmp_path: Path) -> None:

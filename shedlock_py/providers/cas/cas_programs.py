@@ -14,6 +14,8 @@ from shedlock_py.model.record import ONCE, LockRecord
 from shedlock_py.providers.cas.options import DEFAULT_CLOCK_ERROR
 from shedlock_py.providers.cas.server_time import OtherReplyError, ServerTime, UnknownTimeError, token_at
 from shedlock_py.providers.kit import (
+    ConnectionLost,
+    ErrorReply,
     Failure,
     GrantsNothing,
     StorePrograms,
@@ -141,6 +143,10 @@ class CasPrograms(StorePrograms):
 
     def classify(self, error: Exception) -> Failure:
         match error:
+            case ErrorReply():
+                return error.failure
+            case ConnectionLost():
+                return Failure.CONNECTION_LOST
             case UnknownTimeError() | OtherReplyError():
                 return Failure.UNREACHABLE  # the command may have been carried out
             case ValueError() | LookupError() | TypeError():
@@ -148,7 +154,7 @@ class CasPrograms(StorePrograms):
         return Failure.NOT_A_STORE_ERROR
 
     def hint(self, error: Exception) -> str | None:
-        return error.hint if isinstance(error, UnknownTimeError | OtherReplyError) else None
+        return error.hint if isinstance(error, ErrorReply | UnknownTimeError | OtherReplyError) else None
 
     # The operations
 

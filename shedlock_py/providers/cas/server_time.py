@@ -73,6 +73,17 @@ class ServerTime:
             raise UnknownTimeError(f"the reply has an odd Date header: {date:.100}") from error
         return cls(parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed, sent_at, received_at)
 
+    @classmethod
+    def from_iso(cls, date: object, sent_at: float, received_at: float) -> ServerTime:
+        """Return the time from a text in ISO format, exact to the microsecond.
+
+        :raises UnknownTimeError: the time is missing, or is not a date.
+        """
+        try:
+            return cls(datetime.fromisoformat(str(date)), sent_at, received_at, 0.000001)
+        except ValueError:
+            raise UnknownTimeError(f"the reply does not have the server's time: {date!r:.100}") from None
+
     def agrees_with(self, other: ServerTime, now: float, clock_error: timedelta) -> bool:
         """Return whether both replies are possible at ``now`` if the servers' clocks differ by at most ``clock_error``.
 

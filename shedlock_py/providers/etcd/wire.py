@@ -6,13 +6,14 @@ https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
-from shedlock_py.events import logger
 from shedlock_py.model.text import parsed
 from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, OtherReplyError, Read, Write
+from shedlock_py.providers.cas.listing import readable
 from shedlock_py.providers.cas.records_in_json import entry_from_fields, fields_from_json, write_to_json
 from shedlock_py.providers.kit import Failure
 
@@ -123,7 +124,8 @@ def value_of(command: Command, prefix: str, reply: Mapping[str, Any]) -> Any:
             pairs = _pairs(reply, lambda key: key == (prefix + name).encode())
             return _entry(prefix, pairs[0]) if pairs else None
         case List(start):
-            return list(_entries(prefix, _pairs(reply, lambda key: key.startswith((prefix + start).encode()))))
+            pairs = _pairs(reply, lambda key: key.startswith((prefix + start).encode()))
+            return list(readable((b64decode(pair["key"]), partial(_entry, prefix, pair)) for pair in pairs))
         case Write(record):
             written = _written(_encoded(prefix + record.name), reply)
             if written is not None and written["value"] != _value(command):
@@ -177,14 +179,6 @@ def reply_of(status: int, text: str) -> dict[str, Any]:
         case _, {"error": str(message), "code": int(code)} | {"message": str(message), "code": int(code)}:
             raise EtcdError(code, message)
     raise EtcdError(NOT_ETCD, f"HTTP status {status}, and no reply of etcd: {text.strip()[:100]!r}")
-
-
-def _entries(prefix: str, pairs: list[Mapping[str, Any]]) -> Iterator[Entry]:
-    for pair in pairs:
-        try:
-            yield _entry(prefix, pair)
-        except ValueError as error:  # a key that is not a lock record must not hide others
-            logger.warning("records: the key %r is left out: %s", b64decode(pair["key"]), error)
 
 
 def _entry(prefix: str, pair: Mapping[str, Any]) -> Entry:

@@ -29,6 +29,8 @@ from shedlock_py.providers.kit.checking import not_known
 from shedlock_py.providers.kit.commands import GrantsNothing
 from shedlock_py.providers.kit.failures import (
     MOST_RETRIES,
+    ConnectionLost,
+    ErrorReply,
     Failure,
     NotSent,
     TimedOut,
@@ -60,7 +62,9 @@ __all__ = [
     "AsyncStoreClient",
     "Check",
     "Claim",
+    "ConnectionLost",
     "ConnectionPool",
+    "ErrorReply",
     "Failure",
     "GrantsNothing",
     "Lease",

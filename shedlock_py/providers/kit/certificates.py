@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,10 +48,10 @@ class Certificates:
 
     def context(self) -> ssl.SSLContext:
         """:raises ConfigurationError: a file cannot be read, or is not a certificate."""
-        with _file_errors(f"ca={self.ca!r}"):
+        with file_errors(f"ca={self.ca!r}"):
             context = ssl.create_default_context(cafile=self.ca)
         if self.cert:
-            with _file_errors(f"cert={self.cert!r}" + (f", key={self.key!r}" if self.key else "")):
+            with file_errors(f"cert={self.cert!r}" + (f", key={self.key!r}" if self.key else "")):
                 context.load_cert_chain(self.cert, self.key)
         return context
 
@@ -63,14 +63,55 @@ class Certificates:
         content = []
         for option in ("ca", "cert", "key"):
             if name := getattr(self, option):
-                with _file_errors(f"{option}={name!r}"):
+                with file_errors(f"{option}={name!r}"):
                     content.append(Path(name).read_bytes())
         return tuple(content)
 
 
+class SecretGuard:
+    """Keeps secrets from servers without TLS, for a driver that goes on in plain text if the server does not offer TLS.
+
+    :param certificates: None for a URL without TLS.
+    """
+
+    def __init__(self, certificates: Certificates | None) -> None:
+        self.context = certificates.context() if certificates else None
+        """For the driver."""
+        self._is_checked = certificates is None
+        guard = self
+
+        class Observed(ssl.SSLObject):
+            def do_handshake(self) -> None:
+                super().do_handshake()
+                guard._is_checked = True
+
+        if self.context is not None:
+            self.context.sslobject_class = Observed
+
+    def check(self) -> None:
+        """:raises OSError: no handshake has succeeded."""
+        if not self._is_checked:
+            raise OSError("the URL has TLS, and the server does not")
+
+    def secret(self, text: str) -> Callable[[], str] | None:
+        """Return a function that returns ``text``, for a driver that calls it when it sends the secret.
+
+        Return None for an empty text.
+        """
+
+        def checked() -> str:
+            self.check()
+            return text
+
+        return checked if text else None
+
+
 @contextmanager
-def _file_errors(options: str) -> Iterator[None]:
-    """Raise :class:`ConfigurationError` for files that cannot be read or are not certificates."""
+def file_errors(options: str) -> Iterator[None]:
+    """Raise :class:`ConfigurationError` for files that cannot be read or are not certificates.
+
+    :param options: the options that name the files, for the message.
+    """
     try:
         yield
     except ssl.SSLError as error:

@@ -50,6 +50,23 @@ class TimedOut(Exception):
         self.sent = sent
 
 
+class ErrorReply(Exception):
+    """The store replied with an error, for clients that know what it means.
+
+    :ivar failure: its meaning for the command.
+    :ivar hint: how to correct it.
+    """
+
+    def __init__(self, message: str, failure: Failure = Failure.REFUSED, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.failure = failure
+        self.hint = hint
+
+
+class ConnectionLost(Exception):
+    """The connection broke, or had no reply in time. The command may have been carried out."""
+
+
 RETRIES = {
     Failure.CONFLICT: MOST_RETRIES,
     Failure.SESSION_CLOSED: MOST_RETRIES,

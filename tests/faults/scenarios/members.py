@@ -1,4 +1,4 @@
-"""An etcd cluster: members die, the leader is stopped or cut off from the members, the majority is stopped."""
+"""A cluster of etcd or NATS: members die, the leader stands still or is cut off, the majority stands still."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tests.faults.rules import rules_of
 from tests.faults.worker import Behaviour
 from tests.support.availability import private_server
 from tests.support.etcd import CuttableEtcdCluster, EtcdCluster
-from tests.support.stores import EtcdStore, Store
+from tests.support.nats import NatsCluster
+from tests.support.stores import EtcdStore, NatsStore, Store
 
 NAMES = 3
 WORKERS = Behaviour(at_most=1.0, work=(0.0, 0.15), pause=(0.0, 0.05), extends=0.3, keeps_alive=0.2, lengths=(0.5, 1.5))
@@ -27,12 +28,13 @@ GRANTS, ROUNDS = 25, 4
 """The least number of leases that are granted while a member is away; how often a member goes away in a trial."""
 THOUSAND = 1000
 
-Fault = Callable[[Fleet, EtcdCluster], AbstractContextManager[None]]
+Cluster = EtcdCluster | NatsCluster
+Fault = Callable[[Fleet, Cluster], AbstractContextManager[None]]
 """A fault of a member, which ends with the block."""
 
 
 @contextmanager
-def kill_any(fleet: Fleet, cluster: EtcdCluster) -> Iterator[None]:
+def kill_any(fleet: Fleet, cluster: Cluster) -> Iterator[None]:
     """SIGKILL a member, every other time the leader."""
     member = cluster.leader if fleet.random.random() < 0.5 else fleet.random.choice(cluster.members)
     with _disturbed(fleet, fleet.wait_for_holder(), member.kill):
@@ -41,7 +43,7 @@ def kill_any(fleet: Fleet, cluster: EtcdCluster) -> Iterator[None]:
 
 
 @contextmanager
-def stop_leader(fleet: Fleet, cluster: EtcdCluster) -> Iterator[None]:
+def stop_leader(fleet: Fleet, cluster: Cluster) -> Iterator[None]:
     """SIGSTOP the leader. The others elect a new leader; the old leader does not know this when it goes on."""
     member = cluster.leader
     # A stopped member carries out late requests, also for callers that have given up.
@@ -51,7 +53,7 @@ def stop_leader(fleet: Fleet, cluster: EtcdCluster) -> Iterator[None]:
 
 
 @contextmanager
-def cut_leader_off(fleet: Fleet, cluster: EtcdCluster) -> Iterator[None]:
+def cut_leader_off(fleet: Fleet, cluster: Cluster) -> Iterator[None]:
     """Cut the leader off from the members, in one or both directions. Clients reach it; the holder knows no other."""
     assert isinstance(cluster, CuttableEtcdCluster)
     leader = cluster.leader
@@ -86,7 +88,7 @@ def members(
     :param whole: the least number of leases in a trial, however many rounds that takes.
     """
 
-    def trial(cluster: EtcdCluster, own: EtcdStore, number: int) -> Report:
+    def trial(cluster: Cluster, own: Store, number: int) -> Report:
         with Fleet(own, size=4, names=NAMES, behaviour=WORKERS, seed=seed + number) as fleet:
             for round_number in count(1):
                 fleet.run_for(fleet.random.uniform(0.0, 0.3))
@@ -131,16 +133,20 @@ def figures(report: Report) -> str:
 
 
 @contextmanager
-def own_cluster(store: Store, make: Callable[[], EtcdCluster] = EtcdCluster) -> Iterator[tuple[EtcdCluster, EtcdStore]]:
+def own_cluster(store: Store, make: Callable[[], EtcdCluster] = EtcdCluster) -> Iterator[tuple[Cluster, Store]]:
+    if store.name == "nats":
+        with private_server("nats", NatsCluster) as servers:
+            yield servers, NatsStore(*servers.members, timeout="3s").like(store)
+        return
     with private_server("etcd", make) as cluster:
         yield cluster, EtcdStore(*cluster.members, timeout="3s").like(store)
 
 
-def _members(name: str, *faults: Fault, least: int, **sizes: int) -> Run:
-    def run(store: Store, budget: Budget, seed: int) -> Report:
-        return members(store, budget, seed, *faults, **sizes)
+def _members(name: str, *faults: Fault, least: int, store: str = "etcd", **sizes: int) -> Run:
+    def run(on: Store, budget: Budget, seed: int) -> Report:
+        return members(on, budget, seed, *faults, **sizes)
 
-    return scenario(3, name, stores=("etcd",), least=least)(run)
+    return scenario(3, name, stores=(store,), least=least)(run)
 
 
 killed = _members("etcd: one of three members killed", kill_any, least=5)
@@ -149,13 +155,15 @@ leader_cut_off = _members("etcd: the leader is cut off", cut_leader_off, least=2
 thousand_grants = _members(
     "etcd: 1000 grants, members killed and cut off", kill_any, cut_leader_off, least=1, whole=THOUSAND
 )
+nats_killed = _members("NATS: one of three servers killed", kill_any, least=5, store="nats")
+nats_leader_stopped = _members("NATS: the leader stands still", stop_leader, least=3, store="nats")
 
 
-@scenario(3, "etcd: two of three stand still", stores=("etcd",), least=2)
+@scenario(3, "two of three stand still", stores=("etcd", "nats"), least=2)
 def majority_stopped(store: Store, budget: Budget, seed: int) -> Report:
     """Grant no lease, and report no outage as a skip. When the members go on, all is as before."""
 
-    def trial(cluster: EtcdCluster, own: EtcdStore, number: int) -> Report:
+    def trial(cluster: Cluster, own: Store, number: int) -> Report:
         with Fleet(own, size=3, names=NAMES, behaviour=WORKERS, seed=seed + number) as fleet:
             holder = fleet.wait_for_holder()
             with fleet.disturbed(EVERYBODY, own.addresses), fleet.marked("cut", holder):
