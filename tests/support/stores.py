@@ -464,6 +464,8 @@ class Registration:
     """Checks of doctor that only this store has."""
     is_durable: bool = True
     """Whether the test server has every confirmed write on disk, so that a kill loses nothing."""
+    has_late_copies: bool = True
+    """Whether a request that a client has sent again may arrive after later requests of that client."""
 
     @property
     def facts(self) -> package.Store:
@@ -532,7 +534,7 @@ STORES = {
     ),
     "zookeeper": Registration(
         "zookeeper", "zookeeper_server", partial(private_server, "zookeeper", ZooKeeperServer), ZooKeeperStore,
-        ZooKeeperServer, products=("ZooKeeper",),
+        ZooKeeperServer, products=("ZooKeeper",), has_late_copies=False,  # a new connection ends the former one
     ),
     "s3": Registration(
         "s3", "s3_server", partial(_aws_server, "s3", S3Server), S3Store, S3Server,

@@ -86,7 +86,7 @@ def herd(store: Store, budget: Budget, seed: int) -> Report:
     return report
 
 
-@scenario(12, "16 racers, 1000 rounds", stores=("dynamodb", "s3"), least=1)
+@scenario(12, "16 racers, 1000 rounds", stores=("zookeeper", "dynamodb", "s3", "azblob", "nats"), least=1)
 def racers(store: Store, budget: Budget, seed: int) -> Report:
     """Sixteen attempts at one instant, from four processes, a thousand times: one winner each time."""
     return race_of_sixteen(store, budget, ROUNDS)

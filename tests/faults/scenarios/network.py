@@ -29,7 +29,7 @@ from tests.faults.history import monotonic
 from tests.faults.registry import Budget, Run, by_trial, scenario
 from tests.faults.rules import GRACE, LATE, rules_of
 from tests.faults.worker import Behaviour
-from tests.support.stores import ONE_SERVER, WITH_NETWORK, Store
+from tests.support.stores import ONE_SERVER, STORES, WITH_NETWORK, Store
 
 LEASE = 0.6
 OTHERS = Behaviour(at_most=LEASE, work=(0.0, 0.05), pause=(0.03, 0.1))
@@ -152,8 +152,7 @@ AT_MOST = "1m"
 @scenario(
     10,
     "late copy of a take-over",
-    # When a ZooKeeper session connects again, the server ends its former connection, and the late copy with it.
-    stores=tuple(name for name in ONE_SERVER if name != "zookeeper"),
+    stores=tuple(name for name in ONE_SERVER if STORES[name].has_late_copies),
     least=8,
 )
 def late_takeovers(store: Store, budget: Budget, seed: int) -> Report:

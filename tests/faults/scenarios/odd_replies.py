@@ -104,7 +104,7 @@ def _odd(name: str, proxy_of: OddProxy, *, stores: tuple[str, ...]) -> Run:
 wrong_date = _odd(
     "one reply has a Date that is a minute off",
     lambda address, seed: OneReplyWrong(address, 60.0, seed),
-    stores=("etcd", "s3", "kubernetes", "dynamodb"),
+    stores=("etcd", "s3", "azblob", "kubernetes", "dynamodb"),
 )
 other_reply = _odd(
     "replies to other requests",
