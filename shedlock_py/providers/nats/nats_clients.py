@@ -21,7 +21,10 @@ from shedlock_py.runtime.process import monotonic
 
 _AT_ONCE = 100
 """How many records of a list to read at the same time."""
-_RIGHTS = "let the user publish to $KV.bucket.> and $JS.API.STREAM.*.KV_bucket, and subscribe to _INBOX.>"
+_RIGHTS = (
+    "let the user publish to $KV.bucket.>, $JS.API.STREAM.*.KV_bucket and $JS.API.STREAM.MSG.GET.KV_bucket, and "
+    "subscribe to _INBOX.>"
+)
 
 
 class Connection(SharedConnection):

@@ -24,6 +24,8 @@ USERS = """authorization { users: [
   {user: jobs, password: "s3cret-pw"},
   {user: reader, password: pw, permissions: {publish: ["$JS.API.STREAM.INFO.*", "$JS.API.STREAM.MSG.GET.*"]}},
   {user: deaf, password: pw, permissions: {subscribe: "nothing"}},
+  {user: documented, password: pw, permissions: {
+    publish: ["$KV.jobs.>", "$JS.API.STREAM.*.KV_jobs", "$JS.API.STREAM.MSG.GET.KV_jobs"], subscribe: "_INBOX.>"}},
 ] }"""
 
 
@@ -97,6 +99,10 @@ def test_users_and_their_rights(with_users: NatsServer, open_url: Open, name: st
     reader = open_url(opened("reader:pw"))
     assert reader.acquire(LockRequest(name, "1m")) is None, "a skip only reads"
     assert provider.release(lease)
+    documented = open_url(opened("documented:pw"))
+    assert documented.release(acquired(documented, name))
+    assert [record.name for record in documented.records()] == [name]
+    assert documented.prune(0) == 0, "its token is too young"
 
 
 @pytest.mark.slow("starts a server of its own")
