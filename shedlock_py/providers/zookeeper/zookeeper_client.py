@@ -128,9 +128,10 @@ class Session:
         :raises NotSent: no server can be reached.
         """
         tls = {key: value for key, value in self._options.items() if key not in ("hosts", "auth_data", "default_acl")}
-        for name, port in client.hosts:
+        for number, (name, port) in enumerate(client.hosts):
+            seconds = seconds_left(until) / (len(client.hosts) - number)  # one may drop all packets
             try:
-                client.handler.create_connection((name, port), name, seconds_left(until), **tls).close()
+                client.handler.create_connection((name, port), name, seconds, **tls).close()
                 return
             except OSError as error:
                 failed = error
@@ -200,7 +201,8 @@ class ZooKeeperClient:
         return value
 
     def _list(self, session: Session, prefix: str, until: float) -> list[cas.Entry]:
-        children = self._read(session, lambda client: client.get_children_async(self._path), until)
+        reply = self._read(session, lambda client: client.get_children_async(self._path), until)
+        children = _value(reply, errors.NoNodeError) or []  # somebody may have deleted the path
         names = [name for child in children if child != _CLOCK and (name := unquote(child)).startswith(prefix)]
         if not names:
             return []

@@ -123,4 +123,5 @@ def test_a_path_that_was_deleted_by_hand_stops_no_job(zookeeper_server: ZooKeepe
     assert (acquired(provider, "job").fencing_token or 0) > (first.fencing_token or 0)
     with zookeeper_server.client() as client:
         client.delete("/deleted", recursive=True)
+    assert provider.records() == []
     acquired(provider, "another job")

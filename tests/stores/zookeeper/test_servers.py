@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -13,10 +14,24 @@ from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.zookeeper.conftest import Open
 from tests.support.locks import acquired, record_of
 from tests.support.polling import wait_until
-from tests.support.ports import free_port
+from tests.support.ports import LOOPBACK, free_port
 from tests.support.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
 THREE_SERVERS = pytest.mark.slow("starts three servers")
+
+
+@contextmanager
+def dropping_packets() -> Iterator[str]:
+    """A place that replies to no connect: its queue is full, so Linux drops the packets."""
+    with ExitStack() as sockets:
+        listener = sockets.enter_context(socket.socket())
+        listener.bind((LOOPBACK, 0))
+        listener.listen(0)
+        for _ in range(3):
+            waiting = sockets.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield f"{LOOPBACK}:{listener.getsockname()[1]}"
 
 
 def test_a_server_that_is_down_is_an_error_at_once(open_url: Open, name: str) -> None:
@@ -44,6 +59,17 @@ def test_i13_a_silent_server_leaves_time_for_another(
             return bool(extended)
 
         wait_until(is_extended, timeout=60, what="an extension through the other proxy")
+
+
+@pytest.mark.slow("kazoo waits four seconds for a server that drops packets")
+def test_i13_a_server_that_drops_packets_leaves_time_for_another(
+    zookeeper_server: ZooKeeperServer, open_url: Open, name: str
+) -> None:
+    host, port = zookeeper_server.address
+    with dropping_packets() as dropping:
+        for number in range(8):  # kazoo begins with one of the three by chance
+            provider = open_url(f"zookeeper://{dropping},{host}:{port},{host}:{port}", timeout="15s")
+            acquired(provider, f"{name}-{number}")
 
 
 def test_i12_an_acquire_that_is_stuck_is_undone_after_its_request(
