@@ -467,3 +467,41 @@ async def test_a_blocking_client_for_asyncio_need_have_nothing_to_close() -> Non
     provider = AsyncProgramProvider(MemoryPrograms(MemoryStore(monotonic), None), ThreadedClient(Client()))
     assert "AsyncProgramProvider object" in repr(provider)
     await provider.close()
+
+
+class WaitingClient:
+    """A blocking client. Its commands wait until the test ends them."""
+
+    def __init__(self) -> None:
+        self.ends = threading.Event()
+        self.begun = 0
+
+    def execute(self, command: Any, timeout: float | None) -> Any:
+        self.begun += 1
+        if command == "wait":
+            assert self.ends.wait(60)
+        return command
+
+
+async def test_i13_a_threaded_client_does_not_need_the_threads_of_the_application() -> None:
+    client, ends = WaitingClient(), threading.Event()
+    jobs = [asyncio.create_task(asyncio.to_thread(ends.wait, 60)) for _ in range(50)]
+    await asyncio.sleep(0)
+    try:
+        assert await ThreadedClient(client).execute("now", 60.0) == "now"
+    finally:
+        ends.set()
+        await asyncio.wait(jobs)
+
+
+async def test_i13_a_threaded_client_without_a_free_thread_sends_nothing_after_its_time() -> None:
+    client = WaitingClient()
+    threaded = ThreadedClient(client)
+    commands = [asyncio.create_task(threaded.execute("wait", 60.0)) for _ in range(16)]
+    await asyncio.to_thread(wait_until, lambda: client.begun == len(commands))
+    with pytest.raises(TimedOut, match="a free thread") as late:
+        await threaded.execute("late", 0.01)
+    client.ends.set()
+    await asyncio.gather(*commands)
+    assert await threaded.execute("now", 60.0) == "now"
+    assert (late.value.sent, client.begun) == (False, len(commands) + 1)
