@@ -128,7 +128,7 @@ class SdkClient:
 
         work = partial(drive, self._exchange(command), send)
         try:
-            return call_within(mine.workers, timeout, _A_REPLY, work)
+            return call_within(mine.workers, timeout, _A_REPLY, work, in_order=True)
         except TimedOut as error:
             raise TimedOut(error.waiting_for, sent=sending.has_begun) from error.__cause__
 

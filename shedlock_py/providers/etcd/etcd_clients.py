@@ -214,7 +214,7 @@ class EtcdClient:
             with mine.in_order():
                 return drive(mine.exchange.of(command), post)
 
-        reply: CasReply = call_within(mine.workers, timeout, "a reply", work, sent=True)
+        reply: CasReply = call_within(mine.workers, timeout, "a reply", work, sent=True, in_order=True)
         return reply
 
     def close(self) -> None:

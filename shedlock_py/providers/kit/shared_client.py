@@ -16,15 +16,13 @@ from shedlock_py.providers.kit.async_pool import close_with_loop
 from shedlock_py.providers.kit.failures import ConnectionLost, NotSent, TimedOut
 from shedlock_py.providers.kit.options import DEFAULT_TIMEOUT
 from shedlock_py.providers.kit.pool import CONNECTION
-from shedlock_py.providers.kit.time_limits import driver_errors, seconds_left, within
+from shedlock_py.providers.kit.time_limits import ORDER_SECONDS, driver_errors, seconds_left, within
 from shedlock_py.runtime.asyncio_tools import start_task
 from shedlock_py.runtime.blocking import OnOwnLoop
 from shedlock_py.runtime.process import PerLoop, PerProcess, monotonic
 
 _SHARE = 0.4
 """The share of the time limit for one reply, so that time is left to try again on another connection."""
-_ORDER_SECONDS = 1.0
-"""How long a cancelled request waits for its reply, so that its undo cannot overtake it in the store."""
 _CLOSE_SECONDS = 1.0
 _LATE_SECONDS = 1.0
 """How long a thread waits for its event loop after the time limit."""
@@ -93,7 +91,7 @@ class SharedConnection(ABC):
             await asyncio.wait(futures)
         except asyncio.CancelledError:
             if seconds_left(until):
-                await asyncio.wait(futures, timeout=_ORDER_SECONDS)
+                await asyncio.wait(futures, timeout=ORDER_SECONDS)
             raise
         outcomes = [future.result() for future in futures]
         for outcome in outcomes:
@@ -228,7 +226,7 @@ class BlockingClient:
                 raise NotSent from error
             with suppress(RuntimeError):  # it was closed meanwhile
                 own.loop.call_soon_threadsafe(call.cancel)
-                call.ended.acquire(timeout=2 * _ORDER_SECONDS)
+                call.ended.acquire(timeout=2 * ORDER_SECONDS)
             raise
         return call.result()
 
@@ -255,15 +253,19 @@ class _Call:
         """Start the request, on the event loop."""
         if not self._is_cancelled:
             self._task = start_task(self._work())
-            self._task.add_done_callback(lambda _: self.ended.release())
+            self._task.add_done_callback(lambda _: self._end())
 
     def cancel(self) -> None:
         """Cancel the request, on the event loop, or keep it from starting."""
         self._is_cancelled = True
-        if self._task is None:
-            self.ended.release()
+        if self._task is None or self._task.done():
+            self._end()  # again: the exception may have come just after the thread had acquired the lock
         else:
             self._task.cancel()
+
+    def _end(self) -> None:
+        with suppress(RuntimeError):  # it is released
+            self.ended.release()
 
     def result(self) -> Any:
         if self._task is None or self._task.cancelled():  # by the end of the event loop

@@ -14,6 +14,8 @@ from shedlock_py.runtime.threads import WorkerPool
 
 T = TypeVar("T")
 
+ORDER_SECONDS = 1.0
+"""How long an interrupted command waits for its reply, so that its undo cannot overtake it in the store."""
 _READ_SECONDS = 0.02
 """After the event loop was blocked, the time it has to read the replies that have arrived."""
 _AGAIN_SECONDS = 0.25
@@ -47,11 +49,14 @@ def call_within(
     discard: Callable[[T], object] | None = None,
     *,
     sent: bool = False,
+    in_order: bool = False,
 ) -> T:
     """Call ``function`` in a thread of ``pool``: for calls that drivers cannot limit, such as a DNS lookup.
 
     :param discard: called with a result that comes too late and must be closed.
     :param sent: True if ``function`` sends commands. A command may have reached the store when the time is over.
+    :param in_order: True to wait up to :data:`ORDER_SECONDS` for the end of ``function`` after an exception of a signal
+        handler, such as Ctrl-C.
     :raises TimedOut: after ``seconds``. Never if ``seconds`` is None.
     """
     results: list[T] = []
@@ -84,9 +89,11 @@ def call_within(
         if errors:
             raise errors.pop()
         return results[0]
-    except BaseException:  # also from a signal handler
+    except BaseException as error:  # also from a signal handler
         if first.setdefault("is", "caller") == "result" and discard is not None:
             discard(results[0])
+        if in_order and is_from_signal(error) and not results and not errors:
+            ended.acquire(timeout=ORDER_SECONDS)
         raise
 
 

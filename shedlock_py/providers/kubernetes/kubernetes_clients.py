@@ -217,7 +217,7 @@ class KubernetesClient:
             with mine.in_order():
                 return drive(exchange(command, self._clock_error), carry_out)
 
-        reply: CasReply = call_within(mine.workers, timeout, "a reply", work, sent=True)
+        reply: CasReply = call_within(mine.workers, timeout, "a reply", work, sent=True, in_order=True)
         return reply
 
     def close(self) -> None:
